@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from headcount.analysis.matching import ERROR_RATE, SAME_JOB, WRITES_ALIKE, Effort, Matching, Pair, match
+from headcount.analysis.likeness import ERROR_RATE, SAME_JOB, WRITES_ALIKE, Pair
+from headcount.analysis.matching import Effort, Matching, match
 from headcount.runs.run import Run, build, load
 from headcount.stats import Proportion
 

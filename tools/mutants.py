@@ -146,7 +146,7 @@ def _first_failure(home: Path, words: Sequence[str]) -> str | None:
         run = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=LONGEST)
     except subprocess.TimeoutExpired:
         return words[0]
-    failures = re.findall(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
+    failures = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", run.stdout, re.MULTILINE)
     if not failures and run.returncode not in (0, 5):  # 5: no test is left to run
         raise RuntimeError(f"pytest could not run the tests: {run.stdout[-1000:]}{run.stderr[-1000:]}")
     return failures[0] if failures else None

@@ -1,4 +1,4 @@
-"""Models that were never trained, for analyses that only need them to differ."""
+"""Untrained models for analyses that only need models with different heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headcount.runs.run import Run, build
 
 @pytest.fixture(scope="session")
 def untrained() -> Callable[..., Run]:
-    """A run with other settings and a fresh model whose heads look sharply, each elsewhere."""
+    """Return a run with other settings and an untrained model whose heads attend sharply to different keys."""
 
     def make(run: Run, **settings: Any) -> Run:
         config = RunConfig.build(run.config.task_name, base=run.config, **settings)

@@ -1,4 +1,4 @@
-"""Every head ablated alone: the numbers against plain counting."""
+"""Ablation of single heads, compared with plain counting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headcount.tasks.base import ClassTask
 
 @pytest.fixture(scope="module")
 def experiment(tiny_sorter: Run) -> Experiment:
-    """A head of this one is deaf: its columns of the output projection are 0."""
+    """Return an experiment on a model with one dead head: its columns of the output projection are 0."""
     model: Any = deepcopy(tiny_sorter.model)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -43,19 +43,19 @@ def experiment(tiny_sorter: Run) -> Experiment:
 
 
 def test_where_there_is_nothing_to_lose_no_head_gets_a_band(experiment: Experiment) -> None:
-    """Silencing heads of a model that says one thing to everything costs nothing, and shows nothing."""
+    """Ablating heads of a model with constant answers costs nothing, and shows nothing."""
     hopeless = ablate(replace(experiment, majority_baseline=0.5), ["zero"])
     assert hopeless.condition.clean - hopeless.condition.majority_baseline < 0.1
     assert {effect.band for effect in hopeless.effects} == {None}
 
 
 @pytest.fixture(scope="module")
-def found(experiment: Experiment) -> AblationRun:
+def ablation_run(experiment: Experiment) -> AblationRun:
     return ablate(experiment, examples=True)
 
 
 def right_without(experiment: Experiment, columns: slice) -> np.ndarray[Any, Any]:
-    """Which examples are right, one at a time, in a copy with these columns zeroed."""
+    """Return which examples are right, one at a time, in a copy with these columns set to zero."""
     copy: Any = deepcopy(experiment.model)
     with torch.no_grad():
         copy.projections[copy.sites[0]].weight[:, columns] = 0.0
@@ -64,10 +64,10 @@ def right_without(experiment: Experiment, columns: slice) -> np.ndarray[Any, Any
     return np.array(predicted) == batch.labels
 
 
-def test_effects_are_counts(experiment: Experiment, found: AblationRun) -> None:
+def test_effects_are_counts(experiment: Experiment, ablation_run: AblationRun) -> None:
     clean = right_without(experiment, slice(0, 0))
-    assert found.condition.clean == clean.mean()
-    effects = [effect for effect in found.effects if effect.replacement == "zero"]
+    assert ablation_run.condition.clean == clean.mean()
+    effects = [effect for effect in ablation_run.effects if effect.replacement == "zero"]
     assert [effect.short for effect in effects] == ["L0H0", "L0H1"]
     chances = []
     for effect, columns in zip(effects, (slice(0, 4), slice(4, 8)), strict=True):
@@ -84,29 +84,29 @@ def test_effects_are_counts(experiment: Experiment, found: AblationRun) -> None:
 
 
 @pytest.mark.parametrize("replacement", REPLACEMENTS.names())
-def test_a_deaf_head_costs_nothing_but_not_for_certain(found: AblationRun, replacement: str) -> None:
-    (deaf,) = (effect for effect in found.effects if (effect.short, effect.replacement) == ("L0H1", replacement))
+def test_a_deaf_head_costs_nothing_but_not_for_certain(ablation_run: AblationRun, replacement: str) -> None:
+    (deaf,) = (effect for effect in ablation_run.effects if (effect.short, effect.replacement) == ("L0H1", replacement))
     assert (deaf.drop, deaf.worse, deaf.better, deaf.p) == (0.0, 0, 0, 1.0)
     assert deaf.low < 0 < deaf.high
     assert deaf.band == "undecided", "40 examples cannot show that a head costs less than a point"
     assert deaf.examples_needed is not None
     assert deaf.examples_needed > 40
-    gradients = {each.head: each.importance for each in found.condition.importances}
+    gradients = {each.head: each.importance for each in ablation_run.condition.importances}
     assert gradients[deaf.head] == 0 < gradients["layer.0.self.0"]
 
 
-def test_every_head_is_tried_in_every_way(experiment: Experiment, found: AblationRun) -> None:
-    tried = [(effect.head, effect.replacement) for effect in found.effects]
+def test_every_head_is_tried_in_every_way(experiment: Experiment, ablation_run: AblationRun) -> None:
+    tried = [(effect.head, effect.replacement) for effect in ablation_run.effects]
     assert tried == [
         (str(head), replacement) for replacement in ("zero", "resample", "mean") for head in experiment.sites.heads
     ]
-    agreements = [(each.replacement, each.normalised) for each in found.condition.agreements]
+    agreements = [(each.replacement, each.normalised) for each in ablation_run.condition.agreements]
     assert agreements == [
         (replacement, divided) for replacement in ("zero", "resample", "mean") for divided in (False, True)
     ]
-    assert {effect.band for effect in found.effects} <= set(BANDS)
-    assert [(b.head, b.replacement) for b in found.condition.failures] == tried
-    for broken, effect in zip(found.condition.failures, found.effects, strict=True):
+    assert {effect.band for effect in ablation_run.effects} <= set(BANDS)
+    assert [(b.head, b.replacement) for b in ablation_run.condition.failures] == tried
+    for broken, effect in zip(ablation_run.condition.failures, ablation_run.effects, strict=True):
         if effect.replacement == "resample":  # what the first donor broke, of four
             assert broken.n_broken <= effect.worse
         else:
@@ -119,8 +119,8 @@ def test_a_replacement_that_is_named_twice_is_tried_once(experiment: Experiment)
     assert twice.condition.agreements == once.condition.agreements
 
 
-def test_the_same_every_time_and_in_any_batches(experiment: Experiment, found: AblationRun) -> None:
-    assert ablate(experiment, examples=True, batch_size=7).effects == found.effects
+def test_the_same_every_time_and_in_any_batches(experiment: Experiment, ablation_run: AblationRun) -> None:
+    assert ablate(experiment, examples=True, batch_size=7).effects == ablation_run.effects
 
 
 def test_a_loss_has_no_bands(tiny_sorter: Run) -> None:
@@ -128,9 +128,9 @@ def test_a_loss_has_no_bands(tiny_sorter: Run) -> None:
     batch = cast(ClassTask, tiny_sorter.task).encode(tiny_sorter.task.split("test"))
     with torch.no_grad():
         loss = F.cross_entropy(tiny_sorter.model(torch.from_numpy(batch.source)), torch.from_numpy(batch.labels))
-    found = ablate(experiment, ("zero",))
-    assert found.condition.clean == pytest.approx(-float(loss), rel=1e-5)
-    for effect in found.effects:
+    ablation_run = ablate(experiment, ("zero",))
+    assert ablation_run.condition.clean == pytest.approx(-float(loss), rel=1e-5)
+    for effect in ablation_run.effects:
         assert effect.band is None
         assert effect.examples_needed is None
         assert effect.drop == pytest.approx(effect.clean - effect.ablated, abs=1e-9)
@@ -157,7 +157,7 @@ def test_scores_are_compared_as_what_they_are() -> None:
     assert known.low == known.high == 0.5
 
 
-def result_of(experiment: Experiment, found: AblationRun) -> Ablation:
+def result_of(experiment: Experiment, ablation_run: AblationRun) -> Ablation:
     return Ablation(
         name="r",
         weights_sha256="m",
@@ -165,14 +165,14 @@ def result_of(experiment: Experiment, found: AblationRun) -> Ablation:
         unit=experiment.metric.unit,
         is_accuracy=True,
         replacements=("zero", "mean", "resample"),
-        heads=found.effects,
-        conditions=(found.condition,),
-        proof=found.proof,
+        heads=ablation_run.effects,
+        conditions=(ablation_run.condition,),
+        proof=ablation_run.proof,
     )
 
 
-def test_a_result_can_be_read_back(experiment: Experiment, found: AblationRun) -> None:
-    result = result_of(experiment, found)
+def test_a_result_can_be_read_back(experiment: Experiment, ablation_run: AblationRun) -> None:
+    result = result_of(experiment, ablation_run)
     assert Ablation.from_json(result.to_json()) == result
     assert [proof.site for proof in result.proof] == ["layer.0.self"]
 
@@ -192,7 +192,7 @@ def test_what_cannot_be_ablated_is_an_error(experiment: Experiment, monkeypatch:
 
 
 def test_a_mean_has_noise_and_nothing_else_has(experiment: Experiment, tiny_sorter: Run) -> None:
-    """The fewer inputs it is over, the more."""
+    """The noise of a mean grows as it is taken over fewer inputs."""
     examples = np.concatenate([tiny_sorter.task.sample(np.random.default_rng(i), 200) for i in range(2)])
     made = replace(tiny_sorter, model=cast(Any, experiment.model))
     noise = []
@@ -205,13 +205,13 @@ def test_a_mean_has_noise_and_nothing_else_has(experiment: Experiment, tiny_sort
 
 
 def test_several_donors_are_the_mean_of_each(experiment: Experiment) -> None:
-    """Their scores by hand: one ablation for each, with that draw alone."""
+    """Compare with the scores of one ablation per donor."""
     head = experiment.sites.heads[0]
     each = run_interventions(experiment, [Intervention((head,), "resample", draw) for draw in range(3)]).scores
     (effect,) = (e for e in ablate(experiment, ["resample"], donors=3).effects if e.head == str(head))
     assert effect.ablated == pytest.approx(each.mean())
     assert len({tuple(scores) for scores in each}) > 1, "donors differ"
-    with pytest.raises(InputError, match="0 donors"):
+    with pytest.raises(InputError, match="number of donors must be from 1 to 64, got 0"):
         ablate(experiment, ["resample"], donors=0)
 
 
@@ -250,18 +250,18 @@ def test_what_changes_any_answer_is_looked_at_again(experiment: Experiment) -> N
     assert seen == [(i + 1, n_blocks) for i in range(n_blocks)]
 
 
-def test_ranks_are_as_sure_as_intervals(experiment: Experiment, found: AblationRun) -> None:
-    assert len(found.effects) == len(experiment.sites.heads) * len(REPLACEMENTS.names())
-    for effect in found.effects:
-        mine = [each for each in found.effects if each.replacement == effect.replacement]
+def test_ranks_are_as_sure_as_intervals(experiment: Experiment, ablation_run: AblationRun) -> None:
+    assert len(ablation_run.effects) == len(experiment.sites.heads) * len(REPLACEMENTS.names())
+    for effect in ablation_run.effects:
+        mine = [each for each in ablation_run.effects if each.replacement == effect.replacement]
         costlier = sum(each.low > effect.high for each in mine)
         cheaper = sum(each.high < effect.low for each in mine)
         assert (effect.rank_low, effect.rank_high) == (1 + costlier, len(mine) - cheaper)
 
 
-def test_harmless_is_redundant_in_every_way(experiment: Experiment, found: AblationRun) -> None:
-    effects = [replace(effect, band="redundant") for effect in found.effects]
-    result = replace(result_of(experiment, found), heads=tuple(effects))
+def test_harmless_is_redundant_in_every_way(experiment: Experiment, ablation_run: AblationRun) -> None:
+    effects = [replace(effect, band="redundant") for effect in ablation_run.effects]
+    result = replace(result_of(experiment, ablation_run), heads=tuple(effects))
     assert result.harmless() == tuple(dict.fromkeys(effect.head for effect in effects))
     assert result.harmless(length=7) == ()
     effects[-1] = replace(effects[-1], band="undecided")
@@ -269,7 +269,7 @@ def test_harmless_is_redundant_in_every_way(experiment: Experiment, found: Ablat
 
 
 def test_clusters_of_unequal_size_keep_the_mean_and_its_error() -> None:
-    """Sizes are no news of the scores: twenty clusters that all score alike are as sure as can be."""
+    """Sizes carry no information about scores: with twenty equal clusters the error is 0."""
     sizes = np.arange(1, 21)
     clusters, scores = np.repeat(np.arange(20), sizes), np.full(sizes.sum(), -3.0)
     scores += 1e-3 * np.random.default_rng(0).normal(size=20)[clusters]

@@ -1,4 +1,4 @@
-"""Measures of every head on one text against loops over the weights that the models themselves return."""
+"""Measures of every head on one text, compared with loops over the weights that the models return."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tokens_of(name: str) -> dict[str, list[str]]:
 
 
 def special_of(name: str) -> dict[str, list[bool]]:
-    """The first and the last but one."""
+    """Mark the first token and the last but one as special."""
     return {stack: [i in (0, LENGTHS[stack] - 2) for i in range(LENGTHS[stack])] for stack in stacks(name)}
 
 
@@ -60,13 +60,13 @@ def row(inputs: tuple[Tensor, ...], i: int = 0) -> tuple[Tensor, ...]:
 
 
 def looked(name: str, **more: Any) -> tuple[AttentionSummary, tuple[Tensor, ...]]:
-    """In double precision, on a text without padding."""
+    """Return the summary in double precision, on a text without padding."""
     wrapped, inputs = wrap(hub.build(name)), row(hub.inputs_of(name))
     return attention_summary(name, "digest", wrapped, wrapped.head_sites, inputs, tokens_of(name), **more), inputs
 
 
 def weights_of(name: str, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
-    """By head, what the model itself returns: nothing of headcount is in it."""
+    """Return the weights of each head as the model itself returns them, without headcount's code."""
     return {
         f"{LETTERS[letter]}.{layer}.{'cross' if letter == 'X' else 'self'}.{index}": weights
         for letter, layers in shown(name, inputs).items()
@@ -79,7 +79,7 @@ def weights_of(name: str, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
 
 
 def seen_by_hand(name: str, site: HeadSite) -> Callable[[int, int], bool]:
-    """By what is known of the models, not by their weights."""
+    """Return the visible keys by the definition of the model, not by its weights."""
     if site.kind == "cross" or site.stack == "encoder" or name in ("bert", "distilbert"):
         return lambda query, key: True
     window = WINDOWS[name](site.layer) if name in WINDOWS else 99
@@ -87,8 +87,8 @@ def seen_by_hand(name: str, site: HeadSite) -> Callable[[int, int], bool]:
 
 
 def by_hand(weights: list[list[float]], sees: Callable[[int, int], bool], special: set[int], kind: str) -> Any:
-    """Means and how many queries they are over, one query and key after another."""
-    found: dict[str, list[float]] = {measure: [] for measure in MEASURES}
+    """Return means and numbers of queries, computed one query and key at a time."""
+    by_measure: dict[str, list[float]] = {measure: [] for measure in MEASURES}
     farthest: set[int] = set()
     for query, values in enumerate(weights):
         keys = [key for key in range(len(values)) if sees(query, key)]
@@ -99,16 +99,16 @@ def by_hand(weights: list[list[float]], sees: Callable[[int, int], bool], specia
             meant |= {measure: {query - lag} for measure, lag in BESIDE.items()}
             meant["farthest"] = {key for key in keys if abs(query - key) == max(abs(query - each) for each in keys)}
             farthest |= meant["farthest"]
-            found["distance"].append(sum(values[key] * abs(query - key) for key in keys))
+            by_measure["distance"].append(sum(values[key] * abs(query - key) for key in keys))
         for measure, targets in meant.items():
             hits = [key for key in keys if key in targets]
             if hits and len(hits) < len(keys):
-                found[measure].append(sum(values[key] for key in hits))
+                by_measure[measure].append(sum(values[key] for key in hits))
         entropy = -sum(values[key] * log(values[key]) for key in keys if values[key] > 0)
-        found["entropy_share"].append(entropy / log(len(keys)))
+        by_measure["entropy_share"].append(entropy / log(len(keys)))
     if farthest == {0}:
-        found["farthest"].clear()  # it is `first`
-    return {measure: (sum(each) / len(each) if each else None, len(each)) for measure, each in found.items()}
+        by_measure["farthest"].clear()  # it is `first`
+    return {measure: (sum(each) / len(each) if each else None, len(each)) for measure, each in by_measure.items()}
 
 
 @every_kind
@@ -145,8 +145,8 @@ def test_a_short_text_is_shown_as_it_is(name: str) -> None:
     result, inputs = looked(name)
     assert set(weights_of(name, inputs)) == {head.head for site in result.sites for head in site.heads} != set()
     for head, weights in weights_of(name, inputs).items():
-        (found,) = (each for site in result.sites for each in site.heads if each.head == head)
-        assert found.array == pytest.approx(weights.double().numpy(), abs=6e-5)
+        (measured_head,) = (each for site in result.sites for each in site.heads if each.head == head)
+        assert measured_head.array == pytest.approx(weights.double().numpy(), abs=6e-5)
     for site in result.sites:
         queries, keys = result.axes_of(site)
         assert (queries.stack, keys.stack) == stacks_of(HeadSite(site.stack, site.layer, site.kind))
@@ -156,7 +156,7 @@ def test_a_short_text_is_shown_as_it_is(name: str) -> None:
 
 
 def test_sharp_heads_do_not_narrow_what_is_visible() -> None:
-    """Weights that round to 0 are visible all the same; keys that no query ever attends to are not."""
+    """Keys whose weights round to 0 are visible; keys that no query ever attends to are not."""
     sharp = torch.zeros(2, 6, 6)
     sharp[0, range(6), [0, 1, 0, 3, 1, 0]] = 1
     sharp[1] = sharp[0]
@@ -209,7 +209,7 @@ def test_bins_are_means_over_queries_of_sums_over_keys(length: int) -> None:
 
 @pytest.mark.slow
 def test_144_heads_on_512_tokens_take_less_than_a_megabyte() -> None:
-    """Nothing is masked: a causal model's zeros are shorter."""
+    """Nothing is masked, as the zeros of a causal model would make the file shorter."""
     result, _ = on_long(bert(12, 12, 512), 512)
     data = result.to_json()
     assert AttentionSummary.from_json(data) == result
@@ -262,8 +262,8 @@ def test_the_pattern_of_a_head_is_what_the_model_returns() -> None:
     weights_by_head = weights_of("t5", inputs)
     assert list(weights_by_head) == list(map(str, wrapped.heads))
     for head, weights in weights_by_head.items():
-        found = head_pattern(wrapped, wrapped.head_sites, inputs, HeadId.parse(head))
-        np.testing.assert_allclose(found, weights.double().numpy(), atol=1e-6)
+        pattern = head_pattern(wrapped, wrapped.head_sites, inputs, HeadId.parse(head))
+        np.testing.assert_allclose(pattern, weights.double().numpy(), atol=1e-6)
 
 
 def test_faults_are_told() -> None:
@@ -279,7 +279,7 @@ def test_faults_are_told() -> None:
         look(tokens={"decoder": ["a"] * hub.FED})
     with pytest.raises(InputError, match=r"decoder.0.self has 5 queries and 5 keys\n.*'decoder': 4"):
         look(tokens={"encoder": ["a"] * hub.LENGTH, "decoder": ["a"] * 4})
-    with pytest.raises(InputError, match="a mask of 2 for the 5 tokens of 'decoder'"):
+    with pytest.raises(InputError, match="'decoder' has 2 values for 5 tokens"):
         look(special={"decoder": [True, False]})
     with pytest.raises(InputError, match=r"no head 'encoder.7.self.0'"):
         head_pattern(wrapped, wrapped.head_sites, inputs, HeadId.parse("E7H0"))

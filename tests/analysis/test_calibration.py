@@ -1,4 +1,4 @@
-"""Models that learned nothing get labels no more often than is stated."""
+"""Controls get labels no more often than the stated error rate."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from headcount.runs.run import load
 
 
 def made_up(rng, n_cells=12, n_heads=8):
-    """Cells of very different width, some of them near 1, and heads of one model that are alike."""
+    """Return values in cells of very different spread, some near 1, with similar heads in each model."""
     cells = [("encoder", "self", f"target {i}", "all") for i in range(n_cells)]
     widths = np.linspace(0.02, 0.4, n_cells)
     shared = rng.normal(size=(n_cells, 1))
@@ -52,10 +52,10 @@ def test_controls_have_the_shape_and_nothing_that_was_learned(tiny_run):
 
 def test_controls_are_measured_as_models_are(tiny_run, untrained):
     run = untrained(tiny_run, digits=2, n_test=60)
-    values, found = values_of(run, eval_inputs(run)), specialise(run, controls=(2, 1))
+    values, stats = values_of(run, eval_inputs(run)), specialise(run, controls=(2, 1))
     assert {cell[:2] for cell in values} == {(site.stack, site.kind) for site in run.model.sites}
     for (stack, kind, measure, column), heads in values.items():
-        told = [each.find(measure, column) for each in found.heads if (each.stack, each.kind) == (stack, kind)]
+        told = [each.find(measure, column) for each in stats.heads if (each.stack, each.kind) == (stack, kind)]
         above = [m.mean if m.even is None else (m.mean - m.even) / (1 - m.even) for m in told]
         assert heads == pytest.approx(above, abs=1e-5)
 
@@ -66,9 +66,9 @@ def test_untrained_models_hardly_ever_pass_a_bar(name, tiny_run):
     run = tiny_run if name == "tiny adder" else load(name)
     inputs = control_inputs(run)
     bars = {(bar.stack, bar.kind, bar.measure, bar.column): bar.least for bar in calibrate(run, inputs).bars}
-    found = [values_of(untrained(run, 1000 + i), inputs) for i in range(40)]
+    controls = [values_of(untrained(run, 1000 + i), inputs) for i in range(40)]
     targets = [cell for cell in bars if cell[2] != ENTROPY_SHARE]
-    before = [any((each[cell] >= THRESHOLDS.partly).any() for cell in targets) for each in found]
-    after = [any((each[cell] >= bar).any() for cell, bar in bars.items()) for each in found]
+    before = [any((each[cell] >= THRESHOLDS.partly).any() for cell in targets) for each in controls]
+    after = [any((each[cell] >= bar).any() for cell, bar in bars.items()) for each in controls]
     assert sum(before) >= 20, "most have a quarter of the mass above even somewhere"
     assert sum(after) <= 6, "at a rate of 5 %, seven of 40 come once in 300 times"

@@ -1,4 +1,4 @@
-"""What a single token does to attention: plain loops, and heads that cannot know."""
+"""The effect of a single token on attention, compared with plain loops, and on heads that cannot react."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from headcount.models.attention import AttentionCache
 from headcount.tasks.base import Contrast
 
 N = 8
-"""Examples of each column that are looped over."""
+"""Number of examples per column for the plain loops."""
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +38,11 @@ def test_steps_are_those_of_plain_loops(adder, short, queries):
     kept = [i for name in queries for i in np.flatnonzero(np.array(contrast.columns) == name)[:N]]
     before, between, after = (step[kept] for step in contrast.steps)
     few = Contrast("", "", (before, between, after), tuple(contrast.columns[i] for i in kept))
-    found = shifts(adder, few)[head.site][head.index]
+    changes = shifts(adder, few)[head.site][head.index]
     assert all(len(values) == N for values in some.values())
     for name, values in some.items():
         beside, across, gained_beside, gained_across = np.array(values).T
-        told = {each.measure: each for each in found if each.column == name}
+        told = {each.measure: each for each in changes if each.column == name}
         assert told[MOVED].n == N
         assert (told[MOVED].beside, told[MOVED].across) == pytest.approx((beside.mean(), across.mean()), rel=1e-4)
         difference = across - beside
@@ -53,11 +53,11 @@ def test_steps_are_those_of_plain_loops(adder, short, queries):
 
 
 def test_heads_that_see_nothing_of_it_do_not_move(adder):
-    found = shifts(adder, contrast_of(adder))
-    assert {site: len(heads) for site, heads in found.items()} == {
+    by_site = shifts(adder, contrast_of(adder))
+    assert {site: len(heads) for site, heads in by_site.items()} == {
         site: len(adder.model.heads_at(site)) for site in adder.model.sites
     }
-    for site, heads in found.items():
+    for site, heads in by_site.items():
         for head in heads:
             whole = next(each for each in head if (each.measure, each.column) == (MOVED, "all"))
             if (site.stack, site.kind, site.layer) == ("decoder", "self", 0):

@@ -1,4 +1,4 @@
-"""What a cut saves, counted by hand."""
+"""The savings of cutting out heads, counted by hand."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_scores_are_those_of_real_decoding(good_run: Run, cut: Cut[Any], cost: C
 def test_times_are_medians_over_rounds_after_the_first(
     tiny_sorter: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that only the two models move, some rounds by more than others; the first warms up."""
+    """Use a clock that only the two models advance, by different amounts per round; the first round is a warm-up."""
     rounds = [700, 700], [9, 1], [4, 3], [12, 4], [5, 6], [8, 2], [6, 6], [40, 5], [3, 7], [10, 8]  # ms
     assert len(rounds) == ROUNDS + 1
     parent = RunModel.of(tiny_sorter)

@@ -1,4 +1,4 @@
-"""The examples that heads are measured on, what their queries may see, and that chunks make the whole."""
+"""Examples for attention measures, the keys that queries can see, and reading weights in chunks."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ close = {"abs": 1e-5, "rel": 1e-4}
 
 
 def require_visible_where_attention_goes(run):
-    """Some example pays attention to every visible key, and none to others; weights of 0 may be mere rounding."""
+    """Assert that every visible key gets attention in some example, and other keys get none in any."""
     kept = AttentionCache()
     with torch.no_grad():
         run.model(*map(torch.from_numpy, run.inputs(eval_inputs(run).examples)), weights=kept)
@@ -63,14 +63,14 @@ def test_weights_read_in_chunks_are_the_same(tiny_sorter, untrained, settings, m
 
 
 def test_sequences_of_one_length_half_of_them_sorted(tiny_sorter):
-    found = eval_inputs(tiny_sorter)
-    assert found.examples.shape == (1000, 6)
-    assert np.array_equal(found.examples, eval_inputs(tiny_sorter).examples)
-    assert tiny_sorter.task.encode(found.examples).labels.mean() == 0.5
+    inputs = eval_inputs(tiny_sorter)
+    assert inputs.examples.shape == (1000, 6)
+    assert np.array_equal(inputs.examples, eval_inputs(tiny_sorter).examples)
+    assert tiny_sorter.task.encode(inputs.examples).labels.mean() == 0.5
     assert eval_inputs(tiny_sorter, 9).examples.shape == (1000, 9)
     assert eval_inputs(tiny_sorter, 4096).examples.shape == (16, 4096)
     for length in (1, 0, -3, 10_000):
-        with pytest.raises(InputError, match=r"--length from 2 to 8,192"):
+        with pytest.raises(InputError, match=r"--length must be from 2 to 8,192"):
             eval_inputs(tiny_sorter, length)
 
 

@@ -63,7 +63,7 @@ def test_a_certificate_needs_both_ways_to_agree(tiny_run, monkeypatch):
 
 
 class Walked(Addition):
-    """A task whose walk is not what it should be."""
+    """A task that enumerates its domain wrongly."""
 
     def __init__(self, config, blocks):
         super().__init__(config)
@@ -76,8 +76,8 @@ class Walked(Addition):
 @pytest.mark.parametrize(
     ("spoil", "what"),
     [
-        (lambda blocks: blocks[:-1], "99 of 100 examples"),
-        (lambda blocks: [*blocks[:-1], blocks[0]], "came by 0\\+0 or one beside it twice"),
+        (lambda blocks: blocks[:-1], "99 examples, but its domain has 100"),
+        (lambda blocks: [*blocks[:-1], blocks[0]], "an example twice, 0\\+0 or one in the same block"),
         (lambda blocks: [*blocks[:-1], np.repeat(blocks[-1], 2, axis=0)], "twice"),
     ],
 )
@@ -110,7 +110,7 @@ def test_the_nearest_are_kept_whatever_their_order():
         near.add(np.stack([np.full(7, i), np.arange(7)], axis=1), np.where(block > 2, -np.inf, block))
     expected = np.argsort(np.abs(leads.ravel()))[:5]
     assert (near.examples @ [7, 1]).tolist() == expected.tolist()
-    assert np.array_equal(near.leads, leads.ravel()[expected])
+    assert np.array_equal(near.margins, leads.ravel()[expected])
 
 
 def test_numbers_that_are_none_get_no_certificate(tiny_run):

@@ -1,4 +1,4 @@
-"""Greedy removal with few measurements, against a search that measures every head left after every removal."""
+"""Greedy removal with few measurements, compared with a search that measures all heads after every removal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from benchmarks.pruning import full_greedy
 
 from headcount.analysis import greedy
 from headcount.analysis.greedy import GreedyOrder, best_set, greedy_order
-from headcount.analysis.pruning import TIE, _with_ties_broken, prune_curves
+from headcount.analysis.pruning import prune_curves
+from headcount.analysis.removal_orders import TIE, with_ties_broken
 from headcount.data.dataset import mean_score
 from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.experiments.interventions import compare, run_interventions
@@ -32,49 +33,49 @@ LOSS = 0.1
 
 @pytest.fixture(scope="module")
 def run(good_run: Run) -> Run:
-    """In double precision, where no rounding decides between two heads."""
+    """Return a run in double precision, so that rounding does not decide between two heads."""
     return replace(good_run, model=deepcopy(good_run.model).double())
 
 
 def on(run: Run, sums: Any = SUMS[::2], at_once: int = 8) -> Experiment:
-    experiment = _with_ties_broken(task_experiment(run, sums, "", at_once=at_once))
+    experiment = with_ties_broken(task_experiment(run, sums, "", at_once=at_once))
     prove(experiment.model, experiment.sites, experiment.batches[0].inputs)
     return experiment
 
 
 @pytest.fixture(scope="module")
-def found(run: Run) -> GreedyOrder:
+def search(run: Run) -> GreedyOrder:
     return greedy_order(on(run))
 
 
-def test_what_goes_is_what_a_full_search_takes_with_fewer_measurements(run: Run, found: GreedyOrder) -> None:
-    """As far as it matters: until more than the loss is lost."""
+def test_what_goes_is_what_a_full_search_takes_with_fewer_measurements(run: Run, search: GreedyOrder) -> None:
+    """Compare up to the point where the loss exceeds the limit."""
     full, scores = full_greedy(on(run))
-    n, k = len(full), found.within(LOSS + TIE)
+    n, k = len(full), search.within(LOSS + TIE)
     assert 0 < k < n
-    assert set(found.order[:k]) == set(full[:k])
-    assert found.scores[k - 1] == pytest.approx(scores[k - 1], abs=1e-9)
-    assert found.clean - scores[k - 1] <= LOSS + TIE < found.clean - scores[k]
-    assert n <= found.n_tried[-1] < n * (n + 1) / 2
+    assert set(search.order[:k]) == set(full[:k])
+    assert search.scores[k - 1] == pytest.approx(scores[k - 1], abs=1e-9)
+    assert search.clean - scores[k - 1] <= LOSS + TIE < search.clean - scores[k]
+    assert n <= search.n_tried[-1] < n * (n + 1) / 2
 
 
-def test_what_is_chosen_is_as_good_on_other_examples(run: Run, found: GreedyOrder) -> None:
+def test_what_is_chosen_is_as_good_on_other_examples(run: Run, search: GreedyOrder) -> None:
     test_set = task_experiment(run, SUMS[1::2], "")
     full, scores = full_greedy(on(run))
-    n_full = next(k for k, score in enumerate([*scores, -1.0]) if found.clean - score > LOSS + TIE)
-    sets = [tuple(full[:n_full]), found.order[: found.within(LOSS + TIE)]]
+    n_full = next(k for k, score in enumerate([*scores, -1.0]) if search.clean - score > LOSS + TIE)
+    sets = [tuple(full[:n_full]), search.order[: search.within(LOSS + TIE)]]
     outcome = run_interventions(test_set, list(map(Intervention, sets)))
     ours = test_set.aggregate(outcome.clean) - test_set.aggregate(outcome.scores[1])
     theirs = compare(test_set, outcome.clean, [outcome.scores[0]], "full")[0]
     assert theirs.low <= ours <= theirs.high
 
 
-def test_every_removal_was_measured_on_all_examples(run: Run, found: GreedyOrder) -> None:
-    """By plain passes: what a step is said to leave is what a model without those heads scores."""
+def test_every_removal_was_measured_on_all_examples(run: Run, search: GreedyOrder) -> None:
+    """Compare the score of each step with plain forward passes of a model without these heads."""
     experiment = on(run, at_once=50)
-    sets = [found.order[: k + 1] for k in range(len(found.order))]
+    sets = [search.order[: k + 1] for k in range(len(search.order))]
     scores = run_interventions(experiment, list(map(Intervention, sets))).scores
-    np.testing.assert_allclose(found.scores, experiment.aggregate(scores), atol=1e-9)
+    np.testing.assert_allclose(search.scores, experiment.aggregate(scores), atol=1e-9)
 
 
 def test_no_head_is_removed_that_was_measured_in_part_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,12 +102,12 @@ def test_no_head_is_removed_that_was_measured_in_part_only(run: Run, monkeypatch
     assert min(measured.values()) < experiment.n, "others were out of the race before"
 
 
-def test_the_same_seed_gives_the_same_order(run: Run, found: GreedyOrder) -> None:
-    assert greedy_order(on(run)) == found
+def test_the_same_seed_gives_the_same_order(run: Run, search: GreedyOrder) -> None:
+    assert greedy_order(on(run)) == search
 
 
 def test_a_metric_that_is_no_mean_is_raced_too(run: Run) -> None:
-    """Such as a correlation."""
+    """Use a correlation as the metric."""
     experiment = on(run)
     ranks = np.argsort(np.random.default_rng(0).permutation(experiment.n))
 
@@ -128,20 +129,22 @@ def test_modules_that_keep_state_are_passed_as_a_whole(run: Run, monkeypatch: py
     expected = usual.scores(heads, range(len(experiment.batches)))
     monkeypatch.setattr("headcount.hooks.replay.tolerance", lambda dtype: -1.0)  # nothing is alike
     removal = Removal(experiment)
-    found = removal.scores(heads, range(len(experiment.batches)))
+    removed_scores = removal.scores(heads, range(len(experiment.batches)))
     assert (removal.is_plain, usual.is_plain) == (True, False)
-    np.testing.assert_allclose(found, expected, atol=1e-9)
+    np.testing.assert_allclose(removed_scores, expected, atol=1e-9)
     order = [[head] for head in heads]
     np.testing.assert_allclose(scores_along(experiment, [order])[0][0], expected[0], atol=1e-9)
 
 
-def test_passes_that_find_no_room_are_made_again(run: Run, monkeypatch: pytest.MonkeyPatch, found: GreedyOrder) -> None:
+def test_passes_that_find_no_room_are_made_again(
+    run: Run, monkeypatch: pytest.MonkeyPatch, search: GreedyOrder
+) -> None:
     monkeypatch.setattr("headcount.experiments.removal.ROOM", 0)
-    assert greedy_order(on(run)) == found
+    assert greedy_order(on(run)) == search
 
 
 def test_a_pass_moves_on(run: Run) -> None:
-    """Bit for bit what a pass from the first layer on records; and heads ablated from there give the same."""
+    """A continued pass equals a pass from the first layer bit for bit, and so do ablations from there."""
     experiment, heads = on(run, at_once=20), list(run.model.heads)
     order = [heads[i] for i in np.random.default_rng(3).permutation(len(heads))]
     model, sites, inputs = experiment.model, experiment.sites, experiment.batches[0].inputs
@@ -174,11 +177,11 @@ def test_the_best_set_wins_the_race(run: Run) -> None:
     assert best_set(experiment, sets) == (sets[int(left.argmax())], 20)
 
 
-def test_time_that_is_up_ends_a_search(run: Run, found: GreedyOrder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_that_is_up_ends_a_search(run: Run, search: GreedyOrder, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([False] * 5 + [True] * 99)
     short = greedy_order(on(run), is_time_up=lambda: next(looks))
-    assert 0 < len(short.order) < len(found.order)
-    assert short.order == found.order[: len(short.order)]
+    assert 0 < len(short.order) < len(search.order)
+    assert short.order == search.order[: len(short.order)]
     monkeypatch.setattr(greedy, "AT_ONCE", 2)
     sets = [(head,) for head in run.model.heads]
     assert best_set(on(run), sets, is_time_up=lambda: True)[1] == 2

@@ -1,4 +1,4 @@
-"""dL/dg against a finite difference, and what its agreement with ablation says."""
+"""dL/dg, compared with finite differences, and its rank agreement with ablation."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def experiment(of: Classifier | None = None, at_once: int = 3) -> Experiment:
 
 @torch.no_grad()
 def loss_at(gate: float, head: Any) -> NDArray[np.float64]:
-    """The loss of each example with this head's gate a little off 1; by scaling its columns of the weights."""
+    """Return the loss of each example with this head's gate slightly off 1, by scaling its weight columns."""
     copy = deepcopy(model())
     copy.projections[head.site].weight[:, head.index * 4 : head.index * 4 + 4] *= gate
     return -right(copy(NUMBERS), np.arange(N)).numpy()
@@ -61,20 +61,20 @@ def loss_at(gate: float, head: Any) -> NDArray[np.float64]:
 
 def test_the_gradient_is_the_slope_of_the_loss() -> None:
     step = 1e-5
-    found = {each.head: each for each in importances(experiment())}
-    assert set(found) == {str(head) for head in model().heads}
+    by_head = {each.head: each for each in importances(experiment())}
+    assert set(by_head) == {str(head) for head in model().heads}
     for head in model().heads:
         slope = np.abs(loss_at(1 + step, head) - loss_at(1 - step, head)) / (2 * step)
-        assert found[str(head)].importance == pytest.approx(slope.mean(), rel=1e-5)
-        assert found[str(head)].se == pytest.approx(slope.std(ddof=1) / np.sqrt(N), rel=1e-5)
+        assert by_head[str(head)].importance == pytest.approx(slope.mean(), rel=1e-5)
+        assert by_head[str(head)].se == pytest.approx(slope.std(ddof=1) / np.sqrt(N), rel=1e-5)
         assert slope.mean() > 1e-4
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 7])
 def test_batches_change_nothing(at_once: int) -> None:
-    found = importances(experiment(at_once=at_once))
-    assert len(found) == len(model().heads)
-    for one, other in zip(found, importances(experiment()), strict=True):
+    rows = importances(experiment(at_once=at_once))
+    assert len(rows) == len(model().heads)
+    for one, other in zip(rows, importances(experiment()), strict=True):
         assert one.head == other.head
         assert one.importance == pytest.approx(other.importance, rel=1e-9)
         assert one.se == pytest.approx(other.se, rel=1e-9)
@@ -85,9 +85,9 @@ def test_a_head_that_nothing_reads_has_no_importance() -> None:
     head = unread.heads[1]
     with torch.no_grad():
         unread.projections[head.site].weight[:, 4:8] = 0.0
-    found = {each.head: each for each in importances(experiment(unread))}
-    assert (found[str(head)].importance, found[str(head)].se) == (0.0, 0.0)
-    assert all(each.importance > 0 for each in found.values() if each.head != str(head))
+    by_head = {each.head: each for each in importances(experiment(unread))}
+    assert (by_head[str(head)].importance, by_head[str(head)].se) == (0.0, 0.0)
+    assert all(each.importance > 0 for each in by_head.values() if each.head != str(head))
 
 
 def test_nothing_is_left_behind() -> None:
@@ -120,14 +120,14 @@ def test_a_runs_importance_is_of_its_loss_whatever_is_scored(tiny_run: Run, tiny
 
 
 def test_gradients_by_example_are_those_of_one_gate_for_each() -> None:
-    """Summed over examples they are the gradient of one gate that all share."""
+    """The sum of gradients over examples is the gradient of one gate that all examples share."""
     sites = Sites.of(model())
     shared = {site: torch.ones(1, 2, dtype=torch.float64, requires_grad=True) for site in sites}
     with Gates(sites, shared):
         loss = -right(model()(NUMBERS[:1]), np.arange(1)).sum()
-    found = torch.autograd.grad(loss, list(shared.values()))
+    shared_gradients = torch.autograd.grad(loss, list(shared.values()))
     one = tensor_experiment(model(), sites, [NUMBERS[:1]], right)
-    expected = torch.cat([each[0].abs() for each in found])
+    expected = torch.cat([each[0].abs() for each in shared_gradients])
     assert [each.importance for each in importances(one)] == pytest.approx(expected.tolist(), rel=1e-6)
     assert all(each.se is None for each in importances(one)), "one example says nothing of the spread"
 
@@ -149,21 +149,21 @@ def test_agreement_is_spearmans_replacement_by_replacement() -> None:
     divided = [0.9, 0.1, 0.2, 0.4, 0.3]
     gradients = [Importance(name, size, 0.0, own) for name, size, own in zip(names, sizes, divided, strict=True)]
     effects = [Drop(name, kind, drop) for kind in drops for name, drop in zip(names, drops[kind], strict=True)][::-1]
-    found = agreements(gradients, effects, ["zero", "mean"])
-    assert [(each.replacement, each.normalised) for each in found] == [
+    rows = agreements(gradients, effects, ["zero", "mean"])
+    assert [(each.replacement, each.normalised) for each in rows] == [
         ("zero", False),
         ("zero", True),
         ("mean", False),
         ("mean", True),
     ]
-    for each in found:
+    for each in rows:
         assert each.found is not None
         assert each.found.rho == pytest.approx(
             spearmanr(divided if each.normalised else sizes, drops[each.replacement])[0]
         )
         assert each.found.tied == (2 if each.replacement == "zero" else 0)
         assert each.n_heads == 5
-    mean = found[2].found
+    mean = rows[2].found
     assert mean is not None
     assert mean.rho == pytest.approx(-1.0)
     assert mean.p == pytest.approx(2 / 120, abs=0.006)

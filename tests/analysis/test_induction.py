@@ -1,4 +1,4 @@
-"""A small model that learned to copy: its induction head is named, and without it copies foretell nothing."""
+"""A small model that learned to copy: its induction head is named, and without that head copying fails."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class AttentionOnly(nn.Module):
 
 
 def repeated(n: int, period: Tensor, draw: torch.Generator) -> Tensor:
-    """Random tokens that come again after a period of their own, so that no fixed distance tells the copy."""
+    """Return random tokens that repeat after a random period, so that the copy has no fixed distance."""
     ids = torch.randint(WORDS, (n, LENGTH), generator=draw)
     return ids.gather(1, torch.arange(LENGTH)[None] % period)
 
 
 def trained(seed: int) -> AttentionOnly:
-    """Only what a copy foretells is asked for."""
+    """Train on the tokens that a copy predicts."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AttentionOnly()
@@ -68,7 +68,7 @@ def trained(seed: int) -> AttentionOnly:
 
 
 def gain(model: nn.Module, ids: Tensor) -> float:
-    """How much lower the loss is on the second copy than on the first, in nats."""
+    """Return how much lower the loss is on the second copy than on the first, in nats."""
     with torch.no_grad():
         loss = F.cross_entropy(model(ids)[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
     half = LENGTH // 2

@@ -1,16 +1,16 @@
-"""A label appears only where a stated threshold holds; an error is over examples, not over queries."""
+"""A label appears only if a stated threshold is met; standard errors are over examples, not queries."""
 
 import math
 
 import numpy as np
 import pytest
 
-from headcount.analysis.labels import THRESHOLDS, Measure, Thresholds, label
+from headcount.analysis.labels import THRESHOLDS, MeasureMean, Thresholds, label
 from headcount.stats import estimate
 
 
 def one(mean, se=0.001, *, measure="operator", column="all", condition="all", even=0.1, n=1000):
-    return Measure(measure, column, condition, mean, se, n, even)
+    return MeasureMean(measure, column, condition, mean, se, n, even)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_is_as_even_as_controls_gets_no_label():
 
 
 def test_the_thresholds_are_told_and_can_be_others():
-    assert "at least 0.25 and more than controls show, “mostly” from 0.5" in THRESHOLDS.words
+    assert "at least 0.25 and above the controls, “mostly” from 0.5" in THRESHOLDS.words
     assert label([one(0.3)], "it rains", thresholds=Thresholds(partly=0.2)) == "partly operator (0.22)"
 
 
@@ -67,8 +67,8 @@ def test_strata_count_alike_and_shared_examples_count_once():
     column = rng.normal(size=(n, 2)) + rng.normal(size=(n, 1)) + np.array([0, 10])
     often = np.stack([rng.random(n) < 0.9, rng.random(n) < 0.1], axis=1)
     strata = [often & [True, False], often & [False, True]]
-    found = estimate(column, np.ones((n, 2)), strata)
-    assert found.mean == pytest.approx(5, abs=0.1), "not the 1 of a mean over all of them"
+    pooled = estimate(column, np.ones((n, 2)), strata)
+    assert pooled.mean == pytest.approx(5, abs=0.1), "not the 1 of a mean over all of them"
     expected = 0.5 * math.sqrt(2 / (0.9 * n) + 2 / (0.1 * n))
-    assert found.se == pytest.approx(expected, rel=0.1)
-    assert (found - found).se == 0
+    assert pooled.se == pytest.approx(expected, rel=0.1)
+    assert (pooled - pooled).se == 0

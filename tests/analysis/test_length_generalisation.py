@@ -1,4 +1,4 @@
-"""Stretch: what it counts must be what the model predicted."""
+"""Length generalisation: the counts must equal the model's predictions."""
 
 import copy
 from dataclasses import replace
@@ -26,14 +26,14 @@ KINDS = ("shuffle", "adjacent")
 
 
 def fresh_run(settings, tmp_path, **changes):
-    """A run that was never trained."""
+    """Return an untrained run."""
     config = RunConfig.build("sortedness", **(settings | changes))
     task, model = build(config)
     return Run("a run", RunFolder(tmp_path), config, task, model.eval(), "digest")
 
 
 def constant(run, which):
-    """The same run, predicting one class for everything."""
+    """Return a copy of the run that predicts one class for everything."""
     model = copy.deepcopy(run.model)
     with torch.no_grad():
         model.to_logits.weight.zero_()
@@ -42,7 +42,7 @@ def constant(run, which):
 
 
 class Perfect(Classifier):
-    """Compares neighbours; its layers still run, so that there is attention to read."""
+    """A model that compares neighbours. Its layers still run, so that attention can be read."""
 
     def forward(self, source, **given):
         logits = super().forward(source, **given)
@@ -56,29 +56,29 @@ def perfect(run):
     return replace(run, model=model)
 
 
-def all_cells(found):
-    return (*found.cells, *found.cropped_results, *(each.cell for each in found.ids))
+def all_cells(result):
+    return (*result.cells, *result.cropped_results, *(each.cell for each in result.ids))
 
 
 @pytest.fixture(scope="module")
-def found(tiny_sorter):
+def result(tiny_sorter):
     return stretch(tiny_sorter, LENGTHS, KINDS, 15)
 
 
 # --- cells ------------------------------------------------------------------------------------------------------
 
 
-def test_there_is_a_cell_for_every_length_and_negative(found, tiny_sorter):
-    assert [(cell.length, cell.negative) for cell in found.cells] == [(n, kind) for n in LENGTHS for kind in KINDS]
-    assert (found.name, found.weights_sha256, found.seed) == (tiny_sorter.name, tiny_sorter.weights_sha256, 0)
-    assert (found.trained, found.classes) == ((3, 6), ("unsorted", "sorted"))
-    assert (found.encoding, found.pooling, found.label) == ("sinusoidal", "max", "sinusoidal, max")
-    assert (found.hard_codes, found.refused_lengths) == ((), ())
+def test_there_is_a_cell_for_every_length_and_negative(result, tiny_sorter):
+    assert [(cell.length, cell.negative) for cell in result.cells] == [(n, kind) for n in LENGTHS for kind in KINDS]
+    assert (result.name, result.weights_sha256, result.seed) == (tiny_sorter.name, tiny_sorter.weights_sha256, 0)
+    assert (result.trained, result.classes) == ((3, 6), ("unsorted", "sorted"))
+    assert (result.encoding, result.pooling, result.label) == ("sinusoidal", "max", "sinusoidal, max")
+    assert (result.hard_codes, result.refused_lengths) == ((), ())
 
 
 def test_every_negative_is_tried_unless_some_are_named(tiny_sorter):
-    found = stretch(tiny_sorter, [4], n=4)
-    assert [cell.negative for cell in found.cells] == list(tiny_sorter.task.negatives)
+    result = stretch(tiny_sorter, [4], n=4)
+    assert [cell.negative for cell in result.cells] == list(tiny_sorter.task.negatives)
     assert [cell.negative for cell in stretch(tiny_sorter, [4], ["adjacent", "adjacent"], 4).cells] == ["adjacent"]
 
 
@@ -90,8 +90,8 @@ def test_accuracy_alone_is_that_of_the_whole_measurement(tiny_sorter):
         assert not explained
 
 
-def test_shares_are_consistent_with_accuracy(found):
-    for cell in all_cells(found):
+def test_shares_are_consistent_with_accuracy(result):
+    for cell in all_cells(result):
         unsorted, ordered = cell.recall
         assert (unsorted.n, ordered.n, cell.n) in ((7, 8, 15), (7, 7, 14))
         assert cell.accuracy == (unsorted.correct + ordered.correct) / cell.n
@@ -100,7 +100,7 @@ def test_shares_are_consistent_with_accuracy(found):
         assert says_unsorted.correct + says_sorted.correct == says_sorted.n == cell.n
         assert says_sorted.correct == ordered.correct + unsorted.n - unsorted.correct
         assert cell.constant == (cell.constant_class is not None)
-    assert any(0 < cell.accuracy < 1 for cell in found.cells)
+    assert any(0 < cell.accuracy < 1 for cell in result.cells)
 
 
 def test_the_same_seed_gives_all_runs_the_same_examples(tiny_sorter, monkeypatch):
@@ -120,7 +120,7 @@ def test_the_same_seed_gives_all_runs_the_same_examples(tiny_sorter, monkeypatch
 
 
 def test_a_cell_is_what_the_model_predicts(tiny_sorter, monkeypatch):
-    """Counted again from the very examples that were asked about."""
+    """Count the hits again on the same examples."""
     seen: dict[tuple[int, str | None], list[Any]] = {}
     sample_of_length = tiny_sorter.task.sample_of_length
 
@@ -140,33 +140,33 @@ def test_a_cell_is_what_the_model_predicts(tiny_sorter, monkeypatch):
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_constant_model_is_marked_everywhere(tiny_sorter, which):
-    found = stretch(constant(tiny_sorter, which), LENGTHS, KINDS, 126)
-    assert (len(found.cells), len(found.cropped_results)) == (len(LENGTHS) * len(KINDS), 2)
-    assert found.ids
-    for cell in all_cells(found):
-        assert (cell.constant, cell.constant_class, cell.accuracy) == (True, found.classes[which], 0.5)
+    result = stretch(constant(tiny_sorter, which), LENGTHS, KINDS, 126)
+    assert (len(result.cells), len(result.cropped_results)) == (len(LENGTHS) * len(KINDS), 2)
+    assert result.ids
+    for cell in all_cells(result):
+        assert (cell.constant, cell.constant_class, cell.accuracy) == (True, result.classes[which], 0.5)
         assert cell.answers[which].rate == cell.recall[which].rate == 1
         assert cell.margin == (1 - 2 * which, 2 * which - 1)
 
 
 def test_a_perfect_model_is_right_everywhere_and_not_marked(tiny_sorter):
-    found = stretch(perfect(tiny_sorter), (2, 40, 300), None, 10)
-    for cell in all_cells(found):
+    result = stretch(perfect(tiny_sorter), (2, 40, 300), None, 10)
+    for cell in all_cells(result):
         assert (cell.accuracy, cell.constant, cell.constant_class) == (1.0, False, None)
         assert cell.margin == (1.0, 1.0)
-    assert {cell.length for cell in found.cropped_results} == {40, 300}
+    assert {cell.length for cell in result.cropped_results} == {40, 300}
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
-def test_the_batch_size_changes_no_cell(found, tiny_sorter, batch_size):
+def test_the_batch_size_changes_no_cell(result, tiny_sorter, batch_size):
     other = stretch(tiny_sorter, LENGTHS, KINDS, 15, batch_size=batch_size)
-    for ours, theirs in zip(all_cells(found), all_cells(other), strict=True):
+    for ours, theirs in zip(all_cells(result), all_cells(other), strict=True):
         np.testing.assert_allclose(ours.margin, theirs.margin, atol=1e-5)
         assert replace(ours, margin=()) == replace(theirs, margin=())
 
 
-def test_cropped_results_are_measured_only_beyond_the_trained_lengths(found):
-    assert [(cell.length, cell.negative) for cell in found.cropped_results] == [(n, "adjacent") for n in (9, 20)]
+def test_cropped_results_are_measured_only_beyond_the_trained_lengths(result):
+    assert [(cell.length, cell.negative) for cell in result.cropped_results] == [(n, "adjacent") for n in (9, 20)]
 
 
 def test_cropped_results_are_of_a_trained_length(tiny_sorter, monkeypatch):
@@ -184,20 +184,20 @@ def test_cropped_results_are_of_a_trained_length(tiny_sorter, monkeypatch):
 
 
 def test_gaps_and_ids_are_told_apart_on_adjacent_swaps_or_not_at_all(tiny_sorter):
-    found = stretch(tiny_sorter, [30], ["shuffle"], 8)
-    assert (found.cropped_results, found.ids, found.refused_first_ids) == ((), (), ())
+    result = stretch(tiny_sorter, [30], ["shuffle"], 8)
+    assert (result.cropped_results, result.ids, result.refused_first_ids) == ((), (), ())
 
 
 # --- ids --------------------------------------------------------------------------------------------------------
 
 
-def test_ids_begin_near_0_and_where_the_end_of_each_length_does(found):
-    assert [each.first for each in found.ids] == sorted({*NEAR, 9 - 6, 20 - 6})
-    assert {(each.cell.length, each.cell.negative, each.cell.n) for each in found.ids} == {(6, "adjacent", 15)}
+def test_ids_begin_near_0_and_where_the_end_of_each_length_does(result):
+    assert [each.first for each in result.ids] == sorted({*NEAR, 9 - 6, 20 - 6})
+    assert {(each.cell.length, each.cell.negative, each.cell.n) for each in result.ids} == {(6, "adjacent", 15)}
 
 
-def test_other_ids_are_what_the_model_is_asked_with(tiny_sorter, found):
-    """Counted again with sinusoids that a hand has moved."""
+def test_other_ids_are_what_the_model_is_asked_with(tiny_sorter, result):
+    """Count the hits again with sinusoids that are shifted by hand."""
     task, model = tiny_sorter.task, copy.deepcopy(tiny_sorter.model)
     added = model.positions.add_to_embeddings
     model.positions.add_to_embeddings = lambda x, where: added(x, where._replace(ids=where.ids + 14))
@@ -205,12 +205,12 @@ def test_other_ids_are_what_the_model_is_asked_with(tiny_sorter, found):
     examples = [task.sample_of_length(rng, 6, kind, n) for kind, n in (("adjacent", 7), (None, 8))]
     moved = [classify(model, task, rows) for rows in examples]
     still = [classify(tiny_sorter.model, task, rows) for rows in examples]
-    (asked,) = [each for each in found.ids if each.first == 14]
+    (asked,) = [each for each in result.ids if each.first == 14]
     np.testing.assert_allclose(asked.cell.margin, [each.margins.mean() for each in moved], atol=1e-5)
     change = max(np.abs(a.logits - b.logits).max() for a, b in zip(moved, still, strict=True))
     assert asked.moved == pytest.approx(change, abs=1e-5)
     assert change > 0.1
-    assert found.ids[0].moved == 0
+    assert result.ids[0].moved == 0
 
 
 @pytest.mark.slow
@@ -218,32 +218,32 @@ def test_other_ids_are_what_the_model_is_asked_with(tiny_sorter, found):
     "changes", [{"encoding": name} for name in ("none", "relative", "t5", "alibi", "rotary")], ids=str
 )
 def test_ids_do_not_matter_where_only_distances_do(tiny_sorting, tmp_path, changes):
-    found = stretch(fresh_run(tiny_sorting, tmp_path, **changes), [600], ["adjacent"], 8)
-    assert [each.first for each in found.ids] == [*NEAR, 594]
-    assert max(each.moved for each in found.ids) < 1e-4
+    result = stretch(fresh_run(tiny_sorting, tmp_path, **changes), [600], ["adjacent"], 8)
+    assert [each.first for each in result.ids] == [*NEAR, 594]
+    assert max(each.moved for each in result.ids) < 1e-4
 
 
 def test_ids_past_a_table_are_refused_and_the_rest_is_measured(tiny_sorting, tmp_path):
     run = fresh_run(tiny_sorting, tmp_path, encoding="learned", n_positions=10, past_table="error")
-    found = stretch(run, (4, 10, 11, 50), ["adjacent"], 4)
-    assert [each.first for each in found.ids] == [0, 1, 4]
-    assert found.refused_first_ids == (5, 44)
+    result = stretch(run, (4, 10, 11, 50), ["adjacent"], 4)
+    assert [each.first for each in result.ids] == [0, 1, 4]
+    assert result.refused_first_ids == (5, 44)
 
 
 # --- draws ------------------------------------------------------------------------------------------------------
 
 
-def test_another_draw_asks_about_other_sequences(tiny_sorter, found):
+def test_another_draw_asks_about_other_sequences(tiny_sorter, result):
     again, other = (stretch(tiny_sorter, [9], KINDS, 15, draw=draw) for draw in (0, 1))
-    assert again.cells == tuple(cell for cell in found.cells if cell.length == 9)
+    assert again.cells == tuple(cell for cell in result.cells if cell.length == 9)
     assert (again.draw, other.draw) == (0, 1)
     for what in ("cells", "cropped_results", "attention_shares"):
         assert getattr(other, what) != getattr(again, what)
     assert [each.cell for each in other.ids] != [each.cell for each in again.ids]
 
 
-def test_it_round_trips_through_json(found):
-    assert Stretch.from_json(found.to_json()) == found
+def test_it_round_trips_through_json(result):
+    assert Stretch.from_json(result.to_json()) == result
 
 
 def test_progress_ends_where_it_should(tiny_sorter):
@@ -255,10 +255,10 @@ def test_progress_ends_where_it_should(tiny_sorter):
 
 
 def test_lengths_come_once_and_in_order(tiny_sorter):
-    found = stretch(tiny_sorter, [9, 4, 9], ["shuffle"], 4)
-    assert [cell.length for cell in found.cells] == [4, 9]
-    assert len({(attention_share.length, attention_share.head) for attention_share in found.attention_shares}) == len(
-        found.attention_shares
+    result = stretch(tiny_sorter, [9, 4, 9], ["shuffle"], 4)
+    assert [cell.length for cell in result.cells] == [4, 9]
+    assert len({(attention_share.length, attention_share.head) for attention_share in result.attention_shares}) == len(
+        result.attention_shares
     )
 
 
@@ -267,10 +267,10 @@ def test_lengths_come_once_and_in_order(tiny_sorter):
 
 def test_lengths_past_a_table_are_listed_and_the_rest_is_measured(tiny_sorting, tmp_path):
     run = fresh_run(tiny_sorting, tmp_path, encoding="learned", n_positions=10, past_table="error")
-    found = stretch(run, (4, 10, 11, 50), ["shuffle"], 4)
-    assert [cell.length for cell in found.cells] == [4, 10]
-    assert found.refused_lengths == (11, 50)
-    assert {attention_share.length for attention_share in found.attention_shares} == {4, 10}
+    result = stretch(run, (4, 10, 11, 50), ["shuffle"], 4)
+    assert [cell.length for cell in result.cells] == [4, 10]
+    assert result.refused_lengths == (11, 50)
+    assert {attention_share.length for attention_share in result.attention_shares} == {4, 10}
     with pytest.raises(InputError, match="past the end of a learned table of 10 rows"):
         stretch(run, (11, 50), ["shuffle"], 4)
     clamped = fresh_run(tiny_sorting, tmp_path, encoding="learned", n_positions=10, past_table="clamp")
@@ -280,14 +280,14 @@ def test_lengths_past_a_table_are_listed_and_the_rest_is_measured(tiny_sorting, 
 @pytest.mark.parametrize(
     ("lengths", "kinds", "n", "what"),
     [
-        ([], None, 4, "nothing is not a list of lengths"),
-        ([8, 1], None, 4, "8, 1 is not a list of lengths"),
-        ([-3], None, 4, "-3 is not a list of lengths"),
+        ([], None, 4, "got none"),
+        ([8, 1], None, 4, "got 8, 1"),
+        ([-3], None, 4, "got -3"),
         ([8], ["shuffled"], 4, r"no kind of negative 'shuffled'(.|\n)*did you mean 'shuffle'"),
         ([8], ["zigzag"], 4, r"no kind of negative 'zigzag'(.|\n)*transpositions"),
-        ([8], None, 1, "1 examples are too few"),
-        ([8], None, -5, "-5 examples are too few"),
-        ([8], None, {"draw": -1}, "-1 is no draw"),
+        ([8], None, 1, "--n must be at least 2, .* got 1"),
+        ([8], None, -5, "--n must be at least 2, .* got -5"),
+        ([8], None, {"draw": -1}, "--draw must be at least 0, got -1"),
     ],
 )
 def test_what_cannot_be_asked_is_told(tiny_sorter, lengths, kinds, n, what):
@@ -302,7 +302,7 @@ def test_no_batch_is_smaller_than_one(tiny_sorter, batch_size):
 
 
 def test_a_model_that_writes_its_answers_cannot_be_stretched(tiny_run):
-    with pytest.raises(InputError, match=r"only a classifier can be stretched(.|\n)*sortedness"):
+    with pytest.raises(InputError, match=r"only a classifier can be measured at other lengths"):
         stretch(tiny_run)
 
 
@@ -328,7 +328,7 @@ def test_runs_that_differ_in_their_seed_alone_share_a_recipe(tiny_sorting, tmp_p
 
 
 def means_over_neighbours(weights):
-    """The same three numbers from the whole weights, [batch, head, query, key], one place at a time."""
+    """Return the means over neighbours from the whole weights, [batch, head, query, key], one position at a time."""
     rows, heads, n, _ = weights.shape
     return [
         [
@@ -382,20 +382,21 @@ def test_neighbour_mass_is_read_off_the_whole_weights(tiny_sorting, tmp_path, mo
         )
 
 
-def test_there_is_an_attention_share_for_every_length_and_head(found, tiny_sorter):
+def test_there_is_an_attention_share_for_every_length_and_head(result, tiny_sorter):
     heads = [str(head) for head in tiny_sorter.model.heads]
-    assert [(attention_share.length, attention_share.head) for attention_share in found.attention_shares] == [
+    assert [(attention_share.length, attention_share.head) for attention_share in result.attention_shares] == [
         (n, head) for n in LENGTHS for head in heads
     ]
     assert all(
         0 <= share <= 1
-        for attention_share in found.attention_shares
+        for attention_share in result.attention_shares
         for share in (attention_share.left, attention_share.itself, attention_share.right)
     )
     assert all(
-        attention_share.itself <= attention_share.alike + 1e-6 <= 1 + 2e-6 for attention_share in found.attention_shares
+        attention_share.itself <= attention_share.alike + 1e-6 <= 1 + 2e-6
+        for attention_share in result.attention_shares
     )
-    at_three = [attention_share for attention_share in found.attention_shares if attention_share.length == 3]
+    at_three = [attention_share for attention_share in result.attention_shares if attention_share.length == 3]
     assert all(
         0 < attention_share.left + attention_share.itself + attention_share.right <= 1 for attention_share in at_three
     )

@@ -1,4 +1,4 @@
-"""Heads are matched by what they do: planted permutations are found, and strangers are no match or refused."""
+"""Matching of heads: planted permutations are found, and unrelated heads are not matched."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from headcount.analysis.head_measures import eval_inputs
-from headcount.analysis.matching import ALONE, Effort, Matching, match
+from headcount.analysis.likeness import ALONE
+from headcount.analysis.matching import Effort, Matching, match
 from headcount.analysis.pairing import cka, observe, relabelled
 from headcount.analysis.transplants import Stage
 from headcount.errors import InputError
@@ -21,9 +22,9 @@ from headcount.runs.run import build, load
 pytestmark = pytest.mark.slow  # many comparisons with chance
 
 NO_NULL = Effort(untrained=1, relabelled=1, transplants=0)
-"""Where chance is not asked about."""
+"""Effort for tests that do not look at p-values."""
 QUICK = Effort(untrained=19, relabelled=199, transplants=0)
-"""The fewest draws that can call ten heads alike at 5 %."""
+"""Smallest numbers of draws that can call ten heads alike at 5 %."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def run(tiny_run, untrained):
 
 @pytest.fixture(scope="module")
 def stranger(tiny_run, untrained):
-    """Another seed."""
+    """Return a run with another seed."""
     return untrained(tiny_run, digits=2, n_heads=4, n_test=30, seed=5)
 
 
@@ -43,14 +44,14 @@ def beside_stranger(run, stranger):
 
 
 def fresh(run, seed, **settings):
-    """As training would begin."""
+    """Return a run with initial weights."""
     config = RunConfig.build(run.config.task_name, base=run.config, seed=seed, **settings)
     task, model = build(config)
     return replace(run, name=f"untrained {seed}", config=config, task=task, model=model.eval())
 
 
 def permuted(run, order):
-    """The same run, the heads of every site in another order: head i becomes what head order[i] was."""
+    """Return the run with the heads of every block permuted: head i becomes the former head order[i]."""
     model = deepcopy(run.model)
     n_heads = run.config.model.n_heads
     with torch.no_grad():
@@ -76,13 +77,13 @@ def test_a_planted_permutation_is_found(run):
     (ours, logits), (theirs, same_logits) = weights_of(run), weights_of(other)
     torch.testing.assert_close(logits, same_logits, atol=1e-4, rtol=1e-4)
     assert all((ours[site] - theirs[site]).abs().max() > 0.1 for site in ours), "the permutation acted"
-    found = match(run, other, effort=NO_NULL)
-    assert [(kind.stack, kind.kind) for kind in found.kinds] == [
+    matching = match(run, other, effort=NO_NULL)
+    assert [(kind.stack, kind.kind) for kind in matching.kinds] == [
         ("encoder", "self"),
         ("decoder", "self"),
         ("decoder", "cross"),
     ]
-    for pair in (pair for kind in found.kinds for pair in kind.pairs):
+    for pair in (pair for kind in matching.kinds for pair in kind.pairs):
         site, _, index = pair.head.rpartition(".")
         assert pair.partner == f"{site}.{order.index(int(index))}"
         assert pair.attention.value == pytest.approx(1, abs=1e-4)
@@ -93,33 +94,34 @@ def test_a_planted_permutation_is_found(run):
 
 def test_a_copy_with_permuted_heads_attends_alike_beyond_chance(tiny_run, untrained):
     run = untrained(tiny_run, digits=2, n_test=30)
-    found = match(run, permuted(run, [1, 0]), effort=QUICK)
-    assert all(pair.is_alike for kind in found.kinds for pair in kind.pairs)
-    assert found.overall.alike == found.overall.of == 10
-    assert found.overall.p == 1 / 20
+    matching = match(run, permuted(run, [1, 0]), effort=QUICK)
+    assert all(pair.is_alike for kind in matching.kinds for pair in kind.pairs)
+    assert matching.overall.alike == matching.overall.of == 10
+    assert matching.overall.p == 1 / 20
 
 
 def test_untrained_models_do_not_attend_alike(tiny_run):
     one, other = (fresh(tiny_run, seed, digits=2, n_test=30) for seed in (7, 8))
-    found = match(one, other, effort=QUICK)
-    assert found.overall.alike == 0
-    assert found.overall.matched > 0.5, "though the best pairing shares a lot"
-    assert found.overall.untrained[0] < found.overall.matched < found.overall.untrained[1]
-    assert "0 of 10 heads attend alike (family-wise error 5 %" in found.words
+    matching = match(one, other, effort=QUICK)
+    assert matching.overall.alike == 0
+    assert matching.overall.matched > 0.5, "though the best pairing shares a lot"
+    assert matching.overall.untrained[0] < matching.overall.matched < matching.overall.untrained[1]
+    assert "0 of 10 heads attend alike (family-wise error 5 %" in matching.words
 
 
 @pytest.mark.slow
 def test_the_error_rate_is_that_which_is_stated(good_run):
-    """Untrained beside untrained and beside trained: of 20 comparisons 1 may err, more than 3 would once in sixty.
+    """Compare untrained runs with untrained and with trained ones: of 20 comparisons, 1 may err on average.
 
-    By untrained models alone, which are the exact part; relabelling can only take back what they call alike.
+    More than 3 errors have a probability of 1 in 60. Only the untrained null models are used, as their p-values are
+    exact; relabelling can only make fewer heads alike.
     """
     least = []
     for i in range(20):
         one = good_run if i % 2 else fresh(good_run, 100 + i)
         pair = (one, fresh(good_run, 200 + i))[:: (1, -1)[i // 2 % 2]]
-        found = match(pair[0], pair[1], effort=replace(NO_NULL, untrained=19, seed=i))
-        pairs = [each for kind in found.kinds for each in kind.pairs]
+        matching = match(pair[0], pair[1], effort=replace(NO_NULL, untrained=19, seed=i))
+        pairs = [each for kind in matching.kinds for each in kind.pairs]
         least.append([min(getattr(each, name).p_untrained for each in pairs) for name in ("attention", "outputs")])
     assert (np.count_nonzero(np.array(least) <= 0.05, axis=0) <= 3).all()
 
@@ -129,8 +131,8 @@ def test_a_twin_restores_what_a_head_does_and_an_untrained_model_does_not(monkey
     monkeypatch.setattr("headcount.analysis.transplants.N_TEST", 200)
     run, effort = load("sample:addition"), Effort(untrained=3, relabelled=1, transplants=3)
     for other, is_twin in ((permuted(run, [1, 0, 3, 2]), True), (fresh(run, 3), False)):
-        found = match(run, other, effort=effort)
-        moved = {pair.head: pair.transplant for kind in found.kinds for pair in kind.pairs}
+        matching = match(run, other, effort=effort)
+        moved = {pair.head: pair.transplant for kind in matching.kinds for pair in kind.pairs}
         for head in ("encoder.0.self.2", "encoder.1.self.3"):
             restored = moved[head].restored
             assert restored.low <= restored.share <= restored.high
@@ -143,9 +145,9 @@ def test_a_twin_restores_what_a_head_does_and_an_untrained_model_does_not(monkey
 def test_a_transplant_is_what_plain_hooks_make_of_it(good_run):
     stage, sites = Stage(good_run, None), Sites.of(good_run.model)
     means = stage.means(good_run.model.heads)
-    found = stage.hits(means)
-    assert any((hits != stage.clean).any() for hits in found.values()), "it acted"
-    for head, hits in found.items():
+    by_head = stage.hits(means)
+    assert any((hits != stage.clean).any() for hits in by_head.values()), "it acted"
+    for head, hits in by_head.items():
         place = sites[head.site].heads.index(head)
 
         def put(module, args, mean=means[head], place=place):
@@ -161,29 +163,29 @@ def test_a_transplant_is_what_plain_hooks_make_of_it(good_run):
 
 
 def test_outputs_are_those_that_hooks_capture(run):
-    """CKA of what heads write, from their weights and values, and from the projections' own inputs."""
+    """The CKA of outputs from weights and values equals that from the captured inputs of the projections."""
     examples = eval_inputs(run).examples
     activity, sites = observe(run, examples), Sites.of(run.model)
     with torch.no_grad(), Capture(sites) as capture:
         run.model(*map(torch.from_numpy, run.inputs(examples)))
     assert set(activity) == {(site.stack, site.kind) for site in sites}
-    for kind, found in activity.items():
+    for kind, kind_activity in activity.items():
         queries = slice(1, None) if kind == ("decoder", "self") else slice(None)
         written = [capture.contributions(site) for site in sites if (site.stack, site.kind) == kind]
         outputs = torch.cat(written, dim=2)[:, queries].double()
         whole = (outputs - outputs.mean(dim=0)).flatten(0, 1).detach().numpy()
         for i in (0, 3):
             expected = cka(whole[:, i], whole[:, 1])
-            assert cka(found.outputs[i], found.outputs[1]) == pytest.approx(expected, abs=1e-4)
+            assert cka(kind_activity.outputs[i], kind_activity.outputs[1]) == pytest.approx(expected, abs=1e-4)
 
 
 def test_relabelling_moves_visible_keys_alone(run):
-    found = observe(run, eval_inputs(run).examples)["decoder", "self"]
-    examples = np.random.default_rng(0).permutation(len(found.weights))
-    moved = relabelled(found, examples, np.random.default_rng(3))
-    assert (moved[..., ~found.visible] == 0).all()
-    torch.testing.assert_close(moved.sort(dim=-1).values, found.weights[examples].sort(dim=-1).values)
-    assert (moved - found.weights[examples]).abs().max() > 0.1
+    activity = observe(run, eval_inputs(run).examples)["decoder", "self"]
+    examples = np.random.default_rng(0).permutation(len(activity.weights))
+    moved = relabelled(activity, examples, np.random.default_rng(3))
+    assert (moved[..., ~activity.visible] == 0).all()
+    torch.testing.assert_close(moved.sort(dim=-1).values, activity.weights[examples].sort(dim=-1).values)
+    assert (moved - activity.weights[examples]).abs().max() > 0.1
 
 
 def test_a_run_matched_with_itself_is_the_identity(run, tiny_sorter):
@@ -252,5 +254,5 @@ def test_runs_that_cannot_be_compared_are_refused(run, tiny_run, tiny_sorter, un
         match(tiny_sorter, untrained(tiny_sorter, n_layers=2))
     with pytest.raises(InputError, match="at most 1,024"):
         match(tiny_sorter, tiny_sorter, 4096)
-    found = match(tiny_sorter, untrained(tiny_sorter, pooling="mean"), 9, effort=NO_NULL)
-    assert (found.n, found.data) == (128, "128 of fresh sequences of 9, half of them sorted")
+    matching = match(tiny_sorter, untrained(tiny_sorter, pooling="mean"), 9, effort=NO_NULL)
+    assert (matching.n, matching.data) == (128, "128 of fresh sequences of 9, half of them sorted")

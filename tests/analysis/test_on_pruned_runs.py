@@ -1,4 +1,4 @@
-"""Everything that looks at a run looks at one without some heads, without whole blocks, and without any."""
+"""All analyses work on runs without some heads, without whole blocks, and without any heads."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_page_of_unequal_rows(tiny_run: Run, tmp_path: Path) -> None:
 
 
 def test_answers_are_evaluated_and_verified(cut: Run) -> None:
-    """Verification decodes for real what one forward pass, given one row for many sources, calls right or wrong."""
+    """Verification also decodes free-running the answers that the forward pass calls right or wrong."""
     evaluation = cut.evaluate("test")
     assert evaluation.exact.teacher_forced == evaluation.exact.free_running
     certificate = verify(cut, sample=30)
@@ -95,13 +95,13 @@ def test_rows_of_a_position_table_began_as_the_parents_did(cut: Run, tiny_run: R
 @pytest.mark.parametrize("gone", [["L0H0"], ["L0H0", "L0H1"]], ids="-".join)
 def test_a_classifier_is_stretched(tiny_sorter: Run, tmp_path: Path, gone: list[str]) -> None:
     run = prune_run(tiny_sorter, gone, tmp_path / "cut").model
-    found = stretch(run, [4, 9], ["adjacent"], 8)
+    result = stretch(run, [4, 9], ["adjacent"], 8)
     heads = [str(head) for head in run.model.heads]
-    assert [(share.length, share.head) for share in found.attention_shares] == [
+    assert [(share.length, share.head) for share in result.attention_shares] == [
         (n, head) for n in (4, 9) for head in heads
     ]
-    assert png(draw_dispersion(found)).startswith(b"\x89PNG")
-    assert found.label.endswith(f"less {len(gone)} heads")
+    assert png(draw_dispersion(result)).startswith(b"\x89PNG")
+    assert result.label.endswith(f"less {len(gone)} heads")
     require_all_heads(average_patterns(run, "test"), run)
 
 

@@ -1,4 +1,4 @@
-"""Positions: what the encodings' formulas say, and what is read off the encodings, must agree."""
+"""Positions: the profiles of encodings must agree with their formulas."""
 
 import copy
 from dataclasses import replace
@@ -29,7 +29,7 @@ SMALL = {"d_model": 16, "n_heads": 2, "d_ff": 16, "n_layers": 1, "longest": 10, 
 
 
 def fresh_run(tmp_path, task="sortedness", **settings):
-    """A run that was never trained."""
+    """Return an untrained run."""
     config = RunConfig.build(task, **(SMALL | settings if task == "sortedness" else settings))
     task, model = build(config)
     return Run("a run", RunFolder(tmp_path), config, task, model.eval(), "digest")
@@ -198,7 +198,7 @@ def test_positions_past_the_table_are_marked(tmp_path, past_table):
 def test_a_table_that_ends_is_not_shown_past_its_end(tmp_path):
     run = fresh_run(tmp_path, encoding="learned", n_positions=12, past_table="error")
     assert positions_of(run).n_positions == 12
-    with pytest.raises(InputError, match=r"cannot show 13 positions(.|\n)*3 to 12, the rows of this learned table"):
+    with pytest.raises(InputError, match=r"number of positions must be from 3 to 12, got 13(.|\n)*learned table"):
         positions_of(run, 13)
     for n in (2, 513):
         with pytest.raises(InputError, match="3 to 512"):

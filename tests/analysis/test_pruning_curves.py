@@ -1,4 +1,4 @@
-"""Heads removed together, against copies whose projections were zeroed by hand."""
+"""Heads removed together, compared with copies whose projections were zeroed by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from second_routes import zero_heads
 from torch import Tensor
 from torch.nn import functional as F
 
-from headcount.analysis import pruning
+from headcount.analysis import removal_orders
 from headcount.analysis.ablation import Ablation, AblationRun, Effect, ablate
 from headcount.analysis.greedy import greedy_order
 from headcount.analysis.pruning import Pruning, prune_curves
@@ -42,17 +42,17 @@ LOSS = 0.1
 
 @pytest.fixture(scope="module")
 def run(good_run: Run) -> Run:
-    """In double precision, where no rounding decides between two heads."""
+    """Return a run in double precision, so that rounding does not decide between two heads."""
     return replace(good_run, model=deepcopy(good_run.model).double())
 
 
 @pytest.fixture(scope="module")
-def found(run: Run) -> Pruning:
+def pruning(run: Run) -> Pruning:
     return pruned(run, at_once=20, n_orders=3)
 
 
 def pruned(run: Run, selection_set: Any = CHOOSING, loss: float = LOSS, at_once: int = 128, **how: Any) -> Pruning:
-    """Every set of examples is another one."""
+    """Return a pruning with three different sets of examples."""
     first = task_experiment(run, selection_set, "a quarter")
     second, third = (task_experiment(run, sums, "another", at_once=at_once) for sums in (MEASURING, CHANCING))
     return curves(first, second, third, loss, **how)
@@ -67,7 +67,7 @@ def curves(
 
 @pytest.fixture(scope="module")
 def by_hand(run: Run) -> Any:
-    """Hits and losses of a set of examples, by name, without some heads: one pass through a plain copy."""
+    """Return hits and losses on a named set of examples without some heads, by one pass through a plain copy."""
     examples = {"selection_set": CHOOSING, "test_set": MEASURING, "null_set": CHANCING}
 
     @cache
@@ -93,7 +93,7 @@ def curve(result: Pruning, name: str) -> Sequence[Any]:
 
 
 def test_greedy_takes_what_a_search_of_everything_takes(
-    found: Pruning, run: Run, by_hand: Any, monkeypatch: pytest.MonkeyPatch
+    pruning: Pruning, run: Run, by_hand: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At each step the head without which most is right; of equals, the one that leaves the smallest loss.
 
@@ -105,41 +105,41 @@ def test_greedy_takes_what_a_search_of_everything_takes(
 
         def value(head: str) -> float:
             hits, losses = by_hand("selection_set", frozenset([*full, head]))
-            return float((hits - pruning.TIE * losses / (1 + losses)).mean())
+            return float((hits - removal_orders.TIE * losses / (1 + losses)).mean())
 
         full.append(max((head for head in heads if head not in full), key=value))
-    assert order(found, "greedy")[0] == full[0]
+    assert order(pruning, "greedy")[0] == full[0]
     for name, everything in {"OLDEST": len(heads), "LOOKS": len(heads), "IN_FULL": len(heads), "DOUBT": 1e9}.items():
         monkeypatch.setattr(f"headcount.analysis.greedy.{name}", everything)
-    searched = greedy_order(pruning._with_ties_broken(task_experiment(run, CHOOSING, "a quarter", at_once=5)))
+    searched = greedy_order(removal_orders.with_ties_broken(task_experiment(run, CHOOSING, "a quarter", at_once=5)))
     assert list(map(str, searched.order)) == full
 
 
-def test_what_is_chosen_is_a_prefix_within_the_loss(found: Pruning, by_hand: Any) -> None:
-    n, greedy = len(found.chosen), order(found, "greedy")
-    assert 0 < n < found.n_heads
-    assert found.chosen == tuple(greedy[:n])
+def test_what_is_chosen_is_a_prefix_within_the_loss(pruning: Pruning, by_hand: Any) -> None:
+    n, greedy = len(pruning.chosen), order(pruning, "greedy")
+    assert 0 < n < pruning.n_heads
+    assert pruning.chosen == tuple(greedy[:n])
     right = [by_hand("selection_set", frozenset(greedy[:k]))[0].mean() for k in range(n + 2)]
     lost = [right[0] - each for each in right]
     assert max(lost[: n + 1]) <= LOSS + 1e-9 < lost[n + 1]
-    assert (found.kept.n_removed, found.kept.head) == (n, greedy[n - 1])
-    assert found.kept.score == curve(found, "greedy")[n].score
+    assert (pruning.kept.n_removed, pruning.kept.head) == (n, greedy[n - 1])
+    assert pruning.kept.score == curve(pruning, "greedy")[n].score
 
 
-def test_the_share_for_another_loss_is_a_prefix_of_the_same_order(found: Pruning, by_hand: Any) -> None:
-    greedy = order(found, "greedy")
-    assert [share.loss for share in found.prunable] == [0.01, 0.05]
-    for share in found.prunable:
+def test_the_share_for_another_loss_is_a_prefix_of_the_same_order(pruning: Pruning, by_hand: Any) -> None:
+    greedy = order(pruning, "greedy")
+    assert [share.loss for share in pruning.prunable] == [0.01, 0.05]
+    for share in pruning.prunable:
         n = share.n_together
         right = [by_hand("selection_set", frozenset(greedy[:k]))[0].mean() for k in range(n + 2)]
         lost = [right[0] - each for each in right]
         assert max(lost[: n + 1]) <= share.loss + 1e-9 < lost[n + 1]
-        assert (share.left.n_removed, share.left.score) == (n, curve(found, "greedy")[n].score)
-    assert found.prunable[0].n_together <= found.prunable[1].n_together <= len(found.chosen)
+        assert (share.left.n_removed, share.left.score) == (n, curve(pruning, "greedy")[n].score)
+    assert pruning.prunable[0].n_together <= pruning.prunable[1].n_together <= len(pruning.chosen)
 
 
 def test_a_given_ablation_says_which_heads_are_harmless_alone(run: Run) -> None:
-    """Its examples are more than those that orders are chosen on; both would answer the same question otherwise."""
+    """The ablation has more examples than the set for choosing, so that the two would disagree."""
     tried = ablate(task_experiment(run, CHOOSING, "a quarter"))
     names = dict.fromkeys(effect.head for effect in tried.effects)
     known = ablation_of(tried, dict(zip(names, (0.002, 0.03, 0.009), strict=False)))
@@ -152,7 +152,7 @@ def test_a_given_ablation_says_which_heads_are_harmless_alone(run: Run) -> None:
 
 
 def ablation_of(tried: AblationRun, ends: Mapping[str, float]) -> Ablation:
-    """The same with other intervals: they end there, or at 1 for heads that are not named."""
+    """Return an ablation whose intervals end at the given values, or at 1 for heads that are not named."""
 
     def changed(effect: Effect) -> Effect:
         high = ends.get(effect.head, 1.0)
@@ -165,10 +165,10 @@ def ablation_of(tried: AblationRun, ends: Mapping[str, float]) -> Ablation:
 
 
 @pytest.mark.parametrize("name", ["together", "every way", "greedy", "gradient"])
-def test_every_point_was_measured_on_the_other_examples(found: Pruning, run: Run, by_hand: Any, name: str) -> None:
-    heads = order(found, name)
+def test_every_point_was_measured_on_the_other_examples(pruning: Pruning, run: Run, by_hand: Any, name: str) -> None:
+    heads = order(pruning, name)
     assert sorted(heads) == sorted(map(str, run.model.heads))
-    for k, point in enumerate(curve(found, name)):
+    for k, point in enumerate(curve(pruning, name)):
         assert point.n_removed == k
         assert point.score == pytest.approx(by_hand("test_set", frozenset(heads[:k]))[0].mean())
         hits = by_hand("test_set", frozenset(heads[:k]))[0]
@@ -179,45 +179,45 @@ def test_every_point_was_measured_on_the_other_examples(found: Pruning, run: Run
         assert point.drop.low <= lost <= point.drop.high
 
 
-def test_all_orders_begin_with_all_heads_and_end_with_none(found: Pruning, run: Run) -> None:
-    """Decoded for real."""
+def test_all_orders_begin_with_all_heads_and_end_with_none(pruning: Pruning, run: Run) -> None:
+    """Compare with free-running decoding."""
     clean, without_any = (
         answer(model, run.task, MEASURING).free_hits.all(axis=1).mean()
         for model in (run.model, zero_heads(run.model, run.model.heads))
     )
-    assert [each.name for each in found.curves] == ["alone", "together", "every way", "greedy", "gradient"]
-    assert found.clean == pytest.approx(clean)
-    assert {each.points[0].score for each in found.curves} == {found.clean}
-    assert [each.points[-1].score for each in found.curves[1:]] == pytest.approx([without_any] * 4)
-    assert all(len(each.points) == found.n_heads + 1 for each in found.curves)
+    assert [each.name for each in pruning.curves] == ["alone", "together", "every way", "greedy", "gradient"]
+    assert pruning.clean == pytest.approx(clean)
+    assert {each.points[0].score for each in pruning.curves} == {pruning.clean}
+    assert [each.points[-1].score for each in pruning.curves[1:]] == pytest.approx([without_any] * 4)
+    assert all(len(each.points) == pruning.n_heads + 1 for each in pruning.curves)
 
 
-def test_alone_is_the_sum_of_drops(found: Pruning, by_hand: Any) -> None:
-    assert order(found, "alone") == order(found, "together")
+def test_alone_is_the_sum_of_drops(pruning: Pruning, by_hand: Any) -> None:
+    assert order(pruning, "alone") == order(pruning, "together")
     left = clean = by_hand("test_set", frozenset())[0].mean()
-    for point in curve(found, "alone")[1:]:
+    for point in curve(pruning, "alone")[1:]:
         left = max(0.0, left - (clean - by_hand("test_set", frozenset([point.head]))[0].mean()))
         assert point.score == pytest.approx(left)
-    alone = [by_hand("selection_set", frozenset([head]))[0].mean() for head in order(found, "alone")]
+    alone = [by_hand("selection_set", frozenset([head]))[0].mean() for head in order(pruning, "alone")]
     assert alone == sorted(alone, reverse=True)
 
 
-def test_gradients_are_in_order(found: Pruning, run: Run) -> None:
+def test_gradients_are_in_order(pruning: Pruning, run: Run) -> None:
     experiment = task_experiment(run, CHOOSING, "")
     size = {each.head: each.importance for each in ablate(experiment, ("zero",)).condition.importances}
-    assert order(found, "gradient") == sorted(size, key=size.__getitem__)
+    assert order(pruning, "gradient") == sorted(size, key=size.__getitem__)
 
 
-def test_harmless_heads_are_counted_by_interval_and_by_estimate(found: Pruning, run: Run, by_hand: Any) -> None:
+def test_harmless_heads_are_counted_by_interval_and_by_estimate(pruning: Pruning, run: Run, by_hand: Any) -> None:
     effects = ablate(task_experiment(run, CHOOSING, ""), ("zero",)).effects
-    assert found.n_under_1_point == sum(effect.drop < 0.01 for effect in effects) > 0
-    assert found.harmless == found.by_zero == (), "25 examples cannot show it"
-    assert found.harmless_left == found.by_zero_left == curve(found, "together")[0]
+    assert pruning.n_under_1_point == sum(effect.drop < 0.01 for effect in effects) > 0
+    assert pruning.harmless == pruning.by_zero == (), "25 examples cannot show it"
+    assert pruning.harmless_left == pruning.by_zero_left == curve(pruning, "together")[0]
 
 
 @pytest.mark.slow
 def test_harmless_heads_go_together(run: Run, by_hand: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "band_of", lambda drop: "redundant" if drop.mean < 0.05 else "undecided")
+    monkeypatch.setattr(removal_orders, "band_of", lambda drop: "redundant" if drop.mean < 0.05 else "undecided")
     result = pruned(run)
     assert 1 < len(result.harmless) == result.harmless_left.n_removed < len(result.by_zero)
     assert set(result.harmless) < set(result.by_zero), "misleading others counts too"
@@ -225,50 +225,50 @@ def test_harmless_heads_go_together(run: Run, by_hand: Any, monkeypatch: pytest.
         assert left.score == pytest.approx(by_hand("test_set", frozenset(heads))[0].mean())
 
 
-def test_luck_is_the_best_of_as_many_sets_as_greedy_tried(found: Pruning, run: Run, by_hand: Any) -> None:
-    n, k = found.n_heads, len(found.chosen)
-    assert n <= found.n_tried <= sum(n - i for i in range(k))
-    assert found.n_random == found.n_tried
+def test_luck_is_the_best_of_as_many_sets_as_greedy_tried(pruning: Pruning, run: Run, by_hand: Any) -> None:
+    n, k = pruning.n_heads, len(pruning.chosen)
+    assert n <= pruning.n_tried <= sum(n - i for i in range(k))
+    assert pruning.n_random == pruning.n_tried
     rng, heads = stream(0, "random sets"), [str(head) for head in run.model.heads]
-    sets = [frozenset(heads[i] for i in rng.permutation(n)[:k]) for _ in range(found.n_tried)]
+    sets = [frozenset(heads[i] for i in rng.permutation(n)[:k]) for _ in range(pruning.n_tried)]
 
     def value(some: frozenset[str]) -> float:
         hits, losses = by_hand("selection_set", some)
-        return float((hits - pruning.TIE * losses / (1 + losses)).mean())
+        return float((hits - removal_orders.TIE * losses / (1 + losses)).mean())
 
     best = max(sets, key=value)
-    assert found.best_random.n_removed == k
-    assert found.best_random.score == pytest.approx(by_hand("test_set", best)[0].mean())
+    assert pruning.best_random.n_removed == k
+    assert pruning.best_random.score == pytest.approx(by_hand("test_set", best)[0].mean())
 
 
-def test_heads_go_by_the_worst_that_silencing_did(found: Pruning, run: Run) -> None:
+def test_heads_go_by_the_worst_that_silencing_did(pruning: Pruning, run: Run) -> None:
     worst: dict[str, float] = {}
     for effect in ablate(task_experiment(run, CHOOSING, "")).effects:
         worst[effect.head] = max(worst.get(effect.head, -1.0), effect.drop)
-    drops = [worst[head] for head in order(found, "every way")]
+    drops = [worst[head] for head in order(pruning, "every way")]
     assert drops == sorted(drops)
 
 
 @pytest.mark.slow
-def test_chance_depends_on_the_seed_alone(found: Pruning, run: Run) -> None:
-    assert [each.n_removed for each in found.chance] == list(range(1, found.n_heads))
-    assert all(0 <= each.low <= each.median <= each.high <= 1 for each in found.chance)
-    assert (found.n_orders, found.n_chance) == (3, len(CHANCING))
+def test_chance_depends_on_the_seed_alone(pruning: Pruning, run: Run) -> None:
+    assert [each.n_removed for each in pruning.chance] == list(range(1, pruning.n_heads))
+    assert all(0 <= each.low <= each.median <= each.high <= 1 for each in pruning.chance)
+    assert (pruning.n_orders, pruning.n_chance) == (3, len(CHANCING))
     again = pruned(run, CHOOSING[:5], 0.5, at_once=9, n_orders=3, batch_size=40)
-    assert again.chance == found.chance
-    assert again.chosen != found.chosen
+    assert again.chance == pruning.chance
+    assert again.chosen != pruning.chosen
 
 
-def test_chance_is_that_of_random_orders(found: Pruning, run: Run, by_hand: Any) -> None:
+def test_chance_is_that_of_random_orders(pruning: Pruning, run: Run, by_hand: Any) -> None:
     rng, heads = stream(0, "random orders"), [str(head) for head in run.model.heads]
     orders = [[heads[i] for i in rng.permutation(len(heads))] for _ in range(3)]
-    for each in found.chance:
+    for each in pruning.chance:
         right = [by_hand("null_set", frozenset(order[: each.n_removed]))[0].mean() for order in orders]
         assert (each.low, each.median, each.high) == pytest.approx(tuple(np.quantile(right, [0.1, 0.5, 0.9])))
 
 
 def test_ties_are_broken_by_losses_however_small(good_run: Run) -> None:
-    """A good model is right on everything without most heads, at losses of a millionth; in single precision too."""
+    """Ties are broken by losses of a millionth, as of a model that is always right, in single precision too."""
     experiment = task_experiment(good_run, CHOOSING, "")
 
     def always_right(block: Any) -> Any:
@@ -288,7 +288,7 @@ def test_ties_are_broken_by_losses_however_small(good_run: Run) -> None:
 
 
 def test_every_score_is_a_share(tiny_sorter: Run) -> None:
-    """Also where every head does harm: drops that add up to a gain end at 1."""
+    """Predicted scores are at most 1, even if every head does harm."""
     experiment = task_experiment(tiny_sorter, tiny_sorter.task.split("test"), "")
     with torch.no_grad():
         clean = {id(block): tiny_sorter.model(*block.inputs) for block in experiment.batches}
@@ -321,18 +321,18 @@ def test_progress_counts_to_a_hundred(tiny_sorter: Run) -> None:
     assert told[-1] == (100, 100)
 
 
-def test_a_result_can_be_read_back(found: Pruning) -> None:
-    assert Pruning.from_json(found.to_json()) == found
+def test_a_result_can_be_read_back(pruning: Pruning) -> None:
+    assert Pruning.from_json(pruning.to_json()) == pruning
 
 
-def test_results_of_a_search_that_measured_everything_are_refused(found: Pruning) -> None:
+def test_results_of_a_search_that_measured_everything_are_refused(pruning: Pruning) -> None:
     with pytest.raises(InputError, match="not a Pruning of version 5 but Pruning of version 4"):
-        Pruning.from_json(found.to_json().replace('"schema": 5', '"schema": 4'))
+        Pruning.from_json(pruning.to_json().replace('"schema": 5', '"schema": 4'))
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "loss"])
 def test_a_score_has_its_own_interval_without_removals_too(tiny_sorter: Run, metric: str) -> None:
-    """Where nothing was lost, the drop is certain and the score is not."""
+    """Without removals the drop is 0 with certainty, but the score still has a CI."""
     experiment = task_experiment(tiny_sorter, tiny_sorter.task.split("test"), "", metric)
     with torch.no_grad():
         scores = np.empty(experiment.n)

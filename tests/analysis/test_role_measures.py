@@ -1,4 +1,4 @@
-"""Measures of roles against loops over hand-made attention, one query and key after another."""
+"""Role measures, compared with loops over hand-made attention, one query and key at a time."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Rows = list[list[float]]
 
 
 def attention(rows: Rows) -> torch.Tensor:
-    """One head [head, query, key]."""
+    """Return hand-made weights of one head, [head, query, key]."""
     return torch.tensor([rows])
 
 
 def marks(tokens: str, special: str = "", separators: str = "") -> Marks:
-    """Every letter is a token."""
+    """Return the marks of a text in which every letter is a token."""
     return marks_of({"layer": tokens}, {"layer": [letter in special for letter in tokens]}, separators)["layer"]
 
 
@@ -40,7 +40,7 @@ def marks(tokens: str, special: str = "", separators: str = "") -> Marks:
 
 
 def targets_by_hand(tokens: str, special: str, separators: str, query: int, keys: list[int]) -> dict[str, set[int]]:
-    """The keys that each role means, by the definitions alone; some of them may be invisible."""
+    """Return the keys of each role by the definitions alone, visible or not."""
 
     def is_plain(i: int) -> bool:
         return tokens[i] not in special + separators
@@ -67,8 +67,8 @@ def targets_by_hand(tokens: str, special: str, separators: str, query: int, keys
 def by_hand(
     weights: Rows, tokens: str, special: str, separators: str, *, causal: bool
 ) -> dict[str, tuple[float, float, int, int]]:
-    """Mean weight, mean under even attention, queries, and queries whose largest weight is there."""
-    found: dict[str, list[tuple[float, float, bool]]] = {}
+    """Return the mean weight, the mean under uniform attention, and the numbers of queries and of largest weights."""
+    rows: dict[str, list[tuple[float, float, bool]]] = {}
     for i, row in enumerate(weights):
         keys = [j for j in range(len(tokens)) if not causal or j <= i]
         for role, meant in targets_by_hand(tokens, special, separators, i, keys).items():
@@ -89,7 +89,7 @@ def by_hand(
                     if across and tokens[j] not in special + separators
                 ]
             is_top = max(row[j] for j in hits) > max((row[j] for j in others), default=-1.0)
-            found.setdefault(role, []).append((sum(row[j] for j in hits), len(hits) / len(keys), is_top))
+            rows.setdefault(role, []).append((sum(row[j] for j in hits), len(hits) / len(keys), is_top))
     return {
         role: (
             sum(weight for weight, _, _ in each) / len(each),
@@ -97,19 +97,19 @@ def by_hand(
             len(each),
             sum(is_top for _, _, is_top in each),
         )
-        for role, each in found.items()
+        for role, each in rows.items()
     }
 
 
 def require_equal(weights: torch.Tensor, tokens: str, special: str, separators: str, *, causal: bool) -> None:
     known = marks(tokens, special, separators)
-    found = query_measures(weights, known, known, "self")
+    measures = query_measures(weights, known, known, "self")
     for head, rows in enumerate(weights.tolist()):
         expected = by_hand(rows, tokens, special, separators, causal=causal)
-        counted = {role for role in ROLES if role in found and found[role].counted.any()}
+        counted = {role for role in ROLES if role in measures and measures[role].counted.any()}
         assert counted == set(expected)
         for role, (mean, even, n, n_top) in expected.items():
-            each = found[role]
+            each = measures[role]
             assert each.tops is not None
             assert each.mean(head) == pytest.approx(mean, abs=1e-6)
             assert each.even[each.counted].mean() == pytest.approx(even)
@@ -118,12 +118,12 @@ def require_equal(weights: torch.Tensor, tokens: str, special: str, separators: 
 
 
 def test_a_perfect_induction_head() -> None:
-    """`abcabc`: at the second a, b and c it attends to what followed the first; before, to the first token."""
+    """On `abcabc`, the head attends to the token after the earlier copy or, without a copy, to the first token."""
     weights = torch.zeros(1, 6, 6)
     weights[0, range(6), [0, 0, 0, 1, 2, 3]] = 1.0
     weights[0] = 0.97 * weights[0] + 0.03 * torch.ones(6, 6).tril() / torch.arange(1, 7)[:, None]
-    found = query_measures(weights, marks("abcabc"), marks("abcabc"), "self")
-    induction, duplicate = found["induction"], found["duplicate"]
+    measures = query_measures(weights, marks("abcabc"), marks("abcabc"), "self")
+    induction, duplicate = measures["induction"], measures["duplicate"]
     assert induction.counted.tolist() == [False] * 3 + [True] * 3
     assert induction.mean(0) == pytest.approx(0.97 + 0.03 * (1 / 4 + 1 / 5 + 1 / 6) / 3)
     assert induction.even[3:].tolist() == pytest.approx([1 / 4, 1 / 5, 1 / 6])
@@ -135,19 +135,19 @@ def test_a_perfect_induction_head() -> None:
 
 
 def test_a_matching_head_across_a_separator() -> None:
-    """`CO>OC`: every atom attends to its like on the other side, with a little for the separator."""
+    """On `CO>OC`, every atom attends to its copy on the other side, and a little to the separator."""
     tokens = "CO>OC"
     weights = torch.full((1, 5, 5), 0.02)
     weights[0, range(5), [4, 3, 2, 1, 0]] = 0.92
-    found = query_measures(weights, marks(tokens, separators=">"), marks(tokens, separators=">"), "self")
-    matching = found["matching"]
+    measures = query_measures(weights, marks(tokens, separators=">"), marks(tokens, separators=">"), "self")
+    matching = measures["matching"]
     assert matching.counted.tolist() == [True, True, False, True, True]
     assert matching.mean(0) == pytest.approx(0.92)
     assert matching.even.tolist() == pytest.approx([0.2, 0.2, 0, 0.2, 0.2])
     assert matching.tops is not None
     assert matching.tops[0, matching.counted].sum() == 4
-    assert found["separator"].mean(0) == pytest.approx((4 * 0.02 + 0.92) / 5)
-    assert found["farthest"].mean(0) == pytest.approx((0.92 + 0.02 + 0.04 + 0.02 + 0.92) / 5)
+    assert measures["separator"].mean(0) == pytest.approx((4 * 0.02 + 0.92) / 5)
+    assert measures["farthest"].mean(0) == pytest.approx((0.92 + 0.02 + 0.04 + 0.02 + 0.92) / 5)
 
 
 @settings(max_examples=80, deadline=None)
@@ -158,7 +158,7 @@ def test_a_matching_head_across_a_separator() -> None:
     seed=st.integers(0, 10**6),
 )
 def test_any_attention_is_measured_as_loops_do(tokens: str, causal: bool, separators: str, seed: int) -> None:
-    """`|` is special; weights are those of softmax, all different."""
+    """The token `|` is special, and the weights are different softmax weights."""
     scores = torch.randn(3, len(tokens), len(tokens), generator=torch.Generator().manual_seed(seed))
     if causal:
         scores = scores.masked_fill(~torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril(), -torch.inf)
@@ -168,33 +168,33 @@ def test_any_attention_is_measured_as_loops_do(tokens: str, causal: bool, separa
 def test_even_attention_is_what_even_says_and_has_no_largest_weight() -> None:
     tokens = "[ab>ba]"
     known = marks(tokens, "[]", ">")
-    found = query_measures(torch.full((2, 7, 7), 1 / 7), known, known, "self")
-    assert set(found) == {*ROLES, "entropy_share", "distance"}
-    for role, each in found.items():
+    measures = query_measures(torch.full((2, 7, 7), 1 / 7), known, known, "self")
+    assert set(measures) == {*ROLES, "entropy_share", "distance"}
+    for role, each in measures.items():
         assert each.values[:, each.counted] == pytest.approx(np.tile(each.even[each.counted], (2, 1)), abs=1e-6)
         assert each.tops is None or not each.tops[:, each.counted].any(), role
 
 
 def test_entropy_and_distance() -> None:
     weights = attention([[1.0, 0.0], [0.25, 0.75]])
-    found = query_measures(weights, marks("ab"), marks("ab"), "self")
-    assert found["entropy_share"].mean(0) == pytest.approx(-(0.25 * log(0.25) + 0.75 * log(0.75)) / log(2))
-    assert found["distance"].mean(0) == pytest.approx(0.25)
-    assert found["distance"].counted.tolist() == [False, True]
+    measures = query_measures(weights, marks("ab"), marks("ab"), "self")
+    assert measures["entropy_share"].mean(0) == pytest.approx(-(0.25 * log(0.25) + 0.75 * log(0.75)) / log(2))
+    assert measures["distance"].mean(0) == pytest.approx(0.25)
+    assert measures["distance"].counted.tolist() == [False, True]
 
 
 def test_cross_attention_knows_copies_but_no_places() -> None:
-    """The decoder is fed `xa`, the encoder `abc`: at `a`, the copy is key 0 and what follows it key 1."""
+    """The decoder reads `xa`, the encoder `abc`: for `a`, the copy is key 0 and the token after it is key 1."""
     by_stack = marks_of({"encoder": ["a", "b", "c"], "decoder": ["x", "a"]})
     weights = torch.tensor([[[[0.2, 0.3, 0.5], [0.1, 0.7, 0.2]]]])
-    found = site_measures(HeadSite("decoder", 0, "cross"), weights, by_stack)
-    assert not {"previous", "itself", "next", "farthest", "matching", "distance"} & set(found)
-    assert found["duplicate"].mean(0) == pytest.approx(0.1)
-    assert found["induction"].mean(0) == pytest.approx(0.7)
-    assert found["duplicate"].counted.tolist() == [False, True]
-    with pytest.raises(InputError, match="tokens were named for"):
+    measures = site_measures(HeadSite("decoder", 0, "cross"), weights, by_stack)
+    assert not {"previous", "itself", "next", "farthest", "matching", "distance"} & set(measures)
+    assert measures["duplicate"].mean(0) == pytest.approx(0.1)
+    assert measures["induction"].mean(0) == pytest.approx(0.7)
+    assert measures["duplicate"].counted.tolist() == [False, True]
+    with pytest.raises(InputError, match="but the numbers of given tokens are"):
         site_measures(HeadSite("decoder", 0, "self"), weights, by_stack)
-    with pytest.raises(InputError, match="these are 2 rows"):
+    with pytest.raises(InputError, match="got 2 rows"):
         site_measures(HeadSite("decoder", 0, "cross"), weights.repeat(2, 1, 1, 1), by_stack)
 
 

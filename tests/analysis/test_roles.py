@@ -1,4 +1,4 @@
-"""Which heads get a name: on sums made by hand, on models that learned nothing, and against controls that did not."""
+"""Names of heads: on hand-made sums, on models that learned nothing, and against controls."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def sites(n_heads: int = 5) -> Sites:
 
 
 def sums(means: list[float], spread: float = 0.01, even: float = 0.1) -> RoleSums:
-    """Twelve clusters of ten queries, each head's means around its own."""
+    """Return sums over twelve clusters of ten queries that scatter around each head's mean."""
     noise = np.random.default_rng(len(means)).normal(0, spread, (12, len(means)))
     counts = np.full(12, 10.0)
     return RoleSums(10 * (np.array(means) + noise), counts, even * counts, np.zeros((12, len(means))))
 
 
 def named(role: str, means: list[float], bar: float = -1.0, **more: Any) -> list[str]:
-    """Heads that get the name, where each of two layers has half of these means."""
+    """Return the heads that get a name, if each of two layers has half of these means."""
     half = len(means) // 2
     measured = {
         site: {role: sums(part, **more)} for site, part in zip(SITES, (means[:half], means[half:]), strict=True)
     }
-    found = name_heads(sites(half), {TEXTS: measured}, {("layer", "self", role, TEXTS): bar})
-    return [head.short for head in found if head.named]
+    head_roles = name_heads(sites(half), {TEXTS: measured}, {("layer", "self", role, TEXTS): bar})
+    return [head.short for head in head_roles if head.named]
 
 
 FEW = [0.1, 0.12, 0.09, 0.1, 0.9, 0.11, 0.1, 0.08, 0.1, 0.1]
@@ -76,10 +76,10 @@ def test_every_condition_is_needed() -> None:
 def test_rank_and_interval_are_what_formulas_say() -> None:
     first, second = sums(FEW[:5]), sums(FEW[5:])
     measured = {SITES[0]: {"previous": first}, SITES[1]: {"previous": second}}
-    found = [head.find("previous", TEXTS) for head in name_heads(sites(), {TEXTS: measured})]
+    scores = [head.find("previous", TEXTS) for head in name_heads(sites(), {TEXTS: measured})]
     means = [float(x) for part in (first, second) for x in part.sums.sum(axis=0) / 120]
     spread = 1.4826 * median(abs(x - median(means)) for x in means)
-    for i, standing in enumerate(found):
+    for i, standing in enumerate(scores):
         assert standing is not None
         clusters = (first if i < 5 else second).sums[:, i % 5] / 10
         low, high = stats.t.interval(0.95, 11, loc=clusters.mean(), scale=stats.sem(clusters))
@@ -88,14 +88,14 @@ def test_rank_and_interval_are_what_formulas_say() -> None:
         assert standing.rank == 1 + sum(other > means[i] for other in means)
         assert standing.rank_low <= standing.rank <= standing.rank_high
         assert standing.z == pytest.approx((low - median(means)) / max(spread, NAMING.least_deviation), rel=1e-3)
-    assert (found[4].rank_low, found[4].rank_high) == (1, 1)
+    assert (scores[4].rank_low, scores[4].rank_high) == (1, 1)
 
 
 def test_one_cluster_has_no_interval_and_no_name() -> None:
     one = RoleSums(np.array([[9.0, 0.1, 0.1, 0.1, 0.1]]), np.array([10.0]), np.array([1.0]), None)
-    found = name_heads(sites(), {TEXTS: {site: {"previous": one} for site in SITES}})
-    assert not any(head.named for head in found)
-    assert {(s.low, s.high) for head in found for s in head.standings} == {(0.0, 1.0)}
+    head_roles = name_heads(sites(), {TEXTS: {site: {"previous": one} for site in SITES}})
+    assert not any(head.named for head in head_roles)
+    assert {(s.low, s.high) for head in head_roles for s in head.standings} == {(0.0, 1.0)}
 
 
 # --- models -----------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def text_of(words: str, vocabulary: int = hub.WORDS) -> TokenizedText:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_models_that_learned_nothing_get_no_name(family: str) -> None:
-    """As they are initialised, and with weights so large that heads are sharp."""
+    """Use models with initial weights, and with weights so large that attention is sharp."""
     config, kind, changes = hub.FAMILIES[family]
     torch.manual_seed(3)
     for model in (kind(config(**changes)), hub.build(family, torch.float32)):
@@ -133,9 +133,9 @@ def test_controls_are_other_models_of_the_same_shape() -> None:
     seen = [measure_texts(external.model, external.sites, texts)]
     for make in makers.values():
         for i in (0, 1):
-            module, found = make(i)
-            assert [str(head) for head in found.heads] == [str(head) for head in external.sites.heads]
-            seen.append(measure_texts(module, found, texts))
+            module, control_sites = make(i)
+            assert [str(head) for head in control_sites.heads] == [str(head) for head in external.sites.heads]
+            seen.append(measure_texts(module, control_sites, texts))
             sizes = [tuple(each.shape) for each in module.parameters()]
             assert sizes == [tuple(each.shape) for each in external.model.parameters()]
     means = [by_site[site]["previous"].sums.sum() for by_site in seen for site in list(by_site)[:1]]
@@ -151,7 +151,7 @@ def test_controls_are_other_models_of_the_same_shape() -> None:
 def test_faults_are_told() -> None:
     external = ExternalModel.of(hub.build("bert", torch.float32))
     known = "model", "digest", external.model, external.sites
-    with pytest.raises(InputError, match="nothing to measure heads on"):
+    with pytest.raises(InputError, match="no texts to measure heads on"):
         head_roles(*known, {TEXTS: [], REPEATED: []})
     with pytest.raises(InputError, match=r"no text has the separator '>'\n  the tokens of the first text are: a b c"):
         head_roles(*known, {TEXTS: [text_of("abc")]}, [">"])

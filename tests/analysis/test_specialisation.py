@@ -1,4 +1,4 @@
-"""What each head is for: planted attention, plain loops, numpy's own errors, and labels only above their thresholds."""
+"""Specialisation of heads, compared with planted attention, plain loops and numpy's standard errors."""
 
 import math
 from dataclasses import replace
@@ -18,13 +18,13 @@ from headcount.runs.run import Run
 pytestmark = pytest.mark.slow  # many comparisons with chance
 
 FEW = (9, 1)
-"""Models that calibrate."""
+"""Number of controls, and the rank of the threshold."""
 close = {"abs": 1e-5, "rel": 1e-4}
 
 
 @pytest.fixture(scope="module")
 def adder(tiny_run, untrained):
-    """Two-digit sums: columns with and without a carry."""
+    """Return an adder of two-digit sums, which has columns with and without a carry."""
     return untrained(tiny_run, digits=2, n_test=60)
 
 
@@ -35,12 +35,12 @@ def stats(adder):
 
 @pytest.fixture
 def _untrained_alone(monkeypatch):
-    """Attention that is planted stays so in whatever order the weights are."""
+    """Use untrained controls only: shuffled weights would keep planted attention."""
     monkeypatch.setattr(Run, "controls", ("untrained",))
 
 
 class Planted(EncoderDecoder):
-    """Every query of every head looks at one key alone, or evenly at all it sees."""
+    """A model in which every query attends to one key alone, or uniformly to all visible keys."""
 
     key = 1
 
@@ -66,7 +66,7 @@ def planted(run, key):
 
 
 def numbers(head, *names):
-    return [(found.mean, found.se) for found in map(head.find, names)]
+    return [(measure.mean, measure.se) for measure in map(head.find, names)]
 
 
 # --- planted ----------------------------------------------------------------------------------------------------
@@ -75,8 +75,8 @@ def numbers(head, *names):
 @pytest.mark.usefixtures("_untrained_alone")
 def test_attention_planted_on_the_operator_is_found_and_named(adder):
     operator = adder.task.source_positions.index(next(p for p in adder.task.source_positions if p.role == "operator"))
-    found = specialise(planted(adder, operator), controls=FEW)
-    cross = [head for head in found.heads if head.kind == "cross"]
+    stats = specialise(planted(adder, operator), controls=FEW)
+    cross = [head for head in stats.heads if head.kind == "cross"]
     assert len(cross) == 4
     for head in cross:
         assert numbers(head, "operator", "entropy", "entropy share", "sparsity") == [(1, 0), (0, 0), (0, 0), (1, 0)]
@@ -87,18 +87,18 @@ def test_attention_planted_on_the_operator_is_found_and_named(adder):
 
 @pytest.mark.usefixtures("_untrained_alone")
 def test_attention_planted_evenly_spreads(adder):
-    found = specialise(planted(adder, None), controls=FEW)
-    for head in found.heads:
+    stats = specialise(planted(adder, None), controls=FEW)
+    for head in stats.heads:
         (share, share_se), (sparsity, _) = numbers(head, "entropy share", "sparsity")
         assert share == pytest.approx(1, **close)
         assert (share_se, sparsity) == pytest.approx((0, 0), abs=1e-5)
-        bars = found.calibration.at(head.stack, head.kind)
+        bars = stats.calibration.at(head.stack, head.kind)
         assert head.label == ("spreads evenly" if bars["entropy share", "all"] < share else "")
         for m in head.measures:
             if m.even is not None and m.condition != "difference":
                 assert m.mean == pytest.approx(m.even, **close)
-    assert any(head.label for head in found.heads)
-    cross = next(head for head in found.heads if head.kind == "cross")
+    assert any(head.label for head in stats.heads)
+    cross = next(head for head in stats.heads if head.kind == "cross")
     assert cross.find("entropy").mean == pytest.approx(math.log(5), **close)
 
 
@@ -110,7 +110,7 @@ def carries(example, unit):
 
 
 def looped(run, short, target, column=None, carry=None):
-    """Cross-attention to a target in plain Python: one mean per example, over its queries."""
+    """Return the cross-attention to a target in plain Python: one mean per example over its queries."""
     batch, examples = run.task.encode(run.task.split("test")), run.task.split("test").tolist()
     kept, head = AttentionCache(), run.find_head(short)
     with torch.no_grad():
@@ -151,14 +151,14 @@ def test_means_and_errors_are_those_of_plain_loops_and_numpy(adder, stats, short
     for unit, carry in cases:
         values = looped(adder, short, TARGETS[target], unit, carry)
         condition = {None: "all", True: "carry in", False: "no carry in"}[carry]
-        found = head.find(target, "all" if unit is None else f"{unit}s", condition)
+        measure_mean = head.find(target, "all" if unit is None else f"{unit}s", condition)
         if len(values) < 2:
-            assert found is None
+            assert measure_mean is None
             continue
         n_checked += 1
-        assert found.n == len(values)
-        assert found.mean == pytest.approx(values.mean(), **close)
-        assert found.se == pytest.approx(values.std(ddof=1) / np.sqrt(len(values)), **close)
+        assert measure_mean.n == len(values)
+        assert measure_mean.mean == pytest.approx(values.mean(), **close)
+        assert measure_mean.se == pytest.approx(values.std(ddof=1) / np.sqrt(len(values)), **close)
     assert n_checked >= 6
 
 
@@ -180,9 +180,9 @@ def test_entropy_and_sparsity_are_those_of_plain_loops(adder, stats):
             for into, of_queries in zip(by_example.values(), zip(*triples, strict=True), strict=True):
                 into.append(float(np.mean([value for value in of_queries if value is not None])))
         for measure, values in by_example.items():
-            found = head.find(measure)
-            assert found.mean == pytest.approx(np.mean(values), **close)
-            assert found.se == pytest.approx(np.std(values, ddof=1) / np.sqrt(len(values)), **close)
+            measure_mean = head.find(measure)
+            assert measure_mean.mean == pytest.approx(np.mean(values), **close)
+            assert measure_mean.se == pytest.approx(np.std(values, ddof=1) / np.sqrt(len(values)), **close)
 
 
 def test_the_difference_is_over_columns_that_meet_both(adder, stats):
@@ -190,10 +190,10 @@ def test_the_difference_is_over_columns_that_meet_both(adder, stats):
     with_it, without, differs = (
         [looped(adder, "X0H1", operator, unit, carry).mean() for unit in (100, 10)] for carry in (True, False, None)
     )
-    found = {c: head.find("operator", "all", c) for c in ("carry in", "no carry in", "difference")}
-    assert found["carry in"].mean == pytest.approx(np.mean(with_it), **close)
-    assert found["no carry in"].mean == pytest.approx(np.mean(without), **close)
-    assert found["difference"].mean == pytest.approx(np.mean(with_it) - np.mean(without), **close)
+    means = {c: head.find("operator", "all", c) for c in ("carry in", "no carry in", "difference")}
+    assert means["carry in"].mean == pytest.approx(np.mean(with_it), **close)
+    assert means["no carry in"].mean == pytest.approx(np.mean(without), **close)
+    assert means["difference"].mean == pytest.approx(np.mean(with_it) - np.mean(without), **close)
     assert len(differs) == 2
     apart = [head.find("operator", "10s", c) for c in ("carry in", "no carry in", "difference")]
     # Each example is on one side of a column, so that its errors add up, but for n / (n - 1).
@@ -217,8 +217,8 @@ def test_a_result_survives_json_and_names_every_head(adder, stats):
 
 def test_heads_that_were_cut_out_are_not_there(tiny_run, untrained):
     run = untrained(tiny_run, pruned="E0H0,E0H1,X0H0")
-    found = specialise(run, controls=(3, 1))
-    assert [head.short for head in found.heads] == ["D0H0", "D0H1", "D1H0", "D1H1", "X0H1", "X1H0", "X1H1"]
+    stats = specialise(run, controls=(3, 1))
+    assert [head.short for head in stats.heads] == ["D0H0", "D0H1", "D1H0", "D1H1", "X0H1", "X1H0", "X1H1"]
     whole = untrained(tiny_run, pruned=",".join(head.short for head in tiny_run.model.heads))
     with pytest.raises(InputError, match="no heads"):
         specialise(whole)

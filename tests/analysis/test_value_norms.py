@@ -1,4 +1,4 @@
-"""Norm-weighted attention: by hand, and where it is plain attention."""
+"""Norm-weighted attention, compared with plain Python, and where it equals plain attention."""
 
 import copy
 from dataclasses import replace
@@ -20,7 +20,7 @@ def adder(tiny_run, untrained):
 
 
 def by_hand(run, head):
-    """Shares of ||a_ij f(x_j)||, each vector written out, of the first sum of the test set."""
+    """Return the shares of ||a_ij f(x_j)|| for the first example of the test set, with each vector written out."""
     batch, kept, inputs = run.task.encode(run.task.split("test")[:1]), AttentionCache(), []
     attention = run.model.blocks[head.site].attention
     hook = attention.value.register_forward_hook(lambda module, args, output: inputs.append(args[0]))
@@ -47,8 +47,8 @@ def test_shares_are_those_written_out_by_hand(adder, short):
     np.testing.assert_allclose(norms.share(head.site, kept[head.site])[0, head.index], expected, atol=1e-5)
     assert np.abs(expected - kept[head.site][0, head.index].numpy()).max() > 0.01, "not the weights themselves"
     few = eval_inputs(adder).some(1)
-    found = measure(adder, few, norm_weighted=True)[head.site]
-    first = found["first token"]
+    measures = measure(adder, few, norm_weighted=True)[head.site]
+    first = measures["first token"]
     sees = slice(1 if short.startswith("D") else 0, None)  # the decoder's first query has no choice
     assert first.sums[0, head.index].sum() == pytest.approx(expected[sees, 0].sum(), abs=1e-4)
 

@@ -131,7 +131,7 @@ def test_heads_of_two_modules_are_matched_on_tensors(tagger: Tagger, tmp_path: P
     assert same.overall.alike == HEADS
     assert other.overall.alike == 0
     assert same.stand_ins == "shuffled"
-    assert "19 shuffled stand-ins" in same.words
+    assert "19 shuffled models" in same.words
     with pytest.raises(InputError, match="heads cannot be matched on 3 inputs"):
         headcount.match_heads(opened, others[0], inputs=ids(3), quiet=True)
     with pytest.raises(InputError, match=r"Tagger names no task.*\s+give tensors: inputs="):

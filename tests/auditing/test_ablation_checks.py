@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import headcount
 from headcount import Sites
 from headcount.auditing import head_sweep
-from headcount.auditing.observed import Observed
+from headcount.auditing.audited_model import AuditedModel, audited_model
 from headcount.errors import InputError
 from headcount.experiments.models import RunModel
 
@@ -25,8 +25,8 @@ SOUND = [PlantedAdder, PlantedSorter]
 
 
 @pytest.fixture(scope="module")
-def sample() -> Observed:
-    return Observed(RunModel.of(headcount.load("sample:addition")))
+def sample() -> AuditedModel:
+    return audited_model(RunModel.of(headcount.load("sample:addition")))
 
 
 # --- HC701 ------------------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def test_heads_that_do_nothing_are_named() -> None:
 
 
 @pytest.mark.parametrize("sound", SOUND)
-def test_hooks_act_on_sound_models(sound: type[PlantedAdder], sample: Observed) -> None:
+def test_hooks_act_on_sound_models(sound: type[PlantedAdder], sample: AuditedModel) -> None:
     assert look("inert-intervention", sound).verdict == "pass"
     assert look_at("inert-intervention", sample).verdict == "pass"
 
@@ -167,9 +167,9 @@ class MostlyMute(PlantedAdder):
 def test_a_floor_is_named() -> None:
     found = look("floor", Unsorted)
     assert found.verdict == "fail"
-    assert found.finding.startswith("200 of 400 answers are right, 50.0 %, and the best constant answer has 50.0 %")
+    assert found.finding.startswith("50.0 % of 400 answers are right, and the best constant answer reaches 50.0 %")
     assert look("floor", Mute).finding.startswith(
-        "0 of 400 answers are right, 0.0 %, and the best constant answer has 1"
+        "0.0 % of 400 answers are right, and the best constant answer reaches 1"
     )
 
 
@@ -187,7 +187,7 @@ def test_few_examples_are_a_warning() -> None:
 
 
 @pytest.mark.parametrize("sound", SOUND)
-def test_sound_models_have_room(sound: type[PlantedAdder], sample: Observed) -> None:
+def test_sound_models_have_room(sound: type[PlantedAdder], sample: AuditedModel) -> None:
     assert look("floor", sound).verdict == "pass"
     assert look_at("floor", sample).verdict == "pass"
 
@@ -292,19 +292,19 @@ def test_an_order_that_holds_is_none_of_its_business() -> None:
 def test_an_order_that_depends_on_the_replacement_is_named() -> None:
     found = look("unstable-ranking", DependsOnTheReplacement)
     assert found.verdict == "warn"
-    assert "depends on the replacement: between zero and mean its rank correlation is -" in found.finding
+    assert "depends on the replacement: its rank correlation between zero and mean ablation is -" in found.finding
 
 
 def test_an_order_that_depends_on_the_examples_is_named() -> None:
     found = look("unstable-ranking", RankedByLuck)
     assert found.verdict == "warn"
-    assert "depends on the examples: between two halves of 200 examples" in found.finding
+    assert "depends on the examples: its rank correlation between two halves of 200 examples" in found.finding
 
 
 def test_where_nothing_costs_anything_there_is_no_order() -> None:
     found = look("unstable-ranking", StandInForEachOther)
     assert found.verdict == "pass"
-    assert found.finding.endswith("there is nothing to rank")
+    assert found.finding.endswith("nothing to rank")
     assert look("unstable-ranking", PlantedAdder).verdict == "not applicable"
 
 
@@ -312,8 +312,8 @@ def test_heads_that_stand_in_for_each_other_are_named() -> None:
     found = look("never-together", StandInForEachOther)
     assert found.verdict == "pass", "nobody has called them prunable"
     assert found.finding == (
-        "8 of 8 heads each cost under 1 point alone; removed together, 0.0 % of 200 examples are right, with them "
-        "100.0 %; no result counts heads that were ablated one by one"
+        "8 of 8 heads each cost under 1 point alone; without all of them, 0.0 % of 200 examples are right (with all "
+        "heads: 100.0 %); no result counts heads that were ablated one by one"
     )
 
 
@@ -322,7 +322,7 @@ def test_heads_that_can_be_spared_together_are_not(sound: type[PlantedAdder]) ->
     assert look("never-together", sound).verdict == "pass"
 
 
-def test_of_a_sample_the_order_holds_and_the_cheap_heads_do_not_add_up(sample: Observed) -> None:
+def test_of_a_sample_the_order_holds_and_the_cheap_heads_do_not_add_up(sample: AuditedModel) -> None:
     assert look_at("unstable-ranking", sample).verdict == "pass"
     found = look_at("never-together", sample)  # as every report found out, or did not
     assert found.verdict == "pass"
@@ -335,9 +335,9 @@ def test_heads_that_were_ablated_alone_and_never_together_are_warned_of(tmp_path
     results = tmp_path / "run" / "results"
     for name, verdict in (("ablation-zero.json", "warn"), ("pruning.json", "pass")):
         (results / name).write_text("{}")
-        found = look_at("never-together", Observed(RunModel.of(headcount.load(tmp_path / "run")), 100))
+        found = look_at("never-together", audited_model(RunModel.of(headcount.load(tmp_path / "run")), 100))
         assert found.verdict == verdict, name
-        assert "removed together" in found.finding
+        assert "without all of them" in found.finding
 
 
 def test_one_sweep_serves_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +349,7 @@ def test_one_sweep_serves_both(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_too_many_heads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_sweep, "MOST_HEADS", 4)
-    with pytest.raises(InputError, match="it has 8 heads, and 2 to 4 are ablated one by one here"):
+    monkeypatch.setattr(head_sweep, "MAX_HEADS", 4)
+    with pytest.raises(InputError, match="the model has 8 heads, and an audit ablates 2 to 4 one by one"):
         _ = observed(Signalling).head_sweep
     assert look("never-together", Signalling).verdict == "not applicable"

@@ -12,6 +12,7 @@ from planted import PLUS, OrderModel, PlantedAdder, PlantedSorter, audit, look
 from torch import Tensor, nn
 
 from headcount import Adapter
+from headcount.auditing.decoded_answers import DecodedAnswer
 
 
 class Mistaken(Styled):
@@ -106,3 +107,46 @@ def test_a_format_that_generate_has_right_is_named_too() -> None:
     assert found.verdict == "fail"
     assert "with zero-filled answers, such as " in found.finding
     assert found.fix == "write zero-filled answers in encode()"
+
+
+# --- leading zeros ----------------------------------------------------------------------------------------------------
+
+
+class OneZeroMore(PlantedAdder):
+    def generate(self, model: nn.Module, questions: Sequence[str]) -> list[str]:
+        return ["0" + text for text in super().generate(model, questions)]
+
+
+class OneZeroMoreFirstIsOne(PlantedAdder):
+    """The same, and a first digit that is always 1."""
+
+    def generate(self, model: nn.Module, questions: Sequence[str]) -> list[str]:
+        return ["01" + text[1:] for text in super().generate(model, questions)]
+
+
+def test_other_leading_zeros_are_a_difference_of_format_not_of_value() -> None:
+    result = audit(OneZeroMore)
+    assert result.causes == ("HC105",), result.summary
+    assert "400 of 400 decoded answers have other leading zeros than the task's answers" in result.summary
+    assert "without these zeros, 400 are right: that leaves 0.00 % right, measured 0.00 %" in result.summary
+    (verdict,) = result.of("fail")
+    assert verdict.cause.startswith("a difference of format, not of value")
+    assert verdict.fix == "let generate() write every leading zero of the task's answers, or none"
+
+
+def test_leading_zeros_before_a_wrong_value_are_no_answer() -> None:
+    verdict = next(each for each in audit(OneZeroMoreFirstIsOne).verdicts if each.id == "HC105")
+    assert "have other leading zeros" in verdict.finding
+    assert "are no answers" in verdict.finding
+
+
+# --- tokens of several characters -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("words", "error"), [(("12",), "stop early"), (("1",), ""), (("12", "3", "4"), "go on after")])
+def test_lengths_are_counted_in_tokens_not_in_characters(words: tuple[str, ...], error: str) -> None:
+    """1 is not the beginning of 12 3, if 12 is one token."""
+    right = ("12", "3")
+    answer = DecodedAnswer(" ".join(words), words, right, right, "12 3", False, True, False, True)
+    assert answer.format_error.startswith(error)
+    assert bool(answer.format_error) == bool(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,8 +16,7 @@ from torch import Tensor
 
 import headcount
 from headcount.auditing.audit import Audit, checks_named, run_check, run_checks
-from headcount.auditing.observed import Observed
-from headcount.data.adapter_task import AdapterSequences
+from headcount.auditing.audited_model import audited_model
 from headcount.experiments.external_models import ExternalModel
 from headcount.training.evaluation import Evaluation
 
@@ -147,13 +146,13 @@ def without_zero() -> ExternalModel:
 
 def test_a_trained_adder_that_never_outputs_zero_is_found(without_zero: ExternalModel) -> None:
     """Its texts have no 0 in any answer; 0 was filled in front of them, and counted as right."""
-    seen = Observed(without_zero, 250)
-    assert not any("0" in text for text in seen.sequences.texts)
+    seen = audited_model(without_zero, 250)
+    assert not any("0" in text for text in seen.answers.texts)
     (check,) = checks_named(["HC102"]).values()
     found = run_check(check, seen)
     n_zeros = sum(seen.task.answer(example).count("0") for example in seen.examples)
     assert found.verdict == "fail"
-    assert found.finding.startswith(f"0 is never output: in 0 of {n_zeros} places where that is right")
+    assert found.finding.startswith(f"0 is never output: 0 times at {n_zeros} places where it is right")
     assert found.right_despite_fault is not None
     assert (found.right_despite_fault == seen.right).mean() > 0.98
 
@@ -171,7 +170,7 @@ def test_evaluate_names_the_digit_and_no_carry(without_zero: ExternalModel) -> N
 
 def test_a_digit_that_is_not_written_is_no_hit() -> None:
     """Of 105, an answer 5 has neither the 1 nor the 0."""
-    model = cast(AdapterSequences, observed(styled(Styled, "unfilled")).answers)
+    model = observed(styled(Styled, "unfilled")).adapted
     found = model.with_texts(model.answer(np.array([[52, 53], [20, 30]])), ["5", "50"])
     assert found.written.tolist() == [[False, False, True], [False, True, True]]
     assert found.written_hits.tolist() == [[False, False, True], [False, True, True]]

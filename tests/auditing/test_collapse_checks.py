@@ -14,11 +14,10 @@ from torch import Tensor, nn
 import headcount
 from headcount import Adapter
 from headcount.auditing.audit import Audit, checks_named, run_checks
+from headcount.auditing.audited_model import AuditedModel, ConstantBaseline, audited_model
 from headcount.auditing.check import EXPLAINED, FAIL, NOT_APPLICABLE, PASS, WARN, Finding
 from headcount.auditing.checks.guessing_loss import entropy
 from headcount.auditing.checks.one_answer_beyond import fresh_examples
-from headcount.auditing.observed import Observed
-from headcount.auditing.standing import Standing
 from headcount.experiments.models import RunModel
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
@@ -34,11 +33,11 @@ def sorter(model: type[nn.Module]) -> type[PlantedSorter]:
     return type(model.__name__, (PlantedSorter,), {"model_class": model})
 
 
-def untrained(task: str, **settings: object) -> Observed:
+def untrained(task: str, **settings: object) -> AuditedModel:
     """A run of headcount's own before its first step."""
     config = RunConfig.build(task, n_validation=50, n_test=400, **settings)
     made = build(config)
-    return Observed(RunModel.of(Run("untrained", RunFolder(Path("nowhere")), config, *made, "0" * 64)))
+    return audited_model(RunModel.of(Run("untrained", RunFolder(Path("nowhere")), config, *made, "0" * 64)))
 
 
 def audited(adapter: type[Adapter]) -> Audit:
@@ -82,7 +81,7 @@ class DoesNotDecode(PlantedAdder):
 
 def test_one_class_for_everything_is_named_with_the_share_that_it_leaves() -> None:
     found = look("one-answer", sorter(AlwaysSorted))
-    assert found.finding == "the answer is sorted to 400 of 400 examples, and right for 200"
+    assert found.finding == "the answer is sorted to 400 of 400 examples, and right on 200"
     assert (found.verdict, found.evidence["predicted"], found.evidence["measured"]) == (FAIL, 0.5, 0.5)
 
 
@@ -165,7 +164,7 @@ class SixteenPositions(OrderModel):
 def test_one_answer_beyond_the_range_is_a_warning_with_the_length_where_it_begins() -> None:
     found = look("one-answer-beyond", sorter(UnsortedBeyond))
     assert (found.verdict, found.evidence["begins_at"]) == (WARN, 32)
-    assert "trained lengths, 8 to 16" in found.finding
+    assert "training lengths, 8 to 16" in found.finding
     assert "unsorted at 32, unsorted at 64, unsorted at 128" in found.finding
     assert look("one-answer-beyond", sorter(UnsortedFarBeyond)).evidence["lengths"] == "64, 128"
     assert "sorted at 32" in look("one-answer-beyond", sorter(SortedBeyond)).finding
@@ -179,7 +178,7 @@ def test_what_finds_some_kinds_has_two_answers() -> None:
 def test_lengths_that_are_refused_are_named_and_do_not_count() -> None:
     found = look("one-answer-beyond", sorter(FortyPositions))
     assert found.verdict == PASS
-    assert found.finding.endswith("it refuses 64, 128")
+    assert found.finding.endswith("the model refuses 64, 128")
     assert look("one-answer-beyond", sorter(SixteenPositions)).verdict == NOT_APPLICABLE
 
 
@@ -216,7 +215,7 @@ class AnyDigits(PlantedAdder):
 def test_as_good_as_a_coin_is_no_better_than_a_constant() -> None:
     found = look("no-better-than-constant", sorter(Tosses))
     assert found.verdict == FAIL
-    assert "no better than a constant answer: unsorted to everything would be right in 50.00 %" in found.finding
+    assert "no better than a constant answer: unsorted as the answer to everything is right on 50.00 %" in found.finding
 
 
 def test_sums_that_are_no_better_than_the_most_common_one() -> None:
@@ -232,8 +231,8 @@ def test_what_is_a_little_better_is_better() -> None:
 def unsorted_only(check: str) -> Finding:
     """What a check says where all examples are of one class."""
     some = observed(PlantedSorter)
-    some.examples = some.examples[some.classes.labels == 0]
-    del some.classes
+    some.examples = some.examples[some.answers.labels == 0]
+    del some.answers
     return look_at(check, some)
 
 
@@ -254,10 +253,11 @@ def test_one_right_answer_cannot_be_beaten(check: str) -> None:
         (400, 400, 0.992, (Proportion.of(396, 396), Proportion.of(4, 4)), PASS),
     ],
 )
-def test_where_a_model_stands(
+def test_accuracy_beside_the_best_constant_answer(
     correct: int, n: int, share: float, by_class: tuple[Proportion, ...], verdict: str
 ) -> None:
-    assert Standing(Proportion.of(correct, n), "sorted", share, by_class).verdict == verdict
+    baseline = ConstantBaseline(Proportion.of(correct, n), "sorted", share, by_class)
+    assert (baseline.is_beaten, baseline.is_undecided) == (verdict == PASS, verdict == WARN)
 
 
 # --- the loss of guessing ---------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ class WithEnd(PlantedAdder):
 def test_a_loss_of_ln_2_is_named() -> None:
     found = look("guessing-loss", sorter(Undecided))
     assert found.verdict == FAIL
-    assert "the loss is 0.693 per example, and that of guessing ln 2 = 0.693" in found.finding
+    assert "the loss is 0.693 per example, and ln 2 = 0.693 by guessing" in found.finding
     assert {each.id for each in audited(sorter(Undecided)).of(EXPLAINED)} >= {"HC303"}
 
 
@@ -333,7 +333,7 @@ def test_a_high_loss_with_good_accuracy_has_another_reason() -> None:
     found = look("guessing-loss", sorter(SureWhenWrong))
     assert found.verdict == PASS
     assert float(found.evidence["loss"] or 0) > 0.7
-    assert "with great certainty" in found.finding
+    assert "very sure of its wrong answers" in found.finding
 
 
 def test_entropy_is_the_loss_of_guessing_shares() -> None:
@@ -393,10 +393,10 @@ def test_outputs_that_depend_on_little() -> None:
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_nothing_is_found_in_sound_models(check: str) -> None:
-    asks = checks_named([check])[check].asks
+    subject = checks_named([check])[check].subject
     assert look(check, PlantedSorter).verdict == PASS
-    assert look_at(check, Observed(RunModel.of(headcount.load("sample:sortedness")))).verdict == PASS
-    if asks == "any":
+    assert look_at(check, audited_model(RunModel.of(headcount.load("sample:sortedness")))).verdict == PASS
+    if not subject:
         assert look(check, PlantedAdder).verdict == PASS
-        assert look_at(check, Observed(RunModel.of(headcount.load("sample:addition")), n=400)).verdict == PASS
+        assert look_at(check, audited_model(RunModel.of(headcount.load("sample:addition")), n=400)).verdict == PASS
         assert look_at(check, observed(DoesNotDecode)).verdict in (PASS, NOT_APPLICABLE)

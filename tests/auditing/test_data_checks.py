@@ -11,14 +11,14 @@ from planted import OrderModel, PlantedAdder, PlantedSorter, look, look_at, obse
 from torch import Tensor, nn
 
 import headcount
-from headcount.auditing.observed import Observed
+from headcount.auditing.audited_model import AuditedModel, audited_model
 from headcount.experiments.models import RunModel
 
 pytestmark = pytest.mark.slow  # seconds together
 
 
-def sample(name: str) -> Observed:
-    return Observed(RunModel.of(headcount.load(f"sample:{name}")))
+def sample(name: str) -> AuditedModel:
+    return audited_model(RunModel.of(headcount.load(f"sample:{name}")))
 
 
 SOUND = {
@@ -97,7 +97,7 @@ def test_operands_are_swapped_for_every_test_example() -> None:
         palindromes,
         400 - palindromes,
     )
-    assert "none is left that is new" in found.finding
+    assert "no test example is new" in found.finding
 
 
 @pytest.mark.parametrize("adapter", [PlantedAdder, PlantedSorter])
@@ -122,12 +122,12 @@ def test_the_same_sum_twice_and_the_swap_of_another() -> None:
     found = look_at("duplicates", of)
     assert (found.verdict, found.evidence["again"], found.evidence["swapped"]) == ("warn", 3, 2)
     assert before == 400
-    assert "of 405 test examples only 400 are different" in found.finding
+    assert "400 of 405 test examples are different" in found.finding
 
 
 def test_a_sequence_and_its_reverse_are_two_examples() -> None:
     of = observed(PlantedSorter)
-    full = of.examples[of.task.lengths(of.examples) == 16]  # type: ignore[attr-defined]
+    full = of.examples[of.task.lengths(of.examples) == 16]
     of.examples = np.concatenate([full, full[:, ::-1]])
     assert look_at("duplicates", of).verdict == "pass"
     of.examples = np.concatenate([of.examples, of.examples[:1]])
@@ -143,7 +143,7 @@ def test_pairs_are_pairs_only_where_their_order_does_not_matter() -> None:
 # --- HC403 -----------------------------------------------------------------------------------------------------------
 
 
-def with_test_set(of: Observed, examples: Any) -> Observed:
+def with_test_set(of: AuditedModel, examples: Any) -> AuditedModel:
     of.task.splits["test"] = of.examples = examples
     return of
 
@@ -156,7 +156,7 @@ def test_classes_out_of_balance(unsorted: int, verdict: str) -> None:
     if verdict == "warn":
         share = 200 / (200 + unsorted)
         assert found.evidence["share"] == pytest.approx(share)
-        assert f"always answering so scores {100 * share:.1f} %" in found.finding
+        assert f"a constant answer reaches {100 * share:.1f} %" in found.finding
 
 
 @pytest.mark.parametrize(("first", "last", "verdict"), [(190, 225, "warn"), (194, 208, "pass")])
@@ -223,8 +223,8 @@ def test_a_claim_that_so_few_examples_cannot_tell_from_what_is_measured() -> Non
     found = look("small-test-set", ClaimsALittleMore)
     assert (found.verdict, found.evidence["measured"]) == ("warn", 0.97)
     assert found.evidence["needed"] == 1873
-    assert "98.00 % is claimed and 97.00 % measured on 400, 1.0 points apart" in found.finding
-    assert "about 1,873 examples would tell" in found.finding
+    assert "97.00 % of 400 is measured and 98.00 % claimed, 1.0 points apart" in found.finding
+    assert "about 1,873 examples would decide" in found.finding
 
 
 @pytest.mark.parametrize("adapter", [ClaimsTheSame, ClaimsMuchMore, WrongOnTwelve])

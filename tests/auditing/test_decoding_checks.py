@@ -33,8 +33,8 @@ from torch.nn import functional as F
 import headcount
 from headcount import Adapter
 from headcount.auditing.audit import Audit, checks_named, run_checks
-from headcount.auditing.observed import Observed
-from headcount.auditing.written_answers import is_constant_for_lack_of_others
+from headcount.auditing.audited_model import AuditedModel, audited_model
+from headcount.auditing.decoded_answers import is_constant_for_lack_of_others
 from headcount.experiments.models import RunModel
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
@@ -52,22 +52,22 @@ SOUND = [PlantedAdder, PlainAdder, OneStreamAdder, LeastFirst]
 
 
 @cache
-def of_run(name: str = "sample:addition", n: int = 300) -> Observed:
-    return Observed(RunModel.of(headcount.load(name)), n)
+def of_run(name: str = "sample:addition", n: int = 300) -> AuditedModel:
+    return audited_model(RunModel.of(headcount.load(name)), n)
 
 
 @cache
-def of_stranger() -> Observed:
-    return Observed(headcount.load_external(f"{FOREIGN}:Adder"))
+def of_stranger() -> AuditedModel:
+    return audited_model(headcount.load_external(f"{FOREIGN}:Adder"))
 
 
-def without_logit(token: int) -> Observed:
+def without_logit(token: int) -> AuditedModel:
     """The sample, as if its loss had ignored this token."""
     run = headcount.load("sample:addition")
     model = copy.deepcopy(run.model)
     with torch.no_grad():
         model.to_logits.bias[token] = -1e3
-    return Observed(RunModel.of(replace(run, model=model)), 1000)
+    return audited_model(RunModel.of(replace(run, model=model)), 1000)
 
 
 def audit(adapter: type[Adapter]) -> Audit:
@@ -95,7 +95,7 @@ def test_untrained_runs_have_no_fault_of_decoding(faults: dict[str, bool]) -> No
     )
     task, model = build(config)
     run = replace(headcount.load("sample:addition"), config=config, task=task, model=model.eval())
-    seen = Observed(RunModel.of(run))
+    seen = audited_model(RunModel.of(run))
     verdicts = {check: look_at(check, seen).verdict for check in DECODING}
     assert verdicts.pop("HC107") == ("fail" if faults else "pass")
     assert set(verdicts.values()) <= {"pass", "not applicable", "warn"}
@@ -157,7 +157,7 @@ def has(token: int, adapter: type[Adapter] = PlantedAdder) -> np.ndarray:
 def test_a_digit_that_the_loss_ignored_is_named_with_what_it_costs(adapter: type[Adapter]) -> None:
     found = look("never-output", adapter)
     assert (found.verdict, found.evidence["tokens"]) == ("fail", "0")
-    assert found.finding.startswith("0 is never output: in 0 of ")
+    assert found.finding.startswith("0 is never output: 0 times at ")
     assert "consistent with a loss that ignores" in found.cause
     assert found.right_despite_fault is not None
     assert (found.right_despite_fault == ~has(0)).all()
@@ -199,7 +199,7 @@ class IgnoresZeroFirstIsOne(PlantedAdder):
 
 def test_a_first_digit_may_be_constant_because_the_only_other_one_is_never_output() -> None:
     seen = observed(IgnoresZeroFirstIsOne)
-    assert (seen.free[:, 0] == 1).all()
+    assert (seen.decoded[:, 0] == 1).all()
     assert is_constant_for_lack_of_others(seen, 0, 1)
     found = look_at("HC102", seen)
     assert found.right_despite_fault is not None
@@ -291,7 +291,7 @@ def test_answers_that_are_moved_are_named(adapter: type[Adapter], move: str) -> 
     assert (found.verdict, found.evidence["move"]) == ("fail", move)
     assert found.right_despite_fault is not None
     assert (found.right_despite_fault == observed(adapter).right).mean() > 0.95
-    assert audit(adapter).summary.startswith("decoded answers are the right ones " + move)
+    assert f" are the right ones {move}, such as " in audit(adapter).summary
 
 
 # --- started from a wrong token ---------------------------------------------------------------------------------------
@@ -349,13 +349,13 @@ def test_a_start_that_explains_what_is_decoded_is_named(adapter: type[Adapter], 
     assert found.right_despite_fault is not None
     assert (found.right_despite_fault == observed(adapter).right).all()
     assert ("or one of 1 that do the same" in found.finding) == (adapter is FromPadding), "3 is as good as 12"
-    assert audit(adapter).summary.startswith(f"generate() writes what the decoder writes from the token {start} ")
+    assert f"wrong decoded answers are what the decoder writes from the token {start} " in audit(adapter).summary
 
 
 def test_a_start_that_encode_has_wrong_too_is_named() -> None:
     found = look("HC104", BothFromTwo)
     assert (found.verdict, found.evidence["start"], found.evidence["trained_start"]) == ("fail", 2, START)
-    assert found.finding.startswith("fed the token 11 first, one pass is right on 64 of 64 examples; ")
+    assert found.finding.startswith("one pass is right on 64 of 64 examples if it is fed the token 11 first, ")
 
 
 class HasNoStart(Started):
@@ -505,7 +505,7 @@ def test_two_answers_part_at_a_place_and_under_a_condition() -> None:
     n = int((first == 1).sum())
     assert found.verdict == "fail"
     assert f"they disagree on {n}, first at the 100s in {n} of {n}" in found.finding
-    assert f"most where the 100s token is 1: {n} of {n}, against 0 of {400 - n}" in found.finding
+    assert f"most often where the 100s token is 1: {n} of {n}, against 0 of {400 - n} elsewhere" in found.finding
     assert "cascad" not in found.finding + found.cause
 
 
@@ -517,7 +517,7 @@ def test_labels_that_ask_for_too_much_are_told_from_a_wrong_decoder() -> None:
 
 
 def test_a_token_that_labels_leave_out_is_the_condition() -> None:
-    assert "most where the right answer has a 0 in it" in look("HC106", LabelsIgnoreZeroToo).finding
+    assert "most often where the right answer contains 0" in look("HC106", LabelsIgnoreZeroToo).finding
 
 
 def test_one_example_may_be_rounding() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 import pytest
@@ -25,11 +24,11 @@ from torch import Tensor, nn
 import headcount
 from headcount import Adapter
 from headcount.auditing.audit import explain_errors
-from headcount.auditing.observed import Observed
+from headcount.auditing.audited_model import audited_model
 from headcount.errors import InputError
 from headcount.experiments.models import RunModel
 from headcount.tasks.addition import Addition, AdditionConfig
-from headcount.training.evaluation import SequenceModel, evaluate_sequences
+from headcount.training.evaluation import evaluate_sequences
 
 pytestmark = pytest.mark.slow  # seconds together
 
@@ -54,7 +53,7 @@ def claiming(share: float | None, adapter: type[PlantedAdder] = LargeTest) -> ty
         (0.99853515625, "2,045/2,048, by 32 batches of 64 with 3 wrong, the last batch having 16"),
         (0.9951, "a mean over something else than examples"),
         (0.999125, "a share of tokens: 7,993 of 8,000"),
-        (0.5714285714285714, "(4/7 is written so)"),
+        (0.5714285714285714, "(4/7 gives it)"),
     ],
 )
 def test_a_share_that_no_count_gives_is_named(share: float, words: str) -> None:
@@ -171,7 +170,7 @@ def test_the_scoring_that_gives_a_figure_is_named(share: float, adapter: type[Pl
     found = look("claimed-figure", claiming(share, adapter))
     assert found.verdict == "fail"
     assert scoring in str(found.evidence["scoring"]).split(", ")
-    assert found.finding.startswith(f"the author reports {100 * share:.2f} %, and ")
+    assert found.finding.partition(", which is ")[0].endswith(f", and the author reports {100 * share:.2f} %")
 
 
 @pytest.mark.parametrize(("share", "n", "is_fit"), [(0.75, 200, True), (0.75, 20_000, True), (0.7, 20_000, False)])
@@ -197,8 +196,8 @@ def test_a_number_of_examples_that_is_none_is_refused(n: object) -> None:
 def test_a_figure_that_nothing_gives_is_named() -> None:
     found = look("claimed-figure", claiming(0.9, PlantedAdder))
     assert found.verdict == "fail"
-    told = "the author reports 90.00 %, and exact match is 100.00 % of 400; no scoring that is known gives that figure"
-    assert found.finding == told
+    figures = "exact match is 100.00 % of 400, and the author reports 90.00 %"
+    assert found.finding == f"{figures}; no known scoring gives that figure"
 
 
 def test_what_another_test_set_may_give_is_a_warning() -> None:
@@ -213,7 +212,7 @@ def test_a_figure_that_is_measured_too_is_right(share: float, adapter: type[Plan
 def test_without_a_figure_nothing_is_asked() -> None:
     assert look("claimed-figure", PlantedAdder).verdict == "not applicable"
     assert look("claimed-figure", claiming(98.5)).verdict == "not applicable"
-    sample = Observed(RunModel.of(headcount.load("sample:sortedness")), 100)
+    sample = audited_model(RunModel.of(headcount.load("sample:sortedness")), 100)
     assert look_at("claimed-figure", sample).verdict == "not applicable"
 
 
@@ -271,8 +270,8 @@ class Accuracy(PlantedSorter):
     ("adapter", "words"),
     [
         (LeavesOutTheFirst, "a wrong 100s digit costs nothing"),
-        (LeavesOutZeros, "where 0 is right it is never compared"),
-        (LeavesOutWrittenNines, "where 9 is written it is never compared"),
+        (LeavesOutZeros, "places where 0 is right are never compared"),
+        (LeavesOutWrittenNines, "places where 9 is written are never compared"),
         (StopsEarly, "an answer without its last digit costs nothing"),
         (AllTheSame, "unsorted for sorted costs nothing"),
     ],
@@ -280,7 +279,7 @@ class Accuracy(PlantedSorter):
 def test_what_a_scoring_skips_is_named(adapter: type[PlantedAdder], words: str) -> None:
     found = look("skipping-metric", adapter)
     assert (found.verdict, found.evidence["skipped"]) == ("fail", words)
-    assert found.finding.startswith(f"metric() of {adapter.__name__} gives full marks to wrong answers: {words}, in ")
+    assert found.finding.startswith(f"metric() of {adapter.__name__} gives full marks to wrong answers: {words} (n = ")
 
 
 @pytest.mark.parametrize("adapter", [ExactMatch, ByDigit, Accuracy])
@@ -299,7 +298,7 @@ def test_a_figure_that_the_authors_own_scoring_gives_is_a_warning() -> None:
 
     found = look("claimed-figure", Claims)
     assert found.verdict == "warn"
-    assert "; the figure is that of metric() of Claims (66.67 %)" in found.finding
+    assert ", which is the figure of metric() of Claims (66.67 %)" in found.finding
 
 
 def test_the_authors_scoring_is_run_once_for_each_answer() -> None:
@@ -312,7 +311,7 @@ def test_the_authors_scoring_is_run_once_for_each_answer() -> None:
 
     seen = observed(Counted)
     explain_errors(seen)
-    found = evaluate_sequences(cast(SequenceModel, seen.answers), "test", answers=seen.sequences)
+    found = evaluate_sequences(seen.sequence_model, "test", answers=seen.answers)
     assert found.claim is not None
     assert found.claim.measured == 1.0
     assert len(calls) == len(set(calls)) == seen.n

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headcount.auditing.audit import Audit, run_checks
+from headcount.auditing.audited_model import audited_model
+from headcount.auditing.causes import Cause
 from headcount.auditing.check import (
     ANSWERS,
     CONCLUSIONS,
@@ -26,24 +29,23 @@ from headcount.auditing.check import (
     passed,
     warned,
 )
-from headcount.auditing.observed import Observed
 from headcount.describing.audit import audit_page, describe
 from headcount.rendering.markdown import report_text
 
 # --- by what they explain ---------------------------------------------------------------------------------------------
 
 
-def ranked(*findings: Finding | str, right: float = 0.5) -> Audit:
+def ranked(*findings: Finding | str, right: float = 0.5, causes: Sequence[Cause] = ()) -> Audit:
     """Run checks HC101, HC102, ... with these findings, or failures that affect this, on a model that is half right."""
-    seen = Observed(observed(PlantedSorter).model, 100)
+    seen = audited_model(observed(PlantedSorter).opened, 100)
     seen.__dict__["right"] = np.arange(100) < 100 * right
     made = [_failure(each) if isinstance(each, str) else each for each in findings]
     checks = {f"check-{i}": _check(f"HC{101 + i}", each) for i, each in enumerate(made)}
-    return run_checks(seen, checks)
+    return run_checks(seen, checks, causes=causes)
 
 
 def _check(number: str, finding: Finding) -> Check:
-    return Check(number, "Is it so?", lambda _: finding)
+    return Check(number, "Is it so?", classes=lambda _: finding)
 
 
 def _failure(affects: str) -> Finding:
@@ -57,10 +59,12 @@ def predicting(n: int, name: str = "it predicts") -> Finding:
 
 def test_a_check_that_accounts_for_more_does_not_follow_from_one_that_accounts_for_less() -> None:
     """A digit that is never output explains every error; that some answers stop early is what it looks like."""
-    few = replace(predicting(75, "some stop early"), explains=("HC102",))
-    assert ranked(few, predicting(50, "0 is never output")).summary.startswith("0 is never output")
-    fits = replace(predicting(50, "a place is constant"), explains=("HC102",))
-    assert ranked(fits, predicting(75, "some are shifted")).causes == ("HC101",)
+    causes = [Cause("HC101", ("HC102",), "so it is")]
+    few, never = predicting(75, "some stop early"), predicting(50, "0 is never output")
+    assert ranked(few, never, causes=causes).summary.startswith("0 is never output")
+    fits, shifted = predicting(50, "a place is constant"), predicting(75, "some are shifted")
+    assert ranked(fits, shifted, causes=causes).causes == ("HC101",)
+    assert ranked(replace(fits, explains_only=()), shifted, causes=causes).causes == ("HC101", "HC102")
 
 
 def test_every_row_of_the_table_has_its_own_id_and_verdict() -> None:
@@ -104,19 +108,23 @@ def test_a_figure_that_fits_alone_is_not_spoilt_by_another() -> None:
 def test_of_two_without_figures_the_one_that_explains_more_comes_first() -> None:
     seen = observed(PlantedSorter, 20)
     fails = failed("it is so", cause="", fix="")
-    checks = {
-        name: Check(name, "Is it so?", lambda _: fails, explains=more)
-        for name, more in (("HC301", ()), ("HC504", ("HC601",)), ("HC601", ()))
-    }
-    assert run_checks(seen, checks).causes == ("HC504", "HC301")
+    checks = {name: Check(name, "Is it so?", classes=lambda _: fails) for name in ("HC301", "HC504", "HC601")}
+    causes = [Cause("HC504", ("HC601",), "so it is")]
+    assert run_checks(seen, checks, causes=causes).causes == ("HC504", "HC301")
 
 
 def test_warnings_are_named_beside_a_failure_and_alone() -> None:
     warning = warned("it may mislead", cause="", fix="")
     assert ranked(PADDED, warning).summary.endswith("; accuracy is measured without padding, 50.00 % (1 warns: HC102)")
-    assert ranked(warning).summary == "no check fails; 1 warns: it may mislead"
-    assert ranked(warning, warning).summary.startswith("no check fails; 2 warn: ")
-    assert ranked(passed("it is not so")).summary == "nothing found: 1 checks passed, 0 do not apply"
+    accuracy = "50.00 % of 100 answers are right"
+    assert ranked(warning).summary == f"no check fails, {accuracy}; 1 warns: it may mislead"
+    assert ranked(warning, warning).summary.startswith(f"no check fails, {accuracy}; 2 warn: ")
+
+
+def test_a_low_accuracy_that_no_check_explains_is_stated() -> None:
+    counts, sound = "1 checks passed, 0 do not apply", passed("it is not so")
+    assert ranked(sound).summary == f"50.00 % of 100 answers are right, and no check explains the 50 errors: {counts}"
+    assert ranked(sound, right=0.99).summary == f"nothing found: 99.00 % of 100 answers are right; {counts}"
 
 
 def test_feedback_lists_the_cause_first() -> None:
@@ -206,6 +214,6 @@ def test_padding_is_blamed_only_where_nothing_explains_the_accuracy(model: type[
     assert found.summary.startswith(failing[first].finding)
     assert first == "HC203" or "HC203" in found.summary.rpartition("more: ")[2]
     assert first != "HC203" or "accuracy is measured without padding" in found.summary
-    assert ("; and beyond the trained lengths, 8 to 16, there is one answer" in found.summary) == (
+    assert ("; and beyond the training lengths, 8 to 16, the model gives one answer" in found.summary) == (
         model is OneAnswerBeyond
     )

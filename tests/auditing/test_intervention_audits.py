@@ -185,12 +185,12 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str, str]] = {
             ]
         ),
         "something else as well",
-        "L1H2 removed, by zero; besides, it changes the output of transformer.h.0.mlp",
+        "L1H2 removed, by zero; it also changes the output of transformer.h.0.mlp",
     ),
     "head_mask, which transformers 5 ignores": (
         lambda model: {"head_mask": torch.tensor([[1.0, 1, 1, 1], [1, 1, 0, 1], [1, 1, 1, 1]])},
         "did nothing",
-        "what it is called with (head_mask) is taken and ignored",
+        "the model accepts and ignores its arguments (head_mask)",
     ),
     "a mask that never reaches the model (optin 6)": (
         masked,
@@ -205,7 +205,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "changed, and not returned": (
         lambda model: lambda: projection_of(model).register_forward_pre_hook(lambda module, args: changed_copy(args)),
         "did nothing",
-        "its hook at transformer.h.1.attn.c_proj ran, and what it returned, if anything, is what was there",
+        "the hook at transformer.h.1.attn.c_proj ran and changed nothing",
     ),
     "attention weights that are only reported": (
         lambda model: (
@@ -214,7 +214,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str, str]] = {
             )
         ),
         "did nothing",
-        "its hook at transformer.h.1.attn ran",
+        "the hook at transformer.h.1.attn ran",
     ),
 }
 
@@ -546,7 +546,7 @@ def test_a_head_that_nothing_depends_on() -> None:
     with torch.no_grad():
         projection_of(model).weight[16:24] = 0
     found = audited(model, headcount.ablated(model, NAMED))
-    assert found.summary.startswith("exactly L1H2 removed, by zero; and yet the model's output is bit for bit the same")
+    assert found.summary.startswith("exactly L1H2 removed, by zero; but the model's output is bit for bit the same")
 
 
 # --- what cannot be audited, and what is left behind ------------------------------------------------------------------
@@ -591,7 +591,7 @@ def test_weights_that_are_left_changed_are_put_back_and_told(gpt2: Any) -> None:
 @pytest.mark.parametrize(
     ("context", "words"),
     [
-        (3, "int is no intervention"),
+        (3, "int is not an intervention"),
         (lambda: 3, "did not run the model"),
         ({"mask_of_heads": 3}, "the intervention raised TypeError"),
     ],

@@ -119,7 +119,7 @@ def test_a_later_token_that_moves_the_first_logit_is_named(adapter: type[Adapter
 def test_a_token_that_is_fed_where_it_is_asked_for_is_named(adapter: type[Adapter]) -> None:
     found = look("HC201", adapter)
     assert found.verdict == "fail"
-    assert "moves the logits that should predict it in 32 of 32 examples" in found.finding
+    assert "changes the logits that predict it in 32 of 32 examples" in found.finding
     assert "off by one" in found.cause
 
 
@@ -148,7 +148,7 @@ class Stochastic(PlantedAdder):
 
 
 def test_what_cannot_see_anything_or_is_never_the_same_cannot_be_asked() -> None:
-    assert look("HC201", NotFed).finding == "its logits do not depend on the answer that it is fed"
+    assert look("HC201", NotFed).finding == "the logits do not depend on the answer that is fed"
     assert look("HC201", Stochastic).finding.startswith("two passes on the same input differ by")
 
 

@@ -116,16 +116,15 @@ def test_answers_that_are_all_equal_are_evaluated() -> None:
 @pytest.mark.parametrize(("adapter", "name"), [(FirstDigit, "own-teacher-forced"), (FiveClasses, "own")])
 def test_heads_are_ablated_by_the_authors_metric(adapter: type[Adapter], name: str) -> None:
     """The mean of metric() over answers of the whole model, read off one pass."""
-    model = observed(adapter).model
+    model = observed(adapter).opened
     found = ablate_heads(model, metric=name, replacements=["zero"], quiet=True).result
     assert (found.metric, found.unit, found.is_accuracy) == (name, "points", False)
     assert "rho" not in markdown_text(describe(found)), "a share, and no correlation"
-    task, answers = observed(adapter).task, observed(adapter).answers
+    audited = observed(adapter)
     if adapter is FirstDigit:
         assert found.conditions[0].clean == 1
         return
-    classes = task.classes  # type: ignore[attr-defined]
-    predicted = [classes[i] for i in answers.classify(task.split("test")).predicted]
+    predicted = [audited.task.classes[i] for i in audited.classify(audited.task.split("test")).predicted]
     marks = [adapter().metric(*pair, text) for pair, text in zip(adapter().data(), predicted, strict=True)]
     assert found.conditions[0].clean == pytest.approx(sum(marks) / len(marks))
     assert any(abs(effect.drop) > 1e-3 for effect in found.heads), "heads matter to it"

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 import headcount
 from headcount.auditing.audit import checks_named, run_checks
+from headcount.auditing.audited_model import AuditedModel, audited_model
 from headcount.auditing.check import EXPLAINED, FAIL, NOT_APPLICABLE, PASS, WARN
-from headcount.auditing.observed import Observed
 from headcount.experiments.models import RunModel
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.slow  # seconds together
 SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "d_ff": 16, "n_validation": 50, "n_test": 400}
 
 
-def untrained(task: str, **settings: object) -> Observed:
+def untrained(task: str, **settings: object) -> AuditedModel:
     config = RunConfig.build(task, **SMALL | settings)
-    return Observed(RunModel.of(Run("untrained", RunFolder(Path("nowhere")), config, *build(config), "0" * 64)))
+    return audited_model(RunModel.of(Run("untrained", RunFolder(Path("nowhere")), config, *build(config), "0" * 64)))
 
 
 def sorter(model: type[nn.Module]) -> type[PlantedSorter]:
@@ -102,7 +102,7 @@ def test_logits_that_padding_turns_into_no_numbers() -> None:
 def test_padding_that_moves_logits_is_found_though_no_answer_changes(model: type[OrderModel]) -> None:
     found = look("padding-leaks", sorter(model))
     assert found.verdict == FAIL
-    assert "beside a sequence of 16, " in found.finding
+    assert "beside a sequence of 16 than alone" in found.finding
     assert float(found.evidence["moved"] or 0) > 1e-3
 
 
@@ -110,7 +110,10 @@ def test_answers_that_change_are_counted() -> None:
     found = look("padding-leaks", sorter(PaddingIsAStepDown))
     assert found.verdict == FAIL
     assert 20 < int(found.evidence["changed"] or 0) < 64  # the sorted half of 64
-    assert f"{found.evidence['changed']} of 64 shorter ones have another answer than alone" in found.finding
+    assert (
+        f"{found.evidence['changed']} of 64 shorter sequences have another answer beside a sequence of 16 than alone"
+        in found.finding
+    )
 
 
 def test_rows_that_reach_each_other_are_another_cause() -> None:
@@ -169,7 +172,7 @@ class AlwaysSixteenBefore(AlwaysSixteenUnmasked):
 def test_padding_to_one_width_that_is_read_is_a_warning() -> None:
     found = look("padding-leaks", AlwaysSixteenUnmasked)
     assert found.verdict == WARN
-    assert "always filled up to 16 tokens" in found.finding
+    assert "always padded to 16 tokens" in found.finding
     assert look("padding-leaks", AlwaysSixteenBefore).verdict == WARN
 
 
@@ -241,7 +244,7 @@ class ReadsEight(PlantedSorter):
 def test_padding_with_a_number_is_named() -> None:
     found = look("pad-is-symbol", PaddedWithZero)
     assert (found.verdict, found.evidence["symbol"]) == (FAIL, "0")
-    assert " (sorted), when it is padded, and for " in found.finding
+    assert " (sorted) with padding and for " in found.finding
     assert found.finding.endswith(" 0 (unsorted)")
     assert (look("pad-is-symbol", ZeroBefore)).evidence["symbol"] == "99"
 
@@ -259,14 +262,14 @@ def test_an_end_between_them_is_a_warning() -> None:
 def test_examples_that_are_cut_off_are_another_cause() -> None:
     found = look("pad-is-symbol", ReadsEight)
     assert found.verdict == FAIL
-    assert "cutting them off" in found.cause
+    assert "truncating them" in found.cause
 
 
 def test_a_run_that_pads_with_zero_is_named_and_what_follows_is_explained() -> None:
     seen = untrained("sortedness", n_layers=1, padding_is_zero=True)
     found = run_checks(seen, checks_named(["padding-leaks", "pad-is-symbol"]))
     assert [(each.id, each.verdict) for each in found.verdicts] == [("HC202", EXPLAINED), ("HC203", FAIL)]
-    assert "always filled up to 16 tokens" in found.verdicts[0].finding
+    assert "always padded to 16 tokens" in found.verdicts[0].finding
 
 
 @pytest.mark.parametrize("check", ["padding-leaks", "pad-is-symbol"])
@@ -371,7 +374,7 @@ class DrawsAnswers(SoundAnyLength):
 def test_sums_that_padding_changes() -> None:
     found = look("padding-leaks", LeakyAnyLength)
     assert found.verdict == FAIL
-    assert "beside 41+70, 16 of 16 questions have another answer than alone" in found.finding
+    assert "16 of 16 questions have another answer beside 41+70 than alone" in found.finding
     assert look("padding-leaks", SoundAnyLength).verdict == PASS
     assert look("padding-leaks", DrawsAnswers).verdict == PASS
 
@@ -379,7 +382,7 @@ def test_sums_that_padding_changes() -> None:
 def test_operands_that_are_padded_by_themselves_are_no_rows_that_meet() -> None:
     found = look("padding-leaks", LeakyOperands, n=30)  # the shortest of which are 6+19 and others of four characters
     assert found.verdict == FAIL
-    assert found.finding.startswith("beside 84+28, ")
+    assert " beside 84+28 than alone: " in found.finding
     assert "padding is read" in found.cause
 
 
@@ -421,7 +424,7 @@ class WithoutLeadingZeros(PlantedAdder):
 def test_a_digit_that_labels_never_ask_for() -> None:
     found = look("pad-is-symbol", SkipsZero)
     assert (found.verdict, found.evidence["digits"]) == (FAIL, "0")
-    assert "labels never ask for the digit 0 in any of the " in found.finding
+    assert "labels never contain the digit 0 at any of the " in found.finding
     assert look("pad-is-symbol", SkipsSeven).evidence["digits"] == "7"
     assert look("pad-is-symbol", WithoutLeadingZeros).verdict == PASS
 
@@ -440,6 +443,6 @@ def test_a_run_whose_loss_ignores_zero(least_first: bool) -> None:
 @pytest.mark.parametrize("check", ["padding-leaks", "pad-is-symbol"])
 def test_nothing_is_found_in_sound_models(check: str) -> None:
     assert look(check, PlantedSorter).verdict == PASS
-    assert look_at(check, Observed(RunModel.of(headcount.load("sample:sortedness")))).verdict == PASS
-    for seen in (observed(PlantedAdder), Observed(RunModel.of(headcount.load("sample:addition")), n=200)):
+    assert look_at(check, audited_model(RunModel.of(headcount.load("sample:sortedness")))).verdict == PASS
+    for seen in (observed(PlantedAdder), audited_model(RunModel.of(headcount.load("sample:addition")), n=200)):
         assert look_at(check, seen).verdict == (NOT_APPLICABLE if check == "padding-leaks" else PASS)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import headcount
 from headcount import Adapter, Sites
-from headcount.auditing.observed import Observed
+from headcount.auditing.audited_model import AuditedModel, audited_model
 from headcount.experiments.external_models import ExternalModel
 from headcount.experiments.models import RunModel
 from headcount.external.adapter import load_adapted, load_adapter
@@ -28,21 +28,21 @@ SMALL = {"d_model": 16, "d_ff": 16, "n_heads": 2, "n_layers": 1, "pooling": "mea
 FOREIGN = Path(__file__).parents[1]
 
 
-def sample(name: str) -> Observed:
-    return Observed(RunModel.of(headcount.load(f"sample:{name}")))
+def sample(name: str) -> AuditedModel:
+    return audited_model(RunModel.of(headcount.load(f"sample:{name}")))
 
 
-def untrained(**settings: Any) -> Observed:
+def untrained(**settings: Any) -> AuditedModel:
     """A sortedness run of headcount's own, as training begins."""
     config = RunConfig.build("sortedness", **(SMALL | settings))
     task, model = build(config)
-    return Observed(RunModel.of(Run("untrained", RunFolder(Path("nowhere")), config, task, model.eval(), "")))
+    return audited_model(RunModel.of(Run("untrained", RunFolder(Path("nowhere")), config, task, model.eval(), "")))
 
 
-def foreign(name: str) -> Observed:
+def foreign(name: str) -> AuditedModel:
     """A trained model of others."""
     adapter = load_adapter(f"{FOREIGN}/{name}")
-    return Observed(ExternalModel.opened(load_adapted(adapter), name, adapter=adapter))
+    return audited_model(ExternalModel.opened(load_adapted(adapter), name, adapter=adapter))
 
 
 def sorter(model: type[nn.Module], base: type[Adapter] = PlantedSorter) -> type[Adapter]:
@@ -237,8 +237,8 @@ class NobodySaid(Longer):
 def test_rows_that_were_never_trained_with_what_becomes_of_longer_sequences() -> None:
     found = look("untrained-positions", Longer)
     assert (found.verdict, found.evidence["rows"], found.evidence["trained"]) == ("warn", 512, 16)
-    assert found.finding.startswith("rows 16 to 511 of its position table were never trained")
-    assert "right on 100.0 % of 200 sequences of 16, and on 50.0 % of 200 of 32" in found.finding
+    assert found.finding.startswith("rows 16 to 511 of the position table were never trained")
+    assert "100.0 % of 200 sequences of 16 are right, and 50.0 % of 200 of 32" in found.finding
 
 
 def test_a_trained_model_of_others_has_such_rows() -> None:
@@ -313,7 +313,7 @@ def test_places_that_share_a_row(model: type[nn.Module], place: int, same_as: in
 
 def test_a_table_that_ends_within_the_training_lengths_is_told_as_such() -> None:
     assert "as in training" in look("past-table", sorter(ClampedTooSoon)).finding
-    assert "its table having 40 rows" in look("past-table", sorter(Clamped)).finding
+    assert "position table: 40 rows" in look("past-table", sorter(Clamped)).finding
 
 
 def test_sequences_that_are_cut_off() -> None:
@@ -322,7 +322,7 @@ def test_sequences_that_are_cut_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("past_table", "what"), [("clamp", "the very vector of place 15"), ("untrained", "no training")]
+    ("past_table", "what"), [("clamp", "place 16 has that of place 15"), ("untrained", "did not occur in training")]
 )
 def test_our_own_ways_past_the_table(past_table: str, what: str) -> None:
     found = look_at("past-table", untrained(encoding="learned", past_table=past_table))
@@ -331,8 +331,11 @@ def test_our_own_ways_past_the_table(past_table: str, what: str) -> None:
 
 
 def test_an_error_is_honest() -> None:
-    assert "is refused" in look("past-table", PlantedSorter).finding
-    assert "is refused" in look_at("past-table", untrained(encoding="learned", past_table="error")).finding
+    assert "the model refuses a sequence of" in look("past-table", PlantedSorter).finding
+    assert (
+        "the model refuses a sequence of"
+        in look_at("past-table", untrained(encoding="learned", past_table="error")).finding
+    )
 
 
 @pytest.mark.parametrize("encoding", ["none", "rotary", "t5"])
@@ -501,7 +504,10 @@ def test_positions_that_depend_on_the_length(adapter: type[Adapter]) -> None:
 
 def test_positions_may_be_counted_from_the_end() -> None:
     found = look("length-dependent", sorter(CountsBackwards))
-    assert (found.verdict, found.finding) == ("pass", "positions are counted from the end, where embeddings stay")
+    assert (found.verdict, found.finding) == (
+        "pass",
+        "positions are counted from the end of the sequence, where embeddings stay the same",
+    )
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -740,7 +746,7 @@ def test_positions_that_values_do_not_have_are_read_where_they_are(model: type[V
         for strength in (1.0, 0.02)
     )
     assert strong.verdict == "pass"
-    assert "positions are no weaker than they should be" in strong.finding
+    assert "positions are strong enough" in strong.finding
     assert weak.verdict == "warn"
     assert float(weak.evidence["ratio"] or 0) == pytest.approx(0.02 * float(strong.evidence["ratio"] or 0), rel=0.05)
 

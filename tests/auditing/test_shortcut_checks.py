@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import headcount
 from headcount.auditing.audit import checks_named, run_checks
+from headcount.auditing.audited_model import audited_model
 from headcount.auditing.check import EXPLAINED, FAIL, NOT_APPLICABLE, PASS, WARN
 from headcount.auditing.checks.surface_cues import Rule
-from headcount.auditing.observed import Observed
 from headcount.experiments.models import RunModel
 
 pytestmark = pytest.mark.slow  # seconds together
@@ -66,7 +66,10 @@ def test_values_near_their_places_pass_for_sorted() -> None:
     found = look("minimal-pairs", sorter(NearItsPlace))
     assert found.verdict == FAIL
     assert float(found.evidence["adjacent"] or 0) < 0.1 < 0.9 < float(found.evidence["shuffle"] or 0)
-    assert "of 200 examples of length 16 that differ from sorted ones in one place (adjacent), " in found.finding
+    assert (
+        "of 200 examples of length 16 that differ from sorted ones in one place (adjacent) are recognised, "
+        in found.finding
+    )
 
 
 def test_large_steps_alone_are_found() -> None:
@@ -146,7 +149,7 @@ def test_each_cue_is_named(name: str, model: type[OrderModel]) -> None:
     found = look("surface-cues", sorter(model))
     assert (found.verdict, found.evidence["cue"]) == (FAIL, name)
     assert float(found.evidence["right"] or 0) < 0.85
-    assert f"as the {name} alone predicts" in found.finding
+    assert f"are those that the {name} alone predicts" in found.finding
 
 
 def test_a_cue_explains_poor_accuracy_and_predicts_it() -> None:
@@ -165,7 +168,7 @@ def test_a_cue_that_explains_most_is_a_warning() -> None:
 def test_a_weak_model_is_no_function_of_a_cue() -> None:
     found = look("surface-cues", sorter(Weak))
     assert found.verdict == PASS
-    assert "no cue predicts" in found.finding
+    assert "no cue explains" in found.finding
 
 
 def test_few_examples_show_no_cue() -> None:
@@ -186,5 +189,5 @@ def test_a_rule_is_the_best_of_both_directions() -> None:
 @pytest.mark.parametrize("check", ["minimal-pairs", "surface-cues"])
 def test_nothing_is_found_in_sound_models(check: str) -> None:
     assert look(check, PlantedSorter).verdict == PASS
-    assert look_at(check, Observed(RunModel.of(headcount.load("sample:sortedness")))).verdict == PASS
+    assert look_at(check, audited_model(RunModel.of(headcount.load("sample:sortedness")))).verdict == PASS
     assert look(check, PlantedAdder).verdict == NOT_APPLICABLE

@@ -290,8 +290,8 @@ def test_a_run_and_a_strangers_model_of_one_task_are_matched(capsys: pytest.Capt
 
 def test_models_of_other_sums_are_not_matched(capsys: pytest.CaptureFixture[str]) -> None:
     for one, other, what in (
-        (ADDER, "sample:addition", "does not know the examples"),
-        ("sample:addition", ADDER, "does not know the examples"),
+        (ADDER, "sample:addition", "cannot read the examples"),
+        ("sample:addition", ADDER, "cannot read the examples"),
         (ADDER, SORTER, "their heads cannot be matched"),
     ):
         assert main(["heads", one, "--stats", "--match", other, "--quiet"]) == 2
@@ -381,7 +381,7 @@ def test_a_model_that_is_built_with_its_weights_has_no_untrained_controls(
     found = run_json(capsys, "heads", "mine.py:Loaded", "--stats", "--quiet")
     assert found["calibration"]["controls"] == ["shuffled"]
     assert main(["heads", "mine.py:Loaded", "--stats", "--quiet"]) == 0
-    assert "put the trained ones in by load()" in " ".join(capsys.readouterr().out.split())
+    assert "let load() put in the trained ones" in " ".join(capsys.readouterr().out.split())
     assert main(["heads", "mine.py:Loaded", "--stats", "--match", SORTER]) == 2
     assert "needs untrained models" in capsys.readouterr().err
 

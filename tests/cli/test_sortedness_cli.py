@@ -194,7 +194,7 @@ def test_stretches_that_cannot_be_are_exit_code_2(run, arguments, capsys):
 
 def test_an_adder_cannot_be_stretched(in_tmp, capsys):
     assert main(["stretch", "sample:addition", "--quiet"]) == 2
-    assert "only a classifier can be stretched" in capsys.readouterr().err
+    assert "only a classifier can be measured at other lengths" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -205,7 +205,7 @@ def test_positions(run, capsys):
     assert len(files) == 4
     assert all(Path(path).exists() for path in files)
     assert main(["positions", run, "--n", "1"]) == 2
-    assert "cannot show 1 positions" in capsys.readouterr().err
+    assert "number of positions must be from 3 to" in capsys.readouterr().err
 
 
 # --- lab --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 from tests.figures.test_pruning_figures import made
 
 from headcount.analysis.cost import Cost
-from headcount.analysis.pruning import Curve, Point
+from headcount.analysis.pruning import Point, PruningCurve
 from headcount.describing.blocks import Conclusions, DataTable
 from headcount.describing.pruning import describe, describe_cost
 from headcount.heads import HeadId
@@ -119,7 +119,7 @@ def test_a_loss_rises_and_its_interval_is_in_order() -> None:
     whole = Point(0, None, -0.25, -0.3, -0.2, PairedDifference(0.0, 0.0, 0.0, 1.0))
     kept = Point(1, "layer.0.self.0", -0.5, -0.6, -0.45, PairedDifference(0.25, 0.2, 0.3, 0.01))
     result = made(
-        metric="loss", unit="nats", is_accuracy=False, clean=-0.25, kept=kept, curves=(Curve("alone", (whole,)),)
+        metric="loss", unit="nats", is_accuracy=False, clean=-0.25, kept=kept, curves=(PruningCurve("alone", (whole,)),)
     )
     assert sentences(result)[0].startswith("Removing 1 of 6 heads leaves a loss of 0.5 nats (95 % CI 0.4500-0.6000")
     assert "The rise of the loss is 0.25 nats (95 % CI 0.2000-0.3000), more than the limit" in sentences(result)[0]
@@ -128,7 +128,7 @@ def test_a_loss_rises_and_its_interval_is_in_order() -> None:
 def test_what_was_not_measured_is_reported() -> None:
     """The budget ended after two removals, before random sets and other replacements were tried."""
     whole = made().curves[0].points[0]
-    curves = (Curve("greedy", (whole, *made().curves[3].points[1:3])),)
+    curves = (PruningCurve("greedy", (whole, *made().curves[3].points[1:3])),)
     skipped = {"budget": 90.0, "not_measured": ("greedy removal beyond 2 of 6 heads", "random orders")}
     random = {"n_random": 0, "best_random": whole, "chance": (), "replacements": ("zero",)}
     result = made(curves=curves, **skipped, **random)

@@ -13,7 +13,7 @@ from heads_by_hand import (
     texts,
 )
 
-from headcount.analysis.pruning import Curve, PrunableShare
+from headcount.analysis.pruning import PrunableShare, PruningCurve
 from headcount.describing.blocks import DataTable, Notice
 from headcount.describing.sections.pruning import section
 
@@ -90,15 +90,15 @@ def test_a_share_of_the_heads_is_told_by_what_it_costs() -> None:
 
 
 def test_from_how_many_heads_on_it_is_too_much() -> None:
-    curve = Curve("greedy", (point(3, 0.988, 0.002), point(4, 0.981, 0.009), point(5, 0.95, 0.04)))
+    curve = PruningCurve("greedy", (point(3, 0.988, 0.002), point(4, 0.981, 0.009), point(5, 0.95, 0.04)))
     words = "Removing 5 heads or more by greedy removal costs more than 1 point: without 5, 95.0 % accuracy "
     words += "(95 % CI 94.0-96.0) is left"
     assert words in texts(told(curves=(curve,)))
-    assert "or more" not in texts(told(curves=(Curve("greedy", curve.points[:2]),)))
-    back = Curve("greedy", (*curve.points, point(6, 0.988, 0.002)))
+    assert "or more" not in texts(told(curves=(PruningCurve("greedy", curve.points[:2]),)))
+    back = PruningCurve("greedy", (*curve.points, point(6, 0.988, 0.002)))
     assert "or more" not in texts(told(curves=(back,))), "it does not stay so"
     much = (point(3, 0.9, 0.09), *curve.points[2:])
-    found = told(curves=(Curve("greedy", much),), kept=much[0])
+    found = told(curves=(PruningCurve("greedy", much),), kept=much[0])
     assert "more than the limit of 1 point" in texts(found)
     assert "or more" not in texts(found), "it is too much already"
 
@@ -112,7 +112,7 @@ def test_from_how_many_heads_on_it_is_too_much() -> None:
     ],
 )
 def test_a_simpler_order_that_leaves_more_is_told(score, words) -> None:
-    found = told(curves=(Curve("together", (point(3, score, 0.99 - score),)),))
+    found = told(curves=(PruningCurve("together", (point(3, score, 0.99 - score),)),))
     assert (
         "Removing the first 3 heads in the order of their own drops under zero ablation leaves " in texts(found)
     ) is bool(words)

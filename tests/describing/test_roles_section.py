@@ -4,7 +4,7 @@ import pytest
 from heads_by_hand import head_stats, model_results, report_results, require_sound, sentences, stats, texts
 from printing import printed
 
-from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, Standing
+from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, RoleScore
 from headcount.describing.blocks import DataTable
 from headcount.describing.roles import describe
 from headcount.describing.sections.roles import section
@@ -65,7 +65,7 @@ def roles_of(*shares, role="induction"):
     heads = []
     for i, share in enumerate(shares):
         rank = 1 + sum(other > share for other in shares)
-        standing = Standing(
+        standing = RoleScore(
             role, "texts", share, share - 0.05, share + 0.05, 0.1, 50, 40, rank, rank, rank, 9.0, share > 0.5
         )
         head = HeadId.parse(f"L0H{i}")

@@ -135,9 +135,9 @@ def test_the_ranking_is_that_of_the_ablation(opened: Opened) -> None:
 
 def test_accuracies_are_those_of_the_evaluation(opened: Opened) -> None:
     assert opened.lab.addition is not None
-    rows = {tuple(row[:2]): row[2:] for row in rows_of(opened.page, "training-addition")}
+    rows = {row[0]: row[1:] for row in rows_of(opened.page, "training-addition")}
     for scores in opened.lab.addition.evaluation.rows:
-        n, *cells = rows[scores.facet, scores.group.strip()]
+        n, *cells = rows[f"{scores.facet}: {scores.group.strip()}"]
         shares = [scores.teacher_forced, scores.free_running]
         assert int(n) == max(each.n for each in shares if each)
         for share, cell in zip(shares, cells, strict=True):

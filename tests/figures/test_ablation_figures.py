@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
 
-from headcount.analysis.ablation import Ablation, Agreement, Condition, Effect, Importance
+from headcount.analysis.ablation import Ablation, AblationCondition, Agreement, Effect, Importance
 from headcount.figures import ablation as view
 from headcount.figures.style import png
 from headcount.heads import HeadId
@@ -51,7 +51,7 @@ def effect(head, kind, i, length=None):
 
 
 def condition(heads, kinds, length=None):
-    return Condition(
+    return AblationCondition(
         length=length,
         data="the test set",
         n=2000,

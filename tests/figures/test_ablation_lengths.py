@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headcount.analysis.ablation import Ablation, Condition, Effect
+from headcount.analysis.ablation import Ablation, AblationCondition, Effect
 from headcount.figures.ablation import draw_lengths
 
 AT_16 = Effect(
@@ -16,7 +16,7 @@ AT_64 = replace(AT_16, clean=0.5, ablated=0.5, drop=0.0, low=-0.01, high=0.01, p
 
 def made(*effects: Effect) -> Ablation:
     rest = (0.5, 0, (), (), (), (0.0, 1.0), 0, 0)
-    conditions = tuple(Condition(each.length, "fresh", 400, each.clean, *rest) for each in effects)
+    conditions = tuple(AblationCondition(each.length, "fresh", 400, each.clean, *rest) for each in effects)
     return Ablation("sorter", "digest", "accuracy", "points", True, ("zero",), effects, conditions, ())
 
 

@@ -24,12 +24,13 @@ from tests.figures import test_pruning_figures as prunings
 
 from headcount import figures
 from headcount.analysis.attention import AttentionPatterns, HeadAttention, SiteAttention
-from headcount.analysis.contrasts import MOVED, Shift
-from headcount.analysis.labels import THRESHOLDS, Calibration, Measure
-from headcount.analysis.matching import SAME_JOB, Effort, KindMatch, Likeness, Matching, Overall, Pair
+from headcount.analysis.contrasts import MOVED, ContrastShift
+from headcount.analysis.labels import THRESHOLDS, Calibration, MeasureMean
+from headcount.analysis.likeness import SAME_JOB, KindMatch, Likeness, Overall, Pair
+from headcount.analysis.matching import Effort, Matching
 from headcount.analysis.poolings import compare_poolings
 from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow, all_encodings
-from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, Standing
+from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, RoleScore
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation
 from headcount.analysis.transplants import Restored, Transplant
 from headcount.figures import ablation, attention, positions, pruning, roles
@@ -152,16 +153,16 @@ def specialised(shape: Shape) -> Specialisation:
     targets = ("left neighbour", "itself", "right neighbour", "equal numbers", "aligned column", "carry column")
     columns = ("all", *(f"{10**i}s" for i in range(4)))
     measures = [
-        Measure(target, column, condition, 0.12, 0.0123, 10, 0.33)
+        MeasureMean(target, column, condition, 0.12, 0.0123, 10, 0.33)
         for target in targets[: shape.panels + 2]
         for column in columns
         for condition in ("all", "with a carry", "without")
     ]
     measures += [
-        Measure(name, column, "all", 0.5, 0.01, 10) for name in ("entropy", *stats.SPREAD) for column in columns
+        MeasureMean(name, column, "all", 0.5, 0.01, 10) for name in ("entropy", *stats.SPREAD) for column in columns
     ]
     label = "mostly aligned column (0.81), less when a carry comes in (10s, 100s); mostly carry column in 1000s (0.76)"
-    shifts = (Shift(MOVED, "all", 0.1, 0.3, 0.2, 0.01, 10),) if shape.panels > 1 else ()
+    shifts = (ContrastShift(MOVED, "all", 0.1, 0.3, 0.2, 0.01, 10),) if shape.panels > 1 else ()
     contrast = Named("carry sensitivity", "attention moved by one step, less that by another") if shifts else None
     heads = [
         HeadStats(str(head), head.short, stack, 0, kind, label, tuple(measures), shifts)
@@ -177,7 +178,7 @@ def specialised(shape: Shape) -> Specialisation:
 def with_roles(shape: Shape) -> HeadRoles:
     on = ("texts", "repeated tokens")[: shape.panels]
     standings = [
-        Standing(role, each, 0.3, 0.2, 0.4, 0.1, 40, 30, 1, 1, 2, 9.0, is_named=role == "induction")
+        RoleScore(role, each, 0.3, 0.2, 0.4, 0.1, 40, 30, 1, 1, 2, 9.0, is_named=role == "induction")
         for each in on
         for role in attention.ROLE_WORDS
     ]

@@ -10,7 +10,8 @@ from matplotlib.patches import Rectangle
 from printing import printed
 from scipy.special import stdtrit
 
-from headcount.analysis.matching import ALONE, NOT_ALIKE, SAME_JOB, Effort, match
+from headcount.analysis.likeness import ALONE, NOT_ALIKE, SAME_JOB
+from headcount.analysis.matching import Effort, match
 from headcount.analysis.specialisation import specialise
 from headcount.analysis.transplants import Restored, Transplant
 from headcount.describing.matching import match_table

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headcount.analysis.pruning import Curve, Point, Pruning, RandomBaseline
+from headcount.analysis.pruning import Point, Pruning, PruningCurve, RandomBaseline
 from headcount.figures.pruning import draw_pruning
 from headcount.figures.style import png
 from headcount.stats import PairedDifference
@@ -23,7 +23,7 @@ def made(n=6, **changes):
     for i, name in enumerate(NAMES):
         scores = [0.95 - (0.9 / n) * k - 0.01 * i for k in range(1, n + 1)]
         points = [Point(k + 1, heads[(k + i) % n], s, s - 0.02, s + 0.03) for k, s in enumerate(scores)]
-        curves.append(Curve(name, (whole, *points)))
+        curves.append(PruningCurve(name, (whole, *points)))
     result = Pruning(
         name="runs/sort",
         weights_sha256="digest",
@@ -103,7 +103,7 @@ def test_one_head_and_many(n):
 def test_the_interval_of_a_loss_is_in_order():
     whole = Point(0, None, -0.25, -0.3, -0.2, PairedDifference(0.0, 0.0, 0.0, 1.0))
     kept = Point(1, "layer.0.self.0", -0.5, -0.6, -0.45, PairedDifference(0.25, 0.2, 0.3, 0.01))
-    curves = (Curve("alone", (whole,)),)
+    curves = (PruningCurve("alone", (whole,)),)
     result = made(metric="loss", unit="nats", is_accuracy=False, clean=-0.25, kept=kept, curves=curves)
     assert any(
         "0.5000 [0.4500, 0.6000] is left" in text.get_text() for text in draw_pruning(result).legends[0].get_texts()
@@ -114,7 +114,7 @@ def test_the_interval_of_a_loss_is_in_order():
 def test_what_was_not_measured_is_named_in_the_figure():
     """Time was up after two removals, before random sets and other replacements were tried."""
     whole = made().curves[0].points[0]
-    curves = (Curve("greedy", (whole, *made().curves[3].points[1:3])),)
+    curves = (PruningCurve("greedy", (whole, *made().curves[3].points[1:3])),)
     skipped = {"budget": 90.0, "not_measured": ("greedy removal beyond 2 of 6 heads", "random orders")}
     luck = {"n_random": 0, "best_random": whole, "chance": (), "replacements": ("zero",)}
     result = made(curves=curves, **skipped, **luck)

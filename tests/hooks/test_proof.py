@@ -40,7 +40,7 @@ def test_sound_models_are_proven(kind: type[foreign.Model]) -> None:
     [
         pytest.param(faulty.NotLinear, "contributions miss its output", id="the sum"),
         pytest.param(faulty.PutsBack, "with all heads off, it still adds more", id="all shut"),
-        pytest.param(faulty.ThrowsAway, "noise in place of its heads changes nothing", id="noise"),
+        pytest.param(faulty.ThrowsAway, "noise in place of its heads does not change the model", id="noise"),
         pytest.param(faulty.Bypasses, "the model never called it", id="never called"),
         pytest.param(faulty.TorchsAttention, "the model never called it", id="fused"),
         pytest.param(faulty.CallsTwice, "passed 2 times, not once", id="called twice"),

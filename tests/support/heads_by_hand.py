@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headcount.analysis.ablation import Ablation, Condition, Effect
-from headcount.analysis.contrasts import MOVED, Shift
+from headcount.analysis.ablation import Ablation, AblationCondition, Effect
+from headcount.analysis.contrasts import MOVED, ContrastShift
 from headcount.analysis.exhaustive import Certificate
-from headcount.analysis.labels import THRESHOLDS, Calibration, Measure
-from headcount.analysis.pruning import Curve, Point, Pruning, RandomBaseline
+from headcount.analysis.labels import THRESHOLDS, Calibration, MeasureMean
+from headcount.analysis.pruning import Point, Pruning, PruningCurve, RandomBaseline
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation
 from headcount.bands import band_of
 from headcount.describing.blocks import Conclusions, DataTable, Picture, Section, Sentence
@@ -164,7 +164,7 @@ def effect(
 def ablation(
     *effects: Effect, failures: Sequence[FailureProfile] = (), unit: str = "points", clean: float = 0.99
 ) -> Ablation:
-    condition = Condition(
+    condition = AblationCondition(
         length=None,
         data="the test set",
         n=2000,
@@ -198,12 +198,12 @@ def head_stats(
     """Its label, how far a carry moves it, and its attention to the aligned column with a carry and without."""
     head, n, se = HeadId.parse(name), 400, 0.01
     shares = [carry[0], carry[1], carry[0] - carry[1]]
-    measures = [Measure("aligned column", "all", "all", sum(carry) / 2, se, n, 0.25)]
+    measures = [MeasureMean("aligned column", "all", "all", sum(carry) / 2, se, n, 0.25)]
     for condition, share in zip(CONDITIONS, shares, strict=True):
-        measures.append(Measure("aligned column", "all", condition, share, se, n, 0.0))
-    measures += [Measure("aligned column", column, "all", 0.9, se, n, 0.25) for column in columns]
-    measures += [Measure(name, "all", "all", 0.4, se, n) for name in ("entropy", "entropy share", "sparsity")]
-    shifts = (Shift(MOVED, "all", 0.05, 0.05 + moved, moved, se, n),)
+        measures.append(MeasureMean("aligned column", "all", condition, share, se, n, 0.0))
+    measures += [MeasureMean("aligned column", column, "all", 0.9, se, n, 0.25) for column in columns]
+    measures += [MeasureMean(name, "all", "all", 0.4, se, n) for name in ("entropy", "entropy share", "sparsity")]
+    shifts = (ContrastShift(MOVED, "all", 0.05, 0.05 + moved, moved, se, n),)
     site = head.site
     return HeadStats(str(head), head.short, site.stack, site.layer, site.kind, label, tuple(measures), shifts)
 
@@ -248,7 +248,7 @@ def pruning(**changes: Any) -> Pruning:
         "n_tried": 21,
         "n_random": 21,
         "best_random": point(3, 0.7, 0.29),
-        "curves": (Curve("alone", curve), Curve("together", curve), Curve("greedy", curve)),
+        "curves": (PruningCurve("alone", curve), PruningCurve("together", curve), PruningCurve("greedy", curve)),
         "chance": (RandomBaseline(2, 0.1, 0.5, 0.9),),
         "n_orders": 10,
         "n_chance": 100,

@@ -13,6 +13,7 @@ logits is small. Everything is reached through an adapter, as models that others
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +21,8 @@ from torch.nn import functional as F
 
 from headcount import Adapter, Sites
 from headcount.auditing.audit import Audit, checks_named, run_check, run_checks
+from headcount.auditing.audited_model import AuditedModel, audited_model
 from headcount.auditing.check import Finding
-from headcount.auditing.observed import Observed
 from headcount.experiments.external_models import ExternalModel
 from headcount.external.adapter import load_adapted
 
@@ -232,11 +233,11 @@ class PlantedSorter(Adapter):
         return ids, torch.tensor([int(answer == "sorted") for answer in answers])
 
 
-def observed(adapter: type[Adapter], n: int | None = None) -> Observed:
+def observed(adapter: type[Adapter], n: int | None = None) -> Any:
     """What checks are given of a planted model."""
     made = adapter()
     external = ExternalModel.opened(load_adapted(made), adapter.__name__, adapter=made)
-    return Observed(external, n)
+    return audited_model(external, n)
 
 
 def look(check: str, adapter: type[Adapter], n: int | None = None) -> Finding:
@@ -244,7 +245,7 @@ def look(check: str, adapter: type[Adapter], n: int | None = None) -> Finding:
     return look_at(check, observed(adapter, n))
 
 
-def look_at(check: str, seen: Observed) -> Finding:
+def look_at(check: str, seen: AuditedModel) -> Finding:
     """What it says of any model."""
     (found,) = checks_named([check]).values()
     return run_check(found, seen)

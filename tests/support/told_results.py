@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headcount.analysis.ablation import Ablation, Condition, Effect
+from headcount.analysis.ablation import Ablation, AblationCondition, Effect
 from headcount.analysis.length_generalisation import LengthResult, Stretch
-from headcount.analysis.pruning import Curve, Point, Pruning
+from headcount.analysis.pruning import Point, Pruning, PruningCurve
 from headcount.auditing.audit import Audit, Verdict
 from headcount.describing.blocks import Conclusions, DataTable, Section, Sentence
 from headcount.describing.report import ModelResults, ReportResults
@@ -110,7 +110,7 @@ def short(head: str) -> str:
 
 
 def ablation(*effects: Effect, n: int = 2000) -> Ablation:
-    condition = Condition(None, "the test set", n, 1.0, 0.01, 0, (), (), (), (0.99, 1.0), 0, 0)
+    condition = AblationCondition(None, "the test set", n, 1.0, 0.01, 0, (), (), (), (0.99, 1.0), 0, 0)
     return Ablation(
         name="runs/a",
         weights_sha256="digest",
@@ -152,7 +152,7 @@ def pruning(left: float = 0.03, *, half: float = 0.005, by_zero: int = 18, **cha
         "n_tried": 0,
         "n_random": 0,
         "best_random": whole,
-        "curves": (Curve("greedy", (whole,)),),
+        "curves": (PruningCurve("greedy", (whole,)),),
         "chance": (),
         "n_orders": 0,
         "n_chance": 0,

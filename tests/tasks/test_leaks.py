@@ -14,7 +14,8 @@ import pytest
 
 from headcount.analysis.length_generalisation import LENGTHS
 from headcount.stats import Proportion
-from headcount.tasks.sortedness import EMPTY, NEGATIVES, Sortedness, SortednessConfig, first_broken
+from headcount.tasks.base import EMPTY
+from headcount.tasks.sortedness import NEGATIVES, Sortedness, SortednessConfig, first_broken
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headcount.errors import InputError
-from headcount.tasks.sortedness import EMPTY, NEGATIVES, Sortedness, SortednessConfig, kind_shares
+from headcount.tasks.base import EMPTY
+from headcount.tasks.sortedness import NEGATIVES, Sortedness, SortednessConfig, kind_shares
 
 SMALL = {"n_values": 30, "shortest": 3, "longest": 7, "n_validation": 40, "n_test": 40}
 numbers = st.lists(st.integers(0, 29), min_size=1, max_size=9)

@@ -1,15 +1,16 @@
-"""Which heads count? Ablate each alone, and compare answers on the same examples.
+"""Which heads matter? Ablate each head alone and compare the answers on the same examples.
 
-Heads whose ablation changes any answer are measured again, on many fresh examples, which alone count for them: what was
-chosen for being large on some examples is less so on others. Of heads that change nothing, the first measurement
-decides, at 99.9 %.
+Heads whose ablation changes any answer are measured again on many new examples, and only the second measurement
+counts for these heads. A head that is picked for a large effect on some examples has a smaller effect on others
+(regression to the mean). For heads that change no answer, the first measurement decides, at 99.9 % confidence.
 
-Beside that stands gradient importance: how fast the loss would rise if a head's gate began to close.
+Gradient importance is measured as well: how fast the loss rises as a head's gate begins to close.
 
     importance(h) = mean over examples of | dL / dg_h |  at g = 1        (Michel et al. 2019, arXiv 1905.10650)
 
-Michel et al. also divide it by the norm of its layer's, sqrt(sum of squares); both are given. One backward pass for
-all heads: cheap, and often taken for the effect of removing them. So its agreement with that effect is measured too.
+Michel et al. also divide the importance by the L2 norm over the heads of its layer. Both versions are reported. One
+backward pass serves all heads, so importance is cheap and often used as a proxy for the effect of ablation. The rank
+agreement between importance and the drop under ablation is therefore measured too.
 """
 
 import math
@@ -51,46 +52,53 @@ from headcount.stats import PairedDifference, RankAgreement, holm, rank_agreemen
 
 MOST_DONORS = 64
 EARLY = 0.999
-"""Confidence at which a first measurement decides."""
+"""Confidence level at which the first measurement settles a head."""
 N_NOISE = 512
-"""Examples on which the noise of a mean is measured."""
+"""Number of examples on which the noise of mean ablation is estimated."""
+
+Ablated = tuple[HeadId, str]
+"""A head and the name of the replacement for its output."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One head, ablated with one replacement."""
+    """Effect of ablating one head with one replacement."""
 
     head: HeadName
     short: str
     replacement: str
     metric: str
     clean: float
-    """The score with all heads."""
+    """Score with all heads."""
     ablated: float
-    """The score without this one."""
+    """Score with this head ablated."""
     drop: float
-    """clean - ablated: a share of 1 for hits, else in the metric's own unit; negative if it got better."""
+    """clean - ablated: a fraction of 1 for accuracy, otherwise in the metric's unit; negative if the score improves."""
     low: float
+    """Lower end of the 95 % CI of the drop, not corrected for the number of heads."""
     high: float
-    """95 % interval of the drop of this head by itself: it is not corrected for the number of heads, `p` is."""
+    """Upper end of the 95 % CI of the drop, not corrected for the number of heads."""
     p: Share
-    """Exact McNemar (hits), bootstrap-t (means) or swaps (else), corrected over heads (Holm)."""
+    """p-value, Holm-corrected over heads: exact McNemar (accuracy), bootstrap-t (means) or permutation (otherwise)."""
     band: str | None
-    """critical, important, redundant or undecided; None for a metric without points, or with nothing to lose."""
+    """critical, important, redundant or undecided; None if the metric has no points or the score is near baseline."""
     examples_needed: int | None
-    """Examples that would decide an undecided head: the fewest, ..."""
+    """Smallest number of examples that would decide an undecided head; None for other heads."""
     examples_needed_most: int | None
-    """... and the most; None if it may lie on the border itself."""
+    """Largest number of examples that would decide an undecided head; None if the drop may lie on the threshold."""
     worse: Count
+    """Number of examples that score lower without the head; with several donors, lower on average."""
     better: Count
-    """Examples that scored worse and better than before, with several donors on average."""
+    """Number of examples that score higher without the head; with several donors, higher on average."""
     n: Positive
-    """Examples."""
+    """Number of examples."""
     rank_low: Positive
+    """Best rank that the CIs of all heads with this replacement allow; rank 1 has the largest drop."""
     rank_high: Positive
-    """Its rank among the heads with this replacement, 1 being the costliest: between these, by the intervals of all."""
+    """Worst rank that the CIs of all heads with this replacement allow."""
     carried: Share
-    """Share of all differences, by their size, that the ten largest carry: near 1, a few examples decide."""
+    """Fraction of the total absolute difference that comes from the ten largest differences. Near 1, a few examples
+    dominate."""
     length: Positive | None = None
 
     @property
@@ -99,7 +107,7 @@ class Effect:
         return "-".join(map(str, dict.fromkeys((self.rank_low, self.rank_high))))
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the head's names, its interval, its counts and its band."""
+        """Yield inconsistencies between the head's names, scores, CI, counts and band."""
         yield from misnamed(self)
         yield from effect_contradictions(self)
         yield from outside(self, "drop")
@@ -107,61 +115,61 @@ class Effect:
 
 @dataclass(frozen=True)
 class Importance:
-    """One head's gradient."""
+    """Gradient importance of one head."""
 
     head: HeadName
     importance: Size
     se: Size | None
-    """Standard error over examples; None for a single one."""
+    """Standard error over examples; None for a single example."""
     normalised: Share
-    """Divided by the norm of all heads of its site."""
+    """Importance divided by the L2 norm over the heads of its attention block."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Whether gradients rank the heads as ablating them does (Spearman)."""
+    """Spearman rank correlation of gradient importance with the drop under ablation."""
 
     replacement: str
     normalised: bool
-    """Whether gradients were divided by their site's norm."""
+    """Whether the normalised importance is used."""
     n_heads: Count
     found: RankAgreement | None
-    """None if all heads have the same drop."""
+    """The rank correlation; None if all heads have the same drop."""
 
 
 @dataclass(frozen=True)
-class Condition:
-    """One set of examples that all heads were ablated on."""
+class AblationCondition:
+    """The examples on which all heads are ablated, and what is measured on them for the model as a whole."""
 
     length: Positive | None
     data: str
     n: Positive
     clean: float
     majority_baseline: float
-    """What the best constant answer scores, within 10 points of which no head gets a band; for a loss, what even odds
-    over all tokens or classes score, which is minus the logarithm of their number."""
+    """Score of the best constant answer. For a loss: score of a uniform prediction, minus the logarithm of the number
+    of classes. Within 10 points of this baseline, no head gets a band."""
     decoded: Count
-    """Answers that were also decoded for real, with the same verdict on each, ..."""
+    """Number of answers that were also decoded free-running; each agreed with the forward pass."""
     decoded_replacements: tuple[str, ...]
-    """... and with which replacements."""
+    """Replacements under which answers were also decoded free-running."""
     importances: tuple[Importance, ...]
     agreements: tuple[Agreement, ...]
     clean_interval: tuple[float, float]
-    """95 % interval of the clean score."""
+    """95 % CI of the clean score."""
     n_mean: Count
-    """Inputs that means were taken over; 0 if none were."""
+    """Number of inputs that head outputs are averaged over; 0 without mean ablation."""
     donors: Count
-    """Other examples that replaced each; 0 if none did."""
+    """Number of donors per example; 0 without resample ablation."""
     is_plain: bool = False
-    """Whether every ablation was a whole forward pass, for modules that keep state."""
+    """Whether every ablation is a whole forward pass, as modules that keep state require."""
     decided_on: str = ""
-    """The examples that heads were measured again on, if any."""
+    """Description of the new examples for the second measurement; empty if there was none."""
     failures: tuple[FailureProfile, ...] = ()
 
 
 @dataclass(frozen=True)
 class Ablation(Result):
-    """Every head of a model, ablated alone."""
+    """Effects of ablating every head of a model alone."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("heads",)
     SCHEMA: ClassVar[int] = 4
@@ -172,20 +180,20 @@ class Ablation(Result):
     is_accuracy: bool
     replacements: tuple[str, ...]
     heads: tuple[Effect, ...]
-    conditions: tuple[Condition, ...]
+    conditions: tuple[AblationCondition, ...]
     proof: tuple[SiteProof, ...]
-    """That the hooks act, site by site."""
+    """Evidence that the hooks act, for each attention block."""
     audit: str = ""
-    """What is at the bottom of what quick checks of the whole model found; empty if none fails."""
+    """Root cause reported by the quick audit; empty if every check passed."""
 
     @property
     def ranked_by(self) -> str:
-        """The replacement that heads are ranked by."""
+        """Return the replacement by which heads are ranked."""
         return ranked_by(self.replacements)
 
     def effects(self, replacement: str, length: int | None = None) -> list[Effect]:
-        """Return the effect of every head with one replacement at one length, in the order of the model."""
-        return [each for each in self.heads if (each.length, each.replacement) == (length, replacement)]
+        """Return the effect of every head for one replacement at one length, in the order of the model."""
+        return [effect for effect in self.heads if (effect.length, effect.replacement) == (length, replacement)]
 
     def ranking(self, length: int | None = None) -> dict[str, dict[str, Effect]]:
         """Return the effects of each head by replacement, the costliest head to remove first.
@@ -200,11 +208,11 @@ class Ablation(Result):
         return dict(sorted(by_head.items(), key=lambda item: [-item[1][name].drop for name in order]))
 
     def printed_rows(self) -> list[dict[str, Any]]:
-        """Return one row per head, length and replacement: the costliest to remove first, then other replacements."""
+        """Return one row per head, length and replacement: the ranking replacement first, by decreasing drop."""
         return sorted(self.to_rows(), key=lambda row: (row["replacement"] != self.ranked_by, -row["drop"]))
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the effects of all heads with each other and with their conditions."""
+        """Yield inconsistencies between the effects of all heads and the conditions they were measured in."""
         return ablation_contradictions(self)
 
     def harmless(self, length: int | None = None) -> tuple[str, ...]:
@@ -218,50 +226,51 @@ class Ablation(Result):
 
 @dataclass(frozen=True)
 class Measurement:
-    """One head, ablated with one replacement, on one set of examples."""
+    """Measurement of one head with one replacement on one set of examples."""
 
     head: HeadId
     replacement: str
     drop: PairedDifference
     effect: Effect
-    """By itself: its p is not corrected, and it has no rank among others."""
+    """Effect with an uncorrected p-value and without a rank."""
     settled: bool
-    """Whether it need not be measured again."""
+    """Whether no second measurement is needed."""
     noise: float
-    """Standard error of the drop that comes of the mean that replaced the head's output."""
+    """Standard error of the drop that is due to the estimated mean output; 0 unless the replacement is a mean."""
 
 
 @dataclass(frozen=True)
 class AblationRun:
-    """All heads on one set of examples."""
+    """Measurements of all heads on one set of examples."""
 
     measurements: tuple[Measurement, ...]
-    condition: Condition
+    condition: AblationCondition
     means: Means
     proof: tuple[SiteProof, ...]
-    """That the hooks act on the model, site by site."""
+    """Evidence that the hooks act, for each attention block."""
 
     @property
     def unsettled(self) -> tuple[Measurement, ...]:
-        """Those that are to be measured again."""
+        """Return the measurements that need a second measurement."""
         return tuple(measurement for measurement in self.measurements if not measurement.settled)
 
     @property
     def effects(self) -> tuple[Effect, ...]:
-        """With their p corrected, and ranked, over the heads of each replacement."""
+        """Return all effects, Holm-corrected and ranked over the heads of each replacement."""
         effects = list[Effect]()
         for replacement in dict.fromkeys(measurement.replacement for measurement in self.measurements):
-            mine = [measurement for measurement in self.measurements if measurement.replacement == replacement]
-            low, high = (np.array([getattr(each.drop, end) for each in mine]) for end in ("low", "high"))
+            group = [measurement for measurement in self.measurements if measurement.replacement == replacement]
+            drops = [measurement.drop for measurement in group]
+            low, high = np.array([drop.low for drop in drops]), np.array([drop.high for drop in drops])
             effects += [
                 replace(
-                    each.effect,
+                    measurement.effect,
                     p=p,
-                    rank_low=1 + int((low > each.drop.high).sum()),
-                    rank_high=len(mine) - int((high < each.drop.low).sum()),
+                    rank_low=1 + int((low > measurement.drop.high).sum()),
+                    rank_high=len(group) - int((high < measurement.drop.low).sum()),
                     length=self.condition.length,
                 )
-                for each, p in zip(mine, holm([each.drop.p for each in mine]), strict=True)
+                for measurement, p in zip(group, holm([drop.p for drop in drops]), strict=True)
             ]
         return tuple(effects)
 
@@ -273,28 +282,29 @@ def ablate(
     donors: int = DONORS,
     length: int | None = None,
     examples: bool = False,
-    noise: Mapping[tuple[HeadId, str], float] | None = None,
+    noise: Mapping[Ablated, float] | None = None,
     batch_size: int = BATCH,
     progress: Progress | None = None,
 ) -> AblationRun:
-    """Ablate every head alone, with these replacements or all, as one job; with `examples`, find out what broke.
+    """Ablate every head alone with each of the replacements (by default all of them).
 
-    The noise of means is measured unless it is given.
+    With `examples`, also report which examples fail without each head. The noise of mean ablation is measured unless
+    it is given.
     """
     replacements = REPLACEMENTS.names() if replacements is None else tuple(dict.fromkeys(replacements))
     if not replacements:
-        raise InputError("no kind of ablation", f"there are: {', '.join(REPLACEMENTS.names())}")
+        raise InputError("no replacement was given", f"choose at least one of {', '.join(REPLACEMENTS.names())}")
     if not 1 <= donors <= MOST_DONORS:
-        raise InputError(f"{donors} donors cannot replace an output", f"from 1 to {MOST_DONORS}")
+        raise InputError(f"the number of donors must be from 1 to {MOST_DONORS}, got {donors}")
     parts = list(map(REPLACEMENTS.get, replacements))
-    asked = [(head, replacement) for replacement in replacements for head in experiment.sites.heads]
+    pairs = [(head, replacement) for replacement in replacements for head in experiment.sites.heads]
     require_same_answers(experiment)
     proof = prove(experiment.model, experiment.sites, experiment.batches[0].inputs)
     means = means_of(experiment) if any(part.needs_mean for part in parts) else ()
-    check = DecodingCheck(experiment, _interventions(asked, donors), explain=examples)
-    found, measurements = measure(
+    check = DecodingCheck(experiment, _interventions(pairs, donors), explain=examples)
+    outcome, measurements = measure(
         experiment,
-        asked,
+        pairs,
         means,
         noise=noise,
         donors=donors,
@@ -302,19 +312,19 @@ def ablate(
         progress=progress,
         on_batch=check,
     )
-    condition = Condition(
+    condition = AblationCondition(
         length=length,
         data=experiment.data,
         n=experiment.n,
-        clean=float(experiment.aggregate(found.clean)),
-        majority_baseline=found.majority_baseline,
+        clean=float(experiment.aggregate(outcome.clean)),
+        majority_baseline=outcome.majority_baseline,
         decoded=check.decoded,
         decoded_replacements=check.decoded_replacements,
         importances=importances(experiment),
         agreements=(),
         failures=check.failures(),
-        is_plain=found.is_plain,
-        clean_interval=interval_of(experiment, found.clean, "clean"),
+        is_plain=outcome.is_plain,
+        clean_interval=interval_of(experiment, outcome.clean, "clean"),
         n_mean=experiment.n_reference if means else 0,
         donors=donors if any(part.needs_donors for part in parts) else 0,
     )
@@ -329,102 +339,105 @@ def decide(
     batch_size: int = BATCH,
     progress: Progress | None = None,
 ) -> AblationRun:
-    """Measure heads that are not settled again, on other examples, which alone count for them."""
-    fewer = more if more.is_all else more.some(more.n // donors)  # each with several donors, and so at the same cost
-    again, done = dict[tuple[HeadId, str], Measurement](), 0
-    for experiment, drawn in ((more, False), (fewer, True)):
+    """Measure unsettled heads again on new examples, and replace their first measurements."""
+    fewer = more if more.is_all else more.some(more.n // donors)  # several donors per example: the same cost
+    updates, done = dict[Ablated, Measurement](), 0
+    for experiment, needs_donors in ((more, False), (fewer, True)):
         noise = {
-            (each.head, each.replacement): each.noise
-            for each in run.unsettled
-            if REPLACEMENTS.get(each.replacement).needs_donors is drawn
+            (measurement.head, measurement.replacement): measurement.noise
+            for measurement in run.unsettled
+            if REPLACEMENTS.get(measurement.replacement).needs_donors is needs_donors
         }
         report = _after(done, len(more.batches) + len(fewer.batches), progress)
         done += len(experiment.batches)
         if noise:
-            _, found = measure(
+            _, again = measure(
                 experiment, list(noise), run.means, noise=noise, donors=donors, batch_size=batch_size, progress=report
             )
-            again |= zip(noise, found, strict=True)
-    told = f"{more.n:,} {more.data}" + (f" ({fewer.n:,} of them by resample)" if noise and fewer.n < more.n else "")
-    measurements = tuple(again.get((each.head, each.replacement), each) for each in run.measurements)
-    return _with_agreements(replace(run, measurements=measurements, condition=replace(run.condition, decided_on=told)))
+            updates |= zip(noise, again, strict=True)
+    data = f"{more.n:,} {more.data}" + (f" ({fewer.n:,} of them by resample)" if noise and fewer.n < more.n else "")
+    measurements = tuple(updates.get((first.head, first.replacement), first) for first in run.measurements)
+    return _with_agreements(replace(run, measurements=measurements, condition=replace(run.condition, decided_on=data)))
 
 
 def measure(
     experiment: Experiment,
-    asked: Sequence[tuple[HeadId, str]],
+    pairs: Sequence[Ablated],
     means: Means,
     *,
-    noise: Mapping[tuple[HeadId, str], float] | None = None,
+    noise: Mapping[Ablated, float] | None = None,
     donors: int = DONORS,
     batch_size: int = BATCH,
     progress: Progress | None = None,
     on_batch: Callable[[BatchOutcome], None] | None = None,
 ) -> tuple[Outcome, tuple[Measurement, ...]]:
-    """Heads ablated alone, each with one replacement, on a model on which the hooks were proven.
+    """Ablate each pair of head and replacement alone, on a model whose hooks were proven to act.
 
-    The noise of means is measured, on some of the examples, unless it is given.
+    The noise of mean ablation is measured on some of the examples, unless it is given.
     """
     run = partial(run_interventions, batch_size=batch_size, proven=True, means=means)
-    interventions, some = _interventions(asked, donors), experiment.some(N_NOISE)
-    by_mean = {replacement for _, replacement in asked if REPLACEMENTS.get(replacement).needs_mean}
+    interventions, subset = _interventions(pairs, donors), experiment.some(N_NOISE)
+    by_mean = {replacement for _, replacement in pairs if REPLACEMENTS.get(replacement).needs_mean}
     n_batches = len(experiment.batches)
-    total = n_batches + (len(some.batches) if by_mean and noise is None else 0)
-    found = run(experiment, interventions, progress=_after(0, total, progress), on_batch=on_batch)
-    scores = np.split(found.scores, [i for i, each in enumerate(interventions) if not each.draw][1:])
+    total = n_batches + (len(subset.batches) if by_mean and noise is None else 0)
+    outcome = run(experiment, interventions, progress=_after(0, total, progress), on_batch=on_batch)
+    scores = np.split(outcome.scores, [i for i, one in enumerate(interventions) if not one.draw][1:])
     if noise is None:
-        # Each part of the inputs has a mean of its own: what drops differ in between them, less by the root of their
-        # number, is what comes of a mean being over so many inputs and no more.
-        pairs = zip(asked, scores, strict=True)
-        changed = [each for each, scores_DN in pairs if each[1] in by_mean and (scores_DN != found.clean).any()]
+        # Split the inputs into parts, each with its own mean output. The deviation of the drop between parts, divided
+        # by the root of their number, is the standard error that comes from averaging over finitely many inputs.
+        changed = [
+            pair
+            for pair, scores_DN in zip(pairs, scores, strict=True)
+            if pair[1] in by_mean and (scores_DN != outcome.clean).any()
+        ]
         parts = [Intervention((head,), name, part) for head, name in changed for part in range(1, PARTS + 1)]
         noise = {}
         if parts:
-            by_part = run(some, parts, progress=_after(n_batches, total, progress)).scores
-            errors = some.aggregate(by_part).reshape(-1, PARTS).std(axis=1, ddof=1) / np.sqrt(PARTS)
+            by_part = run(subset, parts, progress=_after(n_batches, total, progress)).scores
+            errors = subset.aggregate(by_part).reshape(-1, PARTS).std(axis=1, ddof=1) / np.sqrt(PARTS)
             noise = dict(zip(changed, errors.tolist(), strict=True))
-    return found, _measurements(experiment, asked, found.clean, scores, [noise.get(each, 0.0) for each in asked])
+    return outcome, _measurements(experiment, pairs, outcome.clean, scores, [noise.get(pair, 0.0) for pair in pairs])
 
 
 def _after(before: int, total: int, progress: Progress | None) -> Progress | None:
-    """Progress of a part that begins when so much is done."""
+    """Return a callback that reports a part's progress as progress of the whole, with `before` steps already done."""
     return progress and (lambda done, _: progress(before + done, total))
 
 
 def _with_agreements(run: AblationRun) -> AblationRun:
     replacements = tuple(dict.fromkeys(measurement.replacement for measurement in run.measurements))
-    found = agreements(run.condition.importances, run.effects, replacements)
-    return replace(run, condition=replace(run.condition, agreements=found))
+    condition = replace(run.condition, agreements=agreements(run.condition.importances, run.effects, replacements))
+    return replace(run, condition=condition)
 
 
-def _interventions(asked: Sequence[tuple[HeadId, str]], donors: int) -> list[Intervention]:
-    """One for each head, or several where the replacement is drawn."""
+def _interventions(pairs: Sequence[Ablated], donors: int) -> list[Intervention]:
+    """Return one intervention per pair, or one per donor where the replacement needs donors."""
     return [
         Intervention((head,), replacement, draw)
-        for head, replacement in asked
+        for head, replacement in pairs
         for draw in range(donors if REPLACEMENTS.get(replacement).needs_donors else 1)
     ]
 
 
 def _measurements(
     experiment: Experiment,
-    asked: Sequence[tuple[HeadId, str]],
+    pairs: Sequence[Ablated],
     clean: NDArray[np.float64],
     scores: Sequence[NDArray[np.float64]],
     noise: Sequence[float],
 ) -> tuple[Measurement, ...]:
-    """What was lost by each of them; scores are [donor, example]."""
+    """Compare the scores of each pair, [donor, example], with the clean scores."""
     whole = float(experiment.aggregate(clean))
     can_lose = experiment.metric.in_points and whole - experiment.majority_baseline >= CRITICAL
-    drawn = donors_of(experiment, max(map(len, scores)))
-    donors = [drawn if REPLACEMENTS.get(replacement).needs_donors else None for _, replacement in asked]
-    early: list[str | None] = [None] * len(asked)
+    all_donors = donors_of(experiment, max(map(len, scores)))
+    donors = [all_donors if REPLACEMENTS.get(replacement).needs_donors else None for _, replacement in pairs]
+    early: list[str | None] = [None] * len(pairs)
     if can_lose and experiment.metric.is_accuracy:
         early = [band_of(drop) for drop in compare(experiment, clean, scores, "heads", noise, EARLY, donors)]
-    family = len({head for head, _ in asked})
+    family = len({head for head, _ in pairs})
     drops = compare(experiment, clean, scores, "heads", noise, donors=donors, family=family)
     measurements = []
-    for (head, replacement), ablated_DN, drop, sure, se in zip(asked, scores, drops, early, noise, strict=True):
+    for (head, replacement), ablated_DN, drop, early_band, se in zip(pairs, scores, drops, early, noise, strict=True):
         lost = clean - ablated_DN.mean(axis=0)
         largest = np.sort(np.abs(lost))[::-1]
         band = band_of(drop) if can_lose else None
@@ -447,16 +460,16 @@ def _measurements(
             better=int((lost < 0).sum()),
             n=experiment.n,
             rank_low=1,
-            rank_high=len(asked),
+            rank_high=len(pairs),
             carried=float(largest[:FEW].sum() / largest.sum()) if largest[0] > 0 else 0.0,
         )
-        settled = sure is None or (sure != "undecided" and not lost.any())
+        settled = early_band is None or (early_band != "undecided" and not lost.any())
         measurements.append(Measurement(head, replacement, drop, effect, settled, se))
     return tuple(measurements)
 
 
 def importances(experiment: Experiment) -> tuple[Importance, ...]:
-    """Every head's gradient; nothing for a metric that no gradient can be taken of."""
+    """Return the gradient importance of every head; empty if the loss has no gradient."""
     sites, by_site = experiment.sites, dict[HeadSite, list[NDArray[np.float64]]]()
     with eval_mode(experiment.model), torch.enable_grad():
         for batch in experiment.batches:
@@ -469,30 +482,30 @@ def importances(experiment: Experiment) -> tuple[Importance, ...]:
             if not loss.requires_grad:
                 return ()
             for site, gradient in zip(gates, torch.autograd.grad(loss.sum(), list(gates.values())), strict=True):
-                # The rows of one example close together.
+                # An example may be several rows of inputs: sum their gradients.
                 by_example = gradient.unflatten(0, (len(batch.rows), -1)).sum(dim=1).cpu().double().numpy()
                 by_site.setdefault(site, []).append(by_example)
-    found = []
+    rows = []
     for site, gradients in by_site.items():
         size_NH = np.abs(np.concatenate(gradients))
         means = size_NH.mean(axis=0)
         norm = max(float(np.linalg.norm(means)), np.finfo(float).tiny)
         for i, head in enumerate(sites[site].heads):
             error = float(size_NH[:, i].std(ddof=1)) / math.sqrt(len(size_NH)) if len(size_NH) > 1 else None
-            found.append(Importance(str(head), float(means[i]), error, float(means[i]) / norm))
-    return tuple(found)
+            rows.append(Importance(str(head), float(means[i]), error, float(means[i]) / norm))
+    return tuple(rows)
 
 
 def agreements(
     importances: Sequence[Importance], effects: Sequence[Any], replacements: Sequence[str]
 ) -> tuple[Agreement, ...]:
-    """Rank agreement with the effects of each replacement, of gradients as they are and normalised."""
-    found = []
+    """Correlate importance, plain and normalised, with the drops under each replacement."""
+    rows = []
     for replacement in replacements if importances else ():
         drop = {effect.head: effect.drop for effect in effects if effect.replacement == replacement}
         drops = np.array([drop[each.head] for each in importances])
         for normalised in (False, True):
             sizes = np.array([each.normalised if normalised else each.importance for each in importances])
             agreement = rank_agreement(sizes, drops, stream(0, f"agreement {replacement}"))
-            found.append(Agreement(replacement, normalised, len(drops), agreement))
-    return tuple(found)
+            rows.append(Agreement(replacement, normalised, len(drops), agreement))
+    return tuple(rows)

@@ -1,6 +1,6 @@
-"""What cannot be true of a stored ablation or pruning: the comparisons that need several heads or points at once.
+"""Consistency checks of stored ablation and pruning results that compare several heads or points.
 
-What one field or one small part can show by itself stands beside that part, in its method `contradictions`.
+Checks of a single part of a result are in the method `contradictions` of that part.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from headcount.results import Contradiction, is_close, is_hits, unequal
 from headcount.stats import PairedDifference, Proportion, rank_correlations
 
 if TYPE_CHECKING:
-    from headcount.analysis.ablation import Ablation, Condition, Effect
-    from headcount.analysis.pruning import Curve, Point, Pruning
+    from headcount.analysis.ablation import Ablation, AblationCondition, Effect
+    from headcount.analysis.pruning import Point, Pruning, PruningCurve
 
 NAMED_SETS = {
     "harmless_left": "harmless",
@@ -26,16 +26,16 @@ NAMED_SETS = {
     "kept": "chosen",
     "best_random": "chosen",
 }
-"""Points of a pruning, and the list of heads that each removes."""
-NOT_ALWAYS = ("harmless_means", "best_random")
-"""Points that are not always measured: then they remove no head."""
+"""Points of a `Pruning`, and the field that lists the heads removed at each point."""
+OPTIONAL_POINTS = ("harmless_means", "best_random")
+"""Points that are not always measured. A point that was not measured removes no head."""
 
 
 # --- ablation ---------------------------------------------------------------------------------------------------------
 
 
 def effect_contradictions(effect: Effect) -> Iterator[Contradiction]:
-    """Compare one head's drop with its scores, and its band with the interval of the drop."""
+    """Yield inconsistencies between one head's drop and scores, and between its band and the CI of the drop."""
     yield from unequal(effect, drop=effect.clean - effect.ablated)
     if effect.worse + effect.better > effect.n:
         yield "worse", f"at most n - better, {effect.n - effect.better:,}"
@@ -49,11 +49,11 @@ def effect_contradictions(effect: Effect) -> Iterator[Contradiction]:
     for name, needed in (("examples_needed", fewest), ("examples_needed_most", most)):
         given = getattr(effect, name)
         if (given is None) != (needed is None) or abs((given or 0) - (needed or 0)) > 1:  # rounded up
-            yield name, f"{needed}, as the interval and n say"
+            yield name, f"{needed}, according to the interval and n"
 
 
 def ablation_contradictions(result: Ablation) -> Iterator[Contradiction]:
-    """Compare the effects of all heads with each other and with the conditions they were measured in."""
+    """Yield inconsistencies between the effects of all heads and the conditions they were measured in."""
     by_case: dict[tuple[int | None, str], list[Effect]] = {}
     for effect in result.heads:
         by_case.setdefault((effect.length, effect.replacement), []).append(effect)
@@ -65,12 +65,12 @@ def ablation_contradictions(result: Ablation) -> Iterator[Contradiction]:
         yield "replacements", "those that heads were ablated with, at every length of the conditions"
         return
     names = [effect.head for effect in next(iter(by_case.values()))]
-    if len(set(names)) != len(names) or any([each.head for each in some] != names for some in by_case.values()):
+    if len(set(names)) != len(names) or any([effect.head for effect in case] != names for case in by_case.values()):
         yield "heads", "the same heads, each once, with every replacement and at every length"
-    if {each.site for each in result.proof} != {name.rpartition(".")[0] for name in names}:
-        yield "proof", "the attention blocks that these heads are in"
-    if any(each.metric != result.metric for each in result.heads):
-        yield "metric", "that of every head"
+    if {proof.site for proof in result.proof} != {name.rpartition(".")[0] for name in names}:
+        yield "proof", "the attention blocks of these heads"
+    if any(effect.metric != result.metric for effect in result.heads):
+        yield "metric", "the metric of every head"
     for i, effect in enumerate(result.heads):
         wrong = _wrong_figure(effect, result)
         if wrong:
@@ -82,41 +82,43 @@ def ablation_contradictions(result: Ablation) -> Iterator[Contradiction]:
 
 
 def _wrong_figure(effect: Effect, result: Ablation) -> str:
-    """Say which figure of an effect is impossible in the unit of the result; nothing if none is."""
+    """Describe a number of an effect that is impossible in the unit of the result; empty if there is none."""
     if result.unit == "points" and max(map(abs, (effect.clean, effect.ablated))) > 1 + 1e-6:
-        return "scores of at most 1, as they are shares"
+        return "scores of at most 1, as they are fractions"
     if result.unit == "points" and max(map(abs, (effect.drop, effect.low, effect.high))) > 2 + 1e-6:
         return "drops between -200 and 200 points"
     if not result.is_accuracy:
         return ""
     if not is_hits(effect.clean, effect.n):
-        return f"a clean score that is a share of n = {effect.n:,} examples"
+        return f"a clean score that is a fraction of n = {effect.n:,} examples"
     lost = effect.drop * effect.n
-    drawn = effect.replacement not in REPLACEMENTS.names() or REPLACEMENTS.get(effect.replacement).needs_donors
-    if not drawn and not is_close(lost, effect.worse - effect.better):
+    has_donors = effect.replacement not in REPLACEMENTS.names() or REPLACEMENTS.get(effect.replacement).needs_donors
+    if not has_donors and not is_close(lost, effect.worse - effect.better):
         return f"a drop of (worse - better) / n = {(effect.worse - effect.better) / effect.n}"
     return "" if -effect.better - 1e-3 <= lost <= effect.worse + 1e-3 else "a drop that worse and better allow"
 
 
 def _rank_contradictions(effects: Sequence[Effect]) -> Iterator[Contradiction]:
-    low, high = np.array([each.low for each in effects]), np.array([each.high for each in effects])
+    low, high = np.array([effect.low for effect in effects]), np.array([effect.high for effect in effects])
     for effect in effects:
         rank_low, rank_high = 1 + int((low > effect.high).sum()), len(effects) - int((high < effect.low).sum())
         if (effect.rank_low, effect.rank_high) != (rank_low, rank_high):
-            yield "heads", f"{effect.short} ranked {rank_low} to {rank_high}, as the intervals say"
+            yield "heads", f"{effect.short} ranked {rank_low} to {rank_high}, according to the intervals"
 
 
-def _condition_contradictions(condition: Condition, result: Ablation, names: list[str]) -> Iterator[Contradiction]:
+def _condition_contradictions(
+    condition: AblationCondition, result: Ablation, names: list[str]
+) -> Iterator[Contradiction]:
     low, high = condition.clean_interval
     if not low - 1e-6 <= condition.clean <= high + 1e-6:
         yield "conditions", f"a clean score in its interval, {low} to {high}"
     if result.is_accuracy and is_hits(condition.clean, condition.n):
         right = Proportion.of(round(condition.clean * condition.n), condition.n)
         if not (is_close(low, right.low) and is_close(high, right.high)):
-            yield "conditions", f"the interval {right.low} to {right.high}, as clean and n say"
+            yield "conditions", f"the interval {right.low} to {right.high}, according to clean and n"
     elif result.is_accuracy:
-        yield "conditions", f"a clean score that is a share of n = {condition.n:,} examples"
-    if condition.importances and [each.head for each in condition.importances] != names:
+        yield "conditions", f"a clean score that is a fraction of n = {condition.n:,} examples"
+    if condition.importances and [importance.head for importance in condition.importances] != names:
         yield "conditions", "the importance of each head once"
     for agreement in condition.agreements:
         drops = {each.head: each.drop for each in result.effects(agreement.replacement, condition.length)}
@@ -130,7 +132,7 @@ def _condition_contradictions(condition: Condition, result: Ablation, names: lis
         facets: dict[str, list[tuple[int, int]]] = {}
         for group in profile.groups:
             facets.setdefault(group.facet, []).append((group.broken, group.n))
-        sums = {tuple(map(sum, zip(*some, strict=True))) for some in facets.values()}
+        sums = {tuple(map(sum, zip(*counts, strict=True))) for counts in facets.values()}
         if profile.head not in names or sums - {(profile.n_broken, condition.n)}:
             yield "conditions", f"{profile.n_broken:,} broken of {condition.n:,} examples without {profile.head}"
 
@@ -139,10 +141,10 @@ def _condition_contradictions(condition: Condition, result: Ablation, names: lis
 
 
 def pruning_contradictions(result: Pruning) -> Iterator[Contradiction]:
-    """Compare the points with the lists of heads, with the number of examples and with the score of all heads."""
+    """Yield inconsistencies between points, lists of heads, the number of examples and the clean score."""
     for name, heads in NAMED_SETS.items():
         point, n = getattr(result, name), len(getattr(result, heads))
-        if point.n_removed != n and (point.n_removed or name not in NOT_ALWAYS):
+        if point.n_removed != n and (point.n_removed or name not in OPTIONAL_POINTS):
             yield name, f"n_removed = {n}, the number of heads in {heads}"
         elif wrong := _wrong_point(point, result):
             yield name, wrong
@@ -161,43 +163,43 @@ def pruning_contradictions(result: Pruning) -> Iterator[Contradiction]:
     for i, curve in enumerate(result.curves):
         if wrong := _wrong_curve(curve, result):
             yield "curves", f"{wrong} (curves[{i}], {curve.name!r})"
-    sizes = [each.n_removed for each in result.chance]
-    if sizes != sorted(set(sizes)) or any(not 0 < each < result.n_heads for each in sizes):
+    sizes = [baseline.n_removed for baseline in result.chance]
+    if sizes != sorted(set(sizes)) or any(not 0 < size < result.n_heads for size in sizes):
         yield "chance", f"1 to {result.n_heads - 1} heads, in that order"
-    if any(not each.low <= each.median <= each.high for each in result.chance):
+    if any(not baseline.low <= baseline.median <= baseline.high for baseline in result.chance):
         yield "chance", "a median between the percentiles"
 
 
-def _wrong_curve(curve: Curve, result: Pruning) -> str:
+def _wrong_curve(curve: PruningCurve, result: Pruning) -> str:
     from headcount.analysis.pruning import NAMES
 
-    points, heads = curve.points, tuple(each.head for each in curve.points[1:])
-    sizes = [each.n_removed for each in points]
+    points, heads = curve.points, tuple(point.head for point in curve.points[1:])
+    sizes = [point.n_removed for point in points]
     if curve.name not in NAMES:
-        return f"a name of {', '.join(NAMES)}"
+        return f"one of the names {', '.join(NAMES)}"
     if not points or sizes != sorted(set(sizes)) or sizes[0] != 0 or sizes[-1] > result.n_heads:
-        return "points that begin at n_removed = 0 and go on to n_heads at most"
+        return "points with increasing n_removed, from 0 to at most n_heads"
     if None in heads or len(set(heads)) != len(heads):
-        return "another head at each point"
+        return "a different head at each point"
     if curve.name == "greedy" and len(heads) > 1 and heads[: len(result.chosen)] != result.chosen:
         return "a curve that begins with the heads in chosen"
     if not is_close(points[0].score, result.clean):
         return f"a curve that begins at clean, {result.clean}"
-    return next(filter(None, (_wrong_point(each, result) for each in points)), "")
+    return next(filter(None, (_wrong_point(point, result) for point in points)), "")
 
 
 def _wrong_point(point: Point, result: Pruning) -> str:
-    """Say what is impossible about a point; nothing if all is well. A point without a drop is only added up."""
+    """Describe what is impossible about a point; empty if nothing is. A point without a drop is predicted."""
     if result.is_accuracy and not -1e-6 <= point.score <= 1 + 1e-6:
         return "a score from 0 to 1"
     if point.drop is None:
-        return "" if point.low == point.score == point.high else "no interval but the score"
+        return "" if point.low == point.score == point.high else "low and high equal to the score, as there is no drop"
     if not is_close(point.drop.mean, result.clean - point.score):
         return f"a drop of clean - score = {result.clean - point.score}"
     if not result.is_accuracy:
         return "" if point.low - 1e-6 <= point.score <= point.high + 1e-6 else "a score in its interval"
     if not is_hits(point.score, result.n):
-        return f"a score that is a share of n = {result.n:,} examples"
+        return f"a score that is a fraction of n = {result.n:,} examples"
     right = Proportion.of(round(point.score * result.n), result.n)
     is_right = is_close(point.low, right.low) and is_close(point.high, right.high)
-    return "" if is_right else f"the interval {right.low} to {right.high}, as score and n say"
+    return "" if is_right else f"the interval {right.low} to {right.high}, according to score and n"

@@ -1,10 +1,14 @@
-"""Does a head attend elsewhere when something that matters changes, and nothing else?
+"""Does a head change its attention when a fact changes that matters for the answer?
 
-The task offers examples in threes that differ in one token (`Contrast` in tasks/base.py): a step beside a border, and a
-step across it. At the queries of the column that it matters to, each step moves attention by a total variation
-distance, 1/2 sum_k |w_k - w'_k| (0: not at all; 1: to other keys altogether), and so much mass onto each target. What
-the second step does beyond the first, mean over examples with its standard error, is the head's sensitivity: a head
-that attends elsewhere for any other digit has none.
+The task provides triples of examples that differ in one token (`Contrast` in tasks/base.py). From the first to the
+second example, the token changes but the fact stays ("beside"); from the second to the third, the fact changes too
+("across"). At the queries of the column that the fact matters to, two things are measured for each step:
+
+- how far attention moves, as a total variation distance: 1/2 sum_k |w_k - w'_k|, from 0 (unchanged) to 1 (disjoint);
+- how much attention each target gains.
+
+The head's sensitivity is the second step minus the first, averaged over triples with a standard error. A head that
+reacts to every change of a token has a sensitivity of zero.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from headcount.analysis.head_measures import rounded
 from headcount.analysis.labels import ALL
 from headcount.experiments.task_attention import SiteWeights, TaskAttention, task_weights
 from headcount.heads import HeadSite
@@ -22,66 +27,68 @@ from headcount.results import Contradiction, Positive, Size
 from headcount.seeds import stream
 from headcount.tasks.base import Contrast, Task
 
-N_EACH = 200
-"""Examples for each column."""
+N_PER_COLUMN = 200
+"""Number of triples for each column."""
 MOVED = "attention moved"
 
 ByHead = NDArray[np.float64]
-"""[example, head]; NaN where the site has no query about the example's column."""
+"""Values [example, head]; NaN where the attention block has no query about the example's column."""
 
 
 @dataclass(frozen=True)
-class Shift:
-    """What two steps do to one head, mean over examples."""
+class ContrastShift:
+    """Sensitivity of one head: how its attention changes in each of the two steps, averaged over triples."""
 
     measure: str
-    """`attention moved` (total variation) or a target, whose mass grows by this."""
+    """`attention moved` (total variation distance), or the target whose gain in attention is measured."""
     column: str
-    """Whose queries; or `all`."""
+    """Column of the queries, or `all`."""
     beside: float
-    """By the step beside the border."""
+    """Mean change in the step that keeps the fact."""
     across: float
-    """By the step across it."""
+    """Mean change in the step that changes the fact."""
     mean: float
-    """The difference of the two: the sensitivity."""
+    """Sensitivity: across - beside."""
     se: Size
+    """Standard error of the sensitivity over triples."""
     n: Positive
-    """Examples: threes."""
+    """Number of triples."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the sensitivity with the two steps that it is the difference of."""
-        if abs(self.across - self.beside - self.mean) > 1e-4:  # each is rounded
+        """Yield an error if the sensitivity is not the difference of the two steps."""
+        if abs(self.across - self.beside - self.mean) > 1e-4:  # all three are rounded
             yield "mean", f"across - beside, {self.across - self.beside}"
 
     def half(self, confidence: float = 0.95) -> float:
-        """Half of the interval around the mean (Student's t)."""
+        """Return half the width of the confidence interval of the mean (Student's t)."""
         return float(stdtrit(self.n - 1, 0.5 + confidence / 2)) * self.se
 
 
 def contrast_of(model: TaskAttention) -> Contrast | None:
-    """The examples of the task's contrast, if it has one and they are there."""
-    found = model.task.contrast(stream(0, "contrast"), N_EACH)
-    return found if found is not None and len(found.columns) > 1 else None
+    """Return the task's contrast; None if the task has none, or has fewer than two triples for it."""
+    contrast = model.task.contrast(stream(0, "contrast"), N_PER_COLUMN)
+    return contrast if contrast is not None and len(contrast.columns) > 1 else None
 
 
 def shifts(
     model: TaskAttention, contrast: Contrast, *, norm_weighted: bool = False
-) -> dict[HeadSite, list[tuple[Shift, ...]]]:
-    """Every measure of every head, site by site."""
-    found = [task_weights(model, examples, norm_weighted=norm_weighted) for examples in contrast.steps]
+) -> dict[HeadSite, list[tuple[ContrastShift, ...]]]:
+    """Measure the sensitivity of every head, for each attention block, in the order of its heads."""
+    steps = [task_weights(model, examples, norm_weighted=norm_weighted) for examples in contrast.steps]
     return {
-        site: list(_of_site(model.task, site, contrast, [weights[site] for weights in found])) for site in model.sites
+        site: list(_site_shifts(model.task, site, contrast, [weights[site] for weights in steps]))
+        for site in model.sites
     }
 
 
-def _of_site(
+def _site_shifts(
     task: Task, site: HeadSite, contrast: Contrast, steps: Sequence[SiteWeights]
-) -> Iterator[tuple[Shift, ...]]:
+) -> Iterator[tuple[ContrastShift, ...]]:
     targets = task.attention_targets(site.stack, site.kind, contrast.steps[1])
     columns = np.array(contrast.columns)
-    places = [targets.columns.index(name) if name in targets.columns else len(targets.columns) for name in columns]
-    queries_EQ = targets.query_column[None] == np.array(places)[:, None]
-    queries_EQ &= np.logical_and.reduce([step.present for step in steps])  # what one of them lacks is not compared
+    indices = [targets.columns.index(name) if name in targets.columns else len(targets.columns) for name in columns]
+    queries_EQ = targets.query_column[None] == np.array(indices)[:, None]
+    queries_EQ &= np.logical_and.reduce([step.present for step in steps])  # queries that all three examples have
     weights = [step.weights.double().numpy() for step in steps]
     q, k = np.arange(weights[0].shape[2])[:, None], np.arange(steps[0].n_task_keys)[None]
     measures: dict[str, list[ByHead]] = {}
@@ -108,14 +115,15 @@ def _over_queries(values_EHQ: NDArray[np.float64], queries_EQ: NDArray[np.bool_]
 
 def _shifts(
     name: str, beside: NDArray[np.float64], across: NDArray[np.float64], columns: NDArray[np.str_]
-) -> Iterator[Shift]:
-    """Over all columns, and in each."""
-    measured = ~np.isnan(across)
+) -> Iterator[ContrastShift]:
+    """Yield the sensitivity over all columns and in each column."""
+    has_query = ~np.isnan(across)
     for column in (ALL, *dict.fromkeys(columns.tolist())):
-        rows = measured & ((columns == column) | (column == ALL))
+        rows = has_query & ((columns == column) | (column == ALL))
         n = int(rows.sum())
         if n > 1:
             difference = across[rows] - beside[rows]
-            se, means = difference.std(ddof=1) / np.sqrt(n), (each[rows].mean() for each in (beside, across))
-            first, second, mean, error = (float(f"{number:.6g}") for number in (*means, difference.mean(), se))
-            yield Shift(name, column, first, second, mean, error, n)
+            se = difference.std(ddof=1) / np.sqrt(n)
+            numbers = beside[rows].mean(), across[rows].mean(), difference.mean(), se
+            first, second, mean, error = map(rounded, map(float, numbers))
+            yield ContrastShift(name, column, first, second, mean, error, n)

@@ -1,4 +1,4 @@
-"""What does a model cost once heads were cut out of it? Size, time and score, beside the one that it was cut from."""
+"""What does cutting out heads save, and what does it cost? Size, time and score of a cut model and of its parent."""
 
 import statistics
 import time
@@ -21,49 +21,49 @@ from headcount.surgery.cutting import Cut
 from headcount.training.device import n_threads
 
 ROUNDS = 9
-"""In which the time of a forward pass is measured."""
+"""Number of rounds in which forward passes are timed."""
 TIMED = 4
-"""Batches of examples in each round."""
+"""Number of batches in each round."""
 
 
 @dataclass(frozen=True)
 class Cost(Result):
-    """One model beside the one it was cut from."""
+    """Size, time and score of a model and of its parent. In pairs, the parent comes first."""
 
     SCHEMA: ClassVar[int] = 4
     parent: str
     name: str
     heads: tuple[HeadName, ...]
-    """Those that were cut out."""
+    """Heads that were cut out."""
     n_heads: tuple[Count, Count]
     lost_blocks: tuple[str, ...]
-    """Attention blocks that are gone as a whole."""
+    """Attention blocks that have no head left."""
     parameters: tuple[Count, Count]
     n_bytes: tuple[Count, Count]
     microseconds: tuple[Size, Size]
-    """Per example in a forward pass of 128, one thread on a CPU: median of rounds that alternate."""
+    """Time of a forward pass per example, on one CPU thread: median over rounds that alternate between the models."""
     faster: Size
-    """Median of the rounds' ratios."""
+    """Speed-up: median over rounds of parent's time / cut model's time."""
     difference: Size
-    """From the parent with those heads ablated or, if they were folded, at their means: as a share of the largest
-    logit, before any fine-tuning."""
+    """Largest difference between the logits of the cut model, before fine-tuning, and those of the parent with these
+    heads ablated (set to their means, if the means were folded into the biases), relative to the largest logit."""
     score: tuple[float, float]
     score_intervals: tuple[tuple[float, float], tuple[float, float]]
-    """95 % interval of each of the two by itself."""
+    """95 % CI of each score."""
     drop: PairedDifference
-    """Of the two on the same examples."""
+    """Paired difference of the two scores on the same examples."""
     data: str
     fine_tuned: Count
     metric: str = ""
     unit: str = "points"
     is_accuracy: bool = True
     folded_over: Count = 0
-    """Unlabelled examples over which the means were taken that stayed in the biases; 0 if nothing stayed."""
+    """Number of unlabelled examples behind the means that were folded into the biases; 0 if none were."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the two models with the heads between them, and the drop with the two scores."""
+        """Yield inconsistencies between the two models' sizes, the heads that were cut out, the scores and the drop."""
         if self.n_heads[0] - self.n_heads[1] != len(set(self.heads)) or len(set(self.heads)) != len(self.heads):
-            yield "n_heads", f"{len(self.heads)} heads less, as heads says"
+            yield "n_heads", f"{len(self.heads)} fewer after the cut, the number of different heads in heads"
         for name in ("parameters", "n_bytes"):
             before, after = getattr(self, name)
             if after > before:
@@ -73,19 +73,19 @@ class Cost(Result):
                 yield "score", f"in its interval, {low} to {high}"
         if not is_close(self.drop.mean, self.score[0] - self.score[1]):
             yield "drop", f"the difference of the two scores, {self.score[0] - self.score[1]}"
-        if self.is_accuracy and not all(-ROUNDING <= each <= 1 + ROUNDING for each in self.score):
+        if self.is_accuracy and not all(-ROUNDING <= score <= 1 + ROUNDING for score in self.score):
             yield "score", "from 0 to 1"
 
 
 def compare_cost(parent: OpenModel, cut: Cut[OpenModel], experiment: Experiment, fine_tuned: int = 0) -> Cost:
-    """Side by side on the examples of an experiment."""
-    after, heads = cut.model.module, cut.heads
+    """Compare a cut model with its parent on the examples of an experiment."""
+    module, heads = cut.model.module, cut.heads
     scores = np.empty((2, experiment.n))
-    for model, its in zip((experiment.model, after), scores, strict=True):
+    for i, model in enumerate((experiment.model, module)):
         with eval_mode(model), torch.no_grad():
             for batch in experiment.batches:
-                its[batch.rows] = experiment.score(batch, model(*batch.inputs)).cpu().double().numpy()
-    times = _times(experiment.model, after, experiment.batches[:TIMED])
+                scores[i, batch.rows] = experiment.score(batch, model(*batch.inputs)).cpu().double().numpy()
+    times = _times(experiment.model, module, experiment.batches[:TIMED])
     left = set(experiment.sites.heads) - set(heads)
     gone = [site for site in experiment.sites if not left & set(experiment.sites[site].heads)]
     return Cost(
@@ -112,15 +112,15 @@ def compare_cost(parent: OpenModel, cut: Cut[OpenModel], experiment: Experiment,
 
 
 def _times(before: nn.Module, after: nn.Module, batches: Sequence[EvalBatch]) -> tuple[list[float], list[float]]:
-    """Microseconds per example of both, round by round; each round has both side by side."""
-    taken: tuple[list[float], list[float]] = ([], [])
+    """Return the microseconds per example of both models in each round; every round times both."""
+    both: tuple[list[float], list[float]] = ([], [])
     n = sum(len(batch.rows) for batch in batches)
     with n_threads(1), torch.no_grad(), eval_mode(before), eval_mode(after):
         for i in range(ROUNDS + 1):
-            for model, times in zip((before, after), taken, strict=True):
+            for model, times in zip((before, after), both, strict=True):
                 started = time.perf_counter()
                 for batch in batches:
-                    model(*batch.inputs).flatten()[0].item()  # waits until the device is done
-                if i:  # the first round warms up
+                    model(*batch.inputs).flatten()[0].item()  # wait for the device
+                if i:  # the first round is a warm-up
                     times.append(1e6 * (time.perf_counter() - started) / n)
-    return taken
+    return both

@@ -1,16 +1,16 @@
-"""In which order can heads go? Greedily: at each step the head that costs least, found without measuring all of them.
+"""In which order can heads be removed? Greedily: at each step, the head whose removal costs least.
 
-To measure every head that is left after every removal takes n (n + 1) / 2 measurements. Two things spare most of them:
+Measuring every remaining head after every removal takes n (n + 1) / 2 measurements. Two methods avoid most of them:
 
-    lazy    harm mostly grows as heads go, so what a head cost before is mostly less than what it costs now. Heads stand
-            in a queue by what they last cost, and the first is measured again, until the first one is up to date
-            (accelerated greedy search: Minoux 1978), or a few were measured. Mostly is not always, so all heads have
-            their turn now and then
-    races   a head is measured on a quarter of the examples, then on half, then on all of them. What it costs on a part
-            is a difference on the same examples, and it is taken to cost `DOUBT` standard errors less: a head that is
-            clearly worse than another is out of the race early (Maron and Moore 1994)
+    lazy    A head's cost usually grows as other heads are removed, so its last cost is usually a lower bound. Heads are
+            queued by their last cost, and the first is measured again until the first one is up to date (accelerated
+            greedy search, Minoux 1978) or a few were measured. As the bound may fail, all heads are measured again
+            from time to time.
+    races   A head is measured on a quarter of the examples, then on half, then on all. Its cost on a part is a paired
+            difference, lowered by `DOUBT` standard errors. A head that is clearly worse than another is not measured
+            further (Maron and Moore 1994).
 
-A head that is removed was measured on all examples. Sets of heads that are drawn at random race likewise.
+Every head that is removed was measured on all examples. Random sets of heads are compared by races too.
 """
 
 import math
@@ -35,18 +35,18 @@ from headcount.seeds import stream
 from headcount.stats import jackknife
 
 Pair = tuple[Scores, Scores]
-"""Scores of the same examples, before and after."""
+"""Scores of the same examples before and after a removal."""
 SHARES = (0.25, 0.5, 1.0)
-"""Of the examples, on which a head is measured one after the other."""
+"""Fractions of the examples that the stages of a race use."""
 DOUBT = 0.25
-"""Standard errors by which a head may be better than it seemed on part of the examples."""
+"""Number of standard errors by which the cost on part of the examples is lowered."""
 LOOKS, IN_FULL = 6, 3
-"""Heads that are measured after a removal at most, and of those on all examples: where many cost nearly the same, it
-does not matter which of them goes first."""
+"""Largest number of heads that are measured after a removal, in all and on all examples. Where many heads cost nearly
+the same, their order does not matter."""
 OLDEST = 1
-"""Heads whose turn it is after each removal: those that were not measured for the longest time."""
+"""Number of heads with the oldest measurements that are measured again after each removal."""
 AT_ONCE = 64
-"""Sets that are measured between looks at the clock."""
+"""Number of sets that are measured between two checks of the time."""
 
 
 @dataclass(frozen=True)
@@ -54,54 +54,54 @@ class GreedyOrder:
     """Heads in the order of their removal."""
 
     order: tuple[HeadId, ...]
-    """All of them, unless time was up."""
+    """Removed heads: all heads, unless the time ran out."""
     scores: tuple[float, ...]
-    """What was left after each removal, on the examples that heads were chosen on."""
+    """Score after each removal, on the examples on which heads were chosen."""
     n_tried: tuple[int, ...]
-    """How many sets had been measured by then, each on some of the examples at least."""
+    """Number of sets of heads that were measured up to each removal, at least on some of the examples."""
     clean: float
 
     def within(self, loss: float) -> int:
-        """How many go before more than that is lost."""
+        """Return how many heads can be removed, in this order, before the score drops by more than `loss`."""
         lost = np.array([self.clean - score > loss for score in self.scores])
         return int(lost.argmax()) if lost.any() else len(lost)
 
 
 class Race:
-    """Nested parts of an experiment's batches, and what scores on one of them tell about all."""
+    """Nested stages of an experiment's batches, and estimates of a cost from the examples of a stage."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
         n, shuffled = len(experiment.batches), stream(0, "race").permutation(len(experiment.batches)).tolist()
         sizes = sorted({max(1, round(share * n)) for share in SHARES})
         self.added: list[list[int]] = [shuffled[i:j] for i, j in zip([0, *sizes], sizes, strict=False)]
-        """Batches that each stage adds."""
+        """Batches that each stage adds to the stage before."""
         self.rows = [np.sort(np.concatenate([experiment.batches[i].rows for i in shuffled[:j]])) for j in sizes]
         """Examples of each stage."""
 
     @property
     def last(self) -> int:
-        """The stage that has all examples."""
+        """Return the index of the last stage, which has all examples."""
         return len(self.added) - 1
 
     def cost(self, now: Pair, stage: int, earlier: Pair | None = None) -> tuple[float, float]:
-        """What is lost from one to the other, and its standard error as an estimate for all examples.
+        """Estimate the drop in score over all examples from those of a stage, and return it with its standard error.
 
-        If an earlier loss is known on all examples, what has changed since is estimated, which differs less.
+        If the earlier drop on all examples is known, only the change since then is estimated: it varies less.
         """
         rows = self.rows[stage]
         if stage == self.last:
             return float(self._lost(now, rows)), 0.0
 
-        def change(places: NDArray[np.int64]) -> NDArray[np.float64]:
-            return self._lost(now, rows[places]) - (self._lost(earlier, rows[places]) if earlier else 0.0)
+        def change(indices: NDArray[np.int64]) -> NDArray[np.float64]:
+            return self._lost(now, rows[indices]) - (self._lost(earlier, rows[indices]) if earlier else 0.0)
 
         known, n = float(self._lost(earlier, self.rows[self.last])) if earlier else 0.0, len(rows)
         if n < 3:
             se = math.inf
-        elif self.experiment.aggregator is mean_score:  # the jackknife comes to the same, and takes longer
-            each = now[0] - now[1] - (earlier[0] - earlier[1] if earlier else 0.0)
-            se = float(each[rows].std(ddof=1)) / math.sqrt(n)
+        elif self.experiment.aggregator is mean_score:  # equal to the jackknife, and faster
+            changes = now[0] - now[1] - (earlier[0] - earlier[1] if earlier else 0.0)
+            se = float(changes[rows].std(ddof=1)) / math.sqrt(n)
         else:
             se = jackknife(change, n)[0]
         return known + float(change(np.arange(n))), se * math.sqrt(1 - n / self.experiment.n)
@@ -119,9 +119,10 @@ def greedy_order(
     is_time_up: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
 ) -> GreedyOrder:
-    """Remove heads one by one, the cheapest first, until none is left or time is up; hooks must have been proven.
+    """Remove heads one by one, the cheapest first, until none is left or the time is up.
 
-    If it is known what every example scores without each head `alone`, [head, example], that is not measured again.
+    `alone` are the scores [head, example] with one head removed; they are measured if they are not given. The hooks
+    must have been proven to act.
     """
     left, queue = list(experiment.sites.heads), Queue(Removal(experiment, batch_size), Race(experiment))
     if alone is None:
@@ -144,25 +145,26 @@ def greedy_order(
 
 
 class Queue:
-    """Heads by what they cost when they were last measured."""
+    """Remaining heads, ordered by their cost when they were last measured."""
 
     def __init__(self, removal: Removal, race: Race) -> None:
         self.removal, self.race = removal, race
         self.before = removal.clean()
-        """Scores without the heads that were removed."""
+        """Scores without the heads that were removed so far."""
         self.n_tried = 0
         self._cost: dict[HeadId, float] = {}
-        """At least that, as far as is known."""
+        """Presumed lower bound of each head's cost."""
         self._seen: dict[HeadId, int] = {}
-        """How many heads had been removed when each was last measured."""
+        """Number of heads that had been removed when each head was last measured."""
         self._stage: dict[HeadId, int] = {}
-        """Of heads that were measured since the last removal."""
+        """Stage of the race that each head has reached since the last removal."""
         self._scores: dict[HeadId, Scores] = {}
+        """Scores without each head that was measured since the last removal; NaN where not measured."""
         self._known: dict[HeadId, Pair] = {}
-        """Scores with and without a head, when it was last measured on all examples."""
+        """Scores with and without a head when it was last measured on all examples."""
 
     def cheapest(self, left: Sequence[HeadId], is_time_up: Callable[[], bool]) -> HeadId | None:
-        """Which of them costs least, measured on all examples; None if time is up before that is known."""
+        """Return the head that costs least, measured on all examples; None if the time runs out first."""
         if not self._stage:
             self._measure(sorted(left, key=self._seen.__getitem__)[:OLDEST])
         while not is_time_up():
@@ -174,23 +176,23 @@ class Queue:
         return None
 
     def remove(self, head: HeadId) -> None:
-        """What others cost was measured with this head in place."""
+        """Remove a head, and start a new race for the others: their costs were measured with this head in place."""
         self.removal.remove(head)
         self.before = self._scores[head]
         self._stage.clear()
         self._scores.clear()
 
     def _measure(self, heads: Sequence[HeadId]) -> None:
-        """On the examples of the next stage, which is the same for all of them."""
+        """Measure heads on the examples of their next stage, which must be the same for all."""
         stage = self._stage.get(heads[0], -1) + 1
         self.take(heads, self.removal.scores(heads, self.race.added[stage], keep=stage > 0), stage)
 
-    def take(self, heads: Sequence[HeadId], found: Scores, stage: int) -> None:
-        """Scores [head, example] of the examples that a stage adds; nan for others."""
-        for head, scores in zip(heads, found, strict=True):
+    def take(self, heads: Sequence[HeadId], scores_HN: Scores, stage: int) -> None:
+        """Update the costs of heads with the scores of the examples that a stage adds; scores of others are NaN."""
+        for head, scores in zip(heads, scores_HN, strict=True):
             self.n_tried += head not in self._stage
-            known = self._scores.get(head, scores)
-            self._scores[head] = np.where(np.isnan(scores), known, scores)
+            earlier = self._scores.get(head, scores)
+            self._scores[head] = np.where(np.isnan(scores), earlier, scores)
             self._stage[head], self._seen[head] = stage, len(self.removal.removed)
             now = self.before, self._scores[head]
             cost, se = self.race.cost(now, stage, self._known.get(head))
@@ -207,26 +209,26 @@ def best_set(
     is_time_up: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
 ) -> tuple[tuple[HeadId, ...], int]:
-    """Which of these sets leaves most when it is removed, by a race; and how many were measured before time was up."""
+    """Return the set whose removal leaves the highest score, and how many sets were measured before the time was up."""
     race, scores, racing = Race(experiment), np.full((len(sets), experiment.n), np.nan), np.arange(len(sets))
     best, n_measured = 0, 0
     for stage, numbers in enumerate(race.added):
         part, done = experiment.part(numbers), 0
         rows = np.sort(np.concatenate([experiment.batches[i].rows for i in numbers]))
         while done < len(racing) and not (done and is_time_up()):
-            some = racing[done : done + AT_ONCE]
-            interventions = [Intervention(sets[i]) for i in some]
-            found = run_interventions(part, interventions, batch_size=batch_size, proven=True)
-            scores[np.ix_(some, rows)] = found.scores
-            done += len(some)
+            group = racing[done : done + AT_ONCE]
+            interventions = [Intervention(sets[i]) for i in group]
+            outcome = run_interventions(part, interventions, batch_size=batch_size, proven=True)
+            scores[np.ix_(group, rows)] = outcome.scores
+            done += len(group)
             if progress:
                 progress(stage * len(sets) + done, len(race.added) * len(sets))
         n_measured = n_measured or done
         if stage and done < len(racing):
-            break  # the best of the stage before is the answer
+            break  # keep the best set of the stage before
         racing = racing[:done]
-        of_stage = race.rows[stage]
-        left = experiment.aggregator(scores[np.ix_(racing, of_stage)], np.broadcast_to(of_stage, (done, len(of_stage))))
+        rows = race.rows[stage]
+        left = experiment.aggregator(scores[np.ix_(racing, rows)], np.broadcast_to(rows, (done, len(rows))))
         best = int(racing[left.argmax()])
         costs = [race.cost((scores[best], scores[i]), stage) for i in racing]
         racing = racing[[cost - DOUBT * se <= 0 for cost, se in costs]]
@@ -234,39 +236,39 @@ def best_set(
 
 
 class Clock:
-    """What is left of a budget, and what there was no time for."""
+    """A budget of seconds, and a list of the steps that were skipped because they did not fit into it."""
 
     def __init__(self, budget: float | None) -> None:
         self.budget, self.skipped = budget, list[str]()
         self._started, self._pace = time.monotonic(), 0.0
 
     def is_over(self, share: float = 1.0) -> bool:
-        """Whether so much of the budget is gone."""
+        """Return whether this share of the budget is used up."""
         return self.budget is not None and time.monotonic() - self._started >= share * self.budget
 
     def learn(self, n_sets: int, n: int) -> None:
-        """All the time so far went into so many sets of heads, on so many examples each."""
+        """Estimate the time per example: so far, `n_sets` sets of heads were measured on `n` examples each."""
         self._pace = (time.monotonic() - self._started) / (n_sets * n)
 
     def fits(self, what: str, n_sets: int, n: int) -> bool:
-        """Whether there is time for so many sets, at the pace so far; else it is noted that there was not."""
-        took = time.monotonic() - self._started
-        fits = self.budget is None or took + self._pace * n_sets * n <= self.budget
+        """Return whether there is time to measure `n_sets` sets on `n` examples; if not, list the step as skipped."""
+        elapsed = time.monotonic() - self._started
+        fits = self.budget is None or elapsed + self._pace * n_sets * n <= self.budget
         self.skipped += [] if fits else [what]
         return fits
 
     def affordable(self, experiment: Experiment) -> Experiment:
-        """As many of the examples as every head can be ablated on in a fifth of the budget."""
+        """Return as many of the examples as allow ablating every head once in a fifth of the budget."""
         if self.budget is None:
             return experiment
         batch, n_rows = experiment.batches[0], sum(batch.n_inputs for batch in experiment.batches)
         with eval_mode(experiment.model), torch.no_grad():
             started = time.perf_counter()
-            first_tensor(experiment.model(*batch.inputs)).flatten()[0].item()  # waits until the device is done
+            first_tensor(experiment.model(*batch.inputs)).flatten()[0].item()  # wait for the device
         sweep = (time.perf_counter() - started) / batch.n_inputs * n_rows * len(experiment.sites.heads)
         if sweep <= self.budget / 5:
             return experiment
-        some = experiment.some(int(experiment.n * self.budget / 5 / sweep))
-        if some.n < experiment.n:
-            self.skipped.append(f"{experiment.n - some.n:,} of the {experiment.n:,} examples to choose heads on")
-        return some
+        part = experiment.some(int(experiment.n * self.budget / 5 / sweep))
+        if part.n < experiment.n:
+            self.skipped.append(f"{experiment.n - part.n:,} of the {experiment.n:,} examples to choose heads on")
+        return part

@@ -1,20 +1,20 @@
-"""What may a head be called? Nothing, unless a stated threshold holds that models which learned nothing do not pass.
+"""Which label does a head get? One only if a threshold is met that models without any learning do not meet.
 
-How much attention to a target is more than chance? As much as such controls, of the model's own shape, hardly ever
-show. They are measured on some of the same examples:
+Attention on a target is above chance if models that learned nothing ("controls") rarely show as much. Controls have
+the model's shape and are measured on some of the same examples:
 
-    untrained   fresh weights, as training begins with
-    shuffled    the model's own weights, the entries of each matrix in random order: as large as what was learned, so
-                that heads are as sharp, but without its structure
+    untrained   new random weights, as at the start of training
+    shuffled    the model's weights with the entries of each matrix permuted: as large as the trained weights, so that
+                attention is as sharp, but without their structure
 
-A cell is a target, overall or in one column, at one kind of site. Chance is wide in some cells (in the first columns of
-the decoder two keys are visible) and narrow in others, so values x, which end at 1, are taken as -log(1 - x) and
-standardised by the controls' own mean and deviation in each cell, each control by those of the others. The largest of
-a control, over all its heads and cells, is what it would take to label none of its heads; the bar is the `RANK`-th
-largest of `N_CONTROLS` (Westfall and Young 1993, "Resampling-based multiple testing"). A further control passes it, in
-any head and cell, with a chance of RANK / (N_CONTROLS + 1) = 5 %: columns, targets and heads are all in that one rate.
-It is an average over calibrations: with 59 controls, that of a single one is mostly between 1 and 10 %
-(`python -m benchmarks labels`).
+A cell is one target, in one column or overall, at one kind of attention block. Chance varies more in some cells (where
+two keys are visible) than in others. Values x have a maximum of 1, so they are transformed to -log(1 - x), then
+standardised by the mean and deviation of the other controls in the same cell. The largest standardised value of a
+control, over all its heads and cells, is the threshold that would leave all its heads unlabelled. The threshold in use
+is the `RANK`-th largest of these over `N_CONTROLS` controls (Westfall and Young 1993, "Resampling-based multiple
+testing"). A new control exceeds it in any head and cell with probability RANK / (N_CONTROLS + 1) = 5 %, so this error
+rate covers all columns, targets and heads. The rate is an average over calibrations: with 59 controls, that of one
+calibration is mostly between 1 and 10 % (`python -m benchmarks labels`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,90 +25,91 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from headcount.analysis.head_measures import ENTROPY_SHARE, EvalInputs, measure
+from headcount.analysis.head_measures import ENTROPY_SHARE, EvalInputs, measure, rounded
 from headcount.experiments.task_attention import TaskAttention
 from headcount.results import Count, Positive, Share, Size
 from headcount.seeds import integer
 
 ALL, DIFFERENCE = "all", "difference"
-"""Every column or example; and what stands for the one condition less the other."""
+"""Names of a column or condition: all columns or examples; examples where a condition holds minus the others."""
 SPREADS = "spreads evenly"
 N_CONTROLS, RANK = 59, 3
-"""Of each kind; and which of their largest values, from above, is the bar."""
+"""Number of controls of each kind, and the rank of the largest value, from above, that becomes the threshold."""
 LEAST_DEVIATION, LEAST_REST = 1e-6, 1e-9
-"""Where controls do not differ at all, rounding would; and what is left of 1 at least."""
+"""Lower bounds of the controls' standard deviation and of 1 - x, against division by zero and log(0)."""
 
 NOT_DRAWN = (
-    "no untrained ones, for build() of the adapter gives the same weights each time: let it leave them as they are "
-    "drawn, and put the trained ones in by load()"
+    "there are no untrained controls, as build() of the adapter returns the same weights each time: let build() return "
+    "random weights, and let load() put in the trained ones"
 )
-"""What is told where one kind of control is missing."""
+"""Note for models without untrained controls."""
 
 Bars = Mapping[tuple[str, str], float]
-"""By measure and column: what controls show by chance."""
+"""Thresholds from controls, by measure and column."""
 NO_BARS: Bars = {}
-Cell = tuple[str, str, str, str]
-"""The stack and kind of a site, a measure, and a column or `all`."""
-Values = Mapping[Cell, NDArray[np.float64]]
-"""Of one model: a value for each head."""
+LabelCell = tuple[str, str, str, str]
+"""The stack and kind of an attention block, a measure, and a column or `all`."""
+Values = Mapping[LabelCell, NDArray[np.float64]]
+"""The values of one model: one value per head in each cell."""
 Numbers = NDArray[np.float64]
-"""[control, cell]."""
+"""An array [control, cell]."""
 M = TypeVar("M", bound=TaskAttention)
 T = TypeVar("T", float, NDArray[np.float64])
 
 
 @dataclass(frozen=True)
-class Measure:
-    """The mean of one measure of one head."""
+class MeasureMean:
+    """Mean of one measure of one head."""
 
     measure: str
-    """A target of the task, or entropy (in nats), entropy share, sparsity."""
+    """A target of the task, or entropy (in nats), entropy share or sparsity."""
     column: str
-    """What the queries are about, or `all`."""
+    """Column of the task that the queries belong to, or `all`."""
     condition: str
-    """Which examples: `all`, those with or without it, or the `difference` between these two."""
+    """Examples: `all`, those where the task's condition holds or does not, or the `difference` of these two means."""
     mean: float
     se: Size
-    """Over examples."""
+    """Standard error of the mean over examples."""
     n: Positive
-    """Examples."""
+    """Number of examples."""
     even: float | None = None
-    """What a target would get if attention were even over the visible keys; None for other measures."""
+    """Value under uniform attention over the visible keys; None if the measure is not a target."""
 
     def half(self, confidence: float = 0.95) -> float:
-        """Half of the interval around the mean (Student's t)."""
+        """Return half the width of the confidence interval of the mean (Student's t)."""
         return float(stdtrit(self.n - 1, 0.5 + confidence / 2)) * self.se
 
     @property
     def grade(self) -> float:
-        """Of a target: the mass above even attention."""
-        assert self.even is not None, "it is a target"
+        """Return the attention on a target above uniform attention, from 0 (uniform) to 1 (all of it)."""
+        assert self.even is not None, "only a target has a grade"
         return above_even(self.mean, self.even)
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a head gets a label, if controls do not. Bounds are those of the mean's interval of this `confidence`."""
+    """Thresholds for labels, which a head must meet in addition to the thresholds from controls."""
 
     confidence: float = 0.95
+    """Confidence level of the intervals whose bounds must meet the thresholds."""
     partly: float = 0.25
-    """The lower bound of the mass above even attention is at least this: the head attends partly to the target, ..."""
+    """Threshold for "partly": lower bound of the attention on the target above uniform attention."""
     mostly: float = 0.5
-    """... or mostly, from this mass on."""
+    """Threshold for "mostly" instead of "partly": mean attention on the target above uniform attention."""
     entropy_share: float = 0.95
-    """The lower bound of the entropy share is at least this: the head spreads evenly."""
+    """Threshold for "spreads evenly": lower bound of the entropy as a share of its maximum."""
     difference: float = 0.2
-    """The mass on a labelled target differs by at least this between conditions, anywhere in its interval."""
+    """Threshold for "more/less when": smallest difference in attention between conditions within the interval."""
 
     @property
     def words(self) -> str:
-        """The same, for people."""
+        """Describe the thresholds for the caption of a table."""
         return (
-            f"label: mass above even attention, (mass - even) / (1 - even), in brackets; its lower "
-            f"{100 * self.confidence:g} % bound is at least {self.partly:g} and more than controls show, “mostly” from "
-            f"{self.mostly:g}; over all columns or, where those have no such target, in the columns named; “more/less "
-            f"when”: by at least {self.difference:g} (in these columns); “{SPREADS}”: entropy at least "
-            f"{100 * self.entropy_share:g} % of its maximum, and more than controls show"
+            f"label: attention on the target above uniform attention, (weight - uniform) / (1 - uniform), in brackets; "
+            f"its lower {100 * self.confidence:g} % bound is at least {self.partly:g} and above the controls, “mostly” "
+            f"from {self.mostly:g}; over all columns, or in the named columns where the labelled targets do not "
+            f"exist; “more/less when”: a difference of at least {self.difference:g} (in the named columns); "
+            f"“{SPREADS}”: entropy of at least {100 * self.entropy_share:g} % of its maximum and above the controls"
         )
 
 
@@ -116,7 +117,7 @@ THRESHOLDS = Thresholds()
 
 
 def above_even(mass: T, even: float) -> T:
-    """0 if attention is even, 1 if all of it is on the target.
+    """Rescale the attention on a target to 0 for uniform attention and 1 for all attention.
 
     >>> above_even(0.75, 0.5)
     0.5
@@ -124,46 +125,51 @@ def above_even(mass: T, even: float) -> T:
     return (mass - even) / (1 - even)
 
 
-def label(measures: Sequence[Measure], when: str, bars: Bars = NO_BARS, thresholds: Thresholds = THRESHOLDS) -> str:
-    """What a head attends to, most first, and whether more `when` a condition holds; or nothing.
+def label(measures: Sequence[MeasureMean], when: str, bars: Bars = NO_BARS, thresholds: Thresholds = THRESHOLDS) -> str:
+    """Return the targets that a head attends to, the strongest first; empty if it meets no threshold.
 
-    A column that has none of these targets, as the highest digit of a sum has no aligned column, is judged by itself.
+    The label also says whether attention on a target is higher or lower `when` the task's condition holds. A column
+    where none of the labelled targets exists is labelled by itself.
 
-    >>> by_carry = [Measure("operator", column, "difference", 0.4, 0.01, 900, 0.0) for column in ("10s", "100s")]
-    >>> label([Measure("operator", "all", "all", 0.8, 0.01, 900, 0.2), *by_carry], "a carry comes in")
+    >>> by_carry = [MeasureMean("operator", column, "difference", 0.4, 0.01, 900, 0.0) for column in ("10s", "100s")]
+    >>> label([MeasureMean("operator", "all", "all", 0.8, 0.01, 900, 0.2), *by_carry], "a carry comes in")
     'mostly operator (0.75), more when a carry comes in (10s, 100s)'
-    >>> label([Measure("operator", "all", "all", 0.52, 0.01, 900, 0.2)], "a carry comes in")
+    >>> partly = MeasureMean("operator", "all", "all", 0.52, 0.01, 900, 0.2)
+    >>> label([partly], "a carry comes in")
     'partly operator (0.40)'
-    >>> label([Measure("operator", "all", "all", 0.52, 0.01, 900, 0.2)], "a carry comes in", {("operator", "all"): 0.4})
+    >>> label([partly], "a carry comes in", {("operator", "all"): 0.4})
     ''
     """
     overall = {m.measure: m for m in measures if (m.column, m.condition) == (ALL, ALL)}
-    targets = [m for m in overall.values() if m.even is not None and _reaches(m, thresholds.partly, bars, thresholds)]
+    targets = [m for m in overall.values() if m.even is not None and _meets(m, thresholds.partly, bars, thresholds)]
     targets.sort(key=lambda m: m.grade, reverse=True)
-    words = [
-        f"{_word(m, thresholds)} {m.measure} ({m.grade:.2f}){_changes(measures, m.measure, when, thresholds)}"
+    labels = [
+        f"{_degree(m, thresholds)} {m.measure} ({m.grade:.2f}){_changes(measures, m.measure, when, thresholds)}"
         for m in targets
     ]
-    words += _elsewhere(measures, [m.measure for m in targets], bars, thresholds)
+    labels += _column_labels(measures, [m.measure for m in targets], bars, thresholds)
     share = overall.get(ENTROPY_SHARE)
-    if not words and share and _reaches(share, thresholds.entropy_share, bars, thresholds):
+    if not labels and share and _meets(share, thresholds.entropy_share, bars, thresholds):
         return SPREADS
-    return "; ".join(words)
+    return "; ".join(labels)
 
 
-def _reaches(m: Measure, least: float, bars: Bars, t: Thresholds) -> bool:
-    """Whether the lower bound, of a target above even attention, is at least this and as much as controls show."""
+def _meets(m: MeasureMean, least: float, bars: Bars, t: Thresholds) -> bool:
+    """Return whether the lower bound of a measure meets both `least` and the threshold from controls."""
     low = m.mean - m.half(t.confidence)
     return (low if m.even is None else above_even(low, m.even)) >= max(least, bars.get((m.measure, m.column), 0.0))
 
 
-def _word(m: Measure, t: Thresholds) -> str:
+def _degree(m: MeasureMean, t: Thresholds) -> str:
     return "mostly" if m.grade >= t.mostly else "partly"
 
 
-def _changes(measures: Sequence[Measure], target: str, when: str, t: Thresholds) -> str:
-    """`, more when a carry comes in`, if over all columns; else with the columns where it is so."""
-    told = ""
+def _changes(measures: Sequence[MeasureMean], target: str, when: str, t: Thresholds) -> str:
+    """Describe how attention on a target depends on the condition, such as `, more when a carry comes in (10s)`.
+
+    Columns are named unless the difference holds over all of them.
+    """
+    clauses = ""
     for word, sign in (("more", 1), ("less", -1)):
         columns = [
             m.column
@@ -171,23 +177,23 @@ def _changes(measures: Sequence[Measure], target: str, when: str, t: Thresholds)
             if (m.measure, m.condition) == (target, DIFFERENCE) and sign * m.mean - m.half(t.confidence) >= t.difference
         ]
         if columns:
-            told += f", {word} when {when}" + ("" if ALL in columns else f" ({', '.join(columns)})")
-    return told
+            clauses += f", {word} when {when}" + ("" if ALL in columns else f" ({', '.join(columns)})")
+    return clauses
 
 
-def _elsewhere(measures: Sequence[Measure], named: Sequence[str], bars: Bars, t: Thresholds) -> list[str]:
-    """What it attends to in columns that have none of the named targets: `mostly carry column in 1000s (0.76)`."""
-    places: dict[tuple[str, str], list[Measure]] = {}
+def _column_labels(measures: Sequence[MeasureMean], named: Sequence[str], bars: Bars, t: Thresholds) -> list[str]:
+    """Label the columns where none of the named targets exists, such as `mostly carry column in 1000s (0.76)`."""
+    groups: dict[tuple[str, str], list[MeasureMean]] = {}
     in_columns = [m for m in measures if m.column != ALL and m.condition == ALL]
     for column in dict.fromkeys(m.column for m in in_columns):
         here = [m for m in in_columns if m.column == column]
-        found = [m for m in here if m.even is not None and _reaches(m, t.partly, bars, t)]
-        if found and not any(m.measure in named for m in here):
-            most = max(found, key=lambda m: m.grade)
-            places.setdefault((_word(most, t), most.measure), []).append(most)
+        targets = [m for m in here if m.even is not None and _meets(m, t.partly, bars, t)]
+        if targets and not any(m.measure in named for m in here):
+            most = max(targets, key=lambda m: m.grade)
+            groups.setdefault((_degree(most, t), most.measure), []).append(most)
     return [
-        f"{word} {target} in {', '.join(m.column for m in found)} ({', '.join(f'{m.grade:.2f}' for m in found)})"
-        for (word, target), found in places.items()
+        f"{degree} {target} in {', '.join(m.column for m in group)} ({', '.join(f'{m.grade:.2f}' for m in group)})"
+        for (degree, target), group in groups.items()
     ]
 
 
@@ -196,7 +202,7 @@ def _elsewhere(measures: Sequence[Measure], named: Sequence[str], bars: Bars, t:
 
 @dataclass(frozen=True)
 class Bar:
-    """What a head has to reach in one cell: mass above even attention, or a share of the largest entropy."""
+    """Threshold from controls in one cell, in units of `above_even` or, for entropy, of its maximum."""
 
     stack: str
     kind: str
@@ -207,24 +213,24 @@ class Bar:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The bars, and what they come from."""
+    """Thresholds from controls, and how they were computed."""
 
     controls: tuple[str, ...]
-    """Kinds of models that learned nothing; the bar is the higher one."""
+    """Kinds of controls. With two kinds, each threshold is the higher of the two."""
     n_models: Count
-    """Of each kind."""
+    """Number of controls of each kind."""
     n_examples: Count
     error_rate: Share
-    """The share of such models that would get any label at all, on average over calibrations."""
+    """Fraction of controls that get any label, on average over calibrations."""
     bars: tuple[Bar, ...]
 
     def at(self, stack: str, kind: str) -> dict[tuple[str, str], float]:
-        """By measure and column."""
+        """Return the thresholds for one kind of attention block, by measure and column."""
         return {(bar.measure, bar.column): bar.least for bar in self.bars if (bar.stack, bar.kind) == (stack, kind)}
 
     @property
     def words(self) -> str:
-        """For people."""
+        """Describe the calibration for the caption of a table."""
         kinds = " and ".join(self.controls) + " models" + " each" * (len(self.controls) > 1)
         missing = "" if "untrained" in self.controls else f"; {NOT_DRAWN}"
         return (
@@ -242,58 +248,58 @@ def calibrate(
     norm_weighted: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
-    """The bars for this model on these examples."""
-    bars: dict[Cell, float] = {}
+    """Compute the thresholds for a model from controls on these examples."""
+    highest: dict[LabelCell, float] = {}
     for done, make in enumerate(CONTROLS[kind] for kind in model.controls):
-        found = list[Values]()
+        values = list[Values]()
         with model.workers() as compute:
-            # Models are made one after the other, for their weights come from PyTorch's one stream.
-            made = (make(model, i) for i in range(n_models))
-            for each in compute(lambda control: values_of(control, inputs_seen, norm_weighted=norm_weighted), made):
-                found.append(each)
+            # Controls are created one at a time: their weights come from PyTorch's single random stream.
+            controls = (make(model, i) for i in range(n_models))
+            for one in compute(lambda control: values_of(control, inputs_seen, norm_weighted=norm_weighted), controls):
+                values.append(one)
                 if progress:
-                    progress(done * n_models + len(found), len(model.controls) * n_models)
-        for cell, least in bars_of(found, rank).items():
-            bars[cell] = max(least, bars.get(cell, -np.inf))
-    told = tuple(Bar(*cell, float(f"{least:.6g}")) for cell, least in bars.items())
-    return Calibration(model.controls, n_models, len(inputs_seen), rank / (n_models + 1), told)
+                    progress(done * n_models + len(values), len(model.controls) * n_models)
+        for cell, least in bars_of(values, rank).items():
+            highest[cell] = max(least, highest.get(cell, -np.inf))
+    bars = tuple(Bar(*cell, rounded(least)) for cell, least in highest.items())
+    return Calibration(model.controls, n_models, len(inputs_seen), rank / (n_models + 1), bars)
 
 
 def values_of(model: TaskAttention, inputs_seen: EvalInputs, *, norm_weighted: bool = False) -> Values:
-    """What can become a label, in every cell: of each head, its mean over the examples."""
-    found: dict[Cell, list[float]] = {}
+    """Return each head's mean over the examples in every cell that can become a label."""
+    values: dict[LabelCell, list[float]] = {}
     for site, measures in measure(model, inputs_seen, norm_weighted=norm_weighted).items():
         columns = model.task.attention_targets(site.stack, site.kind, inputs_seen.examples[:1]).columns
-        for name, each in measures.items():
-            if each.even is None and name != ENTROPY_SHARE:
+        for name, sums_of in measures.items():
+            if sums_of.even is None and name != ENTROPY_SHARE:
                 continue
-            sums, counts, parts = each.sums.sum(axis=0), each.counts.sum(axis=0), {ALL: slice(None)}
-            if each.even is not None:
+            sums, counts, parts = sums_of.sums.sum(axis=0), sums_of.counts.sum(axis=0), {ALL: slice(None)}
+            if sums_of.even is not None:
                 parts |= {column: slice(i, i + 1) for i, column in enumerate(columns)}
             for column, part in parts.items():
                 if n := counts[part].sum():
                     means = sums[:, part].sum(axis=1) / n
-                    if each.even is not None:
-                        means = above_even(means, each.even[:, part].sum() / n)
-                    found.setdefault((site.stack, site.kind, name, column), []).extend(means.tolist())
-    return {cell: np.array(values) for cell, values in found.items()}
+                    if sums_of.even is not None:
+                        means = above_even(means, sums_of.even[:, part].sum() / n)
+                    values.setdefault((site.stack, site.kind, name, column), []).extend(means.tolist())
+    return {cell: np.array(means) for cell, means in values.items()}
 
 
-def bars_of(found: Sequence[Values], rank: int = RANK) -> dict[Cell, float]:
-    """What all but a few of these models stay below in every cell.
+def bars_of(controls: Sequence[Values], rank: int = RANK) -> dict[LabelCell, float]:
+    """Return the threshold of each cell that all but `rank` - 1 of the controls stay below in every cell.
 
-    Each control is standardised by the others: by itself, too, its largest values would look smaller.
+    Each control is standardised by the others. Including itself would make its own largest values look smaller.
     """
-    cells = list(found[0])
-    found = [{cell: -np.log(np.maximum(1 - x, LEAST_REST)) for cell, x in each.items()} for each in found]
-    n_heads = np.array([len(found[0][cell]) for cell in cells])
+    cells = list(controls[0])
+    logs = [{cell: -np.log(np.maximum(1 - x, LEAST_REST)) for cell, x in values.items()} for values in controls]
+    n_heads = np.array([len(logs[0][cell]) for cell in cells])
     most, sums, squares = (
-        np.array([[how(each[cell]) for cell in cells] for each in found])
-        for how in (np.max, np.sum, lambda values: np.square(values).sum())
+        np.array([[statistic(values[cell]) for cell in cells] for values in logs])
+        for statistic in (np.max, np.sum, lambda values: np.square(values).sum())
     )
-    means, deviations = _moments(sums.sum(axis=0) - sums, squares.sum(axis=0) - squares, n_heads * (len(found) - 1))
+    means, deviations = _moments(sums.sum(axis=0) - sums, squares.sum(axis=0) - squares, n_heads * (len(logs) - 1))
     largest = np.sort(((most - means) / deviations).max(axis=1))
-    mean, deviation = _moments(sums.sum(axis=0), squares.sum(axis=0), n_heads * len(found))
+    mean, deviation = _moments(sums.sum(axis=0), squares.sum(axis=0), n_heads * len(logs))
     return dict(zip(cells, (1 - np.exp(-mean - largest[-rank] * deviation)).tolist(), strict=True))
 
 
@@ -303,12 +309,12 @@ def _moments(sums: Numbers, squares: Numbers, n: NDArray[np.int64]) -> tuple[Num
 
 
 def untrained(model: M, i: int) -> M:
-    """The i-th fresh model of this shape, on the same task."""
+    """Return the i-th untrained control: a model of this shape with new random weights."""
     return model.untrained(integer(integer(0, "untrained control", i), "weights"))
 
 
 def shuffled(model: M, i: int) -> M:
-    """The i-th order of this model's own weights."""
+    """Return the i-th shuffled control: this model with the entries of each weight matrix permuted."""
     return model.shuffled(integer(0, "shuffled control", i))
 
 

@@ -1,19 +1,20 @@
-"""How far does a classifier reach beyond the lengths it was trained on, and what fails first?
+"""How does a classifier extrapolate beyond its training lengths, and what fails first?
 
-Each length and each kind of negative is measured apart, both classes apart, with the share of each answer: a model that
-gives one answer to everything is marked, not averaged into "about 50 %".
+Accuracy is measured for each length, kind of negative and class, with the frequency of each answer. A model that gives
+one answer to everything is marked as constant, not averaged into "about 50 %".
 
-Three things change together when a sequence of 0-99 grows: its length, the gaps between its numbers (at 4,096 places
-ties and steps of 1 are all there is), and the ids of its positions. Two of them are also changed alone, at a trained
-length and on single adjacent swaps:
+Three things change together when a sequence becomes longer: its length, its content (over a fixed range of numbers,
+neighbours become more alike), and its position ids. Two of them are also changed alone, at a training length and on the
+task's local negatives:
 
-    gaps   the long examples are cut down around their broken pair; the sorted ones are these pieces put in order
-    ids    sequences with the gaps of training are given the ids that the end of a long sequence has
+    content   long negatives are cropped around the place that makes them negative, and paired with positives made of
+              the same tokens (`ClassTask.cropped`)
+    ids       sequences of the longest training length get the position ids of the end of a long sequence
 
-What is lost in neither is lost to the length itself, or to several of these together.
+A loss that appears in neither comes from the length itself, or from several of these together.
 
-Beside accuracy stands what explains it, against length: the lead of the right class, and how much attention each head
-still pays to neighbours and to equal numbers, for a softmax over more tokens is flatter.
+Two things that help to explain the accuracy are measured at each length: the margin of the right class, and each head's
+attention on neighbours and on equal tokens. Attention flattens as the softmax runs over more tokens.
 """
 
 from __future__ import annotations
@@ -48,24 +49,24 @@ from headcount.training.evaluation import ClassModel
 
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 N, N_LONG, LONG = 1000, 200, 1024
-"""Examples per length and kind; fewer beyond a length where attention to everything takes minutes per hundred."""
+"""Number of examples per length and kind: N up to the length LONG, N_LONG beyond it, where full attention is slow."""
 LONGEST = 2**20
-"""Longer sequences would not fit into memory."""
+"""Longest sequence that fits into memory."""
 MOST_WORKERS = 4
-"""Each takes up to 0.7 GiB at 4,096."""
+"""Largest number of worker threads. Each takes up to 0.7 GiB at a length of 4,096."""
 NEAR = (0, 1, 4)
-"""First ids that are always measured; beyond them, where the last positions of each length begin."""
+"""First position ids that are always measured, besides those at the end of each length."""
 FEWEST, MOST, TOKENS = 8, 64, 2**14
-"""Examples per length whose attention is read: as many as have so many tokens together, within these bounds."""
+"""Smallest and largest number of examples per length for attention, and their total number of tokens in between."""
 AT_ONCE = 2**12
-"""Tokens per forward pass, or one long example."""
+"""Number of tokens per forward pass; at least one example."""
 REPORTED = 1
-"""The draw of fresh sequences that reports and docs are made of: no recipe was chosen on it."""
+"""Draw of new sequences for reports and docs. No recipe was chosen on this draw."""
 
 
 @dataclass(frozen=True)
 class LengthResult:
-    """One length and one kind of negative, half of the examples sorted."""
+    """Accuracy at one length on one kind of negative and equally many positives."""
 
     length: Positive
     negative: str
@@ -74,42 +75,42 @@ class LengthResult:
     high: float
     n: Positive
     constant: bool
-    """Whether (nearly) everything gets one answer; the accuracy then says nothing."""
+    """Whether (nearly) all examples get the same answer, so that the accuracy is meaningless."""
     constant_class: str | None
-    """That answer."""
+    """The answer that (nearly) all examples get; None if the answers differ."""
     recall: tuple[Proportion, ...]
-    """Of each class, in the order of `Stretch.classes`."""
+    """Recall of each class, in the order of `Stretch.classes`."""
     answers: tuple[Proportion, ...]
-    """How often each class was predicted."""
+    """Frequency of each class among the answers."""
     margin: tuple[float, ...]
-    """Mean lead of the right class, in logits, of each class; negative where it is mostly wrong."""
+    """Mean margin of the right class over the best other class, in logits, for the examples of each class."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the accuracy, its interval and the answers with the hits of each class."""
-        correct = sum(each.correct for each in self.recall)
-        if sum(each.n for each in self.recall) != self.n:
-            yield "n", f"{sum(each.n for each in self.recall):,}, the examples of all classes in recall"
+        """Yield inconsistencies between the accuracy, its CI, the answers and the recall of each class."""
+        correct, n = sum(recall.correct for recall in self.recall), sum(recall.n for recall in self.recall)
+        if n != self.n:
+            yield "n", f"{n:,}, the number of examples in recall"
         elif correct <= self.n:
             right = Proportion.of(correct, self.n)
             yield from unequal(self, accuracy=right.rate, low=right.low, high=right.high)
-        if {each.n for each in self.answers} != {self.n} or sum(each.correct for each in self.answers) != self.n:
-            yield "answers", f"shares that add up to all {self.n:,} examples"
+        if {part.n for part in self.answers} != {self.n} or sum(part.correct for part in self.answers) != self.n:
+            yield "answers", f"frequencies that add up to all {self.n:,} examples"
         yield from unequal(self, constant=self.constant_class is not None)
 
 
 @dataclass(frozen=True)
 class ShiftedIds:
-    """The same sequences of the longest trained length, with ids that begin at `first`."""
+    """Accuracy at the longest training length with position ids that begin at `first`."""
 
     first: Count
     cell: LengthResult
     moved: Size
-    """Largest change of a logit against ids from 0; (nearly) nothing where only distances matter."""
+    """Largest change of a logit against ids that begin at 0; (nearly) 0 if only distances matter to the model."""
 
 
 @dataclass(frozen=True)
 class Stretch(Result):
-    """One model at many lengths."""
+    """Accuracy of one classifier at many lengths."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("cells",)
     SCHEMA: ClassVar[int] = 3
@@ -118,58 +119,59 @@ class Stretch(Result):
     encoding: str
     pooling: str
     hard_codes: tuple[str, ...]
-    """The structure of the task that the model was given; nothing if it is generic."""
+    """Structure of the task that is built into the model; empty for a generic model."""
     label: str
-    """The configuration in a few words."""
+    """Short description of the configuration."""
     seed: int
     trained: tuple[int, int] | None
-    """The shortest and the longest sequence in training; None if nobody said."""
+    """Shortest and longest training length; None if unknown."""
     classes: tuple[str, ...]
     cells: tuple[LengthResult, ...]
     cropped_results: tuple[LengthResult, ...]
-    """Adjacent swaps beyond the trained lengths cut down to one, and the same pieces sorted: the gaps of the long ones.
+    """Results on long local negatives cropped to the longest training length, and positives of the same tokens.
 
-    Nothing unless adjacent swaps were asked for, and the trained lengths are known.
+    Empty unless local negatives are measured and the training lengths are known.
     """
     ids: tuple[ShiftedIds, ...]
-    """Adjacent swaps of the longest trained length at other ids, from 0 on. Nothing unless they were asked for.
+    """Results at the longest training length with shifted position ids.
 
-    Nor of models of others, whose positions begin where they begin.
+    Empty unless local negatives are measured, and for models other than headcount's own.
     """
     attention_shares: tuple[AttentionShare, ...]
-    """Of headcount's own models."""
+    """Attention of each head at each length; empty for models other than headcount's own."""
     recipe: str = ""
-    """The digest of all settings but the seed: runs that share it differ in their seed alone."""
+    """Digest of all settings except the seed. Runs with the same digest differ in the seed only."""
     refused_lengths: tuple[int, ...] = ()
-    """Lengths that the model refuses, such as those past a learned table."""
+    """Lengths that the model refuses, such as those beyond a learned table of positions."""
     refused_first_ids: tuple[int, ...] = ()
-    """First ids that it refuses."""
+    """First position ids that the model refuses."""
     draw: int = 0
-    """Which draw of fresh sequences it was measured on."""
+    """Number of the draw of new sequences."""
     audit: str = ""
-    """What is at the bottom of what quick checks on its test set found; empty if none fails."""
+    """Root cause reported by the quick audit; empty if every check passed."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the cells with the classes and with each other."""
-        n_classes, shifted = len(self.classes), tuple(each.cell for each in self.ids)
+        """Yield inconsistencies between the cells, the classes and the lengths."""
+        n_classes, shifted = len(self.classes), tuple(ids.cell for ids in self.ids)
         for name, cells in (("cells", self.cells), ("cropped_results", self.cropped_results), ("ids", shifted)):
-            if any({len(each.recall), len(each.answers), len(each.margin)} != {n_classes} for each in cells):
-                yield name, f"a recall, a share of answers and a margin for each of {n_classes} classes"
-            if any(each.constant_class not in (None, *self.classes) for each in cells):
+            if any({len(cell.recall), len(cell.answers), len(cell.margin)} != {n_classes} for cell in cells):
+                yield name, f"a recall, a frequency and a margin for each of {n_classes} classes"
+            if any(cell.constant_class not in (None, *self.classes) for cell in cells):
                 yield name, f"a constant_class that is one of {', '.join(self.classes)}"
         for name, keys in (
-            ("cells", [(each.length, each.negative) for each in self.cells]),
-            ("cropped_results", [(each.length, each.negative) for each in self.cropped_results]),
-            ("ids", [each.first for each in self.ids]),
-            ("attention_shares", [(each.length, each.head) for each in self.attention_shares]),
+            ("cells", [(cell.length, cell.negative) for cell in self.cells]),
+            ("cropped_results", [(cell.length, cell.negative) for cell in self.cropped_results]),
+            ("ids", [ids.first for ids in self.ids]),
+            ("attention_shares", [(share.length, share.head) for share in self.attention_shares]),
         ):
             if len(set(keys)) != len(keys):
                 yield name, "different entries"
         if self.trained and not 1 <= self.trained[0] <= self.trained[1]:
-            yield "trained", "the shortest and the longest trained length"
-        if {each.length for each in self.cropped_results} - {each.length for each in self.cells}:
+            yield "trained", "the shortest and the longest training length"
+        lengths = {cell.length for cell in self.cells}
+        if {cell.length for cell in self.cropped_results} - lengths:
             yield "cropped_results", "lengths that are in cells"
-        if set(self.refused_lengths) & {each.length for each in self.cells}:
+        if set(self.refused_lengths) & lengths:
             yield "refused_lengths", "lengths that are not in cells"
 
 
@@ -184,20 +186,21 @@ def stretch(
     explain: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Stretch:
-    """Measure a model at these lengths, `n` examples for each kind of negative; `progress(done, total)` in %.
+    """Measure a classifier at these lengths, on `n` examples for each kind of negative.
 
-    Without `explain`, accuracy alone is measured: not the effect of gaps and of ids, and no attention.
+    Without `explain`, only accuracy is measured: neither the effect of content and ids, nor attention. `progress` is
+    called with the percentage done and 100.
     """
     kinds = require_possible(model, lengths, kinds, n, batch_size, draw)
     answers, recipe, trained = cast(ClassModel, model.answers), model.description, model.trained
-    task, asked = answers.task, sorted(set(lengths))
-    lengths = _possible(answers, asked)
+    task, all_lengths = answers.task, sorted(set(lengths))
+    lengths = _accepted(answers, all_lengths)
     n_at = {length: n or (N if recipe.window or length <= LONG else N_LONG) for length in lengths}
-    # How long a sequence takes, roughly: the layers for each token, and attention for each pair.
+    # Approximate time per sequence: linear in its tokens for the layers, quadratic for full attention.
     cost = {length: length if recipe.window else length * (1 + length / 512) for length in lengths}
-    # All kinds of negatives share their sorted examples.
-    total = sum(cost[length] * (each - each // 2 + each // 2 * len(kinds)) for length, each in n_at.items())
-    cells, cut, last, done = list[LengthResult](), list[LengthResult](), task.classes[-1], 0.0
+    # All kinds of negatives are paired with the same positives.
+    total = sum(cost[length] * (size - size // 2 + size // 2 * len(kinds)) for length, size in n_at.items())
+    cells, cropped, last, done = list[LengthResult](), list[LengthResult](), task.classes[-1], 0.0
 
     def count(length: int, n_rows: int) -> None:
         nonlocal done
@@ -214,12 +217,12 @@ def stretch(
         if explain and trained and length > trained[1] and task.local_negative in kinds:
             pieces = task.cropped(rng, examples[task.local_negative], trained[1])
             wrong, right = (_predict(model, rows, batch_size) for rows in pieces)
-            cut.append(_cell(task, length, task.local_negative, right, wrong))
+            cropped.append(_cell(task, length, task.local_negative, right, wrong))
     ids, refused = list[ShiftedIds](), list[int]()
-    # Of headcount's own models, ids can be shifted and attention can be read.
+    # Only headcount's own models allow shifting ids and reading attention.
     own = model.module if explain and isinstance(model.module, Classifier) else None
     if own and task.local_negative in kinds:
-        ids, refused = _at_other_ids(model, task, asked, n or N, batch_size, draw)
+        ids, refused = _at_other_ids(model, task, all_lengths, n or N, batch_size, draw)
     return Stretch(
         name=model.name,
         weights_sha256=model.weights_sha256,
@@ -231,11 +234,13 @@ def stretch(
         trained=trained,
         classes=task.classes,
         cells=tuple(cells),
-        cropped_results=tuple(cut),
+        cropped_results=tuple(cropped),
         ids=tuple(ids),
-        attention_shares=tuple(each for length in lengths if own for each in attention_share(own, task, length, draw)),
+        attention_shares=tuple(
+            share for length in lengths if own for share in attention_share(own, task, length, draw)
+        ),
         recipe=recipe.digest,
-        refused_lengths=tuple(length for length in asked if length not in lengths),
+        refused_lengths=tuple(length for length in all_lengths if length not in lengths),
         refused_first_ids=tuple(refused),
         draw=draw,
     )
@@ -244,13 +249,16 @@ def stretch(
 def _at_other_ids(
     model: OpenModel, task: ClassTask, lengths: Sequence[int], n: int, batch_size: int | None, draw: int
 ) -> tuple[list[ShiftedIds], list[int]]:
-    """The longest trained length at the ids near 0 and at the last ids of each length; and first ids it refuses."""
+    """Measure the longest training length with ids near 0 and with the last ids of each length.
+
+    Return the results, and the first ids that the model refuses.
+    """
     longest, rng, half = task.trained_lengths[1], stream(draw, "stretch ids"), n // 2
     examples = (
         task.sample_of_length(rng, longest, task.local_negative, half),
         task.sample_of_length(rng, longest, None, n - half),
     )
-    found, refused, base = list[ShiftedIds](), list[int](), None
+    results, refused, base = list[ShiftedIds](), list[int](), None
     for first in sorted({*NEAR, *(length - longest for length in lengths if length > longest)}):
         try:
             wrong, right = (_predict(model, rows, batch_size, first=first) for rows in examples)
@@ -260,22 +268,22 @@ def _at_other_ids(
         logits = np.concatenate([wrong.logits, right.logits])
         base = logits if base is None else base
         cell = _cell(task, longest, task.local_negative, right, wrong)
-        found.append(ShiftedIds(first, cell, float(np.abs(logits - base).max())))
-    return found, refused
+        results.append(ShiftedIds(first, cell, float(np.abs(logits - base).max())))
+    return results, refused
 
 
-def _possible(answers: ClassModel, lengths: Sequence[int]) -> list[int]:
-    """The lengths that the model takes; its own reason if it takes none."""
-    possible, refusal = [], None
+def _accepted(answers: ClassModel, lengths: Sequence[int]) -> list[int]:
+    """Return the lengths that the model accepts. If it accepts none, raise its own error."""
+    accepted, refusal = [], None
     for length in lengths:
         try:
             answers.classify(answers.task.sample_of_length(stream(0, "stretch"), length, None, 1))
-            possible.append(length)
+            accepted.append(length)
         except InputError as error:
             refusal = error
-    if refusal and not possible:
+    if refusal and not accepted:
         raise refusal
-    return possible
+    return accepted
 
 
 def require_possible(
@@ -286,20 +294,23 @@ def require_possible(
     batch_size: int | None,
     draw: int = 0,
 ) -> tuple[str, ...]:
-    """The kinds of negatives to measure, if all that is asked for can be done."""
+    """Check the arguments of `stretch`, and return the kinds of negatives to measure."""
     task = cast(ClassTask, model.answers.task)
     if task.output_type != "class":
-        raise InputError(f"{model.name} writes its answers; only a classifier can be stretched", "try a sortedness run")
+        raise InputError(
+            f"{model.name} generates its answers, and only a classifier can be measured at other lengths",
+            "choose a model that classifies sequences",
+        )
     if not lengths or min(lengths) < 2 or max(lengths) > LONGEST:
-        what = ", ".join(map(str, lengths)) or "nothing"
-        raise InputError(f"{what} is not a list of lengths", f"each is 2 to {LONGEST:,}")
+        given = ", ".join(map(str, lengths)) or "none"
+        raise InputError(f"--lengths must be numbers from 2 to {LONGEST:,}, got {given}")
     if n is not None and n < 2:
-        raise InputError(f"{n} examples are too few", "at least 2: one of each class")
+        raise InputError(f"--n must be at least 2, one example of each class, got {n}")
     require_room_for(n or 0, max(lengths), "lower --n or --lengths")
     if batch_size is not None and batch_size < 1:
-        raise InputError(f"a batch of {batch_size} is none", "at least 1 example per forward pass")
+        raise InputError(f"--batch-size must be at least 1, got {batch_size}")
     if draw < 0:
-        raise InputError(f"{draw} is no draw of fresh sequences", "draws are counted from 0")
+        raise InputError(f"--draw must be at least 0, got {draw}")
     unknown = [kind for kind in kinds or () if kind not in task.negatives]
     if unknown:
         raise InputError(f"no kind of negative {unknown[0]!r}", suggestion(unknown[0], task.negatives))
@@ -314,7 +325,7 @@ def _predict(
     *,
     first: int = 0,
 ) -> ClassAnswers:
-    """Some examples per core at a time; batches of a stated size one after another, so that memory is as stated."""
+    """Classify examples: batches of a given size one after another, otherwise several batches in parallel."""
     length = examples.shape[1]
     size = batch_size or rows_at_once(length)
     blocks = (examples[i : i + size] for i in range(0, len(examples), size))
@@ -353,16 +364,16 @@ def _cell(task: ClassTask, length: int, kind: str, right: ClassAnswers, wrong: C
 
 @dataclass(frozen=True)
 class AttentionShare:
-    """One head at one length: the mean share of its attention on the token itself, on its neighbours, on its equals.
+    """Mean attention of one head, at one length, on the token itself, on its neighbours and on equal tokens.
 
-    In a sorted sequence the equals of a token, itself among them, are the largest numbers up to there. A share is taken
-    over the tokens of each sequence, then over sequences: `_se` is the standard error of that mean.
+    The mean is taken over the tokens of each positive sequence, then over sequences. `_se` is the standard error over
+    sequences. A token counts among its equals (`alike`).
     """
 
     length: Positive
     head: HeadName
     n: Positive
-    """Sequences."""
+    """Number of sequences."""
     left: Share
     itself: Share
     right: Share
@@ -372,23 +383,23 @@ class AttentionShare:
     right_se: Size
     alike_se: Size
     neighbours_se: Size
-    """Of left and right together: they are not independent."""
+    """Standard error of left + right, which are not independent."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """A token's attention to itself and its neighbours is at most all of it."""
+        """Yield an error if the attention on a token and its neighbours exceeds 1."""
         if self.left + self.itself + self.right > 1 + ROUNDING:
-            yield "itself", f"at most {1 - self.left - self.right}, what left and right leave of 1"
+            yield "itself", f"at most 1 - left - right, {1 - self.left - self.right}"
 
     @property
     def neighbours(self) -> float:
-        """Left and right together."""
+        """Return the attention on both neighbours."""
         return self.left + self.right
 
 
 class NeighbourMass:
-    """Reads weights as they are made, a few queries at a time, and keeps only what falls on neighbours and equals.
+    """Running sums of the attention on neighbours and equal tokens.
 
-    So no matrix of queries times keys is ever held.
+    Weights are read a few queries at a time: a whole matrix of queries times keys may not fit into memory.
     """
 
     def __init__(self, model: Classifier) -> None:
@@ -396,15 +407,15 @@ class NeighbourMass:
         self._tokens = torch.empty(0)
         self._done: dict[HeadSite, int] = {}
         self.sums: dict[HeadSite, list[NDArray[np.float64]]] = {}
-        """For each batch, [example, head, (left, itself, right, alike)], summed over queries."""
+        """Sums over queries for each batch, [example, head, (left, itself, right, alike)]."""
 
     def begin(self, tokens: Int[Tensor, "batch length"]) -> None:
-        """A new batch: its first queries come next."""
+        """Begin a new batch."""
         self._tokens = tokens
         self._done.clear()
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
-        """Add the next queries: for each example and head, the sums over queries of (left, itself, right, alike)."""
+        """Add the weights of the batch's next queries to the sums."""
         first = self._done.get(site, 0)
         self._done[site] = last = first + weights.shape[2]
         near = [weights.diagonal(offset=first - keys.start + step, dim1=2, dim2=3).sum(dim=2) for step in (-1, 0, 1)]
@@ -417,7 +428,7 @@ class NeighbourMass:
             batches[-1] += sums
 
     def attention_shares(self, length: int) -> Iterator[AttentionShare]:
-        """Means over all queries of all examples so far, which had this length."""
+        """Yield the means of every head over all queries and examples so far, which must have this length."""
         for site, batches in self.sums.items():
             shares = np.concatenate(batches) / self._tokens.shape[1]  # [example, head, share]
             shares = np.concatenate([shares, shares[..., [0]] + shares[..., [2]]], axis=2)
@@ -428,7 +439,7 @@ class NeighbourMass:
 
 
 def attention_share(model: Classifier, task: ClassTask, length: int, draw: int = 0) -> Iterator[AttentionShare]:
-    """Every head on a few sorted sequences of this length."""
+    """Measure the attention of every head on a few positive sequences of this length."""
     n = max(FEWEST, min(MOST, TOKENS // length))
     examples = task.sample_of_length(stream(draw, "stretch looks", length), length, None, n)
     mass = NeighbourMass(model)

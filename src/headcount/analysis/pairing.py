@@ -1,4 +1,4 @@
-"""Which heads of two models attend most alike? One to one, so that overlaps of attention add up to the most."""
+"""Which heads of two models attend most alike? A one-to-one pairing that maximises the sum of attention overlaps."""
 
 from __future__ import annotations
 
@@ -24,142 +24,140 @@ from headcount.seeds import integer, stream
 from headcount.tasks.base import Examples
 
 Kind = tuple[str, str]
-"""A stack and a kind of attention."""
+"""A stack and a kind of attention, such as ("decoder", "self")."""
 Partners = Mapping[HeadId, HeadId]
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """The heads of two models, paired so that the overlaps of each kind add up to the most."""
+    """A one-to-one pairing of the heads of two models that maximises the sum of overlaps for each kind."""
 
     ours: Activity
     theirs: Activity
     overlaps: dict[Kind, Values]
-    """[example, head, other head]."""
+    """Overlaps [example, head, other head] of each kind."""
     pairs: tuple[tuple[Kind, int, int], ...]
-    """Of a head and its partner: their kind, and their places in it."""
+    """Kind, index of the head and index of its partner, for each pair."""
 
     @classmethod
     def best(cls, ours: Activity, theirs: Activity) -> Pairing:
-        """By attention."""
+        """Compute all overlaps and the best pairing."""
         overlaps, pairs = {}, list[tuple[Kind, int, int]]()
-        for kind, mine in ours.items():
-            others, n_queries = theirs[kind].weights, mine.weights.shape[2]
-            shared = [torch.minimum(w_BQK[:, None], others).sum(dim=(-2, -1)) for w_BQK in mine.weights.unbind(dim=1)]
-            overlaps[kind] = np.asarray(torch.stack(shared, dim=1).double().numpy() / n_queries)
-            places = linear_sum_assignment(overlaps[kind].mean(axis=0), maximize=True)
-            pairs += [(kind, int(i), int(j)) for i, j in zip(*places, strict=True)]
+        for kind, activity in ours.items():
+            weights, others = activity.weights, theirs[kind].weights
+            shared = [torch.minimum(w_BQK[:, None], others).sum(dim=(-2, -1)) for w_BQK in weights.unbind(dim=1)]
+            overlaps[kind] = np.asarray(torch.stack(shared, dim=1).double().numpy() / weights.shape[2])
+            indices = linear_sum_assignment(overlaps[kind].mean(axis=0), maximize=True)
+            pairs += [(kind, int(i), int(j)) for i, j in zip(*indices, strict=True)]
         return cls(ours, theirs, overlaps, tuple(pairs))
 
     @property
     def partners(self) -> Partners:
-        """Of each head that has one."""
+        """Return the partner of each head that has one."""
         return {self.ours[kind].heads[i]: self.theirs[kind].heads[j] for kind, i, j in self.pairs}
 
-    def each(self, measure: Measure) -> Values:
-        """Something about every pair."""
+    def values(self, measure: PairMeasure) -> Values:
+        """Return the measure of every pair."""
         return np.array([measure(self, *pair) for pair in self.pairs])
 
-    def along(self, axis: int, measure: Measure) -> Values:
-        """The same for each of our heads (axis 0) or of theirs (axis 1), kind by kind; 0 without a partner."""
-        found = np.zeros(sum(len(kind.heads) for kind in (self.ours, self.theirs)[axis].values()))
-        found[self.places(axis)] = self.each(measure)
-        return found
+    def along(self, axis: int, measure: PairMeasure) -> Values:
+        """Return the measure of every head of our model (axis 0) or theirs (axis 1); 0 for heads without a partner."""
+        values = np.zeros(sum(len(kind.heads) for kind in (self.ours, self.theirs)[axis].values()))
+        values[self.indices(axis)] = self.values(measure)
+        return values
 
-    def places(self, axis: int) -> list[int]:
-        """Where the paired ones stand among all of our heads or of theirs."""
+    def indices(self, axis: int) -> list[int]:
+        """Return the index of each pair's head among all heads of our model (axis 0) or theirs (axis 1)."""
         before, first = 0, dict[Kind, int]()
         for kind, activity in (self.ours, self.theirs)[axis].items():
             first[kind], before = before, before + len(activity.heads)
         return [first[kind] + (i, j)[axis] for kind, i, j in self.pairs]
 
     @property
-    def measures(self) -> tuple[Measure, ...]:
-        """What can be told of every pair: what two heads write only where that is known."""
-        known = all(each.values is not None for side in (self.ours, self.theirs) for each in side.values())
+    def measures(self) -> tuple[PairMeasure, ...]:
+        """Return the measures that are possible: overlap, and CKA if the outputs of all heads are known."""
+        known = all(kind.values is not None for side in (self.ours, self.theirs) for kind in side.values())
         return (pair_overlap, pair_cka) if known else (pair_overlap,)
 
     @property
     def mean(self) -> float:
-        """Of the pairs' overlaps."""
-        return float(np.mean(self.each(pair_overlap)))
+        """Return the mean overlap of the pairs."""
+        return float(np.mean(self.values(pair_overlap)))
 
 
-Measure = Callable[[Pairing, Kind, int, int], float]
-"""Of one of our heads and one of theirs, by their places."""
+PairMeasure = Callable[[Pairing, Kind, int, int], float]
+"""Measure the similarity of two heads, given by a kind and their indices."""
 
 
 def pair_overlap(pairing: Pairing, kind: Kind, i: int, j: int) -> float:
-    """The attention that the two share."""
+    """Return the mean overlap of two heads over examples."""
     return float(pairing.overlaps[kind][:, i, j].mean())
 
 
 def pair_cka(pairing: Pairing, kind: Kind, i: int, j: int) -> float:
-    """Similarity of what the two write."""
+    """Return the CKA of the outputs of two heads."""
     return cka(pairing.ours[kind].outputs[i], pairing.theirs[kind].outputs[j])
 
 
 # --- similarity -------------------------------------------------------------------------------------------------------
-# How alike are two sets of vectors for the same rows? Linear CKA (Kornblith et al. 2019), without its bias.
-#
-# CKA does not change if either set is rotated or scaled, so models with residual streams of their own can be compared.
-# Plain CKA of few rows in many dimensions is well above 0 even for noise; here HSIC is estimated without bias (Song et
-# al. 2012; Nguyen et al. 2021), so that unrelated sets come out around 0, sometimes below.
+# Linear CKA (Kornblith et al. 2019) is a similarity of two sets of vectors for the same rows. Rotation and scale
+# do not change it, so it can compare models with different residual streams. Plain CKA of few rows in many dimensions
+# is well above 0 even for noise. Here HSIC is estimated without bias (Song et al. 2012; Nguyen et al. 2021): unrelated
+# sets have a CKA around 0, sometimes below.
 
 
 def hsic(x: Values, y: Values) -> float:
-    """The unbiased estimate of their dependence [row, dimension], of n > 3 rows; from sums, never n by n."""
+    """Return the unbiased HSIC estimate of two arrays [row, dimension] with n > 3 rows, without an n-by-n matrix."""
     n = len(x)
     own_x, own_y = (x * x).sum(axis=1), (y * y).sum(axis=1)
-    sums_x, sums_y = x @ x.sum(axis=0) - own_x, y @ y.sum(axis=0) - own_y  # of the inner products with all other rows
+    sums_x, sums_y = x @ x.sum(axis=0) - own_x, y @ y.sum(axis=0) - own_y  # inner products with all other rows
     together = float(((x.T @ y) ** 2).sum() - own_x @ own_y)
     overall = float(sums_x.sum() * sums_y.sum()) / ((n - 1) * (n - 2))
     return (together + overall - 2 * float(sums_x @ sums_y) / (n - 2)) / (n * (n - 3))
 
 
 def cka(x: Values, y: Values) -> float:
-    """1 for sets that differ by a rotation and a scale, around 0 for unrelated ones; 0 where one does not vary.
+    """Return the CKA of two sets of vectors: 1 up to rotation and scale, around 0 if unrelated, 0 if one is constant.
 
     >>> rng = np.random.default_rng(0)
     >>> x, other = rng.normal(size=(50, 20)), rng.normal(size=(50, 20))
-    >>> turn = np.linalg.qr(rng.normal(size=(20, 20)))[0]
-    >>> round(cka(x, 3 * x @ turn), 6), abs(cka(x, other)) < 0.1
+    >>> rotation = np.linalg.qr(rng.normal(size=(20, 20)))[0]
+    >>> round(cka(x, 3 * x @ rotation), 6), abs(cka(x, other)) < 0.1
     (1.0, True)
     """
     scale = hsic(x, x) * hsic(y, y)
     return hsic(x, y) / math.sqrt(scale) if scale > 0 else 0.0
 
 
-# --- activity: where heads attend on some examples, and what they write into the residual stream ----------------------
+# --- activity: attention of heads on some examples, and their outputs to the residual stream --------------------------
 
 
 @dataclass(frozen=True)
 class KindActivity:
-    """The heads of one kind of site, of all layers, at the queries that see more than one key."""
+    """Activity of the heads of one kind, over all layers, at the queries that see more than one key."""
 
     heads: tuple[HeadId, ...]
     queries: NDArray[np.int64]
-    """Which of the task's."""
+    """Indices of the queries among the task's positions."""
     weights: Float[Tensor, "example head query key"]
     visible: Bool[Tensor, "query key"]
-    """Which keys those queries may see."""
+    """Whether each query can see each key."""
     values: Float[Tensor, "example head key d_head"] | None
-    """None if what the heads write is not known."""
+    """Value vectors; None if unknown."""
     written: Float[Tensor, "head row d_head"] | None
-    """What a value becomes in the residual stream, rotated into as few dimensions as a head has: no linear similarity
-    can tell that from the whole."""
+    """Output matrices, rotated into d_head dimensions, which keeps all inner products; None if unknown."""
 
     @cached_property
     def outputs(self) -> tuple[Values, ...]:
-        """Of each head a row for every example and query, less that query's mean: what it writes about the example."""
-        assert self.values is not None and self.written is not None, "asked for where it is known"  # noqa: PT018
+        """Return each head's outputs [example and query, dimension], centred over the examples at each query."""
+        assert self.values is not None and self.written is not None, "outputs are unknown"  # noqa: PT018
         z_BHQE = (self.weights @ self.values).double()
         z_HNE = (z_BHQE - z_BHQE.mean(dim=0)).transpose(0, 1).flatten(1, 2)
-        return tuple(each.numpy() for each in z_HNE @ self.written.transpose(1, 2))
+        return tuple(output.numpy() for output in z_HNE @ self.written.transpose(1, 2))
 
     def like(self, other: KindActivity) -> KindActivity:
-        """At the other's queries alone, and with as many keys: those that a model lacks have no weight."""
+        """Keep the other's queries only, and pad the keys to the other's number with zero weights."""
         rows = torch.from_numpy(np.isin(self.queries, other.queries))
         extra = (0, other.weights.shape[-1] - self.weights.shape[-1])
         return replace(
@@ -172,18 +170,18 @@ class KindActivity:
 
 Activity = dict[Kind, KindActivity]
 StandIn = Callable[[int], Activity]
-"""From the number of a draw to what a model does that cannot have learned the same."""
+"""Return the activity of a null model, given the number of the draw."""
 
 
 def observe(model: TaskAttention, examples: Examples) -> Activity:
-    """Of the kinds of site where a query sees more than one key."""
-    read, written, found = task_weights(model, examples), model.value_outputs(examples), Activity()
+    """Return the activity of a model's heads on examples, for kinds where some query sees more than one key."""
+    read, written, activity = task_weights(model, examples), model.value_outputs(examples), Activity()
     for kind in dict.fromkeys((site.stack, site.kind) for site in model.sites):
         sites = [site for site in model.sites if (site.stack, site.kind) == kind]
         visible = read[sites[0]].visible
         has_choice = (visible.sum(dim=-1) > 1) & torch.from_numpy(read[sites[0]].present.all(axis=0))
         if has_choice.any():
-            found[kind] = KindActivity(
+            activity[kind] = KindActivity(
                 heads=tuple(head for site in sites for head in model.heads_at(site)),
                 queries=np.flatnonzero(has_choice.numpy()),
                 weights=torch.cat([read[site].weights[:, :, has_choice] for site in sites], dim=1),
@@ -191,27 +189,27 @@ def observe(model: TaskAttention, examples: Examples) -> Activity:
                 values=None if written is None else torch.cat([written[site].values for site in sites], dim=1),
                 written=None if written is None else torch.cat([_rotated(written[site].output) for site in sites]),
             )
-    return found
+    return activity
 
 
 def observe_inputs(model: nn.Module, sites: Sites, rows: Sequence[Sequence[Tensor]]) -> Activity:
     """Return the attention of any model on rows of inputs, at the positions that every row has."""
-    read = [{site: only_row(each) for site, each in attention_of(model, sites, *row).items()} for row in rows]
-    found = Activity()
+    read = [{site: only_row(weights) for site, weights in attention_of(model, sites, *row).items()} for row in rows]
+    activity = Activity()
     for kind in dict.fromkeys((site.stack, site.kind) for site in sites):
         here = [site for site in sites if (site.stack, site.kind) == kind]
-        n_queries, n_keys = min(each[here[0]].shape[1] for each in read), max(each[here[0]].shape[2] for each in read)
+        n_queries, n_keys = min(row[here[0]].shape[1] for row in read), max(row[here[0]].shape[2] for row in read)
         weights = torch.stack(
             [
-                torch.cat([F.pad(each[site][:, :n_queries], (0, n_keys - each[site].shape[2])) for site in here])
-                for each in read
+                torch.cat([F.pad(row[site][:, :n_queries], (0, n_keys - row[site].shape[2])) for site in here])
+                for row in read
             ]
         )
         weights = weights.float().nan_to_num().cpu()
         visible = (weights > 0).any(dim=1).any(dim=0)
         has_choice = visible.sum(dim=-1) > 1
         if has_choice.any():
-            found[kind] = KindActivity(
+            activity[kind] = KindActivity(
                 heads=tuple(head for site in here for head in sites[site].heads),
                 queries=np.flatnonzero(has_choice.numpy()),
                 weights=weights[:, :, has_choice],
@@ -219,16 +217,16 @@ def observe_inputs(model: nn.Module, sites: Sites, rows: Sequence[Sequence[Tenso
                 values=None,
                 written=None,
             )
-    return found
+    return activity
 
 
 def in_common(ours: Activity, theirs: Activity) -> tuple[Activity, Activity]:
-    """The kinds of site that both have, at queries that both have, with as many keys."""
+    """Restrict two activities to the kinds and queries that both have, with the same number of keys."""
     kinds = [kind for kind in ours if kind in theirs and set(ours[kind].queries) & set(theirs[kind].queries)]
 
-    def fit(each: KindActivity, other: KindActivity) -> KindActivity:
-        wider = other if other.weights.shape[-1] > each.weights.shape[-1] else each
-        return each.like(replace(wider, queries=np.intersect1d(each.queries, other.queries)))
+    def fit(one: KindActivity, other: KindActivity) -> KindActivity:
+        wider = other if other.weights.shape[-1] > one.weights.shape[-1] else one
+        return one.like(replace(wider, queries=np.intersect1d(one.queries, other.queries)))
 
     return {kind: fit(ours[kind], theirs[kind]) for kind in kinds}, {
         kind: fit(theirs[kind], ours[kind]) for kind in kinds
@@ -236,40 +234,40 @@ def in_common(ours: Activity, theirs: Activity) -> tuple[Activity, Activity]:
 
 
 def _rotated(output_HDE: Tensor) -> Tensor:
-    """With W = Q R, rows W z and R z have the same inner products."""
+    """Return R of the decomposition W = Q R: the vectors W z and R z have the same inner products."""
     return torch.linalg.qr(output_HDE.double())[1]
 
 
 # --- null models ------------------------------------------------------------------------------------------------------
-# What would a best pairing find by chance? That with models which cannot have learned the same.
+# What does the best pairing find by chance? It is computed with two kinds of null models, whose weaknesses differ.
 #
-# Two nulls, for they fail differently. An *untrained* model in the place of a run is drawn as that run's weights once
-# were, so a run that is itself untrained is one more draw: p is exact, whatever heads attend to by their build and by
-# the data. But untrained heads spread their attention, and a trained head shares about the same little with each of
-# them: two trained heads that attend to a few keys each would beat them by luck. So a run is also compared with the
-# other one *relabelled*: each of its heads keeps how peaked and how steady it is, but its keys change places, and
-# examples are shuffled.
+# An *untrained* model is drawn from the distribution of a run's initial weights. An untrained run is therefore one more
+# draw, and its p-value is exact, whatever its heads attend to because of the architecture and the data. But untrained
+# heads spread their attention, and all of them overlap little with a trained head. Two unrelated trained heads, each
+# with a few keys, could overlap more. A run is therefore also compared with the other one *relabelled*: each head keeps
+# how concentrated and how steady its attention is, but its keys are permuted and the examples shuffled.
 
 
 def stand_in_seed(index: int, seed: int = 0) -> int:
-    """Of the weights that a model of the nulls is drawn with."""
+    """Return the seed of the weights of an untrained null model."""
     return integer(seed, "untrained stand-in", index)
 
 
 @dataclass
 class Draws:
-    """Best pairings with one kind of null model, seen from one of the two runs."""
+    """Best pairings of one model with null models of one kind."""
 
     axis: int
-    """0 for the first run's heads, 1 for the other's."""
-    values: dict[Measure, list[Values]] = field(default_factory=dict)
-    """Of each head with its partner, draw by draw."""
+    """0 for the heads of the first model, 1 for those of the other."""
+    values: dict[PairMeasure, list[Values]] = field(default_factory=dict)
+    """Measures of each head with its partner, for each draw."""
     means: list[float] = field(default_factory=list)
-    """The mean overlap of all pairs."""
+    """Mean overlap of all pairs, for each draw."""
     partners: list[Partners] = field(default_factory=list)
+    """Partner of each head, for each draw."""
 
-    def add(self, pairing: Pairing, *measures: Measure) -> None:
-        """One more draw."""
+    def add(self, pairing: Pairing, *measures: PairMeasure) -> None:
+        """Add one draw."""
         self.means.append(pairing.mean)
         self.partners.append(pairing.partners)
         for measure in measures:
@@ -279,41 +277,41 @@ class Draws:
 def pair_with_stand_ins(
     ours_at: StandIn, theirs_at: StandIn, pairing: Pairing, n: int, step: Callable[[], None]
 ) -> tuple[Draws, Draws]:
-    """Pair our heads with stand-ins in the other model's place, and its heads with stand-ins in ours.
+    """Pair our heads with null models that replace the other model, and its heads with null models that replace ours.
 
-    Where both are drawn by one function, a stand-in for one is a stand-in for the other.
+    If both are drawn by the same function, each null model serves in both places.
     """
 
-    def fit(seen: Activity, activity: Activity) -> Activity:
-        return {kind: seen[kind].like(each) for kind, each in activity.items()}
+    def fit(stand_in: Activity, activity: Activity) -> Activity:
+        return {kind: stand_in[kind].like(of_kind) for kind, of_kind in activity.items()}
 
-    found = Draws(0), Draws(1)
+    draws = Draws(0), Draws(1)
     for i in range(n):
         theirs = fit(theirs_at(i), pairing.theirs)
         ours = theirs if ours_at is theirs_at else fit(ours_at(i), pairing.ours)
-        found[0].add(Pairing.best(pairing.ours, theirs), *pairing.measures)
-        found[1].add(Pairing.best(ours, pairing.theirs), *pairing.measures)
+        draws[0].add(Pairing.best(pairing.ours, theirs), *pairing.measures)
+        draws[1].add(Pairing.best(ours, pairing.theirs), *pairing.measures)
         step()
-    return found
+    return draws
 
 
-def pair_with_relabelled(pairing: Pairing, measure: Measure, n: int, seed: int, step: Callable[[], None]) -> Draws:
-    """Our heads with the other run's, whose keys changed places.
+def pair_with_relabelled(pairing: Pairing, measure: PairMeasure, n: int, seed: int, step: Callable[[], None]) -> Draws:
+    """Pair our heads with those of the other model with relabelled keys.
 
-    For attention, examples are shuffled too. For outputs they are not, or nothing would be left to compare: heads
-    write what their own values are at the other keys.
+    For overlaps, examples are shuffled too. For outputs they are not: heads write their own values at the permuted
+    keys, and with shuffled examples nothing would be left to compare.
     """
-    found, rng, n_examples = Draws(0), stream(seed, "relabelled"), len(next(iter(pairing.overlaps.values())))
+    draws, rng, n_examples = Draws(0), stream(seed, "relabelled"), len(next(iter(pairing.overlaps.values())))
     for _ in range(n):
         examples = rng.permutation(n_examples) if measure is pair_overlap else np.arange(n_examples)
-        moved = {kind: replace(each, weights=relabelled(each, examples, rng)) for kind, each in pairing.theirs.items()}
-        found.add(Pairing.best(pairing.ours, moved), measure)
+        theirs = {kind: replace(kept, weights=relabelled(kept, examples, rng)) for kind, kept in pairing.theirs.items()}
+        draws.add(Pairing.best(pairing.ours, theirs), measure)
         step()
-    return found
+    return draws
 
 
 def relabelled(activity: KindActivity, examples: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
-    """The weights with each head's keys in another order, the same for all queries as far as they see those keys."""
+    """Return the weights with each head's keys permuted, in the same order for all queries that see the keys."""
     n_keys = activity.visible.shape[-1]
     order_H1K = torch.from_numpy(rng.random((len(activity.heads), 1, n_keys)))
     shuffled_HQK = order_H1K.masked_fill(~activity.visible, torch.inf).argsort(dim=-1)

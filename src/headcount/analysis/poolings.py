@@ -1,9 +1,9 @@
 """How does the pooling change what a classifier learns and how far it extrapolates?
 
-Models that differ in their pooling, on the same encoding and the same test sequences. A symmetric pooling knows no
-order: without an encoding the model sees a multiset, and 50 % is a theorem. A pooling of neighbours' differences hands
-the order to the model: then the model without an encoding is right as well, and a comparison of encodings no longer
-tests encodings.
+The compared models have the same encoding and different poolings, and are measured on the same sequences. A symmetric
+pooling ignores order: without an encoding, the model sees a multiset, and cannot tell apart two orders of the same
+tokens. A pooling of differences between neighbours gives the order to the model. The model without an encoding can then
+be right as well, and a comparison of encodings no longer tests encodings.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class PooledModel:
     encoding: str
     pooling: str
     hard_codes: tuple[str, ...]
-    """The structure of the task that the model was given; nothing if it is generic."""
+    """Structure of the task that is built into the model; empty for a generic model."""
     seed: int
     trained: tuple[int, int] | None
-    """The shortest and the longest sequence in training; None if not known."""
+    """Shortest and longest training length; None if unknown."""
     training: TrainingRecord | None
     cells: tuple[LengthResult, ...]
 
     @classmethod
     def of(cls, result: Stretch, training: TrainingRecord | None) -> PooledModel:
-        """Take what a comparison needs from a model's length generalisation."""
+        """Copy the compared fields from a model's length generalisation."""
         return cls(
             name=result.name,
             weights_sha256=result.weights_sha256,
@@ -60,18 +60,18 @@ class PoolingComparison(Result):
     models: tuple[PooledModel, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the models with each other: the result belongs to one of them, and all have the same cells."""
-        if self.weights_sha256 not in [each.weights_sha256 for each in self.models]:
+        """Yield an error if the result's own model is missing, or if the models have different cells."""
+        if self.weights_sha256 not in [model.weights_sha256 for model in self.models]:
             yield "models", "the model that the result belongs to, among others"
-        if len({tuple((cell.negative, cell.length) for cell in each.cells) for each in self.models}) > 1:
-            yield "models", "the same lengths and negatives for each"
+        if len({tuple((cell.negative, cell.length) for cell in model.cells) for model in self.models}) > 1:
+            yield "models", "the same lengths and negatives for every model"
 
 
 def compare_poolings(
     own: Stretch, others: Sequence[tuple[Stretch, TrainingRecord]], training: TrainingRecord | None = None
 ) -> PoolingComparison:
-    """Compare a model with models of other poolings, at the lengths that all of them were measured at."""
-    models = [PooledModel.of(own, training), *(PooledModel.of(*each) for each in others)]
+    """Compare a model with models of other poolings, at the lengths at which all of them were measured."""
+    models = [PooledModel.of(own, training), *(PooledModel.of(*other) for other in others)]
     shared = set.intersection(*({(cell.negative, cell.length) for cell in model.cells} for model in models))
     kept = [tuple(cell for cell in model.cells if (cell.negative, cell.length) in shared) for model in models]
     return PoolingComparison(

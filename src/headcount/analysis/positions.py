@@ -1,13 +1,13 @@
-"""What does a model know of positions, and does that go on past the positions it was trained on?
+"""How does each model represent position, and does the representation extrapolate beyond the trained positions?
 
-A learned table has rows that training never touched: they are as they were drawn, whatever the model made of the rest.
+A learned table has rows that training never used. These rows keep their initial values (up to weight decay).
 
-The rest is read off the encoding itself: what it adds to embeddings of zero (the table P) and to each head's scores,
-and how it rotates queries and keys of ones. Each gives a kernel K(t, s): how like each other it makes two positions.
+The encoding itself is probed with constant inputs: what it adds to embeddings of zero (the table P) and to each head's
+scores, and how it rotates queries and keys of ones. Each gives a kernel K(t, s), the similarity of two positions.
 
-Is the step from position p to p + k the same step everywhere? Where it is, a model that has learned what "k further on"
-is at trained positions knows it at all others. Two properties say so. They are one property: rows that some rotation
-carries each to its next are rows whose products P_t . P_s depend on t - s alone.
+Is the step from position p to p + k the same everywhere? Then a relation that a model learns at trained positions also
+holds at all others. Two equivalent properties show this: some rotation maps each row of P to the next, and the products
+P_t . P_s depend only on t - s.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headcount.analysis.head_measures import rounded
 from headcount.encodings import ENCODINGS, EncodingSettings
 from headcount.encodings.base import Encoding, EncodingInUse, HasPositions, Positions, build_encoding
 from headcount.errors import InputError
@@ -39,7 +40,7 @@ KERNELS: dict[ActsOn, str] = {
     "nothing": "K(t, s) = 0",
 }
 FEWEST_ROWS, MOST = 3, 512
-"""Positions on one page: two steps, one to fit a map on and one to test it on; and K has the square of these."""
+"""Smallest number of positions (one step to fit a map on and one to test it on), and the largest."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +49,17 @@ class TableRow:
 
     position: Count
     state: RowState
-    """Weight decay and averaging move a row that was never trained as well, but do not turn it."""
+    """Whether training used the row. Weight decay also changes an untrained row, but not its direction."""
     norm: Size
     moved: Size | None
-    """How far it is from its initial value; None if that is not known."""
+    """Distance from the initial value; None if the initial value is unknown."""
     cosine: float | None
-    """Of the angle to its initial value; 1: it was shrunk or stretched at most."""
+    """Cosine similarity to the initial value; 1 if the row was only rescaled. None if the initial value is unknown."""
 
 
 @dataclass(frozen=True)
 class PositionsShown(Result):
-    """The positions of one model; in an encoder-decoder, those of the encoder."""
+    """Position encoding of one model; for an encoder-decoder, of its encoder."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("rows",)
     SCHEMA: ClassVar[int] = 2
@@ -67,75 +68,75 @@ class PositionsShown(Result):
     weights_sha256: str
     n_positions: Positive
     n_trained: Count
-    """Positions met in training: 0 to one less than this."""
+    """Number of positions used in training, which are 0 to n_trained - 1."""
     random_positions: int | None
-    """Training drew its positions from this many; None if it counted from 0."""
+    """Number of positions from which training drew at random; None if positions were counted from 0."""
     encoding: EncodingProfile
     rows: tuple[TableRow, ...]
-    """Of a learned table; empty for other encodings."""
+    """Rows of a learned table; empty for other encodings."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the rows and the encoding with the number of positions."""
-        if self.rows and [each.position for each in self.rows] != list(range(self.n_positions)):
-            yield "rows", f"those of the positions 0 to {self.n_positions - 1}"
-        known = [each for each in self.rows if each.state != "past the table"]
-        if any((each.state == "trained") != (each.position < self.n_trained) for each in known):
+        """Yield inconsistencies between the rows, the encoding and the number of positions."""
+        if self.rows and [row.position for row in self.rows] != list(range(self.n_positions)):
+            yield "rows", f"one row for each position from 0 to {self.n_positions - 1}"
+        in_table = [row for row in self.rows if row.state != "past the table"]
+        if any((row.state == "trained") != (row.position < self.n_trained) for row in in_table):
             yield "rows", f"rows trained up to position {self.n_trained - 1}, and no further"
-        if not self.encoding.is_of(self.n_positions):
+        if not self.encoding.has_size(self.n_positions):
             yield "encoding", f"tables of {self.n_positions} positions"
 
 
 @dataclass(frozen=True)
 class EncodingsShown(Result):
-    """Every encoding there is, at the same positions."""
+    """Every available encoding at the same positions."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("encodings",)
     SCHEMA: ClassVar[int] = 2
 
     name: str | None
     trained: str | None
-    """The encoding that is shown as the run has trained it; all others are as they are drawn."""
+    """Name of the encoding that is shown as trained by the model; all others have initial values."""
     n_positions: Positive
     n_trained: Count | None
-    """Positions that the run met in training."""
+    """Number of positions used in the model's training; None without a model."""
     encodings: tuple[EncodingProfile, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the encodings with their names and with the number of positions."""
-        names = [each.name for each in self.encodings]
-        if len(set(names)) != len(names) or not all(each.is_of(self.n_positions) for each in self.encodings):
-            yield "encodings", f"different ones, with tables of {self.n_positions} positions"
+        """Yield inconsistencies between the encodings, their names and the number of positions."""
+        names = [encoding.name for encoding in self.encodings]
+        if len(set(names)) != len(names) or not all(one.has_size(self.n_positions) for one in self.encodings):
+            yield "encodings", f"different encodings, with tables of {self.n_positions} positions"
         if self.trained not in (None, *names):
             yield "trained", f"one of {', '.join(names)}"
 
 
 def positions_of(model: HasPositions, n_positions: int | None = None) -> PositionsShown:
-    """The encoding of a model; without `n_positions`, at about twice as many as it was trained on."""
-    found = model.encoding_in_use()
-    encoding, trained = found.encoding, found.n_trained
+    """Profile the encoding of a model at `n_positions` (default: about twice the trained positions)."""
+    in_use = model.encoding_in_use()
+    encoding, trained = in_use.encoding, in_use.n_trained
     most = min(MOST, encoding.n_rows or MOST) if encoding.refuses_past_table else MOST
     n = min(max(2 * trained, 32), 128, most) if n_positions is None else n_positions
     if n_positions is not None and not FEWEST_ROWS <= n <= most:
         raise InputError(
-            f"cannot show {n} positions",
-            f"there can be {FEWEST_ROWS} to {most}" + (", the rows of this learned table" if most < MOST else ""),
+            f"the number of positions must be from {FEWEST_ROWS} to {most}, got {n}",
+            *(["the learned table of this model has no more rows"] if most < MOST else []),
         )
-    profile = replace(profile_encoding(found.name, encoding, n, trained), hard_codes=found.hard_codes)
+    profile = replace(profile_encoding(in_use.name, encoding, n, trained), hard_codes=in_use.hard_codes)
     return PositionsShown(
         name=model.name,
         weights_sha256=model.weights_sha256,
         n_positions=n,
         n_trained=trained,
-        random_positions=found.random_positions,
+        random_positions=in_use.random_positions,
         encoding=profile,
-        rows=_rows(found, n),
+        rows=_rows(in_use, n),
     )
 
 
 def all_encodings(
     model: HasPositions | None = None, *, d_model: int = 64, n_heads: int = 4, n_positions: int = 64
 ) -> EncodingsShown:
-    """Every encoding as it is drawn from a fixed seed; the one that a model uses, as the model has trained it."""
+    """Profile every encoding with initial values from a fixed seed, and the model's encoding as trained."""
     own = positions_of(model, n_positions) if model else None
     profiles = {own.encoding.name: own.encoding} if own else {}
     for name in ENCODINGS.names():
@@ -156,14 +157,14 @@ def all_encodings(
     )
 
 
-def _rows(found: EncodingInUse, n: int) -> tuple[TableRow, ...]:
-    """Of a learned table, how far each row moved, where it is known from where."""
-    now, first = table_of(found.encoding, n), None if found.initial is None else table_of(found.initial, n)
-    if now is None or not learns(found.encoding):
+def _rows(in_use: EncodingInUse, n: int) -> tuple[TableRow, ...]:
+    """Return the rows of a learned table and their distance from the initial values; empty for other encodings."""
+    now, first = table_of(in_use.encoding, n), None if in_use.initial is None else table_of(in_use.initial, n)
+    if now is None or not learns(in_use.encoding):
         return ()
-    n_rows, norms = found.encoding.n_rows or MOST, np.linalg.norm(now, axis=1)
+    n_rows, norms = in_use.encoding.n_rows or MOST, np.linalg.norm(now, axis=1)
     states: list[RowState] = [
-        "past the table" if p >= n_rows else "trained" if p < found.n_trained else "never trained" for p in range(n)
+        "past the table" if p >= n_rows else "trained" if p < in_use.n_trained else "never trained" for p in range(n)
     ]
     if first is None:
         return tuple(TableRow(p, states[p], float(norms[p]), None, None) for p in range(n))
@@ -180,21 +181,23 @@ class EncodingProfile:
 
     name: str
     hard_codes: str
-    """The structure of the task that it gives away; empty if it is generic."""
+    """Structure of the task that is built into the encoding; empty for a generic encoding."""
     acts_on: ActsOn
     at_length: int | None
-    """The length of the sequence, for an encoding that depends on it."""
+    """Length of the sequence, for an encoding that depends on it; otherwise None."""
     table: Matrix | None
-    """What it adds to the embeddings, [position][dimension]; None if nothing."""
+    """Vectors that are added to the embeddings, [position][dimension]; None if there are none."""
     kernel_is: str
+    """Definition of the kernel."""
     kernel: Matrix
-    """K(t, s), [t][s]: how like each other it makes two positions; None where s is hidden from t."""
-    curves: tuple[Curve, ...]
-    """Each head's bias against the distance; for an encoding without one, K itself."""
-    shift: Shift
+    """Kernel K(t, s), [t][s]: the similarity of two positions; None where s is hidden from t."""
+    curves: tuple[DistanceCurve, ...]
+    """Bias of each head by distance or, for an encoding without a bias, K by distance."""
+    shift: ShiftInvariance
+    """Deviation of the kernel from a function of the distance alone."""
 
-    def is_of(self, n: int) -> bool:
-        """Whether the tables and the curves are of so many positions."""
+    def has_size(self, n: int) -> bool:
+        """Return whether the tables and the curves have n positions."""
         square = [len(self.kernel), *map(len, self.kernel)] == [n] * (n + 1)
         parts = [part for curve in self.curves for part in (curve.mean, curve.low, curve.high)]
         return square and len(self.table or self.kernel) == n and all(len(part) == 2 * n - 1 for part in parts)
@@ -202,12 +205,12 @@ class EncodingProfile:
 
 @torch.no_grad()
 def profile_encoding(name: str, encoding: Encoding, n: int, trained: int | None) -> EncodingProfile:
-    """An encoding at `n` positions, of which it was trained on the first `trained`."""
+    """Profile an encoding at `n` positions, of which the first `trained` were used in training."""
     table, ids = table_of(encoding, n), torch.arange(n)
     bias = encoding.bias(ids[:, None], ids[None, :])  # added to the scores, [query, key, head]
     biases = [] if bias is None else [_array(head) for head in bias.expand(n, n, -1).unbind(-1)]
     acts_on, kernel = _kernel(encoding, n, table, biases)
-    # Only what is learned has rows that are not worth fitting to.
+    # Only a learned table has untrained rows, which are excluded from the fit.
     fitted = min(trained, n) if trained and learns(encoding) else n
     few = kernel[:trained, :trained] if trained and min(trained, n) >= FEWEST_ROWS else None
     curves = [curve_of(bias, f"head {i}") for i, bias in enumerate(biases)] or [curve_of(kernel, "K")]
@@ -220,7 +223,7 @@ def profile_encoding(name: str, encoding: Encoding, n: int, trained: int | None)
         kernel_is=KERNELS[acts_on],
         kernel=_matrix(kernel),
         curves=tuple(curves),
-        shift=Shift(
+        shift=ShiftInvariance(
             variance_beyond_distance=variance_beyond_distance(kernel),
             variance_beyond_distance_trained=None if few is None else variance_beyond_distance(few),
             deviation=float(np.nanmax(np.abs(kernel - _diagonal_means(kernel)))),
@@ -232,15 +235,15 @@ def profile_encoding(name: str, encoding: Encoding, n: int, trained: int | None)
 
 
 def learns(encoding: Encoding) -> bool:
-    """Whether training changes it."""
-    return any(each.requires_grad for each in encoding.parameters())
+    """Return whether the encoding has trainable parameters."""
+    return any(parameter.requires_grad for parameter in encoding.parameters())
 
 
 @torch.no_grad()
 def table_of(encoding: Encoding, n: int) -> Array | None:
-    """What is added to embeddings of zero, [position, dimension]; None if nothing is."""
-    nothing, in_order = torch.zeros(1, n, encoding.d_model), Positions.in_order(n, torch.device("cpu"))
-    added = encoding.add_to_embeddings(nothing, in_order)[0]
+    """Return the vectors that are added to the embeddings, [position, dimension]; None if there are none."""
+    zeros, in_order = torch.zeros(1, n, encoding.d_model), Positions.in_order(n, torch.device("cpu"))
+    added = encoding.add_to_embeddings(zeros, in_order)[0]
     return _array(added) if added.any() else None
 
 
@@ -262,55 +265,59 @@ def _array(tensor: Tensor) -> Array:
 
 
 def _matrix(array: Array) -> Matrix:
-    return tuple(tuple(None if np.isnan(x) else float(f"{x:.6g}") for x in row) for row in array)
+    return tuple(tuple(None if np.isnan(x) else rounded(x) for x in row) for row in array)
 
 
 @dataclass(frozen=True)
 class LinearShift:
-    """The best maps from each row to its next among the first `n_rows`; errors are shares of the rows' own size."""
+    """Errors of the best maps from each row to the next among the first `n_rows`, relative to the norm of the rows."""
 
     n_rows: Positive
     d_model: Positive
     fitted: Size
-    """Of one linear map for all steps. With fewer steps than dimensions some map always fits: 0 means nothing then."""
+    """Error of one linear map for all steps. With fewer steps than dimensions a map always fits, with an error of 0."""
     held_out: Size
-    """Of a linear map on a step that it was not fitted on; 1 is no better than answering 0."""
+    """Error of a linear map on a step that was left out of its fit; 1 is no better than predicting 0."""
     rotation: Size
-    """Of the best rotation, which keeps all angles and lengths."""
+    """Error of the best rotation, which keeps all angles and lengths."""
 
 
 @dataclass(frozen=True)
-class Shift:
-    """How far an encoding is from one in which only t - s matters."""
+class ShiftInvariance:
+    """Deviation of an encoding from one in which only the distance t - s matters."""
 
     variance_beyond_distance: Share
-    """Share of the variance of K(t, s), t ≠ s, that t - s does not explain; 0: it depends on t - s alone."""
+    """Fraction of the variance of K(t, s), t ≠ s, that t - s does not explain; 0 if K depends only on t - s."""
     variance_beyond_distance_trained: Share | None
-    """The same among trained positions; None if nothing was trained."""
+    """Fraction of the variance of K(t, s) among trained positions that t - s does not explain; None if untrained."""
     deviation: Size
-    """Largest distance of K(t, s) from the mean over all pairs with the same t - s."""
+    """Largest difference between K(t, s) and the mean over all pairs with the same t - s."""
     rotation_error: Size | None
-    """Largest entry of P(p + k) - R_k P(p) over all p and k, R_k being the sinusoids' rotation; None if no table."""
+    """Largest entry of P(p + k) - R_k P(p) over all p and k, where R_k rotates sinusoids; None without a table."""
     largest_entry: Size | None
-    """Of the table, to hold that error against."""
+    """Largest absolute entry of the table, the scale of the rotation error; None without a table."""
     linear: LinearShift | None
+    """Errors of maps from each row of the table to the next; None without a table or with too few rows."""
 
 
 @dataclass(frozen=True)
-class Curve:
-    """K(t, s), or one head's bias, against the distance s - t from -(n - 1) to n - 1; None where the key is hidden."""
+class DistanceCurve:
+    """K(t, s), or the bias of one head, by distance s - t from -(n - 1) to n - 1.
+
+    Mean, smallest and largest value over all pairs at each distance are equal if only the distance matters. They are
+    None where the key is hidden.
+    """
 
     label: str
     mean: tuple[float | None, ...]
     low: tuple[float | None, ...]
     high: tuple[float | None, ...]
-    """Over all pairs at that distance; low, mean and high are one if only the distance matters."""
 
 
 def variance_beyond_distance(kernel: Array) -> float:
-    """The share of the variance over pairs t ≠ s that their distance does not explain; NaN marks hidden pairs.
+    """Return the fraction of the variance over pairs t ≠ s that their distance does not explain; NaN: hidden pairs.
 
-    Pairs t = s are left out: any position is most like itself, and that alone would count as explained.
+    Pairs t = s are left out. Every position is most similar to itself, which would count as explained variance.
 
     >>> variance_beyond_distance(np.array([[9.0, 1.0, 2.0], [1.0, 9.0, 1.0], [2.0, 1.0, 9.0]]))
     0.0
@@ -324,60 +331,60 @@ def variance_beyond_distance(kernel: Array) -> float:
 
 
 def rotation(step: float, k: int, d_model: int) -> Array:
-    """R_k in float64: turns the i-th pair (sin, cos) by the angle k step w_i. An odd last dimension has no partner."""
-    turned = np.zeros((d_model, d_model))
+    """Return R_k, which rotates the i-th pair (sin, cos) by the angle k step w_i; zero in an odd last dimension."""
+    matrix = np.zeros((d_model, d_model))
     for i in range(0, d_model - 1, 2):
         angle = k * step * 10000.0 ** (-i / d_model)
         cos, sin = np.cos(angle), np.sin(angle)
-        turned[i : i + 2, i : i + 2] = [[cos, sin], [-sin, cos]]
-    return turned
+        matrix[i : i + 2, i : i + 2] = [[cos, sin], [-sin, cos]]
+    return matrix
 
 
 def rotation_error(table: Array, step: float = 1.0) -> float:
-    """The largest entry of P(p + k) - R_k P(p) over all positions p and steps k."""
+    """Return the largest absolute entry of P(p + k) - R_k P(p) over all positions p and steps k."""
     n, d_model = table.shape
     paired = d_model - d_model % 2
-    misses = [table[k:] - table[: n - k] @ rotation(step, k, d_model).T for k in range(1, n)]
-    return float(max(np.abs(miss[:, :paired]).max() for miss in misses))
+    errors = [table[k:] - table[: n - k] @ rotation(step, k, d_model).T for k in range(1, n)]
+    return float(max(np.abs(error[:, :paired]).max() for error in errors))
 
 
 def fit_shift(rows: Array) -> LinearShift:
-    """The best maps from each row to its next."""
+    """Fit the best maps from each row to the next."""
     here, there = rows[:-1], rows[1:]
     size = np.linalg.norm(there)
-    misses = [_predict(np.delete(here, i, 0), np.delete(there, i, 0), here[i]) - there[i] for i in range(len(here))]
+    errors = [_predict(np.delete(here, i, 0), np.delete(there, i, 0), here[i]) - there[i] for i in range(len(here))]
     left, _, right = np.linalg.svd(here.T @ there)
     return LinearShift(
         n_rows=len(rows),
         d_model=rows.shape[1],
         fitted=float(np.linalg.norm(_predict(here, there, here) - there) / size),
-        held_out=float(np.linalg.norm(misses) / size),
-        # Schönemann 1966: the orthogonal matrix nearest to carrying one set of rows to another.
+        held_out=float(np.linalg.norm(errors) / size),
+        # Orthogonal Procrustes problem (Schönemann 1966).
         rotation=float(np.linalg.norm(here @ (left @ right) - there) / size),
     )
 
 
-def curve_of(kernel: Array, label: str) -> Curve:
-    """K(t, s) by s - t."""
+def curve_of(kernel: Array, label: str) -> DistanceCurve:
+    """Return the mean, smallest and largest K(t, s) at each distance s - t."""
     n = len(kernel)
     diagonals = [np.diagonal(kernel, offset) for offset in range(1 - n, n)]
-    seen = [values[np.isfinite(values)] for values in diagonals]
+    visible = [values[np.isfinite(values)] for values in diagonals]
     mean, low, high = (
-        tuple(float(f"{pick(values):.6g}") if len(values) else None for values in seen)
-        for pick in (np.mean, np.min, np.max)
+        tuple(rounded(float(statistic(values))) if len(values) else None for values in visible)
+        for statistic in (np.mean, np.min, np.max)
     )
-    return Curve(label, mean, low, high)
+    return DistanceCurve(label, mean, low, high)
 
 
-def _predict(here: Array, there: Array, asked: Array) -> Array:
-    # Smaller singular values are the rounding errors of single precision.
-    return asked @ np.linalg.lstsq(here, there, rcond=1e-6)[0]
+def _predict(here: Array, there: Array, new: Array) -> Array:
+    # Singular values below 1e-6 are rounding errors of single precision.
+    return new @ np.linalg.lstsq(here, there, rcond=1e-6)[0]
 
 
 def _diagonal_means(kernel: Array) -> Array:
-    """At each pair, the mean over all seen pairs at its distance."""
-    n, seen = len(kernel), np.isfinite(kernel)
+    """Replace each visible pair with the mean over all visible pairs at its distance."""
+    n, visible = len(kernel), np.isfinite(kernel)
     distance = np.arange(n) - np.arange(n)[:, None] + n - 1
-    count = np.bincount(distance[seen], minlength=2 * n - 1)
-    total = np.bincount(distance[seen], weights=kernel[seen], minlength=2 * n - 1)
-    return np.where(seen, (total / np.maximum(count, 1))[distance], np.nan)
+    count = np.bincount(distance[visible], minlength=2 * n - 1)
+    total = np.bincount(distance[visible], weights=kernel[visible], minlength=2 * n - 1)
+    return np.where(visible, (total / np.maximum(count, 1))[distance], np.nan)

@@ -1,19 +1,19 @@
-"""What does each head of a model attend to that the other heads do not, on texts and on repeated random tokens?
+"""What does each head attend to that the other heads do not, on texts and on repeated random tokens?
 
-A head is named for what stands out against the other heads of its model, not for the largest of its numbers: where
-most heads attend to the separator, one that does so too has no name for it. It gets the name of a role (as
-`role_measures` defines them) if, by the lower 95 % bound of its mean weight there,
+A head is named for a role (see `role_measures`) by which it stands out from the other heads of its model, not for its
+largest measure. Where most heads attend to the separator, no head is named for that. A head is named for a role if the
+lower 95 % bound of its mean weight meets three conditions:
 
-    - the weight above even attention, (weight - even) / (1 - even), is at least 0.25;
-    - that is more than heads of controls show, models of the same shape that learned nothing;
-    - it is at least 3.5 robust deviations above the middle head of its kind of site, (low - median) / (1.4826 MAD), a
-      deviation being 0.01 at least (3.5: Iglewicz and Hoaglin 1993, "How to detect and handle outliers").
+    - it is at least 0.25 above uniform attention, (weight - uniform) / (1 - uniform);
+    - it is above the heads of controls, which are models of the same shape that learned nothing;
+    - it is at least 3.5 robust deviations above the median head of its kind of attention, (low - median) / (1.4826
+      MAD), where a deviation is at least 0.01 (3.5: Iglewicz and Hoaglin 1993, "How to detect and handle outliers").
 
-Beside a name stands its rank among the heads of that kind, and how far it could be another by the intervals of all.
-Controls are `labels`' own, on the same inputs, of as many models as a chance of 5 % for any name takes:
+Each name comes with the head's rank among the heads of its kind, and the range of ranks that the CIs allow. Controls
+are as in `labels`, on the same inputs. Their number limits the chance of any name in a control to 5 %:
 
-    untrained   fresh weights, where the model can be made from its configuration
-    shuffled    the model's own weights, the entries of each matrix in random order
+    untrained   new random weights, if the model can be built from its configuration
+    shuffled    the model's weights with the entries of each matrix permuted
 """
 
 from __future__ import annotations
@@ -51,107 +51,112 @@ from headcount.results import ROUNDING, Contradiction, Count, HeadName, Positive
 from headcount.seeds import integer
 
 TEXTS, REPEATED = "texts", "repeated tokens"
-"""What heads are measured on."""
+"""Kinds of inputs on which heads are measured."""
 N_CONTROLS = 19
-"""Of each kind; the bar is the largest of them, which a further one passes with a chance of 1 in 20."""
+"""Number of controls of each kind. The threshold is their largest value, which a new control exceeds 1 time in 20."""
 CONTROL_TEXTS = 4
-"""The shortest texts of a kind, which controls are measured on."""
+"""Number of texts for controls: the shortest of each kind of inputs."""
 MANY = 2**22
-"""Entries of a matrix from which on they are drawn anew instead of reordered: that takes a fourth of the time."""
+"""Number of entries from which a matrix is resampled instead of permuted, which takes a fourth of the time."""
 MOST = 1e9
-"""Where there is no bound, for JSON."""
-Cell = tuple[str, str, str, str]
-"""Stack, kind, role and what it was measured on."""
-Bars = Mapping[Cell, float]
-"""The weight above even attention that controls stay below."""
+"""Upper bound of an interval without a bound, as JSON has no infinity."""
+RoleCell = tuple[str, str, str, str]
+"""Stack, kind, role and kind of inputs."""
+Bars = Mapping[RoleCell, float]
+"""Thresholds from controls: weight above uniform attention."""
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Standing:
-    """One measure of one head, and where it stands among the heads of its kind of site."""
+class RoleScore:
+    """One measure of one head, and its rank among the heads of its kind of attention."""
 
     role: str
     on: str
-    """Texts, or repeated tokens."""
+    """Kind of inputs: texts or repeated tokens."""
     mean: float
     low: float
+    """Lower end of the 95 % CI (Student's t over clusters of neighbouring queries)."""
     high: float
-    """The 95 % interval (Student's t, over runs of neighbouring queries)."""
+    """Upper end of the 95 % CI."""
     even: float
-    """What even attention would give."""
+    """Value under uniform attention."""
     n: Positive
-    """Queries."""
+    """Number of queries."""
     n_top: Count | None
-    """Of them, those whose largest weight is on what is meant."""
+    """Number of queries whose largest weight is on a key of the role; None if the measure is not a role."""
     rank: Positive
-    """From the largest on."""
+    """Rank of the mean; 1 is the largest."""
     rank_low: Positive
+    """Best rank that the CIs of all heads of the kind allow."""
     rank_high: Positive
-    """What the rank may be, by the intervals of all."""
+    """Worst rank that the CIs of all heads of the kind allow."""
     z: float
-    """How many robust deviations the lower bound is above the middle head."""
+    """Number of robust deviations between the median head and the lower end of the CI."""
     is_named: bool = False
+    """Whether the head is named for this role."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the interval with the mean, the rank with its range, and counts with each other."""
+        """Yield inconsistencies between the mean and its CI, the rank and its range, and the counts."""
         yield from outside(self, "mean")
         yield from outside(self, "rank", "rank_low", "rank_high")
         if (self.n_top or 0) > self.n:
             yield "n_top", f"at most n, {self.n:,}"
         if self.role != "distance" and not -ROUNDING <= self.low <= self.high <= 1 + ROUNDING:
-            yield "low", "between 0 and 1, as high is"
+            yield "low", "from 0 to high, and high at most 1"
 
 
 @dataclass(frozen=True)
 class HeadRole:
-    """One head, its name, if anything stands out, and all that was measured."""
+    """All measures of one head, and the roles that it is named for."""
 
     head: HeadName
     short: str
     stack: str
     layer: int
     kind: str
-    standings: tuple[Standing, ...]
+    standings: tuple[RoleScore, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the head's names, and the measures with each other."""
+        """Yield inconsistent names and repeated measures."""
         yield from misnamed(self)
-        keys = [(each.role, each.on) for each in self.standings]
+        keys = [(score.role, score.on) for score in self.standings]
         if len(set(keys)) != len(keys):
             yield "standings", "different measures"
 
     @property
-    def named(self) -> list[Standing]:
-        """What it is named for, most above even attention first."""
-        found = [each for each in self.standings if each.is_named]
-        return sorted(found, key=lambda each: above_even(each.mean, each.even), reverse=True)
+    def named(self) -> list[RoleScore]:
+        """Return the roles that the head is named for, the one furthest above uniform attention first."""
+        named = [score for score in self.standings if score.is_named]
+        return sorted(named, key=lambda score: above_even(score.mean, score.even), reverse=True)
 
-    def find(self, role: str, on: str) -> Standing | None:
-        """One measure."""
-        return next((each for each in self.standings if (each.role, each.on) == (role, on)), None)
+    def find(self, role: str, on: str) -> RoleScore | None:
+        """Return one measure on one kind of inputs; None if it was not measured."""
+        return next((score for score in self.standings if (score.role, score.on) == (role, on)), None)
 
 
 @dataclass(frozen=True)
 class Naming:
-    """When a head gets a name."""
+    """Thresholds for naming a head."""
 
     confidence: float = 0.95
+    """Confidence level of the intervals."""
     partly: float = 0.25
-    """Weight above even attention, at least."""
+    """Smallest weight above uniform attention."""
     deviations: float = 3.5
-    """Above the middle head, at least."""
+    """Smallest number of robust deviations above the median head."""
     least_deviation: float = 0.01
+    """Lower bound of a robust deviation."""
     fewest_heads: int = 4
-    """Of a kind: among fewer, none stands out."""
+    """Smallest number of heads of a kind among which a head can stand out."""
 
     @property
     def words(self) -> str:
-        """The same, for people."""
+        """Describe the thresholds for the caption of a table."""
         return (
-            f"a head is named where its weight, by the lower {100 * self.confidence:g} % bound, is at least "
-            f"{self.partly:g} above even attention, (weight - even) / (1 - even), and {self.deviations:g} robust "
-            "deviations (1.4826 MAD) above the middle head of its kind"
+            f"a head is named for a role if the lower {100 * self.confidence:g} % bound of its weight is at least "
+            f"{self.partly:g} above uniform attention, (weight - uniform) / (1 - uniform), and at least "
+            f"{self.deviations:g} robust deviations (1.4826 MAD) above the median head of its kind"
         )
 
 
@@ -160,7 +165,7 @@ NAMING = Naming()
 
 @dataclass(frozen=True)
 class RoleInputs:
-    """What was read."""
+    """Inputs of one kind on which heads were measured."""
 
     on: str
     n_texts: Positive
@@ -170,7 +175,7 @@ class RoleInputs:
 
 @dataclass(frozen=True)
 class RoleBar:
-    """What heads of models that learned nothing stay below: weight above even attention."""
+    """Threshold from controls for one role: weight above uniform attention."""
 
     stack: str
     kind: str
@@ -181,7 +186,7 @@ class RoleBar:
 
 @dataclass(frozen=True)
 class HeadRoles(Result):
-    """Every head of a model."""
+    """Measures and names of every head of a model."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("heads.standings",)
     name: str
@@ -190,50 +195,51 @@ class HeadRoles(Result):
     separators: tuple[str, ...]
     naming: Naming
     controls: tuple[str, ...]
-    """Kinds of models that learned nothing."""
+    """Kinds of controls."""
     n_controls: Count
-    """Of each kind."""
+    """Number of controls of each kind."""
     bars: tuple[RoleBar, ...]
     heads: tuple[HeadRole, ...]
     SCHEMA: ClassVar[int] = 1
-    INDENT: ClassVar[int | None] = None  # a line per number would take several times as much
+    INDENT: ClassVar[int | None] = None  # one line per number would make the file several times as large
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare every head's ranks and name with the other heads of its kind and with the rule for names."""
-        groups: dict[Cell, list[tuple[HeadRole, Standing]]] = {}
+        """Yield ranks and names that contradict the other heads of a kind or the thresholds."""
+        groups: dict[RoleCell, list[tuple[HeadRole, RoleScore]]] = {}
         for head in self.heads:
-            for each in head.standings:
-                groups.setdefault((head.stack, head.kind, each.role, each.on), []).append((head, each))
+            for score in head.standings:
+                groups.setdefault((head.stack, head.kind, score.role, score.on), []).append((head, score))
         if len({head.head for head in self.heads}) != len(self.heads):
             yield "heads", "different heads"
-        if {on for *_, on in groups} - {each.on for each in self.inputs}:
-            yield "inputs", "everything that heads were measured on"
+        if {on for *_, on in groups} - {inputs.on for inputs in self.inputs}:
+            yield "inputs", "every kind of inputs on which heads were measured"
         bars = {(bar.stack, bar.kind, bar.role, bar.on): bar.least for bar in self.bars}
         for cell, members in groups.items():
-            means = [each.mean for _, each in members]
-            for head, each in members:
-                if each.is_named and not self._may_be_named(each, bars.get(cell, 0.0), len(members)):
-                    yield "heads", f"{head.short} not named for {each.role}, as its interval says"
-                if not 1 + sum(mean > each.mean for mean in means) <= each.rank <= sum(m >= each.mean for m in means):
-                    yield "heads", f"{head.short} ranked by its mean for {each.role}"
-                if each.rank_high > len(members):
-                    yield "heads", f"ranks of at most {len(members)} for {each.role}"
+            means = [score.mean for _, score in members]
+            for head, score in members:
+                if score.is_named and not self._may_be_named(score, bars.get(cell, 0.0), len(members)):
+                    yield "heads", f"{head.short} not named for {score.role}, according to its interval"
+                n_above, n_at_least = sum(m > score.mean for m in means), sum(m >= score.mean for m in means)
+                if not 1 + n_above <= score.rank <= n_at_least:
+                    yield "heads", f"{head.short} ranked by its mean for {score.role}"
+                if score.rank_high > len(members):
+                    yield "heads", f"ranks of at most {len(members)} for {score.role}"
 
-    def _may_be_named(self, standing: Standing, bar: float, n_heads: int) -> bool:
-        """Whether the rule allows a name, but for rounding."""
-        if standing.role not in ROLES or n_heads < self.naming.fewest_heads or standing.even >= 1:
+    def _may_be_named(self, score: RoleScore, bar: float, n_heads: int) -> bool:
+        """Return whether the thresholds allow a name, up to rounding."""
+        if score.role not in ROLES or n_heads < self.naming.fewest_heads or score.even >= 1:
             return False
-        above = above_even(standing.low, standing.even)
-        return above >= max(self.naming.partly, bar) - 1e-3 and standing.z >= self.naming.deviations - 1e-3
+        above = above_even(score.low, score.even)
+        return above >= max(self.naming.partly, bar) - 1e-3 and score.z >= self.naming.deviations - 1e-3
 
     @property
     def words(self) -> str:
-        """When a head gets a name, for people."""
+        """Describe when a head gets a name."""
         if not self.controls:
             return f"{self.naming.words}; there were no controls"
         kinds = " and ".join(self.controls)
         return (
-            f"{self.naming.words}, and above what heads of {self.n_controls} {kinds} models each show, of this shape, "
+            f"{self.naming.words}, and above the heads of {self.n_controls} {kinds} models each, of this shape, "
             f"which learned nothing: on average at most {100 / (self.n_controls + 1):.2g} % of such models get any name"
         )
 
@@ -249,36 +255,36 @@ def head_roles(
     n_controls: int = N_CONTROLS,
     progress: Progress | None = None,
 ) -> HeadRoles:
-    """Every head on texts of each kind; `separators` stand for those that the texts' tokenizer has.
+    """Measure every head on texts of each kind, and name heads that stand out.
 
-    `progress(done, total)` counts controls.
+    `separators` replace those of the texts' tokenizer. `progress(done, total)` counts controls.
     """
-    texts = {on: each for on, each in texts.items() if each}
+    texts = {on: rows for on, rows in texts.items() if rows}
     if not texts:
         raise InputError(
-            "there is nothing to measure heads on",
-            'give a text: --on "The cat sat on the mat."; or name a task in the adapter: task = "addition"',
+            "there are no texts to measure heads on",
+            'give a text: --on "The cat sat on the mat."; or name a task in the adapter: task = ...',
         )
-    labels = [tokens for each in texts.get(TEXTS, ()) for tokens in each.tokens.values()]
+    labels = [tokens for text in texts.get(TEXTS, ()) for tokens in text.tokens.values()]
     for separator in separators:
         if not any(any(separator_places(tokens, [separator])) for tokens in labels):
-            some = " ".join(labels[0][:12]) if labels else "none were given"
-            raise InputError(f"no text has the separator {separator!r}", f"the tokens of the first text are: {some}")
-    parted = separators or frozenset().union(*(each.separators for some in texts.values() for each in some))
-    measured = {on: measure_texts(module, sites, each, separators) for on, each in texts.items()}
+            shown = " ".join(labels[0][:12]) if labels else "none were given"
+            raise InputError(f"no text has the separator {separator!r}", f"the tokens of the first text are: {shown}")
+    in_use = separators or frozenset().union(*(text.separators for rows in texts.values() for text in rows))
+    sums = {on: measure_texts(module, sites, rows, separators) for on, rows in texts.items()}
     makers = control_makers(module, sites) if n_controls else {}
     bars = control_bars(makers, n_controls, texts, separators, progress)
-    inputs = (RoleInputs(on, len(each), sum(map(_n_tokens, each)), _notes(each)) for on, each in texts.items())
+    inputs = (RoleInputs(on, len(rows), sum(map(_n_tokens, rows)), _notes(rows)) for on, rows in texts.items())
     return HeadRoles(
         name=name,
         weights_sha256=digest,
         inputs=tuple(inputs),
-        separators=tuple(sorted(parted)),
+        separators=tuple(sorted(in_use)),
         naming=NAMING,
         controls=tuple(makers),
         n_controls=n_controls,
         bars=tuple(RoleBar(*cell, rounded(least)) for cell, least in bars.items()),
-        heads=name_heads(sites, measured, bars),
+        heads=name_heads(sites, sums, bars),
     )
 
 
@@ -287,91 +293,91 @@ def _n_tokens(text: TokenizedText) -> int:
 
 
 def _notes(texts: Sequence[TokenizedText]) -> str:
-    return "; ".join(dict.fromkeys(each.note for each in texts if each.note))
+    return "; ".join(dict.fromkeys(text.note for text in texts if text.note))
 
 
 def measure_texts(
     module: nn.Module, sites: Sites, texts: Sequence[TokenizedText], separators: Collection[str] = ()
 ) -> SiteSums:
-    """Every measure of every site, summed up in clusters."""
-    found: dict[HeadSite, dict[str, RoleSums]] = {}
+    """Return every measure of every attention block over all texts, summed in clusters."""
+    by_site: dict[HeadSite, dict[str, RoleSums]] = {}
     for text in texts:
         marks = marks_of(text.tokens, text.special, separators or text.separators)
 
         def add(site: HeadSite, weights: Weights, marks: Mapping[str, Marks] = marks) -> None:
-            here = found.setdefault(site, {})
-            for role, measured in site_measures(site, weights, marks).items():
-                sums = in_clusters(measured, len(texts))
-                here[role] = here[role] + sums if role in here else sums
+            totals = by_site.setdefault(site, {})
+            for role, measure in site_measures(site, weights, marks).items():
+                sums = in_clusters(measure, len(texts))
+                totals[role] = totals[role] + sums if role in totals else sums
 
         read_attention(module, sites, text.inputs, add)
-    return {site: found[site] for site in sites}
+    return {site: by_site[site] for site in sites}
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
 def name_heads(
-    sites: Sites, measured: Mapping[str, SiteSums], bars: Bars | None = None, naming: Naming = NAMING
+    sites: Sites, sums: Mapping[str, SiteSums], bars: Bars | None = None, naming: Naming = NAMING
 ) -> tuple[HeadRole, ...]:
-    """Where every head stands in every measure, and what it is named for."""
-    found: dict[str, list[Standing]] = {str(head): [] for head in sites.heads}
+    """Rank every head in every measure, and name the heads that stand out. `sums` are by kind of inputs."""
+    scores: dict[str, list[RoleScore]] = {str(head): [] for head in sites.heads}
     for stack, kind in dict.fromkeys((site.stack, site.kind) for site in sites):
         here = [site for site in sites if (site.stack, site.kind) == (stack, kind)]
         heads = [str(head) for site in here for head in sites[site].heads]
-        for on, by_site in measured.items():
+        for on, by_site in sums.items():
             for role in by_site[here[0]]:
-                sums = [by_site[site][role] for site in here if role in by_site[site]]
-                if len(sums) < len(here) or not all(each.counts.any() for each in sums):
-                    continue  # what heads of some layers cannot do, as those of a window, ranks none of them
+                blocks = [by_site[site][role] for site in here if role in by_site[site]]
+                if len(blocks) < len(here) or not all(block.counts.any() for block in blocks):
+                    continue  # heads are ranked only if the measure exists in all layers, which a window may prevent
                 bar = (bars or {}).get((stack, kind, role, on), -np.inf)
-                for head, each in zip(heads, _standings(role, on, sums, naming), strict=True):
-                    can_be = role in ROLES and len(heads) >= naming.fewest_heads
-                    found[head].append(replace(each, is_named=can_be and _stands_out(each, bar, naming)))
+                can_be_named = role in ROLES and len(heads) >= naming.fewest_heads
+                for head, score in zip(heads, _scores(role, on, blocks, naming), strict=True):
+                    scores[head].append(replace(score, is_named=can_be_named and _stands_out(score, bar, naming)))
     return tuple(
-        HeadRole(str(head), head.short, head.site.stack, head.site.layer, head.site.kind, tuple(found[str(head)]))
+        HeadRole(str(head), head.short, head.site.stack, head.site.layer, head.site.kind, tuple(scores[str(head)]))
         for head in sites.heads
     )
 
 
-def _stands_out(standing: Standing, bar: float, naming: Naming) -> bool:
-    """By the lower bound, above even attention, above controls and above the other heads."""
-    return above_even(standing.low, standing.even) >= max(naming.partly, bar) and standing.z >= naming.deviations
+def _stands_out(score: RoleScore, bar: float, naming: Naming) -> bool:
+    """Return whether the lower bound is above uniform attention, above controls and above the other heads."""
+    return above_even(score.low, score.even) >= max(naming.partly, bar) and score.z >= naming.deviations
 
 
-def _standings(role: str, on: str, sums: Sequence[RoleSums], naming: Naming) -> Iterator[Standing]:
-    """One measure of all heads of a kind; a share stays between 0 and 1."""
-    means, halves = zip(*(_estimate(each, naming.confidence) for each in sums), strict=True)
+def _scores(role: str, on: str, blocks: Sequence[RoleSums], naming: Naming) -> Iterator[RoleScore]:
+    """Yield one measure of every head of a kind, ranked; CIs of shares are clipped to [0, 1]."""
+    means, halves = zip(*(_estimate(block, naming.confidence) for block in blocks), strict=True)
     mean, half = np.concatenate(means), np.concatenate(halves)
     low, high = np.maximum(mean - half, 0.0), mean + half if role == "distance" else np.minimum(mean + half, 1.0)
-    middle = float(np.median(mean))
-    deviation = max(1.4826 * float(np.median(np.abs(mean - middle))), naming.least_deviation)
-    places = ((each, place) for each in sums for place in range(each.sums.shape[1]))
-    for i, (each, place) in enumerate(places):
-        yield Standing(
+    median = float(np.median(mean))
+    deviation = max(1.4826 * float(np.median(np.abs(mean - median))), naming.least_deviation)
+    heads = ((block, slot) for block in blocks for slot in range(block.sums.shape[1]))
+    for i, (block, slot) in enumerate(heads):
+        yield RoleScore(
             role=role,
             on=on,
             mean=rounded(float(mean[i])),
             low=rounded(float(low[i])),
             high=rounded(min(float(high[i]), MOST)),
-            even=rounded(float(each.even.sum() / each.counts.sum())),
-            n=int(each.counts.sum()),
-            n_top=None if each.tops is None else round(float(each.tops[:, place].sum())),
+            even=rounded(float(block.even.sum() / block.counts.sum())),
+            n=int(block.counts.sum()),
+            n_top=None if block.tops is None else round(float(block.tops[:, slot].sum())),
             rank=1 + int((mean > mean[i]).sum()),
             rank_low=1 + int((low > high[i]).sum()),
             rank_high=int((high >= low[i]).sum()),
-            z=rounded((float(low[i]) - middle) / deviation),
+            z=rounded((float(low[i]) - median) / deviation),
         )
 
 
 def _estimate(sums: RoleSums, confidence: float) -> tuple[Values, Values]:
-    """Mean and half of its interval, head by head; from one cluster alone there is no interval."""
+    """Return the mean of every head and half the width of its CI, which is infinite with a single cluster."""
     total, n = sums.counts.sum(), int((sums.counts > 0).sum())
     mean = sums.sums.sum(axis=0) / total
     if n < 2:
         return mean, np.full_like(mean, np.inf)
-    apart = sums.sums - mean * sums.counts[:, None]
-    se = np.sqrt((apart**2).sum(axis=0) * n / (n - 1)) / total
+    residuals = sums.sums - mean * sums.counts[:, None]
+    se = np.sqrt((residuals**2).sum(axis=0) * n / (n - 1)) / total
     return mean, float(stdtrit(n - 1, 0.5 + confidence / 2)) * se
 
 
@@ -387,46 +393,49 @@ def control_bars(
     texts: Mapping[str, Sequence[TokenizedText]],
     separators: Collection[str],
     progress: Progress | None = None,
-) -> dict[Cell, float]:
-    """The higher one of both kinds, on some of the texts: what controls show differs more between heads than texts."""
-    bars: dict[Cell, float] = {}
-    few = {on: sorted(each, key=_n_tokens)[:CONTROL_TEXTS] for on, each in texts.items()}
+) -> dict[RoleCell, float]:
+    """Return the thresholds from controls, the higher of both kinds.
+
+    Controls are measured on some of the texts, as their measures vary more between heads than between texts.
+    """
+    bars: dict[RoleCell, float] = {}
+    shortest = {on: sorted(rows, key=_n_tokens)[:CONTROL_TEXTS] for on, rows in texts.items()}
     for done, make in enumerate(makers.values()):
-        found = []
+        controls = []
         for i in range(n_controls):
             module, sites = make(i)
-            measured = {on: measure_texts(module, sites, each, separators) for on, each in few.items()}
-            found.append(values_of(measured))
+            sums = {on: measure_texts(module, sites, rows, separators) for on, rows in shortest.items()}
+            controls.append(values_of(sums))
             if progress:
                 progress(done * n_controls + i + 1, n_controls * len(makers))
-        for cell, least in bars_of(found, rank=1).items():
+        for cell, least in bars_of(controls, rank=1).items():
             bars[cell] = max(least, bars.get(cell, -np.inf))
     return bars
 
 
-def values_of(measured: Mapping[str, SiteSums]) -> dict[Cell, Values]:
-    """What can become a name, by cell: of each head, its weight above even attention."""
-    found: dict[Cell, list[Values]] = {}
-    for on, by_site in measured.items():
+def values_of(sums: Mapping[str, SiteSums]) -> dict[RoleCell, Values]:
+    """Return each head's weight above uniform attention, in every cell that can become a name."""
+    values: dict[RoleCell, list[Values]] = {}
+    for on, by_site in sums.items():
         for site, roles in by_site.items():
             for role in (role for role in roles if role in ROLES and roles[role].counts.any()):
-                sums, n = roles[role], roles[role].counts.sum()
-                above = above_even(sums.sums.sum(axis=0) / n, float(sums.even.sum() / n))
-                found.setdefault((site.stack, site.kind, role, on), []).append(above)
-    return {cell: np.concatenate(values) for cell, values in found.items()}
+                block, n = roles[role], roles[role].counts.sum()
+                above = above_even(block.sums.sum(axis=0) / n, float(block.even.sum() / n))
+                values.setdefault((site.stack, site.kind, role, on), []).append(above)
+    return {cell: np.concatenate(blocks) for cell, blocks in values.items()}
 
 
 def control_makers(module: nn.Module, sites: Sites) -> dict[str, Callable[[int], Control]]:
-    """How the i-th control of each kind is made; only a model of Hugging Face's can be made anew."""
+    """Return functions that make the i-th control of each kind. Untrained ones exist for Hugging Face models only."""
     spare = copy.deepcopy((module, sites))
-    found: dict[str, Callable[[int], Control]] = {}
+    makers: dict[str, Callable[[int], Control]] = {}
     if isinstance(module, Wrapped) and module.family is not None:
-        found["untrained"] = lambda i: untrained(module, i)
-    return found | {"shuffled": lambda i: shuffled(module, spare, i)}
+        makers["untrained"] = lambda i: untrained(module, i)
+    return makers | {"shuffled": lambda i: shuffled(module, spare, i)}
 
 
 def untrained(module: Wrapped, i: int) -> Control:
-    """The i-th fresh model of this configuration, whole, where heads were cut out of this one."""
+    """Return the i-th untrained control: a model of this configuration with new weights and all of its heads."""
     settings = copy.deepcopy(module.model.config)
     for name in (CUT, FOLDED, BIASED):
         if hasattr(settings, name):
@@ -438,12 +447,12 @@ def untrained(module: Wrapped, i: int) -> Control:
 
 
 def shuffled(module: nn.Module, spare: Control, i: int) -> Control:
-    """The i-th order of a model's own weights, put into a spare copy; biases and scales, which are vectors, stay."""
-    order = torch.Generator().manual_seed(integer(0, "shuffled control", i))
+    """Return the i-th shuffled control in a spare copy of the model. Vectors, such as biases, are not shuffled."""
+    rng = torch.Generator().manual_seed(integer(0, "shuffled control", i))
     with torch.no_grad():
         for own, matrix in zip(module.parameters(), spare[0].parameters(), strict=True):
             if own.ndim > 1:
                 n = own.numel()
-                places = torch.randperm(n, generator=order) if n < MANY else torch.randint(n, (n,), generator=order)
-                matrix.copy_(own.flatten()[places.to(own.device)].reshape(own.shape))
+                indices = torch.randperm(n, generator=rng) if n < MANY else torch.randint(n, (n,), generator=rng)
+                matrix.copy_(own.flatten()[indices.to(own.device)].reshape(own.shape))
     return spare

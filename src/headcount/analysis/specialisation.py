@@ -1,10 +1,12 @@
-"""What is each head for? Its attention to what the task calls by name, over many examples, each mean with its error.
+"""What does each head attend to? Its mean attention on the task's targets over many examples, with standard errors.
 
-The task names the targets (operator, aligned column, left neighbour, ...), the column that each query is about and a
-condition (a carry comes in, the sequence is sorted). Every measure is told overall, by column, and apart for examples
-where the condition holds and where it does not; a contrast, if the task has one, tells what a single token does
-(contrasts.py). Over all columns the two are compared within columns, each counting alike, and only over columns that
-meet both: no carry ever comes into the 1s, which must not pass for an effect of carries.
+The task names the targets, the column of each query, and a condition that holds in some examples. Every measure is
+reported overall and by column, for all examples, for those where the condition holds and for those where it does not.
+If the task has a contrast, the effect of a single token is measured too (contrasts.py).
+
+Over all columns, examples with and without the condition are compared within each column, with equal weights for all
+columns. Columns where the condition always or never holds are left out: otherwise a difference between columns would
+count as an effect of the condition.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,8 +15,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from headcount.analysis.contrasts import MOVED, Shift, contrast_of, shifts
-from headcount.analysis.head_measures import Measured, control_inputs, eval_inputs, measure, rounded
+from headcount.analysis.contrasts import MOVED, ContrastShift, contrast_of, shifts
+from headcount.analysis.head_measures import MeasureSums, control_inputs, eval_inputs, measure, rounded
 from headcount.analysis.labels import (
     ALL,
     DIFFERENCE,
@@ -22,7 +24,7 @@ from headcount.analysis.labels import (
     RANK,
     THRESHOLDS,
     Calibration,
-    Measure,
+    MeasureMean,
     Thresholds,
     calibrate,
     label,
@@ -37,7 +39,7 @@ from headcount.tasks.base import AttentionTargets
 
 @dataclass(frozen=True)
 class HeadStats:
-    """One head."""
+    """Measures, label and sensitivity of one head."""
 
     head: HeadName
     short: str
@@ -45,31 +47,31 @@ class HeadStats:
     layer: int
     kind: str
     label: str
-    """What it attends to, where a threshold holds; else nothing."""
-    measures: tuple[Measure, ...]
-    shifts: tuple[Shift, ...] = ()
-    """What the task's contrast does to it; nothing if the task has none."""
+    """Targets that the head attends to; empty if it meets no threshold."""
+    measures: tuple[MeasureMean, ...]
+    shifts: tuple[ContrastShift, ...] = ()
+    """Changes of attention under the task's contrast; empty if the task has none."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the head's names, and the measures with each other."""
+        """Yield inconsistent names and repeated measures."""
         yield from misnamed(self)
-        keys = [(each.measure, each.column, each.condition) for each in self.measures]
+        keys = [(m.measure, m.column, m.condition) for m in self.measures]
         if len(set(keys)) != len(keys):
             yield "measures", "different measures"
 
-    def find(self, measure: str, column: str = ALL, condition: str = ALL) -> Measure | None:
-        """One number, if it was measured."""
+    def find(self, measure: str, column: str = ALL, condition: str = ALL) -> MeasureMean | None:
+        """Return one measure; None if it was not measured."""
         wanted = measure, column, condition
         return next((m for m in self.measures if (m.measure, m.column, m.condition) == wanted), None)
 
-    def sensitivity(self, column: str = ALL) -> Shift | None:
-        """How far the task's contrast moves its attention, if it was measured."""
-        return next((each for each in self.shifts if (each.measure, each.column) == (MOVED, column)), None)
+    def sensitivity(self, column: str = ALL) -> ContrastShift | None:
+        """Return how far the task's contrast moves the head's attention; None if it was not measured."""
+        return next((shift for shift in self.shifts if (shift.measure, shift.column) == (MOVED, column)), None)
 
 
 @dataclass(frozen=True)
 class Named:
-    """The name of a measure, and what it is."""
+    """Name and description of a contrast."""
 
     name: str
     words: str
@@ -77,37 +79,37 @@ class Named:
 
 @dataclass(frozen=True)
 class Specialisation(Result):
-    """Every head of a model."""
+    """Attention of every head of a model on the task's targets."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("heads",)
     SCHEMA: ClassVar[int] = 3
     name: str
     weights_sha256: str
     n: Positive
-    """Examples."""
+    """Number of examples."""
     data: str
-    """Which examples."""
+    """Description of the examples."""
     weighting: str
-    """Whether a key counts by its attention weight or by its share of norms."""
+    """Whether keys are weighted by attention weights or by attention weights times value norms."""
     thresholds: Thresholds
     calibration: Calibration
     heads: tuple[HeadStats, ...]
     contrast: Named | None = None
-    """What `sensitivity` is in this task."""
+    """The task's contrast, which `HeadStats.sensitivity` refers to; None if the task has none."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the heads with each other and with the number of examples."""
-        names = [each.head for each in self.heads]
+        """Yield repeated heads, measures over too many examples, and changes without a contrast."""
+        names = [head.head for head in self.heads]
         if len(set(names)) != len(names):
             yield "heads", "different heads"
-        if any(each.n > self.n for head in self.heads for each in head.measures):
+        if any(m.n > self.n for head in self.heads for m in head.measures):
             yield "heads", f"measures over at most n = {self.n:,} examples"
         if any(bool(head.shifts) and self.contrast is None for head in self.heads):
             yield "contrast", "a contrast, as heads have shifts"
 
     @property
     def words(self) -> str:
-        """When a head gets a label, for people."""
+        """Describe when a head gets a label."""
         return f"{self.thresholds.words}; {self.calibration.words}"
 
 
@@ -119,32 +121,32 @@ def specialise(
     controls: tuple[int, int] = (N_CONTROLS, RANK),
     progress: Callable[[int, int], None] | None = None,
 ) -> Specialisation:
-    """Measure every head: on the test set or, of a classifier, on fresh sequences of this length.
+    """Measure every head on the test set or, for a classifier, on new sequences of one length.
 
-    Labels are calibrated on that many `controls` of each kind; the second number is the rank of the bar among them.
-    `progress(done, total)` counts examples and controls.
+    `controls` are the number of controls of each kind that labels are calibrated on, and the rank of the value among
+    them that becomes the threshold. `progress(done, total)` counts examples and controls.
     """
     if not model.sites:
-        raise InputError(f"{model.name} has no heads to measure", "choose one that was not stripped of all of them")
+        raise InputError(f"{model.name} has no heads to measure", "choose a model that still has heads")
     inputs_seen, contrast, heads = eval_inputs(model, length), contrast_of(model), list[HeadStats]()
-    whole = len(inputs_seen) + len(model.controls) * controls[0]
+    total = len(inputs_seen) + len(model.controls) * controls[0]
 
-    def told(before: int) -> Callable[[int, int], None] | None:
-        return None if progress is None else lambda done, _: progress(before + done, whole)
+    def report(before: int) -> Callable[[int, int], None] | None:
+        return None if progress is None else lambda done, _: progress(before + done, total)
 
-    measured = measure(model, inputs_seen, told(0), norm_weighted=norm_weighted)
+    sums = measure(model, inputs_seen, report(0), norm_weighted=norm_weighted)
     calibration = calibrate(
-        model, control_inputs(model, length), *controls, norm_weighted=norm_weighted, progress=told(len(inputs_seen))
+        model, control_inputs(model, length), *controls, norm_weighted=norm_weighted, progress=report(len(inputs_seen))
     )
-    moved = {} if contrast is None else shifts(model, contrast, norm_weighted=norm_weighted)
-    for site in (site for site in model.sites if site in measured):
+    site_shifts = {} if contrast is None else shifts(model, contrast, norm_weighted=norm_weighted)
+    for site in (site for site in model.sites if site in sums):
         targets = model.task.attention_targets(site.stack, site.kind, inputs_seen.examples)
         bars = calibration.at(site.stack, site.kind)
         for i, head in enumerate(model.heads_at(site)):
-            found = tuple(m for name, each in measured[site].items() for m in _means(name, each, i, targets))
-            named, names = label(found, targets.condition.when, bars), (str(head), head.short)
-            shifted = moved[site][i] if moved else ()
-            heads.append(HeadStats(*names, site.stack, site.layer, site.kind, named, found, shifted))
+            measures = tuple(m for name, of_name in sums[site].items() for m in _means(name, of_name, i, targets))
+            text, names = label(measures, targets.condition.when, bars), (str(head), head.short)
+            head_shifts = site_shifts[site][i] if site_shifts else ()
+            heads.append(HeadStats(*names, site.stack, site.layer, site.kind, text, measures, head_shifts))
     return Specialisation(
         name=model.name,
         weights_sha256=model.weights_sha256,
@@ -158,31 +160,31 @@ def specialise(
     )
 
 
-def _means(name: str, measured: Measured, i: int, targets: AttentionTargets) -> Iterator[Measure]:
-    """One measure of head `i` in every case that two examples or more belong to."""
-    found: dict[tuple[str, str], tuple[Estimate, Estimate | None]] = {}
+def _means(name: str, sums: MeasureSums, i: int, targets: AttentionTargets) -> Iterator[MeasureMean]:
+    """Yield the mean of one measure of head `i` for every column and condition with at least two examples."""
+    estimates: dict[tuple[str, str], tuple[Estimate, Estimate | None]] = {}
     condition = targets.condition
 
-    def record(column: str, which: str, got: Estimate, even: Estimate | None) -> Measure:
+    def record(column: str, which: str, mean: Estimate, even: Estimate | None) -> MeasureMean:
         expected = None if even is None else round(even.mean, 6)
-        return Measure(name, column, which, rounded(got.mean), rounded(got.se), got.n, expected)
+        return MeasureMean(name, column, which, rounded(mean.mean), rounded(mean.se), mean.n, expected)
 
-    for column, which, strata in _cases(targets, measured.counts):
-        got = estimate(measured.sums[:, i], measured.counts, strata)
-        if got.n < 2:
+    for column, which, strata in _cases(targets, sums.counts):
+        mean = estimate(sums.sums[:, i], sums.counts, strata)
+        if mean.n < 2:
             continue
-        even = None if measured.even is None else estimate(measured.even, measured.counts, strata)
-        found[column, which] = got, even
-        yield record(column, which, got, even)
-        if which == condition.no and (column, condition.yes) in found:
-            yes, even_yes = found[column, condition.yes]
-            yield record(column, DIFFERENCE, yes - got, None if even is None or even_yes is None else even_yes - even)
+        even = None if sums.even is None else estimate(sums.even, sums.counts, strata)
+        estimates[column, which] = mean, even
+        yield record(column, which, mean, even)
+        if which == condition.no and (column, condition.yes) in estimates:
+            yes, even_yes = estimates[column, condition.yes]
+            yield record(column, DIFFERENCE, yes - mean, None if even is None or even_yes is None else even_yes - even)
 
 
 def _cases(targets: AttentionTargets, counts: Sums) -> Iterator[tuple[str, str, list[Stratum]]]:
-    """Overall and by column, each with and without the condition: a column, a condition, and what is pooled."""
+    """Yield every case, overall and by column, for each condition: a column, a condition and the strata to pool."""
     holds, whole = targets.condition.holds, np.ones(counts.shape, dtype=bool)
-    # A query that is about no column belongs to no side of a condition that is about columns.
+    # Queries that belong to no column belong to neither side of a condition.
     named = len(targets.columns) or 1
     yes, no = (np.pad(side, ((0, 0), (0, counts.shape[1] - named))) for side in (holds, ~holds))
     sides = {targets.condition.yes: yes, targets.condition.no: no}

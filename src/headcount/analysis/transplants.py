@@ -1,13 +1,13 @@
-"""Does the partner do a head's job? Replace the head's output by the partner's and see what that restores.
+"""Does the partner do a head's job? Replace the head's output with the partner's, and measure what that restores.
 
-Two models have bases of their own, so the partner's output is carried over by a linear map, fitted by least squares on
-training examples (about each position's mean) and replaces the head's output on held-out ones. Without a slope the map
-is mean ablation: the head's cost is what mean ablation loses, and
+Two models use different bases, so the partner's output is transformed by a linear map. The map is fitted by least
+squares on training examples, relative to each position's mean, and tested on held-out examples. A map with slope 0 is
+mean ablation, so the restored fraction is relative to the drop under mean ablation:
 
-    restored = 1 - (lost with the partner in place) / (lost with the mean in place).
+    restored = 1 - (drop with the partner's output) / (drop with the mean output)
 
-A linear map from any head that attends to the right digits restores something. So the same is done with the partners
-that untrained models offer, and with the other run's other heads.
+A linear map from any head that attends to the right tokens restores something. The restored fraction is therefore
+compared with that of partners in untrained models, and of the other heads of the other run.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,11 +35,11 @@ from headcount.seeds import stream
 from headcount.stats import holm, mcnemar, step_down
 
 N_FIT, N_TEST, N_MEAN, FEWEST = 500, 800, 8192, 16
-"""Training examples that maps are fitted to, held-out ones that they are tested on, and inputs that means are over."""
+"""Number of examples to fit maps, to test them and to average outputs over; and the fewest of each."""
 PAIRS = 2**21
-"""Of a query and a key, over all examples of either: long sequences are fewer."""
+"""Largest number of query-key pairs over all examples of a set, which limits the number of long sequences."""
 RIDGE = 1e-4
-"""Of the mean variance of the partner's output."""
+"""Ridge penalty of the fit, relative to the mean variance of the partner's output."""
 ALPHA, N_RESAMPLES = 0.05, 999
 Outputs = dict[HeadId, Float[Tensor, "example query d_head"]]
 Hits = NDArray[np.bool_]
@@ -47,42 +47,43 @@ Hits = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Restored:
-    """The share of a head's effect that its partner, linearly mapped, restores."""
+    """Fraction of a head's effect that its partner's output restores after a linear map."""
 
     share: float
     low: float
+    """Lower end of the 95 % CI (bootstrap over examples)."""
     high: float
-    """95 % interval: a bootstrap over examples."""
+    """Upper end of the 95 % CI (bootstrap over examples)."""
     p: Share
-    """Among untrained models, corrected over the heads that cost something (max-T)."""
+    """p-value against untrained models, max-T corrected over the heads with a significant drop."""
     untrained: float
-    """The most that the partner in an untrained model restores."""
+    """Largest fraction that a partner in an untrained model restores."""
     others: float | None
-    """The most that another of the other run's heads of that kind restores."""
+    """Largest fraction that another head of this kind in the other run restores; None if there is no other."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the interval with the share that is restored."""
+        """Yield an error if the restored fraction lies outside its CI."""
         return outside(self, "share")
 
 
 @dataclass(frozen=True)
 class Transplant:
-    """What a head's mean costs, and what its partner restores of that."""
+    """Drop under mean ablation of a head, and how much of it the partner restores."""
 
     drop: float
-    """By mean ablation, in hits."""
+    """Drop in accuracy under mean ablation."""
     n: Positive
-    """Held-out examples."""
+    """Number of held-out examples."""
     n_mean: Positive
-    """Inputs that the mean is over; intervals are for this mean."""
+    """Number of inputs behind the mean output. Its own uncertainty is not part of the CI."""
     p: Share
-    """Of the drop: McNemar, corrected over heads (Holm)."""
+    """p-value of the drop: McNemar, Holm-corrected over heads."""
     restored: Restored | None
-    """None where the drop is not beyond chance: there is nothing to restore."""
+    """Restored fraction of the drop; None if the drop is not significant."""
 
 
 class Stage:
-    """What transplants are tested on: examples to fit to, and held-out ones whose passes are cached."""
+    """Examples to fit maps on, and held-out examples to test them on, with cached forward passes."""
 
     def __init__(self, run: Run, length: int | None) -> None:
         task = run.task
@@ -101,44 +102,44 @@ class Stage:
         self.target, self._means = _outputs(run.model, self.fit), means_of(self.test)[0]
         with eval_mode(run.model), torch.no_grad():
             self._cached = [CachedPass(run.model, self.test.sites, batch.inputs) for batch in self.test.batches]
-        each = zip(self.test.batches, self._cached, strict=True)
-        clean = [_right(self.test.score(batch, first_tensor(cached.output))) for batch, cached in each]
+        batches = zip(self.test.batches, self._cached, strict=True)
+        clean = [_right(self.test.score(batch, first_tensor(cached.output))) for batch, cached in batches]
         self.clean: Hits = np.concatenate(clean)
 
     def hits(self, values: Outputs) -> dict[HeadId, Hits]:
-        """Which examples are right with another output of each head, batch after batch."""
-        heads, begin, found = list(values), 0, {head: list[Hits]() for head in values}
+        """Return, for each head, which examples are right when its output alone is replaced by the given values."""
+        heads, begin, hits = list(values), 0, {head: list[Hits]() for head in values}
         with eval_mode(self.test.model), torch.no_grad():
             for batch, cached in zip(self.test.batches, self._cached, strict=True):
                 rows = slice(begin, begin + batch.n_inputs)
                 interventions = []
                 for head, value in values.items():
-                    own, z = value if len(value) == 1 else value[rows], cached.z(head.site)
-                    new = {head.site: own[:, :, None].expand(z.shape)}
+                    batch_values, z = value if len(value) == 1 else value[rows], cached.z(head.site)
+                    new = {head.site: batch_values[:, :, None].expand(z.shape)}
                     interventions.append(Intervention((head,), values=new))
                 for j, output in sweep(cached, interventions, checked=begin == 0):
-                    found[heads[j]].append(_right(self.test.score(batch, output)))
+                    hits[heads[j]].append(_right(self.test.score(batch, output)))
                 begin = rows.stop
-        return {head: np.concatenate(parts) for head, parts in found.items()}
+        return {head: np.concatenate(parts) for head, parts in hits.items()}
 
     def means(self, heads: Iterable[HeadId]) -> Outputs:
-        """What the run's heads find on average, position by position."""
-        places = {head: self.test.sites[head.site].heads.index(head) for head in heads}
-        found = {head: self._means[head.site][:, place] for head, place in places.items()}
-        return {head: mean[None].to(self.target[head]) for head, mean in found.items()}
+        """Return the mean output of each head at each position."""
+        indices = {head: self.test.sites[head.site].heads.index(head) for head in heads}
+        return {head: self._means[head.site][:, i][None].to(self.target[head]) for head, i in indices.items()}
 
     def hits_with(self, model: Model, choices: Sequence[Partners]) -> list[dict[HeadId, Hits]]:
-        """Hits with outputs of this model's heads, linearly mapped, instead of ours; for each choice of partners."""
+        """Return, for each choice of partners, the hits with the mapped outputs of these heads of a model."""
         needed = {partner for partners in choices for partner in partners.values()}
-        fit, test = (_outputs(model, each, needed) for each in (self.fit, self.test))
-        found = []
+        fit, test = (_outputs(model, experiment, needed) for experiment in (self.fit, self.test))
+        hits = []
         for partners in choices:
             means = self.means(partners)
             values = {
-                head: mapped(fit[its], self.target[head], test[its], means[head]) for head, its in partners.items()
+                head: mapped(fit[partner], self.target[head], test[partner], means[head])
+                for head, partner in partners.items()
             }
-            found.append(self.hits(values))
-        return found
+            hits.append(self.hits(values))
+        return hits
 
 
 def transplant(
@@ -149,51 +150,54 @@ def transplant(
     length: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[HeadId, Transplant]:
-    """Every head that has a partner; `untrained` are runs and the partners that they offer."""
+    """Transplant the partner's output into every head that has one. `untrained` are null models and their partners."""
     stage = Stage(run, length)
     clean, without = stage.clean, stage.hits(stage.means(partners))
     changes = [(clean & ~without[head], ~clean & without[head]) for head in partners]
     corrected = holm([mcnemar(int(worse.sum()), int(better.sum())) for worse, better in changes])
-    found = {
+    transplants = {
         head: Transplant(_lost(clean, without[head]), stage.test.n, stage.test.n_reference, p, None)
         for head, p in zip(partners, corrected, strict=True)
     }
-    costly = [head for head, each in found.items() if each.p <= ALPHA and each.drop > 0]
+    costly = [head for head, result in transplants.items() if result.p <= ALPHA and result.drop > 0]
     if not costly:
-        return found
+        return transplants
     others = dict[HeadId, list[HeadId]]()
     for head in costly:
         kind = head.site.stack, head.site.kind
-        alike = [each for each in other.model.heads if (each.site.stack, each.site.kind) == kind]
-        others[head] = [each for each in alike if each != partners[head]]
+        same_kind = [one for one in other.model.heads if (one.site.stack, one.site.kind) == kind]
+        others[head] = [one for one in same_kind if one != partners[head]]
     n_rounds = max(map(len, others.values()))
-    rounds = [{head: its[i] for head, its in others.items() if i < len(its)} for i in range(n_rounds)]
+    rounds = [{head: heads[i] for head, heads in others.items() if i < len(heads)} for i in range(n_rounds)]
     with_partner, *with_others = stage.hits_with(other.model, [{head: partners[head] for head in costly}, *rounds])
     with_untrained = []
-    for i, (make, offered) in enumerate(untrained):
-        with_untrained += stage.hits_with(make().model, [{head: offered[head] for head in costly if head in offered}])
+    for i, (make, null) in enumerate(untrained):
+        with_untrained += stage.hits_with(make().model, [{head: null[head] for head in costly if head in null}])
         if progress:
             progress(i + 1, len(untrained))
 
     def share(head: HeadId, hits: Mapping[HeadId, Hits]) -> float:
-        """Where a model offers no partner there is nothing to restore with."""
+        """Return the restored fraction; 0 if the model has no partner for the head."""
         return 1 - _lost(clean, hits[head]) / _lost(clean, without[head]) if head in hits else 0.0
 
     observed = np.array([share(head, with_partner) for head in costly])
-    null = np.array([[share(head, hits) for head in costly] for hits in with_untrained])
-    p = step_down(observed, null)
+    by_chance = np.array([[share(head, hits) for head in costly] for hits in with_untrained])
+    p = step_down(observed, by_chance)
     for i, head in enumerate(costly):
         low, high = restored_interval(clean, without[head], with_partner[head])
         most = max((share(head, hits) for hits in with_others if head in hits), default=None)
-        restored = Restored(float(observed[i]), low, high, float(p[i]), float(null[:, i].max()), most)
-        found[head] = replace(found[head], restored=restored)
-    return found
+        restored = Restored(float(observed[i]), low, high, float(p[i]), float(by_chance[:, i].max()), most)
+        transplants[head] = replace(transplants[head], restored=restored)
+    return transplants
 
 
 def mapped(source: Tensor, target: Tensor, new: Tensor, mean: Tensor | None = None) -> Tensor:
-    """What replaces `target` where the source outputs `new`: [example, query, dimension] each; about this `mean`."""
+    """Fit a linear map from `source` to `target`, and apply it to `new`; all are [example, query, dimension].
+
+    The result is centred at `mean`, by default the mean of `target`.
+    """
     centre, base = source.mean(dim=0), target.mean(dim=0)
-    x, y = ((each - mean).flatten(0, 1).cpu().double() for each, mean in ((source, centre), (target, base)))
+    x, y = ((source - centre).flatten(0, 1).cpu().double(), (target - base).flatten(0, 1).cpu().double())
     gram = x.T @ x
     ridge = RIDGE * gram.diagonal().mean().clamp(min=1e-12) * torch.eye(len(gram), dtype=gram.dtype)
     slope = torch.linalg.solve(gram + ridge, x.T @ y).to(new)
@@ -201,8 +205,8 @@ def mapped(source: Tensor, target: Tensor, new: Tensor, mean: Tensor | None = No
 
 
 def _outputs(model: nn.Module, experiment: Experiment, heads: set[HeadId] | None = None) -> Outputs:
-    """What each head found (z), or these, block after block."""
-    sites, found = Sites.of(model), dict[HeadId, list[Tensor]]()
+    """Return the outputs z of the given heads (default: all heads) on all batches."""
+    sites, outputs = Sites.of(model), dict[HeadId, list[Tensor]]()
     with eval_mode(model), torch.no_grad():
         for batch in experiment.batches:
             with Capture(sites) as capture:
@@ -210,8 +214,8 @@ def _outputs(model: nn.Module, experiment: Experiment, heads: set[HeadId] | None
             for site in sites:
                 for head, z in zip(sites[site].heads, capture.z(site).unbind(dim=2), strict=True):
                     if heads is None or head in heads:
-                        found.setdefault(head, []).append(z.clone())
-    return {head: torch.cat(parts) for head, parts in found.items()}
+                        outputs.setdefault(head, []).append(z.clone())
+    return {head: torch.cat(parts) for head, parts in outputs.items()}
 
 
 def _right(score: Tensor) -> Hits:
@@ -223,8 +227,12 @@ def _lost(clean: Hits, hits: Hits) -> float:
 
 
 def restored_interval(clean: Hits, without: Hits, partner: Hits) -> tuple[float, float]:
-    """A bootstrap cannot see what never happened: one imaginary example breaks, and one is mended if any was wrong."""
-    lost, still = (clean.astype(float) - each for each in (without, partner))
+    """Return the 95 % bootstrap CI of the restored fraction.
+
+    A bootstrap cannot show events that did not occur in the sample. One pseudo-example that the partner breaks is
+    therefore added, and one that it mends if any example was wrong.
+    """
+    lost, still = (clean.astype(float) - hits for hits in (without, partner))
     extra = [1.0, -1.0] if not clean.all() else [1.0]
     lost, still = np.append(lost, np.zeros(len(extra))), np.append(still, extra)
     rows = stream(0, "restored").integers(len(lost), size=(N_RESAMPLES, len(lost)))

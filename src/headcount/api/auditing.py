@@ -9,7 +9,7 @@ from headcount.api.courses import AT_ONCE, Submission, course_labels, run_course
 from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import Place, Saved, folder_for, result_name, save_in
 from headcount.auditing.audit import Audit, checks_named, run_checks
-from headcount.auditing.observed import Observed
+from headcount.auditing.audited_model import audited_model
 from headcount.describing.audit import audit_page, course_page, feedback_page
 from headcount.errors import InputError
 from headcount.files import claim_output, write_atomically, write_outputs
@@ -44,7 +44,7 @@ def audit(
     opened, checks = open_on_task(model, run_adapter=run_adapter), checks_named(only)
     folder = folder_for(opened, save)
     with counting(f"auditing {opened.name}", quiet=quiet) as progress:
-        found = run_checks(Observed(opened, n), checks, ignore=ignore, progress=progress)
+        found = run_checks(audited_model(opened, n), checks, ignore=ignore, progress=progress)
     saved = save_in(folder, result_name("audit", n=n, only=tuple(checks) if only else None), found)
     if folder is None:
         return saved

@@ -12,7 +12,7 @@ from headcount.api.courses import AT_ONCE, Submission, run_course
 from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import Place, folder_for, save_in, write_figures
 from headcount.auditing.audit import explain_errors, quick_audit
-from headcount.auditing.observed import Observed
+from headcount.auditing.audited_model import AuditedClassifier, audited_model
 from headcount.errors import argument
 from headcount.figures.training import draw_accuracy, draw_curves
 from headcount.limits import TIMEOUT
@@ -78,14 +78,13 @@ def evaluate(
     1.0
     """
     opened = open_on_task(model, run_adapter=run_adapter)
-    observed, title = Observed(opened, split=split), f"{opened.label} on its {split} set"
-    fault, causes = explain_errors(observed)
-    answers: Any = observed.answers
+    audited, title = audited_model(opened, split=split), f"{opened.label} on its {split} set"
+    fault, causes = explain_errors(audited)
     evaluation: Evaluation | Classification
-    if observed.task.output_type == "class":
-        evaluation = evaluate_classes(answers, split, opened.weights_sha256, observed.classes)
+    if isinstance(audited, AuditedClassifier):
+        evaluation = evaluate_classes(audited.class_model, split, opened.weights_sha256, audited.answers)
     else:
-        evaluation = evaluate_sequences(answers, split, opened.weights_sha256, observed.sequences, causes)
+        evaluation = evaluate_sequences(audited.sequence_model, split, opened.weights_sha256, audited.answers, causes)
     evaluation = replace(evaluation, audit=fault)
     draw = lambda _, result: {f"accuracy-{split}": draw_accuracy(result, title)}  # noqa: E731
     return save_in(folder_for(opened, save), f"evaluation-{split}", evaluation, draw).result

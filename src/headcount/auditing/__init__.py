@@ -1,4 +1,4 @@
-"""A second pair of eyes: every known way of fooling oneself is a check, and all that apply run unasked."""
+"""An automatic review: each known experimental mistake is a check, and all checks that apply are run."""
 
 from headcount.registry import Registry
 

@@ -1,20 +1,20 @@
-"""Run every check that applies, and find the cause among the checks that fail.
+"""Run every check that applies, and rank the causes among the checks that fail.
 
-A check that only follows from another one is reported as explained by it. The other failing checks are ranked by what
-they explain of the measured accuracy:
+A check that only follows from another failing check is reported as explained by it (headcount.auditing.causes). The
+other failing checks are ranked by what they explain of the measured accuracy:
 
 1. faults that make every figure meaningless, such as an adapter that returns the answers it is given;
 2. faults that predict which of the audited examples stay right, if their predictions together, or that of the best one,
-   account for at least half of the wrong answers; the one that agrees with the measurement most comes first;
+   account for at least half of the wrong answers; the one that agrees best with the measurement comes first;
 3. faults that change the answers to the audited examples and predict no figure;
 4. faults that predict a figure which does not fit;
-5. checks that tell a low accuracy in other words, such as one no better than a constant answer (HC303);
-6. faults that cannot change the measured accuracy: those of padded examples (classifiers are measured without padding),
-   then those beyond the trained lengths, then those of conclusions.
+5. checks that only restate a low accuracy, such as one no better than a constant answer (HC303);
+6. faults that cannot change the measured accuracy: first those of padded examples (classifiers are measured without
+   padding), then those beyond the training lengths, then those of conclusions.
 
 Among equals, the check that explains more of the others comes first, then the one with the lower id. The summary names
 the first cause, or all causes whose figures fit together, and the ids of all other checks that fail or warn. Beside a
-fault of padded examples it also tells what warnings say of longer sequences, for accuracy shows neither.
+fault of padded examples it also states the warnings about longer sequences, for accuracy shows neither.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from typing import ClassVar
 import numpy as np
 
 from headcount.auditing import CHECKS
+from headcount.auditing.audited_model import AuditedModel, Hits, audited_model
+from headcount.auditing.causes import CAUSES, Cause
 from headcount.auditing.check import (
     AFFECTED,
     EXPLAINED,
@@ -41,7 +43,6 @@ from headcount.auditing.check import (
     Finding,
     not_applicable,
 )
-from headcount.auditing.observed import Hits, Observed
 from headcount.errors import HeadcountError, InputError, shortened
 from headcount.experiments.models import OpenModel
 from headcount.registry import suggestion
@@ -49,29 +50,33 @@ from headcount.results import Contradiction, Positive, Result, Share, is_hits
 
 Progress = Callable[[int, int], None]
 STRICT = False
-"""Whether what goes wrong in a check is raised, as in tests."""
-QUICK = 500
-"""Examples that are enough for checks beside another verb."""
+"""Whether errors inside a check are raised, as in tests."""
+N_QUICK = 500
+"""Examples for the checks that run beside another verb: enough for percentages, and they take seconds."""
+MIN_EXPLAINED = 0.5
+"""Fraction of the wrong answers that predictions have to account for: more than they leave unexplained."""
+LOW_ACCURACY = 0.9
+"""Accuracy below which the summary says that errors are unexplained: sound models of the audited tasks are above."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One check, and what it said."""
+    """One check and its verdict."""
 
     id: str
     check: str
     verdict: str
-    """pass, warn, fail, not applicable; explained (by another check), or ignored (as the user said)."""
+    """pass, warn, fail, not applicable; explained (by another check), or ignored (for the reason the user gave)."""
     finding: str
     cause: str
     fix: str
     evidence: dict[str, float | int | str | None]
     explained_by: str = ""
     reason: str = ""
-    """Why it is ignored."""
+    """Why the user ignores it; empty if it is not ignored."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the verdict with what explains it."""
+        """Yield explanations and reasons that do not fit the verdict."""
         known = (PASS, WARN, FAIL, NOT_APPLICABLE, EXPLAINED, IGNORED)
         if self.verdict not in known:
             yield "verdict", f"one of {', '.join(known)}"
@@ -83,21 +88,21 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Audit(Result):
-    """What all checks say of one model."""
+    """The verdicts of all checks on one model."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("verdicts",)
     name: str
     weights_sha256: str
     task: str
     n: Positive
-    """Examples that were looked at."""
+    """The number of audited examples."""
     is_quick: bool
     summary: str
-    """The cause, in one sentence; or that nothing was found."""
+    """The cause in one sentence, or that no check fails."""
     predicted: Share | None
-    """The share that is right if the faults that were found are all there is; None if they do not say."""
+    """The accuracy that the reported faults predict; None if they predict none."""
     measured: Share
-    """The share that is right."""
+    """The measured accuracy."""
     verdicts: tuple[Verdict, ...]
     causes: tuple[str, ...] = ()
     """The ids of failing checks, ranked by what they explain of the measured accuracy."""
@@ -105,7 +110,7 @@ class Audit(Result):
     """What most wrong answers share: "94 of 94 errors: a 0 was right"; empty if none is wrong."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the verdicts with each other, and the share that is right with the number of examples."""
+        """Yield verdicts that contradict each other, and shares that no count of examples gives."""
         ids = [each.id for each in self.verdicts]
         if len(set(ids)) != len(ids):
             yield "verdicts", "different checks"
@@ -117,10 +122,10 @@ class Audit(Result):
                 yield name, f"a share of {self.n:,} examples"
 
     def of(self, verdict: str) -> list[Verdict]:
-        """Return the checks with this verdict: failing ones as they are ranked, others by id."""
+        """Return the checks with this verdict: failing checks in the order of their rank, others by id."""
         ranks = {id: rank for rank, id in enumerate(self.causes)}
-        found = [each for each in self.verdicts if each.verdict == verdict]
-        return sorted(found, key=lambda each: ranks.get(each.id, len(ranks)))
+        chosen = [each for each in self.verdicts if each.verdict == verdict]
+        return sorted(chosen, key=lambda each: ranks.get(each.id, len(ranks)))
 
     @property
     def is_sound(self) -> bool:
@@ -129,157 +134,144 @@ class Audit(Result):
 
 
 def checks_named(names: Sequence[str] | None = None) -> dict[str, Check]:
-    """Checks by name, in the order of their ids; `names` are names or ids, None for all."""
-    every = {name: CHECKS.get(name) for name in CHECKS.names()}
-    every = dict(sorted(every.items(), key=lambda item: item[1].id))
+    """Return checks by name in the order of their ids; `names` are names or ids, None for all checks."""
+    checks = {name: CHECKS.get(name) for name in CHECKS.names()}
+    checks = dict(sorted(checks.items(), key=lambda item: item[1].id))
     if names is None:
-        return every
-    by_id = {check.id: name for name, check in every.items()}
+        return checks
+    by_id = {check.id: name for name, check in checks.items()}
     for name in names:
-        if by_id.get(name, name) not in every:
+        if by_id.get(name, name) not in checks:
             every_check = f"there are: {', '.join(f'{i} ({n})' for i, n in by_id.items())}"
-            named = suggestion(name, every)  # of numbers none is near another
-            raise InputError(f"no check {name!r}", named if named.startswith("did you mean") else every_check)
+            advice = suggestion(name, checks)  # a wrong number is near no name
+            raise InputError(f"no check {name!r}", advice if advice.startswith("did you mean") else every_check)
     wanted = {by_id.get(name, name) for name in names}
-    return {name: check for name, check in every.items() if name in wanted}
+    return {name: check for name, check in checks.items() if name in wanted}
 
 
 def run_checks(
-    observed: Observed,
+    model: AuditedModel,
     checks: Mapping[str, Check] | None = None,
     *,
     ignore: Mapping[str, str] | None = None,
+    causes: Sequence[Cause] = CAUSES,
     progress: Progress | None = None,
 ) -> Audit:
-    """Look at a model in every way that applies; what is to be ignored, by id or name, is told with its reason."""
+    """Audit a model; `ignore` maps ids or names of checks to the reason why their findings are no fault."""
     checks = checks_named() if checks is None else checks
-    return _judged(observed, checks, _findings(observed, checks, progress), ignore or {}, is_quick=False)
+    findings = _findings(model, checks, progress)
+    return _audit(model, checks, findings, ignore or {}, causes, is_quick=False)
 
 
-def quick_audit(model: OpenModel, n: int | None = QUICK) -> str:
-    """What is at the bottom of failing checks that take next to no time; empty if none fails, or there is no task."""
+def quick_audit(opened: OpenModel, n: int | None = N_QUICK) -> str:
+    """Return the cause that the quick checks report; empty if no check fails, or the model has no task."""
     try:
-        return explain_errors(Observed(model, n))[0]
-    except Exception as error:  # what cannot be asked is told by whoever needs it; advice never costs a result
+        return explain_errors(audited_model(opened, n))[0]
+    except Exception as error:  # the verb reports what the model lacks; advice never costs a result
         if STRICT and not isinstance(error, HeadcountError):
             raise
         return ""
 
 
-def explain_errors(observed: Observed) -> tuple[str, list[str]]:
-    """Return the root cause as `quick_audit` does, and for each example the check that explains why it is wrong."""
+def explain_errors(model: AuditedModel) -> tuple[str, list[str]]:
+    """Return the cause as `quick_audit` does, and for each wrong example the check that explains the error."""
     checks = {name: check for name, check in checks_named().items() if check.is_quick}
-    found = _findings(observed, checks)
-    audit, causes = _judged(observed, checks, found, {}, is_quick=True), [""] * observed.n
-    for each in audit.of(FAIL):
-        still_right = found[each.check].right_despite_fault
-        for i in () if still_right is None else np.flatnonzero(~still_right & ~observed.right).tolist():
-            causes[i] = causes[i] or f"{each.id} ({each.check.replace('-', ' ')}) explains it"
-    return "" if audit.is_sound else audit.summary, causes
+    findings = _findings(model, checks)
+    audit, explanations = _audit(model, checks, findings, {}, CAUSES, is_quick=True), [""] * model.n
+    for verdict in audit.of(FAIL):
+        still_right = findings[verdict.check].right_despite_fault
+        for i in () if still_right is None else np.flatnonzero(~still_right & ~model.right).tolist():
+            explanations[i] = explanations[i] or f"{verdict.id} ({verdict.check.replace('-', ' ')}) explains it"
+    return "" if audit.is_sound else audit.summary, explanations
 
 
-def _judged(
-    observed: Observed,
+def _audit(
+    model: AuditedModel,
     checks: Mapping[str, Check],
-    found: Mapping[str, Finding],
+    findings: Mapping[str, Finding],
     ignore: Mapping[str, str],
+    causes: Sequence[Cause],
     *,
     is_quick: bool,
 ) -> Audit:
-    """Findings held against each other, and against what was measured."""
-    ignored = _ignored(checks, ignore)
-    roots = _roots(checks, found, observed.right)
-    verdicts = tuple(_verdict(name, checks[name], each, roots, ignored) for name, each in found.items())
-    ranking = Ranking.of(observed.right, checks, found, verdicts)
+    """Compare findings with each other and with the measured accuracy."""
+    reasons = _reasons_to_ignore(checks, ignore)
+    roots = _root_causes({checks[name].id: finding for name, finding in findings.items()}, causes, model.right)
+    verdicts = tuple(_verdict(name, checks[name].id, finding, roots, reasons) for name, finding in findings.items())
+    ranking = Ranking.of(model.right, checks, findings, verdicts)
     return Audit(
-        name=observed.model.name,
-        weights_sha256=observed.model.weights_sha256,
-        task=observed.task.name,
-        n=observed.n,
+        name=model.opened.name,
+        weights_sha256=model.opened.weights_sha256,
+        task=model.task.name,
+        n=model.n,
         is_quick=is_quick,
         summary=_summary(ranking, verdicts),
         predicted=None if ranking.predicted is None else float(ranking.predicted.mean()),
-        measured=float(observed.right.mean()),
+        measured=float(model.right.mean()),
         verdicts=verdicts,
         causes=tuple(each.id for each in ranking.failing),
-        common_error=observed.common_error,
+        common_error=model.common_error,
     )
 
 
-def _findings(observed: Observed, checks: Mapping[str, Check], progress: Progress | None = None) -> dict[str, Finding]:
-    found: dict[str, Finding] = {}
+def _findings(model: AuditedModel, checks: Mapping[str, Check], progress: Progress | None = None) -> dict[str, Finding]:
+    findings: dict[str, Finding] = {}
     for i, (name, check) in enumerate(checks.items()):
-        found[name] = run_check(check, observed)
+        findings[name] = run_check(check, model)
         if progress:
             progress(i + 1, len(checks))
-    return found
+    return findings
 
 
-def run_check(check: Check, observed: Observed) -> Finding:
-    """One check; what somebody's code refuses to be asked does not apply, with the reason."""
-    asked = observed.task.output_type
-    if check.asks not in ("any", asked):
-        return not_applicable(f"it is asked of models that answer by a {check.asks}")
+def run_check(check: Check, model: AuditedModel) -> Finding:
+    """Run one check; an error makes it not applicable, with the error as the reason."""
     try:
-        if check.needs_decoding and asked == "sequence" and not observed.decodes:
-            return not_applicable("the adapter has no generate(), so its own answers are not known")
-        return check.run(observed)
+        return check.run(model)
     except HeadcountError as error:
-        return not_applicable(f"it could not be asked: {error.what}")
-    except Exception as error:  # somebody's model: what one check trips over must cost neither the others nor a result
+        return not_applicable(f"this check could not run: {error.what}")
+    except Exception as error:  # the code of others: an error in one check must cost neither the others nor a result
         if STRICT:
             raise
-        return not_applicable(f"it could not be asked: {type(error).__name__}: {shortened(str(error))}")
+        return not_applicable(f"this check could not run: {type(error).__name__}: {shortened(str(error))}")
 
 
-def _ignored(checks: Mapping[str, Check], ignore: Mapping[str, str]) -> dict[str, str]:
-    """By name, why."""
-    found = {}
+def _reasons_to_ignore(checks: Mapping[str, Check], ignore: Mapping[str, str]) -> dict[str, str]:
+    """Map names of ignored checks to the user's reasons."""
+    reasons = {}
     for key, reason in ignore.items():
         if not reason.strip():
             raise InputError(f"{key} is ignored without a reason", f'say why: --ignore {key}="classes are skewed"')
         for name in checks_named([key]):
-            found[name] = reason
-    return {name: reason for name, reason in found.items() if name in checks}
+            reasons[name] = reason
+    return {name: reason for name, reason in reasons.items() if name in checks}
 
 
-def _roots(checks: Mapping[str, Check], found: Mapping[str, Finding], right: Hits) -> dict[str, str]:
-    """Map the name of each check that follows from another to the id of that other one."""
-    by_id, follows = {check.id: name for name, check in checks.items()}, dict[str, str]()
+def _root_causes(findings: Mapping[str, Finding], causes: Sequence[Cause], right: Hits) -> dict[str, str]:
+    """Map the id of each check that follows from another one to the id of its root cause."""
+    roots: dict[str, str] = {}
 
-    def root(name: str) -> str:
-        while name in follows:
-            name = follows[name]
-        return name
+    def fits_better(effect: str, cause: str) -> bool:
+        """Whether the supposed effect accounts for more of the wrong answers than its cause."""
+        own, other = findings[effect].right_despite_fault, findings[cause].right_despite_fault
+        return own is not None and other is not None and _share_explained(own, right) > _share_explained(other, right)
 
-    def fits_better(other: str, name: str) -> bool:
-        """Whether the check that should follow accounts for more of the wrong answers by itself."""
-        left, still = found[other].right_despite_fault, found[name].right_despite_fault
-        return left is not None and still is not None and _share_explained(left, right) > _share_explained(still, right)
-
-    for name in (name for name, each in found.items() if each.verdict == FAIL):
-        fewer = found[name].explains
-        for other in (by_id.get(each, "") for each in (checks[name].explains if fewer is None else fewer)):
-            if other in found and other not in follows and root(name) != other and not fits_better(other, name):
-                follows[other] = name
-    return {name: checks[root(name)].id for name in follows}
+    for cause in causes:  # from top to bottom, so that the root of a cause is known before its effects
+        if cause.id not in findings or findings[cause.id].verdict != FAIL:
+            continue
+        only = findings[cause.id].explains_only
+        for effect in (each for each in cause.effects if only is None or each in only):
+            if effect in findings and effect not in roots and not fits_better(effect, cause.id):
+                roots[effect] = roots.get(cause.id, cause.id)
+    return roots
 
 
-def _verdict(
-    name: str, check: Check, finding: Finding, roots: Mapping[str, str], ignored: Mapping[str, str]
-) -> Verdict:
-    verdict = Verdict(
-        check.id, name, finding.verdict, finding.finding, finding.cause, finding.fix, dict(finding.evidence)
-    )
+def _verdict(name: str, id: str, finding: Finding, roots: Mapping[str, str], reasons: Mapping[str, str]) -> Verdict:
+    verdict = Verdict(id, name, finding.verdict, finding.finding, finding.cause, finding.fix, dict(finding.evidence))
     if finding.verdict not in (WARN, FAIL):
         return verdict
-    if name in ignored:
-        return replace(verdict, verdict=IGNORED, reason=ignored[name])
-    return replace(verdict, verdict=EXPLAINED, explained_by=roots[name]) if name in roots else verdict
-
-
-MOSTLY = 0.5
-"""Share of the wrong answers that predictions have to account for."""
+    if name in reasons:
+        return replace(verdict, verdict=IGNORED, reason=reasons[name])
+    return replace(verdict, verdict=EXPLAINED, explained_by=roots[id]) if id in roots else verdict
 
 
 @dataclass(frozen=True)
@@ -290,33 +282,35 @@ class Ranking:
     right: Hits
     """[example]: which answers are right."""
     predicted: Hits | None
-    """[example]: which answers these checks leave right, or all checks if none fits; None if no check says so."""
+    """[example]: which answers the fitting checks leave right, or all checks if none fits; None without predictions."""
     fitting: frozenset[str]
     """Names of checks whose predictions account for most of the wrong answers: all together, or else the best one."""
     first_affects: str
     """What the first cause can change; empty if no check fails."""
     beyond: tuple[Verdict, ...]
-    """Warnings of answers beyond the trained lengths."""
+    """Warnings about answers beyond the training lengths."""
 
     @classmethod
     def of(
-        cls, right: Hits, checks: Mapping[str, Check], found: Mapping[str, Finding], verdicts: Sequence[Verdict]
+        cls, right: Hits, checks: Mapping[str, Check], findings: Mapping[str, Finding], verdicts: Sequence[Verdict]
     ) -> Ranking:
         """Rank the failing checks."""
         failing = [each for each in verdicts if each.verdict == FAIL]
-        left = {each.check: hits for each in failing if (hits := found[each.check].right_despite_fault) is not None}
-        fitting = _fitting(left, right)
-        predicted = np.all([left[name] for name in fitting or left], axis=0) if left else None
-        explained = Counter(each.explained_by for each in verdicts)
+        predictions = {
+            each.check: hits for each in failing if (hits := findings[each.check].right_despite_fault) is not None
+        }
+        fitting = _fitting(predictions, right)
+        predicted = np.all([predictions[name] for name in fitting or predictions], axis=0) if predictions else None
+        n_explained = Counter(each.explained_by for each in verdicts)
 
         def affects(verdict: Verdict) -> str:
-            return found[verdict.check].affects or checks[verdict.check].affects
+            return findings[verdict.check].affects or checks[verdict.check].affects
 
         def key(verdict: Verdict) -> tuple[int, int, float, int]:
-            hits = left.get(verdict.check)
+            hits = predictions.get(verdict.check)
             group = 1 if hits is None else 0 if verdict.check in fitting else 2
             agreement = 0.0 if hits is None else float((hits == right).mean())
-            return AFFECTED.index(affects(verdict)), group, -agreement, -explained[verdict.id]
+            return AFFECTED.index(affects(verdict)), group, -agreement, -n_explained[verdict.id]
 
         ranked = tuple(sorted(failing, key=key))
         beyond = tuple(each for each in verdicts if each.verdict == WARN and affects(each) == LONGER)
@@ -329,12 +323,13 @@ class Ranking:
         return [each for each in self.failing if each is first or {first.check, each.check} <= self.fitting]
 
 
-def _fitting(left: Mapping[str, Hits], right: Hits) -> frozenset[str]:
+def _fitting(predictions: Mapping[str, Hits], right: Hits) -> frozenset[str]:
     """Return the names of all checks if their predictions together fit, else of the best one, else of none."""
-    if left and _share_explained(np.all(list(left.values()), axis=0), right) >= MOSTLY:
-        return frozenset(left)
-    best = max(left, key=lambda name: _share_explained(left[name], right), default=None)
-    return frozenset() if best is None or _share_explained(left[best], right) < MOSTLY else frozenset({best})
+    if predictions and _share_explained(np.all(list(predictions.values()), axis=0), right) >= MIN_EXPLAINED:
+        return frozenset(predictions)
+    shares = {name: _share_explained(hits, right) for name, hits in predictions.items()}
+    best = max(shares, key=lambda name: shares[name], default=None)
+    return frozenset() if best is None or shares[best] < MIN_EXPLAINED else frozenset({best})
 
 
 def _share_explained(predicted: Hits, right: Hits) -> float:
@@ -346,22 +341,33 @@ def _share_explained(predicted: Hits, right: Hits) -> float:
 
 
 def _summary(ranking: Ranking, verdicts: Sequence[Verdict]) -> str:
-    """Name the cause, with the figure that it predicts beside the measured one, and the ids of everything else."""
+    """Name the cause with the predicted and the measured accuracy, and the ids of other checks that fail or warn."""
     warnings = [each for each in verdicts if each.verdict == WARN]
-    warn = f"{len(warnings)} {'warns' if len(warnings) == 1 else 'warn'}"
+    n_warn = f"{len(warnings)} {'warns' if len(warnings) == 1 else 'warn'}"
     if not ranking.failing:
-        counts = Counter(each.verdict for each in verdicts)
-        if warnings:
-            return f"no check fails; {warn}: {'; '.join(each.finding for each in warnings)}"
-        return f"nothing found: {counts[PASS]} checks passed, {counts[NOT_APPLICABLE]} do not apply"
+        return _summary_without_failures(ranking.right, verdicts, warnings, n_warn)
     named, measured = ranking.named, f"{100 * ranking.right.mean():.2f} %"
-    told = "; and ".join(each.finding for each in named)
+    summary = "; and ".join(each.finding for each in named)
     if named[0].check in ranking.fitting and ranking.predicted is not None:
-        told += f": that leaves {100 * ranking.predicted.mean():.2f} % right, measured {measured}"
+        summary += f": that leaves {100 * ranking.predicted.mean():.2f} % right, measured {measured}"
     elif ranking.first_affects == PADDED:
-        told += f"; accuracy is measured without padding, {measured}"
-        told += "".join(f"; and {each.finding}" for each in ranking.beyond)
+        summary += f"; accuracy is measured without padding, {measured}"
+        summary += "".join(f"; and {each.finding}" for each in ranking.beyond)
     others = [each.id for each in ranking.failing if each not in named]
     more = [f"and {len(others)} more: {', '.join(others)}"] if others else []
-    more += [f"{warn}: {', '.join(each.id for each in warnings)}"] if warnings else []
-    return f"{told} ({'; '.join(more)})" if more else told
+    more += [f"{n_warn}: {', '.join(each.id for each in warnings)}"] if warnings else []
+    return f"{summary} ({'; '.join(more)})" if more else summary
+
+
+def _summary_without_failures(
+    right: Hits, verdicts: Sequence[Verdict], warnings: Sequence[Verdict], n_warn: str
+) -> str:
+    """State the measured accuracy, so that unexplained errors do not pass for a sound model."""
+    accuracy = f"{100 * right.mean():.2f} % of {len(right):,} answers are right"
+    counts = Counter(each.verdict for each in verdicts)
+    if warnings:
+        return f"no check fails, {accuracy}; {n_warn}: {'; '.join(each.finding for each in warnings)}"
+    n_checks = f"{counts[PASS]} checks passed, {counts[NOT_APPLICABLE]} do not apply"
+    if right.mean() < LOW_ACCURACY:
+        return f"{accuracy}, and no check explains the {int((~right).sum()):,} errors: {n_checks}"
+    return f"nothing found: {accuracy}; {n_checks}"

@@ -1,73 +1,74 @@
-"""What a check is, and what it may say of a model.
+"""What a check is, and what it can report about a model.
 
-A check looks at what a model does and not at its settings, so that it works on models that others wrote; where a cause
-can only be inferred, it says "consistent with". It names numbers: what the fault predicts, and what was measured.
+A check looks at what a model does, not at its settings, so that it works on models that others wrote. Where it can only
+infer a cause, it says "consistent with". Its numbers are what the fault predicts and what was measured.
 
-    def run(observed):
-        n = int((observed.free[:, 0] == 0).sum())
-        if n < observed.n:
-            return passed(f"the first digit is not always 0: in {n:,} of {observed.n:,} answers")
+    def run(model: AuditedSequenceModel) -> Finding:
+        n = int((model.decoded[:, 0] == 0).sum())
+        if n < model.n:
+            return passed(f"{n:,} of {model.n:,} answers begin with 0")
         return failed(
-            f"the first digit is 0 in {n:,} of {observed.n:,} answers",
+            f"{n:,} of {model.n:,} answers begin with 0",
             cause="consistent with ...",
             fix="begin the decoder's input with a start token",
-            right_despite_fault=observed.right_answers[:, 0] == 0,
+            right_despite_fault=model.right_answers[:, 0] == 0,
         )
 
-    PART = Check("HC101", "Is a place of the answer constant?", run, asks="sequence", needs_decoding=True)
+    PART = Check("HC101", "Is one place of the answer constant?", sequences=run, needs_decoding=True)
+
+A check of classifiers gives `classes=` instead, and a check of both kinds of model gives both. Which checks follow from
+which is one table: headcount.auditing.causes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from headcount.auditing.observed import Observed
+from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, AuditedSequenceModel
 
 PASS, WARN, FAIL, NOT_APPLICABLE = "pass", "warn", "fail", "not applicable"
 EXPLAINED, IGNORED = "explained", "ignored"
-"""What became of a warning or a failure: another one is its cause, or the user said why it is none."""
+"""Verdicts that replace a warning or a failure: another check is its cause, or the user gave a reason to ignore it."""
 MEASUREMENT, ANSWERS, RESTATED, PADDED = "measurement", "answers", "restated", "padded"
 LONGER, CONCLUSIONS = "longer", "conclusions"
 AFFECTED = (MEASUREMENT, ANSWERS, RESTATED, PADDED, LONGER, CONCLUSIONS)
-"""What a fault can change, the most telling first: every figure; which audited examples are right (RESTATED: a low
-accuracy, told in other words); answers to examples that are padded, which the audited ones are not; answers beyond the
-trained lengths; what is concluded from figures."""
+"""What a fault can change, the most important first: every figure; which audited examples are right (RESTATED: a check
+that only restates a low accuracy); answers to padded examples, which the audited ones are not; answers beyond the
+training lengths; conclusions from figures."""
 Evidence = Mapping[str, float | int | str | None]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found."""
+    """What one check reports."""
 
     verdict: str
     finding: str
-    """One sentence with its numbers; for what does not apply, why."""
+    """One sentence with its numbers; the reason, if the check does not apply."""
     cause: str = ""
-    """What is the likeliest reason; "consistent with ..." where that is inferred."""
+    """The most likely cause; "consistent with ..." where it is inferred."""
     fix: str = ""
     """What to change."""
     evidence: Evidence = field(default_factory=dict)
     right_despite_fault: NDArray[np.bool_] | None = None
-    """[example]: which of the audited examples the fault leaves right; None if it does not say."""
-    explains: tuple[str, ...] | None = None
-    """Checks that follow from this finding, where these are fewer than those that its check names."""
+    """[example]: which audited examples the fault leaves right; None if it predicts no figure."""
+    explains_only: tuple[str, ...] | None = None
+    """Ids of the checks that follow from this finding, if they are fewer than in the table of causes."""
     affects: str = ""
-    """What the fault can change, one of AFFECTED, where that is another thing than its check says."""
+    """What the fault can change, one of AFFECTED, if it differs from what its check says."""
 
 
 def passed(finding: str, **evidence: float | int | str | None) -> Finding:
-    """Nothing wrong, and what that rests on."""
+    """Report that nothing is wrong, and on which numbers that rests."""
     return Finding(PASS, finding, evidence=evidence)
 
 
 def warned(finding: str, *, cause: str, fix: str, **evidence: float | int | str | None) -> Finding:
-    """Something that may mislead."""
+    """Report something that may mislead."""
     return Finding(WARN, finding, cause, fix, evidence)
 
 
@@ -79,31 +80,55 @@ def failed(
     right_despite_fault: NDArray[np.bool_] | None = None,
     **evidence: float | int | str | None,
 ) -> Finding:
-    """Something that makes figures or conclusions wrong."""
+    """Report a fault that makes figures or conclusions wrong."""
     return Finding(FAIL, finding, cause, fix, evidence, right_despite_fault)
 
 
 def not_applicable(reason: str) -> Finding:
-    """What cannot be asked of this model, and why."""
+    """Report why a check cannot be run on this model."""
     return Finding(NOT_APPLICABLE, reason)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One way of fooling oneself; its name is that of its file."""
+    """A test for one known mistake; its name is that of its file."""
 
     id: str
     """Stable, such as `HC101`: the first digit is the kind, as in the table of docs/traps.md."""
     question: str
     """What it asks, in one sentence."""
-    run: Callable[[Observed], Finding]
-    asks: Literal["sequence", "class", "any"] = "any"
-    """Of which tasks it can be asked."""
+    sequences: Callable[[AuditedSequenceModel], Finding] | None = None
+    """Checks a model that outputs sequences; None if the check is not about such models."""
+    classes: Callable[[AuditedClassifier], Finding] | None = None
+    """Checks a classifier; None if the check is not about classifiers."""
+    _: KW_ONLY
     needs_decoding: bool = False
-    """Whether it looks at answers as a model writes them itself, where it writes any: an adapter need not have that."""
+    """Whether it looks at decoded answers of models that output sequences; an adapter need not decode."""
     is_quick: bool = False
-    """Whether it needs no more passes than the answers that every verb has anyway."""
-    explains: tuple[str, ...] = ()
-    """Checks that fail whenever this one does, and then say nothing of their own."""
+    """Whether it needs no more forward passes than the answers that every verb computes anyway."""
     affects: str = ANSWERS
-    """What the fault that it looks for can change, one of AFFECTED."""
+    """What the fault can change, one of AFFECTED."""
+
+    @property
+    def subject(self) -> str:
+        """The kind of models that it is about; empty for both kinds."""
+        if self.sequences is not None and self.classes is not None:
+            return ""
+        return "models that output sequences" if self.classes is None else "classifiers"
+
+    @property
+    def module(self) -> str:
+        """The name of the module that defines it."""
+        function = self.sequences or self.classes
+        assert function is not None, "a check is about sequences, classes or both"
+        return function.__module__
+
+    def run(self, model: AuditedModel) -> Finding:
+        """Check a model of either kind."""
+        if isinstance(model, AuditedSequenceModel) and self.sequences is not None:
+            if self.needs_decoding and not model.can_decode:
+                return not_applicable("the adapter has no generate(), so there are no decoded answers")
+            return self.sequences(model)
+        if isinstance(model, AuditedClassifier) and self.classes is not None:
+            return self.classes(model)
+        return not_applicable(f"this check is about {self.subject}")

@@ -1,24 +1,24 @@
-"""Does what stands in a head's place still depend on the example through this head?
+"""Does the replacement of a head's output still depend on the example through this head?
 
-The definition of removal. A head computes z on an example; an intervention puts r in the place of z. The head is
-*removed* if r stays as it is when z becomes what the head computes on another example. So these remove a head: zeros, a
+The definition of removal: a head computes z on an example, and an intervention replaces z by r. The head is *removed*
+if r does not change when z is replaced by what the head computes on another example. So these remove a head: zeros, a
 constant, a cached mean, noise instead of z, the output on another example or in another run, another head's output.
-These do not: z scaled, shifted, with noise added, its features or positions rearranged or averaged, its negative values
-set to zero, or recomputed with other attention weights, for r follows z through each of them.
+These do not, because r changes with z: z scaled, shifted, with noise added, with its features or positions rearranged
+or averaged, with negative values set to zero, or computed again with other attention weights.
 
-A mean over the batch follows every example of the batch by 1/n. It counts as removal, as it does in the literature:
-r is then the same in every row, so that it cannot tell one example from another. A mean over the positions of one
-example does not count, for r then differs from example to example.
+A mean over the batch depends on every example of the batch by 1/n. It counts as removal, as in the literature: r is the
+same in every row, so that it cannot tell one example from another. A mean over the positions of one example does not
+count, because r then differs from example to example.
 
-The definition is tested, not guessed. The model runs again with the intervention, in two ways:
+The definition is tested by running the model again with the intervention, in two ways:
 
-    transplant   another example's z is put in where z arrives, before the intervention sees it, for this head alone
-    swap         another example takes a row of the inputs, so that queries, keys and values change as well
+    transplant   another example's z replaces z of this head alone, before the intervention sees it
+    swap         another example replaces a row of the inputs, so that queries, keys and values change as well
 
-A transplant decides about interventions that act on z. The swap decides about those that act before z, where there is
-nothing to transplant: on queries, keys, values, their weights, or a mask. If r follows a swap and not the head's own z,
-r comes from other heads, which is removal, or the head was computed again from the inputs of its block, which is not. A
-transplant to all heads of the block tells these two apart.
+A transplant decides about interventions that act on z. A swap decides about interventions that act before z, on
+queries, keys, values, attention weights or a mask, where there is nothing to transplant. If r changes with a swap and
+not with the head's own z, then r comes from other heads, which is removal, or the head was computed again from the
+inputs of its block, which is not. A transplant to all heads of the block distinguishes the two.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import read_attention
 
 N_EXAMPLES = 3
-"""Rows of the inputs that another row takes, one at a time."""
-MOST_ALONE, N_ALONE = 8, 2
-"""Heads that are tested one by one, if they follow z together; and other examples that each is tested with."""
+"""Rows of the inputs that are replaced by another row, one at a time: several, because rows can be alike."""
+MAX_HEADS_ALONE, N_ALONE = 8, 2
+"""Heads that are tested one by one, if they depend on z together, and other examples for each: each costs a pass."""
 N_RANDOM = 8
 """Passes that are averaged, if the intervention draws new noise in every pass."""
-SIGNIFICANT = 5.0
-"""Standard errors by which the correlation of r and z must exceed 0, if the intervention draws new noise."""
-LINEAR = 1e-3
-"""Error of r = g z + c, as a share of the change of r, below which the intervention is called linear."""
-EVEN = 1e-3
-"""What even attention weights may be off their mean, as a share of it."""
+MIN_STANDARD_ERRORS = 5.0
+"""Standard errors by which the correlation of r and z must exceed 0 under noise: chance exceeds 5 in a million."""
+MAX_LINEAR_ERROR = 1e-3
+"""Error of r = g z + c, as a fraction of the change of r, up to which the intervention is linear."""
+MAX_UNEVENNESS = 1e-3
+"""Deviation of attention weights from their mean, as a fraction of it, up to which attention is uniform."""
 
 Grid = Tensor
 """[row, position, head, d_head]."""
@@ -57,32 +57,32 @@ Grid = Tensor
 
 @dataclass(frozen=True)
 class OtherExample:
-    """The audited inputs with another example in one row, and what every head computes on them by itself."""
+    """The audited inputs with another example in one row, and z of every head on them without the intervention."""
 
     pairs: tuple[tuple[Tensor, Tensor], ...]
-    """Each audited tensor, and the tensor that takes its place."""
+    """Each audited tensor, and the tensor that replaces it."""
     z: Mapping[HeadSite, Grid]
     places: Mapping[HeadSite, Tensor]
-    """[row, position]: where z differs, for the example is there."""
+    """[row, position]: where z differs because of the other example."""
 
 
 @dataclass(frozen=True)
 class Following:
-    """Whether r follows z, and how."""
+    """Whether r depends on z, and how."""
 
     is_following: bool | None
-    """None if that could not be tested."""
+    """Whether r depends on z; None if that could not be tested."""
     gain: float | None = None
-    """g, if r = g z + c for a c that does not depend on z."""
+    """g, if r = g z + c with a c that does not depend on z."""
     where: Tensor | None = None
-    """[row, position]: where r was seen to follow."""
+    """[row, position]: where r changes with z."""
     is_indirect: bool = False
-    """Whether r follows the example, but neither z of this head nor that of another head of the block."""
+    """Whether r depends on the example, but neither on z of this head nor on that of another head of the block."""
 
 
 @dataclass
 class Probes:
-    """What r was in passes in which heads computed something else; [row, position, head, d_head] for every block."""
+    """Replacements r [row, position, head, d_head] of every block, in passes with other z."""
 
     own: Mapping[HeadSite, Grid] = field(default_factory=dict)
     """z without the intervention."""
@@ -90,21 +90,21 @@ class Probes:
     replaced: Mapping[HeadSite, Grid] = field(default_factory=dict)
     """r on the audited inputs."""
     is_random: bool = False
-    """Whether the intervention draws new noise in every pass; all grids are then means over `N_RANDOM` passes."""
+    """Whether the intervention draws new noise in every pass; replacements are then means over `N_RANDOM` passes."""
     swapped: list[Mapping[HeadSite, Grid]] = field(default_factory=list)
     """r for each other example; empty if the intervention fails on it."""
     transplanted: dict[HeadId, list[tuple[int, Grid]]] = field(default_factory=dict)
-    """For each head that the intervention acts on at z, numbers of other examples and r."""
+    """Numbers of other examples and r, for each head whose z the intervention changes."""
     transplanted_together: dict[HeadSite, list[tuple[int, Grid]]] = field(default_factory=dict)
-    """The same, with another example's z for all heads of a block."""
+    """Numbers of other examples and r, with another example's z for all heads of a block."""
 
     @property
     def n_rows(self) -> int:
-        """How many rows z has."""
+        """The number of rows of z."""
         return len(next(iter(self.own.values()), ()))
 
     def following(self, head: HeadId, place: int) -> Following:
-        """Say whether r follows z at a head, which is at this place in its block."""
+        """Return whether r depends on z at a head, which has this index in its block."""
         alone, by_swap = self._by_transplant(head, place), self._by_swap(head, place)
         if alone.is_following is None or not by_swap.is_following:
             return alone if by_swap.is_following is None else by_swap
@@ -112,7 +112,7 @@ class Probes:
         return replace(alone, is_indirect=alone.is_following is together.is_following is False)
 
     def is_unexplained(self, head: HeadId, place: int) -> bool:
-        """Whether r follows the example, but not this head's z."""
+        """Whether r depends on the example, but not on this head's z."""
         alone, by_swap = self._by_transplant(head, place), self._by_swap(head, place)
         return alone.is_following is False and by_swap.is_following is True
 
@@ -134,7 +134,7 @@ class Probes:
             z_change = (self.examples[i].z[site] - self.own[site])[..., place, :][places]
             if other_r.shape != r.shape or not z_change.any():
                 continue  # the head computes the same on the other example
-            # What is the same in every row tells no examples apart: a mean over the batch.
+            # A value that is the same in every row, like a mean over the batch, cannot tell examples apart.
             is_common = _is_near(other_r, other_r[:1]).all(dim=0) & (len(r) > 1 and not bool(places.all()))
             is_moved |= places & ~_is_near(other_r, r) & ~is_common
             changes.append((z_change.flatten().cpu().double(), (other_r - r)[places].flatten().cpu().double()))
@@ -142,9 +142,9 @@ class Probes:
             return Following(None)
         z_change, r_change = (torch.cat(parts) for parts in zip(*changes, strict=True))
         if self.is_random and is_moved.any():
-            return Following(_correlation(z_change, r_change) > SIGNIFICANT / len(z_change) ** 0.5)
+            return Following(_correlation(z_change, r_change) > MIN_STANDARD_ERRORS / len(z_change) ** 0.5)
         gain = float(z_change @ r_change / (z_change @ z_change))
-        is_linear = bool((r_change - gain * z_change).norm() <= LINEAR * r_change.norm())
+        is_linear = bool((r_change - gain * z_change).norm() <= MAX_LINEAR_ERROR * r_change.norm())
         is_following = bool(is_moved.any())
         return Following(is_following, gain if is_following and is_linear else None, is_moved)
 
@@ -166,18 +166,18 @@ def find_other_examples(
 ) -> tuple[Mapping[HeadSite, Grid], tuple[OtherExample, ...]]:
     """Return z on the inputs, and the inputs with another example in one row, for some rows.
 
-    Rows come first in most inputs. Else they are along the axis along which a swap reaches the smaller part of z.
+    Rows are the first axis of most inputs. Otherwise they are the axis along which a swap changes less of z.
     """
     own = record_z(model, layout, call)
     examples = _examples_along(0, model, layout, inputs, call, own)
     if not examples or _reach(examples[0]) > 1 / inputs[0].shape[0]:
-        found = filter(None, [examples, _examples_along(1, model, layout, inputs, call, own)])
-        examples = min(found, key=lambda some: _reach(some[0]), default=())
+        along_axes = filter(None, [examples, _examples_along(1, model, layout, inputs, call, own)])
+        examples = min(along_axes, key=lambda each: _reach(each[0]), default=())
     return own, examples
 
 
 def _reach(example: OtherExample) -> float:
-    """Return the part of z that the example reaches."""
+    """Return the fraction of z that the example changes."""
     return max(float(places.float().mean()) for places in example.places.values())
 
 
@@ -204,9 +204,9 @@ def _examples_along(
 
 
 def _swaps(inputs: Sequence[Tensor], axis: int) -> Iterator[tuple[tuple[Tensor, Tensor], ...]]:
-    """Yield each tensor with its swapped self: one row becomes another row, and once a row of its own tokens, doubled.
+    """Yield pairs of each tensor and a copy with one row replaced: by its own tokens, doubled, or by another row.
 
-    Doubled tokens are another example even where all rows are alike, or have the same tokens in another order.
+    Doubled tokens are another example even if all rows are alike, or have the same tokens in another order.
     """
     if axis >= inputs[0].dim():
         return
@@ -234,14 +234,14 @@ def _with_doubled_tokens(tensor: Tensor, axis: int) -> Tensor:
 
 
 class InputSwap:
-    """Puts other tensors in the place of the audited ones wherever these enter the model, ahead of all hooks."""
+    """Replaces the audited tensors by others wherever they enter the model, before all hooks."""
 
     def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         self.pairs, self.is_audited = pairs, False
-        """Whether the pass that is under way began with the audited tensors."""
+        """Whether the current pass began with the audited tensors."""
 
     def __call__(self, event: Event, tree: Any) -> Any:
-        """Return what goes on into a module."""
+        """Return the inputs of a module."""
         if event.path:
             return tree
         self.is_audited = False
@@ -257,7 +257,7 @@ class InputSwap:
 
 
 class Transplant(InputSwap):
-    """Puts another example's z in the place of some heads' own where z arrives at a block, ahead of all hooks."""
+    """Replaces z of some heads by another example's z before all hooks at a block."""
 
     def __init__(self, layout: BlockLayout, example: OtherExample, heads: Sequence[HeadId]) -> None:
         super().__init__([(audited, audited) for audited, _ in example.pairs])
@@ -265,7 +265,7 @@ class Transplant(InputSwap):
         self._slots = layout.sites.head_slots(heads)
 
     def __call__(self, event: Event, tree: Any) -> Any:
-        """Return what goes on into a module."""
+        """Return the inputs of a module."""
         tree, site = super().__call__(event, tree), self._layout.arrival_of(event)
         if site not in self._slots or not self.is_audited:
             return tree
@@ -284,7 +284,7 @@ class Transplant(InputSwap):
 def record_z(
     model: nn.Module, layout: BlockLayout, run: Callable[[], object], arrive: InputSwap | None = None
 ) -> dict[HeadSite, Grid]:
-    """Run the model, and return what enters the output projection of every block, after all hooks."""
+    """Run the model, and return the input of the output projection of every block, after all hooks."""
     grids: dict[HeadSite, Grid] = {}
 
     def meet(event: Event, tree: Any) -> Any:
@@ -310,9 +310,9 @@ def probe(
     arrived: Mapping[HeadSite, Tensor],
     entered: Mapping[HeadSite, Tensor],
 ) -> None:
-    """Run the model in the intervention with other examples' inputs, and with other examples' z.
+    """Run the model with the intervention on other examples' inputs, and with other examples' z.
 
-    `arrived` is z where it comes to each block, `entered` is what its output projection was given.
+    `arrived` is z of each block before all hooks, `entered` is the input of its output projection.
     """
 
     def record(arrive: InputSwap | None = None) -> Mapping[HeadSite, Grid]:
@@ -321,7 +321,7 @@ def probe(
             for _ in range(N_RANDOM if probes.is_random else 1):
                 with same_noise():
                     passes.append(record_z(model, layout, run, arrive))
-        except Exception:  # whatever somebody's code does with inputs that it was not written for
+        except Exception:  # the code of others may fail on inputs that it was not written for
             return {}
         is_audited = arrive is None or arrive.is_audited
         return {site: torch.stack([each[site] for each in passes]).mean(dim=0) for site in passes[0] if is_audited}
@@ -340,7 +340,7 @@ def probe(
 def _heads_acted_on(
     layout: BlockLayout, site: HeadSite, arrived: Mapping[HeadSite, Tensor], entered: Mapping[HeadSite, Tensor]
 ) -> list[HeadId]:
-    """Return the heads of which z is changed after it arrived; zeros need no test."""
+    """Return the heads whose z is changed by hooks; zeros need no test."""
     if entered[site].numel() != arrived[site].numel():
         return []
     before, after = (layout.grid(site, tensors[site]).unbind(dim=2) for tensors in (arrived, entered))
@@ -354,37 +354,37 @@ def _transplant(
     heads: Sequence[HeadId],
     record: Callable[[InputSwap], Mapping[HeadSite, Grid]],
 ) -> None:
-    """Test the heads that are acted on together, and one by one those of which r moved: it may follow another of them.
+    """Test all changed heads together, and one by one those whose r changes: it may depend on another of them.
 
-    If r follows no z of these heads but does follow the example, all heads of the block are tested together.
+    If r depends on the example, but on no z of these heads, all heads of the block are tested together.
     """
     places = {head: layout.sites[head.site].heads.index(head) for head in heads}
 
-    def transplant(some: Sequence[HeadId], n: int) -> list[Mapping[HeadSite, Grid]]:
-        return [record(Transplant(layout, example, some)) for example in probes.examples[:n]]
+    def transplant(chosen: Sequence[HeadId], n: int) -> list[Mapping[HeadSite, Grid]]:
+        return [record(Transplant(layout, example, chosen)) for example in probes.examples[:n]]
 
     together = transplant(heads, len(probes.examples))
     probes.transplanted = {head: _at(head.site, together) for head in heads}
     moved = [head for head in heads if probes.following(head, places[head]).is_following]
-    for head in moved[:MOST_ALONE] if len(heads) > 1 else ():
+    for head in moved[:MAX_HEADS_ALONE] if len(heads) > 1 else ():
         probes.transplanted[head] = _at(head.site, transplant([head], N_ALONE))
     for site in dict.fromkeys(head.site for head in heads if probes.is_unexplained(head, places[head])):
         probes.transplanted_together[site] = _at(site, transplant(layout.sites[site].heads, N_ALONE))
 
 
 def _at(site: HeadSite, passes: Sequence[Mapping[HeadSite, Grid]]) -> list[tuple[int, Grid]]:
-    """Number passes, and return what each of them has for a block."""
+    """Return the numbers and replacements of the passes that reached a block."""
     return [(i, grids[site]) for i, grids in enumerate(passes) if site in grids]
 
 
 def find_even_heads(layout: BlockLayout, n_rows: int, run: Callable[[], object]) -> frozenset[HeadId]:
-    """Return the heads that attend evenly to all keys that a query sees; none if attention weights cannot be read."""
+    """Return the heads with uniform attention over visible keys; none if attention weights cannot be read."""
     even = set[HeadId]()
 
     def show(site: HeadSite, weights_BHQK: Tensor) -> None:
         is_seen = weights_BHQK > 0
         n_seen = is_seen.sum(dim=-1, keepdim=True)
-        is_even = ((weights_BHQK * n_seen - is_seen.to(weights_BHQK)).abs() < EVEN).all(dim=-1)
+        is_even = ((weights_BHQK * n_seen - is_seen.to(weights_BHQK)).abs() < MAX_UNEVENNESS).all(dim=-1)
         if bool((n_seen > 1).any()):
             flags = is_even.transpose(0, 1).flatten(1).all(dim=1).tolist()
             even.update(head for head, flag in zip(layout.sites[site].heads, flags, strict=True) if flag)
@@ -392,20 +392,20 @@ def find_even_heads(layout: BlockLayout, n_rows: int, run: Callable[[], object])
     try:
         with same_noise():
             read_attention(_Runner(run), layout.sites, [torch.empty(n_rows)], show)
-    except Exception:  # a model may compute attention in a way that cannot be read, and somebody's code may fail
+    except Exception:  # attention may be computed in a way that cannot be read, and the code of others may fail
         return frozenset()
     return frozenset(even)
 
 
 class _Runner(nn.Module):
-    """Stands for a model that is run by a function."""
+    """A module whose forward() calls a function that runs the model."""
 
     def __init__(self, run: Callable[[], object]) -> None:
         super().__init__()
         self._run = run
 
     def forward(self, *inputs: Tensor) -> object:
-        """Run the function; it has its inputs."""
+        """Run the function, which has its own inputs."""
         return self._run()
 
 
@@ -418,9 +418,9 @@ def acts_through_z(
     own: Mapping[HeadSite, Grid],
     clean: Tensor,
 ) -> bool:
-    """Whether a change of what a module returns reaches the model's output through the z of the next block alone.
+    """Whether a change of a module's output reaches the model's output only through z of the next block.
 
-    Queries, keys and values do. Where attention is no module of its own, this is how they are known.
+    This holds for queries, keys and values, and identifies them where attention is no module of its own.
     """
     blocks = [site for path, sites in layout.projections.items() if path not in layout.attentions for site in sites]
     if not event.is_output or not blocks:
@@ -446,7 +446,7 @@ def acts_through_z(
 
 @contextmanager
 def same_noise() -> Iterator[None]:
-    """Seed every random number generator that has a global state inside, and restore these states afterwards."""
+    """Seed all global random number generators inside the context, and restore their states afterwards."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
     of_mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):

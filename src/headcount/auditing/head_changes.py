@@ -1,6 +1,6 @@
-"""What became of a head's output: which kind of removal it is or, if the head is not removed, which kind of change.
+"""Name what an intervention did to a head's output: a kind of removal or, if the head is not removed, of change.
 
-Whether a head is removed is tested (headcount.auditing.dependence); the kinds here are names for what was tested.
+Whether a head is removed is tested in headcount.auditing.dependence; the kinds here are names for the results.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ REMOVALS = {
     OTHER_HEAD: "by another head's output",
     OTHER: "by other values, which do not follow its own output (noise, or another run's output)",
 }
-"""What takes a head's own output away, in words."""
-STILL_ITSELF = 0.99
-"""A replacement that correlates as much with the head's own output is none."""
-FITTED = 1e-3
-"""What a block's output may be off what its heads explain, as a share of its change."""
+"""Maps each kind of removal to its description."""
+MIN_SAME_CORRELATION = 0.99
+"""Correlation with the head's own output from which a replacement counts as no replacement."""
+MAX_FIT_ERROR = 1e-3
+"""Error of a fit, as a fraction of the change, up to which heads explain the change of a block's output."""
 N_FITTED = 2**16
-"""Numbers that that is fitted on."""
+"""Values that the fit uses: enough for any number of heads."""
 
 
 @dataclass(frozen=True)
-class Change:
-    """What was done to one head."""
+class OutputChange:
+    """The change of one head's output."""
 
     kind: str
     detail: str
-    """In words."""
+    """A description."""
     size: float
-    """As a share of the largest value."""
+    """The change as a fraction of the largest value."""
 
 
-NONE = Change(UNTOUCHED, UNTOUCHED, 0.0)
+NO_CHANGE = OutputChange(UNTOUCHED, UNTOUCHED, 0.0)
 
 
-def changes_of_z(
+def z_changes(
     new_BPHE: Tensor,
     own_BPHE: Tensor,
     followings: Sequence[Following],
     is_even: Sequence[bool],
     elsewhere: Sequence[Tensor] = (),
-) -> list[Change]:
-    """Say what became of each head's part of z [row, position, head, d_head].
+) -> list[OutputChange]:
+    """Return the change of each head's part of z [row, position, head, d_head].
 
-    `is_even` says of which heads the intervention made the attention weights even; `elsewhere` is z of other blocks.
+    `is_even` says for which heads the intervention made attention uniform; `elsewhere` is z of other blocks.
     """
     changes, own_heads = [], own_BPHE.unbind(dim=2)
     for i, new in enumerate(new_BPHE.unbind(dim=2)):
@@ -76,8 +76,8 @@ def changes_of_z(
 
 def change_of(
     new: Tensor, own: Tensor, following: Following, *, others: Sequence[Tensor] = (), is_even: bool = False
-) -> Change:
-    """Say what became of a head's output [row, position, d_head]; `others` are outputs of the other heads.
+) -> OutputChange:
+    """Return the change of a head's output [row, position, d_head]; `others` are outputs of the other heads.
 
     >>> own = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
     >>> [change_of(new, own, Following(False)).kind for new in (0 * own, own.flip(0), own.mean(0).expand_as(own))]
@@ -87,35 +87,35 @@ def change_of(
     """
     if n_bad := int((~new.isfinite() & own.isfinite()).sum()):
         detail = f"replaced by values that are not numbers (NaN or infinite): {n_bad} of {new.numel()}"
-        return Change(NOT_A_NUMBER, detail, 1.0)
+        return OutputChange(NOT_A_NUMBER, detail, 1.0)
     if is_same(new, own):
-        return NONE
+        return NO_CHANGE
     size = difference(new, own)
     if not new.any():
-        return Change(ZERO, f"removed, {REMOVALS[ZERO]}", size)
+        return OutputChange(ZERO, f"removed, {REMOVALS[ZERO]}", size)
     scale = float((new * own).sum() / (own * own).sum().clamp(min=torch.finfo(own.dtype).tiny))
     if is_same(new, scale * own):
         return scaled_by(scale)
     alike = scale * float(own.norm() / new.norm())
     for kind, (detail, is_it) in _PRESERVED.items():
         if is_it(new, own):
-            return Change(kind, detail, size)
+            return OutputChange(kind, detail, size)
     if partly := _part_removed(new, own, following):
-        return Change(PARTLY, partly, size)
+        return OutputChange(PARTLY, partly, size)
     if is_even and following.is_following:
-        return Change(EVEN, "given even attention, while its values still pass through", size)
-    if alike > STILL_ITSELF:
-        return Change(HARDLY, f"hardly changed (its correlation with its own output is {alike:.4f})", size)
+        return OutputChange(EVEN, "given even attention, while its values still pass through", size)
+    if alike > MIN_SAME_CORRELATION:
+        return OutputChange(HARDLY, f"hardly changed (its correlation with its own output is {alike:.4f})", size)
     if not following.is_following or any(is_same(new, each) for each in others):
         return _removal(new, own, others, following, size)
-    return Change(*_name_of_change(new, own, following), size)
+    return OutputChange(*_name_of_change(new, own, following), size)
 
 
 # --- removed ----------------------------------------------------------------------------------------------------------
 
 
-def _removal(new: Tensor, own: Tensor, others: Sequence[Tensor], following: Following, size: float) -> Change:
-    """Name what stands in the head's place, which does not follow the head's own output."""
+def _removal(new: Tensor, own: Tensor, others: Sequence[Tensor], following: Following, size: float) -> OutputChange:
+    """Name the replacement, which does not depend on the head's own output."""
     kinds: dict[str, Callable[[], bool]] = {
         MEAN: lambda: _is_mean(new, own),
         CONSTANT: lambda: _is_constant(new),
@@ -125,10 +125,12 @@ def _removal(new: Tensor, own: Tensor, others: Sequence[Tensor], following: Foll
     kind = next((kind for kind, is_it in kinds.items() if is_it()), OTHER)
     if kind == OTHER and following.is_following is None:
         why = "whether it still follows its own output could not be tested: give rows that differ from each other"
-        return Change(UNTESTED, f"changed; {why}", size)
+        return OutputChange(UNTESTED, f"changed; {why}", size)
     if kind == OTHER and following.is_indirect:
-        return Change(CHANGED, "replaced by values that depend on the example by another way than its own output", size)
-    return Change(kind, f"removed, {REMOVALS[kind]}", size)
+        return OutputChange(
+            CHANGED, "replaced by values that depend on the example by another way than its own output", size
+        )
+    return OutputChange(kind, f"removed, {REMOVALS[kind]}", size)
 
 
 def _is_mean(new: Tensor, own: Tensor) -> bool:
@@ -141,7 +143,7 @@ def _is_constant(new: Tensor) -> bool:
 
 
 def _is_resampled(new: Tensor, own: Tensor) -> bool:
-    """Whether every row has another row's."""
+    """Whether every row has the output of another row."""
     rows = range(len(own))
     return len(own) > 1 and all(any(is_same(new[i], own[j]) for j in rows if j != i) for i in rows)
 
@@ -150,20 +152,20 @@ def _is_resampled(new: Tensor, own: Tensor) -> bool:
 
 
 def _part_removed(new: Tensor, own: Tensor, following: Following) -> str:
-    """Say where alone a head is removed, if it keeps its own output elsewhere: rows, positions or features."""
+    """Say in which rows, positions or features alone a head is removed; empty if it is not only removed in parts."""
     is_changed = new != own
     at_places = is_changed.any(dim=-1)
     in_rows, at_positions = at_places.any(dim=1), at_places.any(dim=0)
-    done = "replaced" if new[is_changed].any() else "zeroed"
+    action = "replaced" if new[is_changed].any() else "zeroed"
     if following.where is None or not (following.where & at_places).any():  # where it is changed, it is removed
         kept_rows = (~in_rows).nonzero().flatten().tolist()
         if kept_rows and not any(_has_twin(own, row) for row in kept_rows):
-            return f"{done} in {int(in_rows.sum())} of {len(in_rows)} rows only"
+            return f"{action} in {int(in_rows.sum())} of {len(in_rows)} rows only"
         # Where all examples agree, as at a first token that all of them share, another example's output is the same.
         is_telling = (own != own[:1]).any(dim=-1).any(dim=0) if len(own) > 1 else torch.ones_like(at_positions)
         if following.is_following is not False and (~at_places & is_telling).any():
-            return f"{done} at {int(at_places.sum())} of {at_places.numel()} positions only"
-    if following.is_following is not False and done == "zeroed":
+            return f"{action} at {int(at_places.sum())} of {at_places.numel()} positions only"
+    if following.is_following is not False and action == "zeroed":
         return f"zeroed in {int(is_changed.sum())} of its {is_changed.numel()} values only"
     return ""
 
@@ -216,32 +218,32 @@ _PRESERVED: dict[str, tuple[str, Callable[[Tensor, Tensor], bool]]] = {
     ),
     RECTIFIED: ("kept where positive, with negative values set to zero", _is_negative_cut),
 }
-"""What keeps a head's own output, even if it comes from a cache, and so does not follow: in words, and a test."""
+"""Maps kinds of change that keep a head's own output, even from a cache, to a description and a test."""
 
 
 def _name_of_change(new: Tensor, own: Tensor, following: Following) -> tuple[str, str]:
-    """Name what was done to a head's output that still follows what the head computes."""
-    if following.gain is not None and abs(following.gain) >= FITTED:
+    """Name the change of an output that still depends on what the head computes."""
+    if following.gain is not None and abs(following.gain) >= MAX_FIT_ERROR:
         what = "a constant" if _is_constant(new - following.gain * own) else "other values, such as noise,"
-        times = "" if abs(following.gain - 1) < FITTED else f", scaled by {following.gain:.3g}"
+        times = "" if abs(following.gain - 1) < MAX_FIT_ERROR else f", scaled by {following.gain:.3g}"
         return SHIFTED, f"kept{times}, with {what} added to it"
     return CHANGED, "changed, but what stands in its place still follows its own output"
 
 
-def scaled_by(scale: float) -> Change:
-    """What it is to be multiplied by something: by 0, to be removed."""
-    if abs(scale - 1) < FITTED:
-        return NONE
-    if abs(scale) < FITTED:
-        return Change(ZERO, f"removed, {REMOVALS[ZERO]}", 1.0)
-    return Change(SCALED, f"scaled by {scale:.3g}", abs(1 - scale) / max(1.0, abs(scale)))
+def scaled_by(scale: float) -> OutputChange:
+    """Return the change by a factor; by 0, the head is removed."""
+    if abs(scale - 1) < MAX_FIT_ERROR:
+        return NO_CHANGE
+    if abs(scale) < MAX_FIT_ERROR:
+        return OutputChange(ZERO, f"removed, {REMOVALS[ZERO]}", 1.0)
+    return OutputChange(SCALED, f"scaled by {scale:.3g}", abs(1 - scale) / max(1.0, abs(scale)))
 
 
-def changes_of_output(site: Site, z: Tensor, change: Tensor) -> list[Change] | None:
-    """Say what became of each head, if that explains the change of a block's output; None if nothing of heads does.
+def output_changes(site: Site, z: Tensor, change: Tensor) -> list[OutputChange] | None:
+    """Return the change of each head, if these changes explain that of the block's output; None if they do not.
 
-    Weights of an output projection that are set to zero remove a head as well as its z does. So does a hook that takes
-    a head's contribution away again; it may put the same values into every row instead, such as a mean contribution.
+    Setting weights of the output projection to zero removes a head, and so does a hook that subtracts the head's
+    contribution. The hook may add the same values to every row instead, such as a mean contribution.
     """
     through = partial(project, site.projection)
     bias = through(torch.zeros_like(z))
@@ -256,28 +258,28 @@ def changes_of_output(site: Site, z: Tensor, change: Tensor) -> list[Change] | N
         return [scaled_by(1 + factor) for factor in factors[1:]]
     centred = [each - each.mean(dim=0) for each in (*parts, change)]
     factors = _fit(centred[:-1], centred[-1]) if len(z) > 1 else None
-    if factors is None or all(abs(factor) < FITTED for factor in factors):
+    if factors is None or all(abs(factor) < MAX_FIT_ERROR for factor in factors):
         return None
     return [_with_constant(1 + factor) for factor in factors]
 
 
-def _with_constant(scale: float) -> Change:
-    """Say what it is to be multiplied by something, with the same values added in every row."""
+def _with_constant(scale: float) -> OutputChange:
+    """Return the change by a factor, with the same values added in every row."""
     change = scaled_by(scale)
     if change.kind == ZERO:
-        return Change(CONSTANT, f"removed, {REMOVALS[CONSTANT]}", change.size)
+        return OutputChange(CONSTANT, f"removed, {REMOVALS[CONSTANT]}", change.size)
     return (
         change
-        if change is NONE
-        else Change(SHIFTED, f"kept, {change.detail}, with a constant added to it", change.size)
+        if change is NO_CHANGE
+        else OutputChange(SHIFTED, f"kept, {change.detail}, with a constant added to it", change.size)
     )
 
 
 def _fit(parts: Sequence[Tensor], change: Tensor) -> list[float] | None:
-    """Return the factors by which parts make up a change; None if they do not."""
-    some = torch.linspace(0, change.numel() - 1, min(change.numel(), N_FITTED)).long()
-    parts_NH = torch.stack([each.flatten().cpu()[some].double() for each in parts], dim=1)
-    change_N = change.flatten().cpu()[some].double()
+    """Return factors of the parts that add up to a change; None if there are none."""
+    chosen = torch.linspace(0, change.numel() - 1, min(change.numel(), N_FITTED)).long()
+    parts_NH = torch.stack([each.flatten().cpu()[chosen].double() for each in parts], dim=1)
+    change_N = change.flatten().cpu()[chosen].double()
     factors = torch.linalg.lstsq(parts_NH, change_N[:, None], driver="gelsd").solution[:, 0]
-    is_fitting = difference(parts_NH @ factors, change_N) <= max(FITTED, 8 * torch.finfo(change.dtype).eps)
+    is_fitting = difference(parts_NH @ factors, change_N) <= max(MAX_FIT_ERROR, 8 * torch.finfo(change.dtype).eps)
     return factors.tolist() if is_fitting else None

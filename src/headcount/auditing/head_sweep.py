@@ -1,4 +1,4 @@
-"""What every head costs alone, on a few of the examples that are audited: one sweep for all checks that ask for it."""
+"""Accuracy without each head, on some of the audited examples: one sweep for all checks that need it."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention
 
 N_SWEPT = 200
-"""Examples, at most."""
-MOST_HEADS = 64
-"""Of a model with more, a sweep takes too long for an audit."""
+"""Examples, at most: one example is half a point, and a sweep takes seconds."""
+MAX_HEADS = 64
+"""Heads, at most: with more, a sweep takes too long for an audit."""
 
 
 @dataclass(frozen=True)
 class HeadSweep:
-    """Which examples are right with each head ablated alone."""
+    """Which examples are right if one head is ablated."""
 
     experiment: Experiment
     heads: tuple[HeadId, ...]
     clean: NDArray[np.float64]
-    """[example]: 1 if it is right."""
+    """[example]: 1 if it is right with all heads."""
     zero: NDArray[np.float64]
-    """[head, example], by zero."""
+    """[head, example]: 1 if it is right under zero ablation of the head."""
     mean: NDArray[np.float64]
-    """[head, example], by its mean."""
+    """[head, example]: 1 if it is right under mean ablation of the head."""
 
     @property
     def n(self) -> int:
-        """How many examples."""
+        """The number of examples."""
         return len(self.clean)
 
     def drops(self, scores: NDArray[np.float64], rows: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float64]:
-        """[head]: the share of these examples that is lost."""
+        """Return [head]: the drop in accuracy on these examples."""
         return np.asarray(self.clean[rows].mean() - scores[:, rows].mean(axis=1))
 
     def together(self, heads: Sequence[HeadId]) -> float:
-        """The share that is right without these heads."""
-        found = run_interventions(self.experiment, [Intervention(tuple(heads))], proven=True)
-        return float(found.scores.mean())
+        """Return accuracy if these heads are ablated together."""
+        outcome = run_interventions(self.experiment, [Intervention(tuple(heads))], proven=True)
+        return float(outcome.scores.mean())
 
 
 def sweep_heads(model: OpenModel, split: str, n: int) -> HeadSweep:
-    """Every head alone, by zero and by its mean, on up to `n` examples."""
-    if not 2 <= len(model.sites.heads) <= MOST_HEADS:
-        what = f"it has {len(model.sites.heads)} heads, and 2 to {MOST_HEADS} are ablated one by one here"
-        raise InputError(what, "ablate them at leisure: headcount ablate")
+    """Ablate every head alone, by zero and by its mean, on up to `n` examples."""
+    if not 2 <= len(model.sites.heads) <= MAX_HEADS:
+        what = f"the model has {len(model.sites.heads)} heads, and an audit ablates 2 to {MAX_HEADS} one by one"
+        raise InputError(what, "ablate them without the audit: headcount ablate")
     dataset, rows = model.examples(split, n=min(N_SWEPT, n))
-    # Means over these examples will do, and are quick.
+    # Means over these examples are precise enough, and quick.
     experiment = experiment_on(model.module, model.sites, replace(dataset, fresh=None), rows)
     experiment, heads = replace(experiment, reference=()), model.sites.heads
-    asked = [Intervention((head,), by) for by in ("zero", "mean") for head in heads]
-    found = run_interventions(experiment, asked)
-    return HeadSweep(experiment, heads, found.clean, found.scores[: len(heads)], found.scores[len(heads) :])
+    interventions = [Intervention((head,), by) for by in ("zero", "mean") for head in heads]
+    outcome = run_interventions(experiment, interventions)
+    return HeadSweep(experiment, heads, outcome.clean, outcome.scores[: len(heads)], outcome.scores[len(heads) :])

@@ -1,10 +1,10 @@
-"""Passes of a model with somebody's intervention, whatever form that has; the model is left as it was.
+"""Run a model with an intervention of any form, and restore the model afterwards.
 
 a context manager                                      ablated(model, "L1H2")
 a function that returns one                            lambda: ablated(model, "L1H2")
 a function that registers hooks, returns handles       lambda: block.register_forward_hook(hook)
 a function that runs the model itself                  lambda: run_with_hooks(model, tokens)
-keyword arguments that the model is called with        {"head_mask": mask}
+keyword arguments of the model                         {"head_mask": mask}
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ from headcount.heads import HeadId, HeadSite
 
 @dataclass
 class IntervenedPass:
-    """What was seen."""
+    """Everything that was recorded while the model ran with the intervention."""
 
     kept: dict[Event, Any] = field(default_factory=dict)
     arrived: dict[HeadSite, Tensor] = field(default_factory=dict)
-    """z where it comes to each block, before the intervention's hooks."""
+    """z of each block, before the intervention's hooks."""
     probes: Probes = field(default_factory=Probes)
-    """Passes in which heads compute something else."""
+    """Passes in which heads compute another z."""
     output: Tensor = field(default_factory=lambda: torch.empty(0))
-    """As the model returns it, with nothing of ours around it."""
+    """The model's output without any recording."""
     watched: Tensor = field(default_factory=lambda: torch.empty(0))
-    """And while it was watched."""
+    """The model's output while it was recorded."""
     hooked: tuple[str, ...] = ()
-    """Modules with more hooks than before."""
+    """Paths of modules with more hooks than before."""
     uncalled: frozenset[str] = frozenset()
-    """Output projections that PyTorch's attention does not call."""
+    """Paths of output projections that PyTorch's attention does not call."""
     arguments: tuple[str, ...] = ()
     even: frozenset[HeadId] = frozenset()
-    """Heads that attend evenly to all keys that they see."""
+    """Heads with uniform attention over all visible keys."""
     left: tuple[str, ...] = ()
-    """What a context left changed, in words."""
+    """Descriptions of changes that a context left behind."""
 
     def keep(self, event: Event, tree: Any) -> Any:
-        """Keep what passes in the last pass, if there are several."""
+        """Record a tensor of the last pass, if there are several."""
         if not event.path and not event.is_output:
             self.kept.clear()
         self.kept[event] = copied(tree)
         return tree
 
     def keep_arrival(self, layout: BlockLayout, event: Event, tree: Any) -> Any:
-        """Keep z as it comes to a block."""
+        """Record z before the hooks at a block."""
         if (site := layout.arrival_of(event)) is not None:
             self.arrived[site] = tensors_of(event, copied(tree))[0]
         return tree
@@ -74,9 +74,9 @@ def run_with(
     owned: nn.Module,
     probes: Probes,
 ) -> IntervenedPass:
-    """Run the model in the intervention, and put everything back that the intervention changed in the model.
+    """Run the model with the intervention, and restore everything that the intervention changed in the model.
 
-    `owned` is what the model's owner has of it. `probes` has the other examples that the model is run on as well.
+    `owned` is the model as its author has it. `probes` has the other examples that the model runs on as well.
     """
     seen, state = IntervenedPass(probes=probes), ModelState(model)
     try:
@@ -107,54 +107,54 @@ def run_with(
 
 
 def _entered_z(layout: BlockLayout, seen: IntervenedPass) -> dict[HeadSite, Tensor]:
-    """Return what each output projection was given."""
+    """Return the input of each output projection."""
     events = {event: site for event in seen.kept if (site := layout.site_of(event)) is not None}
     return {site: tensors_of(event, seen.kept[event])[0] for event, site in events.items()}
 
 
 def _own_output(seen: IntervenedPass) -> Tensor:
-    """What the model returned to a function that ran it itself."""
-    found = tensors_of(last := Event("", True, 0), seen.kept.get(last))
-    if not found:
+    """Return the model's output in a function that ran the model itself."""
+    tensors = tensors_of(last := Event("", True, 0), seen.kept.get(last))
+    if not tensors:
         raise InputError(
             "the function returned neither a context nor handles of hooks, and did not run the model",
             "return what register_forward_hook() returned; or call the model in it, on the inputs that are given here",
         )
-    return found[0]
+    return tensors[0]
 
 
 @contextmanager
 def _entered(context: Any, model: nn.Module) -> Iterator[tuple[Callable[[], Any] | None, Mapping[str, Any]]]:
-    """Inside, the intervention acts; it may run the model itself, or be arguments that the model is called with."""
+    """Enter the intervention; yield a function that runs the model itself, or keyword arguments of the model."""
     if isinstance(context, Mapping) and not _is_context(context):
         yield None, context
         return
     if isinstance(context, RemovableHandle):
         raise InputError("this hook is registered already", "give a function that registers it: lambda: register(...)")
-    start, made = None, context
+    start, entered = None, context
     if not _is_context(context) and callable(context):
         start = partial(context, *([model] if _takes_one(context) else []))
         with _calls_of(model) as calls:
-            made = start()
-    handles = [each for each in pytree.tree_leaves(made) if each is not None]
+            entered = start()
+    handles = [each for each in pytree.tree_leaves(entered) if each is not None]
     with ExitStack() as stack:
-        if _is_context(made):
-            stack.enter_context(made)
+        if _is_context(entered):
+            stack.enter_context(entered)
         elif start is not None and (handles or not calls) and all(map(_is_handle, handles)):
             for each in handles:
                 stack.callback(each.remove)
             start = None
         elif start is None:
             raise InputError(
-                f"{type(context).__name__} is no intervention",
+                f"{type(context).__name__} is not an intervention",
                 "give a context manager, or a function that returns one or the handles of hooks that it registers",
             )
-        yield (None if _is_context(made) else start), {}
+        yield (None if _is_context(entered) else start), {}
 
 
 @contextmanager
 def _calls_of(model: nn.Module) -> Iterator[list[nn.Module]]:
-    """Modules of the model that are called inside."""
+    """Yield a list of the model's modules that are called inside the context."""
     own, calls = set(model.modules()), list[nn.Module]()
     handle = register_module_forward_pre_hook(lambda module, args: calls.append(module) if module in own else None)
     with handle:
@@ -170,7 +170,7 @@ def _is_context(each: Any) -> bool:
 
 
 def _takes_one(function: Callable[..., Any]) -> bool:
-    """Whether it must be given something: the model."""
+    """Whether a function requires an argument: the model."""
     try:
         given = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -180,7 +180,7 @@ def _takes_one(function: Callable[..., Any]) -> bool:
 
 
 def _require_new_hooks(state: ModelState) -> None:
-    """Refuse a context that took away what was there: so its hooks acted in the pass without it, too (baukit's do)."""
+    """Refuse a context whose hooks were in place before it was entered, as baukit's are: they acted without it, too."""
     for path in state.unhooked():
         raise InputError(
             f"the hook of this context at {path} was in place before the context was entered",

@@ -1,13 +1,13 @@
-"""What did an intervention do to every head? Anybody's context manager, hooks or function is audited.
+"""Audit an intervention: what does a context manager, a hook or a function do to every head?
 
-Head ablations go wrong in silence: a hook on a block's output that reshapes what is already projected into "heads"
-(thought-anchors issue 7), slices of `o_proj.output` set to zero (nnsight issue 525), a mask that is loaded and never
-reaches the model (optin-transformer-pruning issue 6), `head_mask` under transformers 5, which swallows and ignores it.
+Head ablations can fail silently: a hook on a block's output reshapes what is already projected into "heads"
+(thought-anchors issue 7), slices of `o_proj.output` are set to zero (nnsight issue 525), a mask is loaded and never
+reaches the model (optin-transformer-pruning issue 6), or transformers 5 accepts and ignores `head_mask`.
 
-The model runs with the intervention, and everything that enters or leaves a module is kept. Then the model runs without
-the intervention, and the first difference is what the intervention did first. This change is put in its place, and the
-model runs again: the next difference is what the intervention did next, and not what followed from its first change. So
-every change is found where it was made. Whether a changed head is removed is tested by headcount.auditing.dependence.
+The model runs with the intervention, and everything that enters or leaves a module is recorded. Then the model runs
+without the intervention. The first difference is the first change by the intervention. This change is inserted, and the
+model runs again: the next difference is the next change, and not a consequence of the first. So every change is found
+where it was made. headcount.auditing.dependence tests whether a changed head is removed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from torch import Tensor, nn
 
 from headcount.auditing.dependence import Probes, acts_through_z, find_even_heads, find_other_examples
 from headcount.auditing.head_changes import (
-    NONE,
+    NO_CHANGE,
     PARTLY,
     REMOVALS,
     SCALED,
     UNTOUCHED,
-    Change,
-    changes_of_output,
-    changes_of_z,
+    OutputChange,
+    output_changes,
+    z_changes,
 )
 from headcount.auditing.intervened_pass import IntervenedPass, run_with
 from headcount.auditing.module_watch import BlockLayout, Event, ModuleWatch, copied, is_same, tensors_of
@@ -52,45 +52,45 @@ NO_HEAD, NO_NUMBER = "changed something that is no head", "output that is not a 
 
 @dataclass(frozen=True)
 class HeadChange:
-    """What was done to one head."""
+    """The change of one head by an intervention."""
 
     head: str
     site: str
     is_named: bool
-    """Whether it is one of those that are meant."""
+    """Whether it is one of the heads that should be removed."""
     done: str
     """untouched; removed: zero, mean, constant, resample, another head, other; not removed: scaled, partly removed,
     hardly changed, mean over positions, mean of features, rearranged, moved, rectified, batch mean subtracted (or
     position, or feature), other values added, even attention, changed, not a number, not tested."""
     detail: str
-    """In words."""
+    """A description."""
     change: Size
-    """Of its output, as a share of the largest value."""
+    """The change of its output as a fraction of the largest value."""
 
 
 @dataclass(frozen=True)
 class InterventionAudit(Result):
-    """What an intervention did to every head."""
+    """The changes of all heads by an intervention."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("rows",)
     name: str
     heads: tuple[str, ...]
-    """Those that are meant."""
+    """The heads that should be removed."""
     summary: str
-    """One sentence, which begins with the verdict."""
+    """One sentence that begins with the verdict."""
     verdict: str
     is_right: bool
-    """Whether exactly these heads are removed, and the intervention leaves nothing behind."""
+    """Whether exactly these heads are removed, and the model is restored afterwards."""
     output_change: Size
-    """Of the model's output, as a share of the largest value."""
+    """The change of the model's output as a fraction of the largest value."""
     repair: str
-    """One line that does it; empty if there is nothing to repair."""
+    """One line of code that removes the heads; empty if there is nothing to repair."""
     others: tuple[str, ...]
-    """What else was changed, by path."""
+    """Paths of other modules that were changed."""
     rows: tuple[HeadChange, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the heads that are meant with the heads in the table."""
+        """Yield a contradiction between the heads and the rows of the table."""
         if any(each.is_named != (each.head in self.heads) for each in self.rows):
             yield "rows", "is_named for the heads in heads, and for no other"
 
@@ -106,17 +106,17 @@ def audit_intervention(
     *,
     sites: Sites | None = None,
 ) -> InterventionAudit:
-    """Say what an intervention does to every head, and whether it removes exactly the heads that are named.
+    """Audit what an intervention does to every head, and whether it removes exactly the named heads.
 
-    A head is removed if what stands in its place does not follow what the head computes: put another example's output
-    of the head in, and the replacement stays as it is. Zeros, means over the batch, constants, noise and another
-    example's output remove a head. A scaled, shifted, noisy or rearranged output does not, and neither does even
-    attention (headcount.auditing.dependence has the definition).
+    A head is removed if its replacement does not depend on what the head computes: with another example's output of
+    the head, the replacement stays the same. Zeros, means over the batch, constants, noise and another example's
+    output remove a head. A scaled, shifted, noisy or rearranged output does not, and neither does uniform attention
+    (headcount.auditing.dependence has the definition).
 
     >>> import headcount, torch
     >>> run = headcount.load("sample:sortedness")
     >>> tokens = torch.randint(100, (4, 8), generator=torch.Generator().manual_seed(0))
-    >>> def hook(attention, args, output):  # what is projected already is taken for heads
+    >>> def hook(attention, args, output):  # splits the projected output as if it still were heads
     ...     output.unflatten(-1, (4, -1))[..., 2, :] = 0
     >>> block = run.model.layers[0].self_attention.attention
     >>> audit_intervention(run, tokens, lambda: block.register_forward_hook(hook), ["L0H2"]).verdict
@@ -125,18 +125,20 @@ def audit_intervention(
     'exactly L0H2 removed, by zero'
 
     `context` is a context manager; a function that returns one; a function that registers hooks and returns their
-    handles; one that changes weights; one that runs the model itself on these inputs; or keyword arguments that the
-    model is called with. Functions are called without arguments or, if they take one, with the model. They run several
-    times, on these inputs and on others. Give two rows or more that differ, so that a mean and another row's output
-    can be told from a head's own. `sites` says where the heads of a model are whose family headcount does not know.
+    handles; a function that changes weights; a function that runs the model itself on these inputs; or keyword
+    arguments of the model. Functions are called without arguments or, if they take one, with the model. They run
+    several times, on these inputs and on others. Give at least two rows that differ, so that a mean and another row's
+    output can be told from a head's own. `sites` says where the heads are in a model of an unknown family.
 
-    The model's weights, modules, hooks and training mode are put back as they were, whatever the intervention does.
+    The model's weights, modules, hooks and training mode are restored, whatever the intervention does.
     """
     opened = _open(model, sites)
     given = [heads] if isinstance(heads, str | HeadId) else heads
     named = tuple(dict.fromkeys(opened.find_head(each) for each in given))
     if not named:
-        raise InputError("no heads are named", f"say which are meant: heads=[{opened.sites.heads[0].short!r}]")
+        raise InputError(
+            "no heads are named", f"name the heads that should be removed: heads=[{opened.sites.heads[0].short!r}]"
+        )
     module = unwrap(opened.module)
     tensors, call = _call_of(module, opened.sites, inputs)
     if sites is not None and not isinstance(inputs, Mapping):  # the user's own, which nothing has checked yet
@@ -153,10 +155,10 @@ def audit_intervention(
             seen.even -= find_even_heads(layout, probes.n_rows, call)
         left = "the model is not as it was before the intervention", "what did the intervention change beside modules?"
         _require_same(clean, call(), *left)
-        found = _Found(layout, seen, clean, _group_size(opened.inner))
-        if not found.is_bypassed:
-            found.trace(module, call)
-    return _told(found, named, type(opened.inner).__name__, "" if sites is None else ", sites=sites")
+        trace = _Trace(layout, seen, clean, _group_size(opened.inner))
+        if not trace.is_bypassed:
+            trace.run(module, call)
+    return _audit(trace, named, type(opened.inner).__name__, "" if sites is None else ", sites=sites")
 
 
 def _open(model: nn.Module | OpenModel | Run, sites: Sites | None) -> OpenModel:
@@ -169,7 +171,7 @@ def _open(model: nn.Module | OpenModel | Run, sites: Sites | None) -> OpenModel:
 
 
 def _group_size(model: nn.Module) -> int:
-    """How many heads share keys and values, as a Hugging Face configuration has it."""
+    """Return how many heads share keys and values, by the Hugging Face configuration."""
     config = getattr(model, "config", None)
     n_heads, n_shared = (getattr(config, f"num_{name}_heads", None) for name in ("attention", "key_value"))
     return n_heads // n_shared if n_heads and n_shared else 1
@@ -189,15 +191,15 @@ def _call_of(module: nn.Module, sites: Sites, inputs: Inputs) -> tuple[list[Tens
 
 
 def _require_heads(module: nn.Module, sites: Sites, tensors: Sequence[Tensor], heads: Iterable[HeadId]) -> None:
-    """Refuse sites whose slices of z are not heads: removing half a head, or two, would be called removing one."""
+    """Refuse sites whose slices of z are not heads, so that half a head is not audited as a whole one."""
     for name, check in check_heads(module, sites, tensors, dict.fromkeys(head.site for head in heads)).items():
         if check.fault:
-            what = f"the heads at {name} are not heads: {check.fault}"
+            what = f"the slices of z at {name} are not heads: {check.fault}"
             raise InstrumentError(what, f"check n_heads={len(sites[name].heads)} and the path of the sites")
 
 
 def _require_numbers(clean: Tensor) -> None:
-    """Refuse a model whose own output has NaN: nothing could be compared with it."""
+    """Refuse a model whose own output has NaN, because nothing can be compared with it."""
     if n_nan := int(clean.isnan().sum()):
         raise InputError(
             f"the model's output has NaN without any intervention ({n_nan} of {clean.numel()} values)",
@@ -210,27 +212,27 @@ def _require_same(one: Tensor, other: Tensor, what: str, advice: str) -> None:
         raise InputError(what, advice)
 
 
-# --- what was done, change by change ----------------------------------------------------------------------------------
+# --- changes, one after the other -------------------------------------------------------------------------------------
 
 
 class _Comparison:
-    """A pass without the intervention, in which what was found so far is put in its place: what differs first?"""
+    """A pass without the intervention, with all known changes inserted, that finds the first other difference."""
 
     def __init__(
         self, layout: BlockLayout, kept: Mapping[Event, Any], pinned: Collection[Event], passed: Collection[Event]
     ) -> None:
-        """`pinned` is what was found so far; `passed` is what acts through z, so that z will tell."""
+        """`pinned` are the known changes; `passed` are changes before z, which z shows."""
         self._layout, self._kept, self._pinned, self._passed = layout, kept, pinned, passed
         self._entered = Counter[str]()
         self.z: dict[HeadSite, Tensor] = {}
-        """What enters output projections, up to there."""
+        """The inputs of output projections, up to the first difference."""
         self.first: tuple[Event, list[Tensor]] | None = None
-        """And what it was without."""
+        """The first difference, and the tensors without the intervention."""
         self.missed: HeadSite | None = None
-        """The last block whose output projection was not called with the intervention."""
+        """The last block whose output projection the intervention did not call."""
 
     def meet(self, event: Event, tree: Any) -> Any:
-        """Compare, or put what was found in its place."""
+        """Compare a tensor, or insert a known change."""
         self._entered[event.path] += not event.is_output
         if self.first is not None:
             return tree
@@ -250,7 +252,7 @@ class _Comparison:
         return all(is_same(*pair) for pair in pairs)
 
     def _is_before_z(self, event: Event) -> bool:
-        """Whether it happens to queries, keys or values, so that z will tell."""
+        """Whether the event belongs to queries, keys or values, so that z shows the change."""
         for path, attention in self._layout.attentions.items():
             if event.path == attention:
                 return not event.is_output
@@ -259,20 +261,20 @@ class _Comparison:
         return False
 
 
-class _Found:
-    """Everything that an intervention does."""
+class _Trace:
+    """All changes by an intervention."""
 
     def __init__(self, layout: BlockLayout, seen: IntervenedPass, clean: Tensor, group_size: int = 1) -> None:
-        """`group_size` is how many heads share keys and values."""
+        """`group_size` is the number of heads that share keys and values."""
         self.layout, self.seen, self.clean, self.group_size = layout, seen, clean, group_size
-        self.heads: dict[HeadId, Change] = {}
+        self.heads: dict[HeadId, OutputChange] = {}
         self.residual: list[str] = []
-        """Coordinates of the residual stream, in words."""
+        """Descriptions of coordinates of the residual stream that were changed."""
         self.others: list[Event] = []
         self.is_complete = True
 
-    def trace(self, module: nn.Module, call: Callable[[], Tensor]) -> None:
-        """Change after change, each put in its place before the next is looked for."""
+    def run(self, module: nn.Module, call: Callable[[], Tensor]) -> None:
+        """Find one change after the other, each with all former changes inserted."""
         pinned, passed = set[Event](), set[Event]()
         for _ in range(4 * len(self.layout.sites) + 8):
             comparison = _Comparison(self.layout, self.seen.kept, pinned, passed)
@@ -303,7 +305,7 @@ class _Found:
             mha, is_projection = self.layout.sites[site].mha, event.path in self.layout.projections
             is_turned = mha is not None and not (mha.batch_first or is_projection) and own.dim() == 3
             change = (new - own).transpose(0, 1) if is_turned else new - own
-            changes = changes_of_output(self.layout.sites[site], comparison.z[site], change)
+            changes = output_changes(self.layout.sites[site], comparison.z[site], change)
         if site is not None and changes is not None:
             self._keep(site, changes)
         elif coordinates := self._coordinates(event, own, new):
@@ -311,7 +313,7 @@ class _Found:
         else:
             self.others.append(event)
 
-    def _changes_of_z(self, site: HeadSite, new: Tensor, own: Tensor) -> list[Change]:
+    def _changes_of_z(self, site: HeadSite, new: Tensor, own: Tensor) -> list[OutputChange]:
         if new.shape != own.shape:
             raise InputError(
                 f"the intervention changes the shape of z at {site.short}: {list(own.shape)} becomes {list(new.shape)}",
@@ -322,23 +324,23 @@ class _Found:
         is_even = [head in self.seen.even for head in heads]
         elsewhere = [grid for other, grid in self.seen.probes.own.items() if other != site]
         grids = self.layout.grid(site, new), self.layout.grid(site, own)
-        return changes_of_z(*grids, followings, is_even, elsewhere)
+        return z_changes(*grids, followings, is_even, elsewhere)
 
-    def _keep(self, site: HeadSite, changes: Sequence[Change]) -> None:
+    def _keep(self, site: HeadSite, changes: Sequence[OutputChange]) -> None:
         for head, each in zip(self.layout.sites[site].heads, changes, strict=True):
             if each.kind != UNTOUCHED:
                 self.heads[head] = each
 
     def described(self, heads: Sequence[HeadId]) -> str:
-        """Those that had the same done to them together."""
+        """Describe the changes of heads, with equal changes together."""
         groups: dict[str, list[HeadId]] = {}
         for head in heads:
             if head in self.heads:
                 groups.setdefault(self.heads[head].detail, []).append(head)
-        return ", ".join(f"{_names(some)} {detail}" for detail, some in groups.items())
+        return ", ".join(f"{_names(group)} {detail}" for detail, group in groups.items())
 
     def relation(self) -> str:
-        """What the heads that were touched have in common."""
+        """Say what all changed heads have in common; empty if nothing."""
         names = {head.site for head in self.heads}
         whole = [name for name in names if set(self.layout.sites[name].heads) <= set(self.heads)]
         if len(whole) == len(names) and len(self.heads) > 1:
@@ -350,22 +352,22 @@ class _Found:
 
     @property
     def is_bypassed(self) -> bool:
-        """Whether it acts only while it is watched: PyTorch's fast path for whole layers calls nothing in them."""
+        """Whether the intervention acts only while it is recorded: PyTorch's fast path calls no submodule."""
         return torch.equal(self.clean, self.seen.output) and not is_same(self.clean, self.seen.watched)
 
     @property
     def output_change(self) -> float:
-        """As a share of the largest value."""
+        """The change of the model's output as a fraction of the largest value."""
         is_alike = self.seen.output.shape == self.clean.shape and not self.n_nan
         return difference(self.clean, self.seen.output) if is_alike else 1.0
 
     @property
     def n_nan(self) -> int:
-        """How many values of the model's output are not numbers with the intervention."""
+        """The number of NaN in the model's output with the intervention."""
         return int(self.seen.output.isnan().sum())
 
     def _coordinates(self, event: Event, own: Tensor, new: Tensor) -> str:
-        """Which coordinates of the residual stream were set, if they are some that a head's number might stand for."""
+        """Describe changed coordinates of the residual stream that were taken for a head; empty if there are none."""
         counts = {len(self.layout.sites[sharing[0]].heads) for sharing in self.layout.projections.values()}
         if own.shape != new.shape or own.shape[-1] not in self.layout.widths.values():
             return ""
@@ -381,62 +383,61 @@ class _Found:
         return ""
 
 
-# --- in words ---------------------------------------------------------------------------------------------------------
+# --- the result -------------------------------------------------------------------------------------------------------
 
 
-def _told(found: _Found, named: Sequence[HeadId], name: str, given: str) -> InterventionAudit:
-    verdict, rest = _verdict(found, named)
+def _audit(trace: _Trace, named: Sequence[HeadId], name: str, given: str) -> InterventionAudit:
+    verdict, rest = _verdict(trace, named)
     first = f"exactly {rest}" if verdict == EXACTLY else f"{verdict}: {rest}"
-    is_right = verdict == EXACTLY and not found.seen.left
+    is_right = verdict == EXACTLY and not trace.seen.left
     return InterventionAudit(
         name=name,
         heads=tuple(head.short for head in named),
-        summary="; ".join([first, *_besides(found, verdict)]),
+        summary="; ".join([first, *_further_sentences(trace, verdict)]),
         verdict=verdict,
         is_right=is_right,
-        output_change=found.output_change,
-        repair="" if is_right else _repair(found.layout, named, given),
-        others=tuple(dict.fromkeys(event.path for event in found.others)),
-        rows=tuple(_row(head, found.heads.get(head), head in named) for head in found.layout.sites.heads),
+        output_change=trace.output_change,
+        repair="" if is_right else _repair(trace.layout, named, given),
+        others=tuple(dict.fromkeys(event.path for event in trace.others)),
+        rows=tuple(_row(head, trace.heads.get(head, NO_CHANGE), head in named) for head in trace.layout.sites.heads),
     )
 
 
-def _row(head: HeadId, done: Change | None, is_named: bool) -> HeadChange:
-    done = done or NONE
-    return HeadChange(head.short, str(head.site), is_named, done.kind, done.detail, done.size)
+def _row(head: HeadId, change: OutputChange, is_named: bool) -> HeadChange:
+    return HeadChange(head.short, str(head.site), is_named, change.kind, change.detail, change.size)
 
 
-def _verdict(found: _Found, named: Sequence[HeadId]) -> tuple[str, str]:
-    """In a few words, and how the sentence goes on."""
-    wanted, touched = set(named), set(found.heads)
-    others = [head for head in found.heads if head not in wanted]
+def _verdict(trace: _Trace, named: Sequence[HeadId]) -> tuple[str, str]:
+    """Return the verdict, and the rest of the sentence."""
+    wanted, touched = set(named), set(trace.heads)
+    others = [head for head in trace.heads if head not in wanted]
     missing, untouched = [head for head in named if head not in touched], f"{_names(named)} untouched"
-    if found.n_nan:
-        n = found.seen.output.numel()
-        first = found.described(list(found.heads)) or (f"the first is {found.others[0]}" if found.others else untouched)
-        return NO_NUMBER, f"{found.n_nan} of {n} values of the model's output are NaN with the intervention; {first}"
-    if not touched and not found.residual and not found.others:
-        return "did nothing", _why_nothing(found)
-    if not touched and found.residual:
+    if trace.n_nan:
+        n = trace.seen.output.numel()
+        first = trace.described(list(trace.heads)) or (f"the first is {trace.others[0]}" if trace.others else untouched)
+        return NO_NUMBER, f"{trace.n_nan} of {n} values of the model's output are NaN with the intervention; {first}"
+    if not touched and not trace.residual and not trace.others:
+        return "did nothing", _why_nothing(trace)
+    if not touched and trace.residual:
         every = "every head of a block writes into each of them"
-        return RESIDUAL, f"{found.residual[0]}, and {every}; {untouched}"
+        return RESIDUAL, f"{trace.residual[0]}, and {every}; {untouched}"
     if not touched:
-        return NO_HEAD, f"{found.others[0]}; {untouched}"
+        return NO_HEAD, f"{trace.others[0]}; {untouched}"
     if not touched & wanted:
         verdict, why = _instead(others, named)
-        return verdict, f"{found.described(others)}{found.relation()}; {untouched}: {why}"
-    done, left = found.described(named), f"; {_names(missing)} untouched" if missing else ""
+        return verdict, f"{trace.described(others)}{trace.relation()}; {untouched}: {why}"
+    changes, left = trace.described(named), f"; {_names(missing)} untouched" if missing else ""
     if others:
-        return "other heads as well", f"{done}; but also {found.described(others)}{found.relation()}{left}"
+        return "other heads as well", f"{changes}; but also {trace.described(others)}{trace.relation()}{left}"
     if missing:
-        return "not all of them", done + left
-    if kept := {found.heads[head].kind for head in named} - set(REMOVALS):
-        return {SCALED: "scaled, not removed", PARTLY: "removed in places only"}.get(min(kept), "not removed"), done
-    return ("something else as well" if found.residual or found.others else EXACTLY), done
+        return "not all of them", changes + left
+    if kept := {trace.heads[head].kind for head in named} - set(REMOVALS):
+        return {SCALED: "scaled, not removed", PARTLY: "removed in places only"}.get(min(kept), "not removed"), changes
+    return ("something else as well" if trace.residual or trace.others else EXACTLY), changes
 
 
 def _instead(others: Sequence[HeadId], named: Sequence[HeadId]) -> tuple[str, str]:
-    """Which mistake it looks like."""
+    """Return the verdict for other heads than the named ones, and the likely mistake."""
     if {head.index for head in others} == {head.index for head in named}:
         return "wrong layer", "the index is right, the layer is not"
     if {head.site for head in others} != {head.site for head in named}:
@@ -446,20 +447,20 @@ def _instead(others: Sequence[HeadId], named: Sequence[HeadId]) -> tuple[str, st
     return "other heads instead", f"the layer is right, the index is {'off by one' if is_shifted else 'not'}"
 
 
-def _besides(found: _Found, verdict: str) -> Iterator[str]:
-    """What else there is to say."""
-    if found.residual and verdict != RESIDUAL:
-        yield f"besides, {found.residual[0]}"
-    more = found.others[verdict == NO_HEAD :]
+def _further_sentences(trace: _Trace, verdict: str) -> Iterator[str]:
+    """Yield further sentences."""
+    if trace.residual and verdict != RESIDUAL:
+        yield f"also, {trace.residual[0]}"
+    more = trace.others[verdict == NO_HEAD :]
     if more:
         rest = f" and {len(more) - 1} more" if len(more) > 1 else ""
-        yield f"besides, it changes {more[0]}{rest}"
-    if found.heads and torch.equal(found.clean, found.seen.output):
-        yield "and yet the model's output is bit for bit the same: nothing depends on that"
-    if not found.is_complete:
-        yield "and more than was followed up"
-    if found.seen.left:
-        yield f"when its context ended, it left {', '.join(found.seen.left[:3])} behind (taken back by this audit)"
+        yield f"it also changes {more[0]}{rest}"
+    if trace.heads and torch.equal(trace.clean, trace.seen.output):
+        yield "but the model's output is bit for bit the same, so nothing depends on these heads"
+    if not trace.is_complete:
+        yield "and there are more changes than were traced"
+    if trace.seen.left:
+        yield f"when its context ended, it left {', '.join(trace.seen.left[:3])} behind (taken back by this audit)"
 
 
 def _names(heads: Sequence[HeadId], most: int = 8) -> str:
@@ -467,27 +468,27 @@ def _names(heads: Sequence[HeadId], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _why_nothing(found: _Found) -> str:
-    """What is the same, and the likeliest reason."""
-    seen = found.seen
-    is_equal = torch.equal(seen.output, found.clean)
-    same = "bit for bit the same" if is_equal else f"the same but for rounding ({found.output_change:.0e})"
+def _why_nothing(trace: _Trace) -> str:
+    """Return what is the same, and the most likely reason."""
+    seen = trace.seen
+    is_equal = torch.equal(seen.output, trace.clean)
+    same = "bit for bit the same" if is_equal else f"the same but for rounding ({trace.output_change:.0e})"
     silent = [path for path in seen.hooked if Event(path, False, 0) not in seen.kept or path in seen.uncalled]
     if seen.arguments:
-        why = f"what it is called with ({', '.join(seen.arguments)}) is taken and ignored"
+        why = f"the model accepts and ignores its arguments ({', '.join(seen.arguments)})"
     elif not seen.hooked:
         why = "no hook was in place when the model ran"
-    elif found.is_bypassed:
+    elif trace.is_bypassed:
         why = f"PyTorch's fast path computes whole layers without calling {seen.hooked[0]}"
     elif silent:
         why = f"the model never calls {silent[0]}, where its hook is"
     else:
-        why = f"its hook at {seen.hooked[0]} ran, and what it returned, if anything, is what was there"
+        why = f"the hook at {seen.hooked[0]} ran and changed nothing"
     return f"the model's output is {same} with it and without it: {why}"
 
 
 def _repair(layout: BlockLayout, named: Sequence[HeadId], given: str) -> str:
-    """One line."""
+    """Return one line of code that removes the heads."""
     line = f"with headcount.ablated(model, [{', '.join(repr(head.short) for head in named)}]{given}):"
     places = {head.site for head in named}
     site = layout.sites[named[0].site]

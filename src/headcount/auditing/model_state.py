@@ -1,7 +1,7 @@
-"""A model's weights, buffers, modules, modes, hooks and settings, kept so that they can be put back.
+"""Save and restore a model's weights, buffers, modules, modes, hooks and settings.
 
 state = ModelState(model)
-...                            # anything that somebody's code does to the model
+...                            # any code that changes the model
 state.differences()            # ["weights of h.1.attn.c_proj", "hooks at h.1"]
 state.restore()
 """
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 CONTAINERS = (dict, set, list)
-"""Attributes of these types keep their identity, for handles of hooks refer to them, and get their contents back."""
+"""Attributes of these types are restored in place, because handles of hooks refer to them."""
 
 
 @dataclass(frozen=True)
 class _KeptTensor:
     tensor: Tensor
     data: Tensor
-    """The memory that the tensor had."""
+    """The tensor's memory."""
     values: Tensor
     requires_grad: bool
     grad: Tensor | None
@@ -49,7 +49,7 @@ class _KeptTensor:
 
 
 class _KeptModule:
-    """A module's attributes, and the contents of those that are containers."""
+    """A module's attributes, and the contents of its containers."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module, self.kind, self.attributes = module, type(module), dict(module.__dict__)
@@ -61,7 +61,7 @@ class _KeptModule:
 
     @property
     def has_more_hooks(self) -> bool:
-        """Whether the module got hooks, or a forward() of its own."""
+        """Whether the module has new hooks, or another forward()."""
         is_patched = self.module.__dict__.get("forward") is not self.attributes.get("forward")
         return bool(_hooks_of(self.module) - self.hooks) or is_patched
 
@@ -78,7 +78,7 @@ class _KeptModule:
         self.module.__dict__.update(self.attributes)
         for name, kept in self.contents.items():
             now: Any = self.attributes[name]
-            if "_hooks" in name:  # hooks that were taken away are not put back: they were the intervention's own
+            if "_hooks" in name:  # removed hooks are not restored: they belong to the intervention
                 for number in set(now) - set(kept):
                     del now[number]
             elif isinstance(now, list):
@@ -93,7 +93,7 @@ def _hooks_of(module: nn.Module) -> frozenset[int]:
 
 
 class ModelState:
-    """What a model is at one moment."""
+    """The state of a model at one moment."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -105,7 +105,7 @@ class ModelState:
         self._forwards = [(kind, vars(kind)["forward"]) for kind in kinds if "forward" in vars(kind)]
 
     def hooked(self) -> tuple[str, ...]:
-        """Return the paths of modules that are new, or have hooks or a forward() that they did not have."""
+        """Return the paths of modules that are new, or have new hooks or another forward()."""
         return tuple(path for path, module in self._model.named_modules() if self._is_hooked(path, module))
 
     def unhooked(self) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ class ModelState:
         return tuple(path for path, each in self._modules.items() if each.hooks - _hooks_of(each.module))
 
     def differences(self) -> list[str]:
-        """Say what of the model is not as it was."""
+        """Describe all differences to the saved state."""
         kept, now = self._modules, dict(self._model.named_modules())
         hooks = [f"hooks at {path or 'the model itself'}" for path, each in kept.items() if each.has_more_hooks]
         modules = [f"other modules in {path or 'the model itself'}" for path in kept if kept[path].has_other_modules]
@@ -126,7 +126,7 @@ class ModelState:
         return [*hooks, *modules, *weights, *patched, *mode]
 
     def restore(self) -> None:
-        """Make the model what it was."""
+        """Restore the saved state."""
         for kind, forward in self._forwards:
             if vars(kind).get("forward") is not forward:
                 kind.forward = forward
@@ -145,7 +145,7 @@ class ModelState:
 
 
 def _tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield parameters and buffers, and tensors that are plain attributes of a module."""
+    """Yield parameters, buffers, and tensors that are plain attributes of modules, with their paths."""
     yield from model.named_parameters()
     yield from model.named_buffers()
     for path, module in model.named_modules():
@@ -155,6 +155,6 @@ def _tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _config_of(module: nn.Module) -> Any:
-    """Return a Hugging Face model's settings, which say how attention is computed."""
+    """Return a Hugging Face model's configuration, which selects how attention is computed."""
     config = vars(module).get("config")
     return config if hasattr(config, "__dict__") and not isinstance(config, type) else None

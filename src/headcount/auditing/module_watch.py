@@ -1,13 +1,13 @@
-"""Everything that enters or leaves a module while a model runs, after all hooks of others, whenever those were set.
+"""Record everything that enters or leaves a module while a model runs, after all other hooks.
 
     with ModuleWatch(model, sites, meet):
-        model(tokens)                  # meet(Event("h.1.attn.c_proj", False, 0), ((z,), {})), which says what goes on
+        model(tokens)                  # meet(Event("h.1.attn.c_proj", False, 0), ((z,), {})), which returns the inputs
 
-`meet` is called after the hooks of others. `arrive` is called with what enters a module before their hooks, and says
-what these are given.
+`meet` is called after all other hooks. `arrive` is called with a module's inputs before these hooks, and returns the
+inputs for them.
 
-PyTorch's own attention computes its output projection without calling it, so that hooks there never fire. Its z is met
-all the same, and hooks there still do not fire: what is watched is what happens anyway.
+PyTorch's own attention computes its output projection without calling it, so that hooks there never fire. Its z is
+recorded all the same, and hooks there still do not fire: recording does not change what happens.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from headcount.hooks.parameters import ParameterProjection
 from headcount.hooks.proof import difference
 from headcount.hooks.sites import Sites
 
-ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-5}
-"""What two passes that compute the same may differ by, as a share of the largest value."""
-COARSE = 8
-"""The same for half precision, in units of its rounding."""
+MAX_DIFFERENCE = {torch.float64: 1e-11, torch.float32: 1e-5}
+"""Difference between two passes that compute the same, as a fraction of the largest value."""
+MAX_ROUNDINGS = 8
+"""The same for half precision, in units of its rounding error."""
 
 
 class Event(NamedTuple):
-    """Something that enters or leaves a module."""
+    """The input or output of one call of a module."""
 
     path: str
-    """Of the module; empty for the model itself."""
+    """The path of the module; empty for the model itself."""
     is_output: bool
     n: int
-    """Which call of the module in a pass."""
+    """The number of the call in a pass, from 0."""
 
     def __str__(self) -> str:
         return f"{'the output of' if self.is_output else 'what enters'} {self.path or 'the model itself'}"
 
 
 Meet = Callable[[Event, Any], Any]
-"""Is shown what passes, and says what goes on."""
+"""Takes an event and its tensors, and returns the tensors to use."""
 
 
 class ModuleWatch:
-    """Shows what passes to `meet`, and what arrives to `arrive`, for as long as the context lasts."""
+    """Calls `meet` and `arrive` for all modules inside the context."""
 
     def __init__(self, model: nn.Module, sites: Sites, meet: Meet, arrive: Meet | None = None) -> None:
         self._modules, self._meet = dict(model.named_modules()), meet
@@ -64,7 +64,7 @@ class ModuleWatch:
         self._mha = dict.fromkeys(site.mha for site in sites.values() if site.mha is not None)
 
     def __enter__(self) -> frozenset[str]:
-        """Begin; returns the output projections that are never called."""
+        """Begin recording; return the output projections that are never called."""
         for path, module in self._modules.items():
             module.__dict__["_call_impl"] = partial(self._call, path, module, module._call_impl)
             self._stack.callback(module.__dict__.pop, "_call_impl", None)
@@ -106,7 +106,7 @@ class ModuleWatch:
         return self._meet(Event(path, True, n), output)
 
     def _forward(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Of the model itself, which some call by that: TransformerLens' run_with_hooks() does."""
+        """Record a direct call of the model's forward(), as in TransformerLens' run_with_hooks()."""
         if self._is_called:
             return inner(*args, **kwargs)
         self._calls.clear()
@@ -127,7 +127,7 @@ class ModuleWatch:
 
 
 class _Uncalled(nn.Module):
-    """Stands for a projection whose hooks never fire."""
+    """Replaces a projection whose hooks never fire."""
 
     def __init__(self, project: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -138,23 +138,23 @@ class _Uncalled(nn.Module):
 
 
 def set_forward(module: nn.Module, forward: Callable[..., Any] | None) -> None:
-    """One of its own, or none: then it has that of its class."""
+    """Give a module a forward() of its own, or that of its class if None."""
     module.__dict__.pop("forward", None)
     module.__dict__.update({} if forward is None else {"forward": forward})
 
 
-# --- what passed ------------------------------------------------------------------------------------------------------
+# --- recorded tensors -------------------------------------------------------------------------------------------------
 
 
 def copied(tree: Any) -> Any:
-    """With tensors of its own, for a model may go on to add to its tensors in place."""
+    """Copy all tensors of a tree, because a model may change its tensors in place."""
     return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, tree)
 
 
 def tensors_of(event: Event, tree: Any) -> list[Tensor]:
-    """Those that count: of an output the first one, for attention weights beside it go nowhere."""
-    found = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
-    return found[:1] if event.is_output else found
+    """Return the tensors of an input, or the first tensor of an output: attention weights beside it are not used."""
+    tensors = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return tensors[:1] if event.is_output else tensors
 
 
 def is_same(one: Tensor, other: Tensor) -> bool:
@@ -173,8 +173,8 @@ def is_same(one: Tensor, other: Tensor) -> bool:
 
 
 def rounding(dtype: torch.dtype) -> float:
-    """Return what two passes that compute the same may differ by, as a share of the largest value."""
-    return ROUNDING.get(dtype, COARSE * torch.finfo(dtype).eps)
+    """Return the largest difference between two passes that compute the same, as a fraction of the largest value."""
+    return MAX_DIFFERENCE.get(dtype, MAX_ROUNDINGS * torch.finfo(dtype).eps)
 
 
 # --- which module belongs to which block ------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def rounding(dtype: torch.dtype) -> float:
 
 @dataclass
 class BlockLayout:
-    """Where attention blocks are in a tree of modules."""
+    """Where attention blocks are in the tree of modules."""
 
     sites: Sites
     n_rows: int
@@ -200,7 +200,7 @@ class BlockLayout:
 
     @classmethod
     def of(cls, model: nn.Module, sites: Sites, n_rows: int) -> BlockLayout:
-        """All but what a pass has to show."""
+        """Return the layout, except for what `learn` finds in a pass."""
         paths = {module: path for path, module in model.named_modules()}
         for name, site in sites.items():
             if site.head_axis is not None or isinstance(site.projection, ParameterProjection):
@@ -216,7 +216,7 @@ class BlockLayout:
         return cls(sites, n_rows, projections, holders | {path: path for path in projections})
 
     def site_of(self, event: Event) -> HeadSite | None:
-        """The site whose z this is, if it is one."""
+        """Return the site whose z the event is; None if it is no z."""
         sharing = () if event.is_output else self.projections.get(event.path, ())
         return sharing[event.n % len(sharing)] if sharing else None
 
@@ -234,11 +234,11 @@ class BlockLayout:
         return by_head.reshape(len(by_head), -1, *by_head.shape[-2:])
 
     def path_of(self, site: HeadSite) -> str:
-        """Where its output projection is."""
+        """Return the path of a site's output projection."""
         return next(path for path, names in self.projections.items() if site in names)
 
     def learn(self, model: nn.Module, call: Callable[[], object]) -> None:
-        """Find by a pass what computes z: the smallest module around a projection that computes before it."""
+        """Run a pass to find what computes z: the smallest module around a projection that computes before it."""
         met: dict[Event, list[Tensor]] = {}
 
         def meet(event: Event, tree: Any) -> Any:
@@ -277,13 +277,13 @@ class BlockLayout:
 
 
 def _is_z(made: Sequence[Tensor], z: Sequence[Tensor]) -> bool:
-    """Whether a module only hands z on, as TransformerLens' hook points do."""
+    """Whether a module only passes z on, as TransformerLens' hook points do."""
     is_alike = bool(made) and made[0].dtype == z[0].dtype and made[0].numel() == z[0].numel()
     return is_alike and torch.equal(made[0].flatten(), z[0].flatten())
 
 
 def modules_above(path: str) -> list[str]:
-    """The modules around one, the nearest first; not the model itself.
+    """Return the paths of the modules around one, the nearest first, without the model itself.
 
     >>> modules_above("h.1.attn.c_proj")
     ['h.1.attn', 'h.1', 'h']

@@ -13,7 +13,7 @@ from headcount.describing.words import amount, amount_cell, amount_interval, cou
 from headcount.figures.ablation import clean_text, drop_label, score_text
 
 if TYPE_CHECKING:
-    from headcount.analysis.ablation import Ablation, Condition, Effect
+    from headcount.analysis.ablation import Ablation, AblationCondition, Effect
     from headcount.experiments.decoding_check import FailureProfile
 
 ACTIONS = {
@@ -55,7 +55,7 @@ def action(replacement: str, head: str = "a head") -> str:
 # --- which head is most important -------------------------------------------------------------------------------------
 
 
-def conclusions(result: Ablation, condition: Condition, title: str = "", rests_on: str = "") -> list[Sentence]:
+def conclusions(result: Ablation, condition: AblationCondition, title: str = "", rests_on: str = "") -> list[Sentence]:
     """Say which head is most important, how many heads are redundant, and whether replacements agree."""
     leaders = {name: costliest(result, condition, name) for name in result.replacements}
     first = leaders[result.ranked_by]
@@ -70,7 +70,7 @@ def conclusions(result: Ablation, condition: Condition, title: str = "", rests_o
     return [Sentence(each.text, rests_on, each.is_decided) for each in sentences]
 
 
-def costliest(result: Ablation, condition: Condition, replacement: str) -> Leader[Effect]:
+def costliest(result: Ablation, condition: AblationCondition, replacement: str) -> Leader[Effect]:
     """Find the head whose ablation costs most under one replacement."""
     effects = [effects[replacement] for effects in result.ranking(condition.length).values()]
     return leader(effects, lambda effect: (effect.drop, effect.low, effect.high), bound=0)
@@ -94,7 +94,7 @@ def leader_text(result: Ablation, replacement: str, found: Leader[Effect], title
     return f"{top.short} is the most important head{of}{by}: {'removing it' if not by else 'it'} costs {cost}."
 
 
-def _redundant(result: Ablation, condition: Condition) -> list[Sentence]:
+def _redundant(result: Ablation, condition: AblationCondition) -> list[Sentence]:
     """Count the heads whose removal costs under 1 point, and those that are redundant under every replacement."""
     effects = result.effects(result.ranked_by, condition.length)
     redundant, undecided = ([e.short for e in effects if e.band == band] for band in ("redundant", "undecided"))
@@ -124,7 +124,7 @@ def agreement_sentences(noun: str, costliest_by: Mapping[str, str]) -> list[Sent
     return [Sentence(f"The {noun} with the largest drop depends on the replacement: {pairs}.", is_decided=False)]
 
 
-def warnings(result: Ablation, condition: Condition) -> list[Notice]:
+def warnings(result: Ablation, condition: AblationCondition) -> list[Notice]:
     """Warn where the model has nothing to lose, and where a few examples make up most of a drop."""
     effects = [effect for by in result.replacements for effect in result.effects(by, condition.length)]
     clean, proves = clean_text(result, condition), "A head that costs nothing here proves nothing."
@@ -153,7 +153,9 @@ def warnings(result: Ablation, condition: Condition) -> list[Notice]:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def ranking_table(result: Ablation, condition: Condition, name: str, command: str = "", title: str = "") -> DataTable:
+def ranking_table(
+    result: Ablation, condition: AblationCondition, name: str, command: str = "", title: str = ""
+) -> DataTable:
     """Tabulate the drop of every head under every replacement, the costliest head to remove first."""
     gradients = {each.head: each.importance for each in condition.importances}
     rows = [
@@ -172,14 +174,14 @@ def ranking_table(result: Ablation, condition: Condition, name: str, command: st
     return DataTable(name, caption, (*columns, *result.replacements), tuple(rows), note, command)
 
 
-def _drop_cell(result: Ablation, condition: Condition, effect: Effect) -> Cell:
+def _drop_cell(result: Ablation, condition: AblationCondition, effect: Effect) -> Cell:
     """Return `16.60 [14.99, 18.30] critical†`; a dagger marks a head that was measured again on other examples."""
     cell = amount_cell(effect.drop, effect.low, effect.high, result.unit)
     text = f"{cell.text} {effect.band or ''}".rstrip() + "†" * (effect.n != condition.n)
     return Cell(text, cell.value, "strong" if effect.p < 0.05 else "")
 
 
-def _ranking_note(result: Ablation, condition: Condition) -> str:
+def _ranking_note(result: Ablation, condition: AblationCondition) -> str:
     """Explain the columns: intervals, significance, ranks, daggers, replacements and gradients."""
     n_heads = len(result.ranking(condition.length))
     test = "permutation test" if result.unit == "points" else "bootstrap-t"
@@ -199,7 +201,7 @@ def _ranking_note(result: Ablation, condition: Condition) -> str:
     return " ".join(sentences)
 
 
-def _band_tables(result: Ablation, condition: Condition, name: str) -> list[DataTable]:
+def _band_tables(result: Ablation, condition: AblationCondition, name: str) -> list[DataTable]:
     """Count the heads in each band under each replacement, and say how many examples would decide the others."""
     rows: list[tuple[Cell | str, ...]] = []
     for replacement in sorted(result.replacements, key=lambda each: each != result.ranked_by):
@@ -235,7 +237,7 @@ def _rounded(n: int) -> str:
     return f"{int(float(f'{n:.1e}')):,}"
 
 
-def _gradient_tables(condition: Condition, name: str) -> list[DataTable]:
+def _gradient_tables(condition: AblationCondition, name: str) -> list[DataTable]:
     """Tabulate how well gradient importance ranks the heads as ablation does."""
     rows: list[tuple[Cell | str, ...]] = []
     for each in condition.agreements:
@@ -255,7 +257,7 @@ def _gradient_tables(condition: Condition, name: str) -> list[DataTable]:
 # --- the method -------------------------------------------------------------------------------------------------------
 
 
-def _method_notes(result: Ablation, condition: Condition, *, is_last: bool) -> list[str]:
+def _method_notes(result: Ablation, condition: AblationCondition, *, is_last: bool) -> list[str]:
     """List how replacements were drawn and what was verified; the proof holds for all lengths and comes last."""
     notes = []
     if condition.n_mean:
@@ -296,14 +298,14 @@ def _proof_sentence(result: Ablation) -> str:
 # --- what broke -------------------------------------------------------------------------------------------------------
 
 
-def _failure_tables(result: Ablation, condition: Condition, name: str) -> list[DataTable]:
+def _failure_tables(result: Ablation, condition: AblationCondition, name: str) -> list[DataTable]:
     """Tabulate what broke without each head that broke something, the head that broke most first."""
     broken = [each for each in condition.failures if each.n_broken]
     broken.sort(key=lambda each: (result.replacements.index(each.replacement), -each.n_broken))
     return [_failure_table(condition, each, f"{name}-{each.replacement}-{short(each.head)}") for each in broken]
 
 
-def _failure_table(condition: Condition, profile: FailureProfile, name: str) -> DataTable:
+def _failure_table(condition: AblationCondition, profile: FailureProfile, name: str) -> DataTable:
     groups = (*profile.digits, *profile.faults[:MOST_FAULTS], *profile.groups)
     rows = [(f"{each.facet}: {each.group}", f"{each.broken:,} of {each.n:,}") for each in groups if each.broken]
     rows += [

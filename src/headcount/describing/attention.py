@@ -11,7 +11,7 @@ from headcount.figures.attention import ROLE_WORDS
 
 if TYPE_CHECKING:
     from headcount.analysis.attention import AttentionSummary, HeadAttention, SiteAttention
-    from headcount.analysis.roles import Standing
+    from headcount.analysis.roles import RoleScore
 
 MIN_QUERIES = 5
 """The fewest queries whose mean is printed."""
@@ -63,7 +63,7 @@ def conclusions(result: AttentionSummary) -> list[Sentence]:
     return sentences or [Sentence("No head stands out against the others on this text.", "attention")]
 
 
-def _weight(standing: Standing, n_heads: int) -> str:
+def _weight(standing: RoleScore, n_heads: int) -> str:
     doubt = f"{interval(standing.low, standing.high)}; n = {standing.n:,}; {rank(standing, n_heads)}"
     return f"{percent(standing.mean)} ({doubt})"
 

@@ -350,7 +350,7 @@ def recall_table(name: str, models: Sequence[Model], kinds: Sequence[str], comma
             at_length = [cells.get((length, kind)) for kind in kinds]
             sorted_ones = next(cell for cell in at_length if cell is not None).recall[-1]
             shares = [_share_cell(sorted_ones), *(_share_cell(cell.recall[0] if cell else None) for cell in at_length)]
-            rows.append((*([] if is_alone else [title]), Cell(f"{length:,}", length), *shares))
+            rows.append((*([] if is_alone else [title]), _count(length), *shares))
     columns = (*([] if is_alone else ["model"]), "length", "sorted", *map(kind_words, kinds))
     note = f"All kinds share their sorted sequences. {INTERVALS}"
     return DataTable(name, "Accuracy (%) on each class", columns, tuple(rows), note, command)
@@ -362,6 +362,10 @@ def _lengths_around(result: Stretch) -> list[int]:
     longest = result.trained[1] if result.trained else 0
     inside, beyond = ([x for x in lengths if (x <= longest) == is_inside] for is_inside in (True, False))
     return sorted({*inside[-1:], *beyond[:1], *lengths[-1:]})
+
+
+def _count(n: int) -> Cell:
+    return Cell(f"{n:,}", n)
 
 
 def _share_cell(share: Proportion | None) -> Cell:
@@ -377,7 +381,7 @@ def causes_table(models: Sequence[Model], kind: str, command: str = "") -> list[
         reach = extrapolation_of(result, kind)
         causes = failure_causes(result, reach) if reach else None
         if causes is not None:
-            rows.append((title, Cell(f"{causes[0].length:,}", causes[0].length), *map(accuracy_cell, causes)))
+            rows.append((title, _count(causes[0].length), *map(accuracy_cell, causes)))
     if not rows:
         return []
     caption = f"Accuracy (%) at the first inaccurate length, and with its causes alone; unsorted: {kind_words(kind)}"
@@ -392,7 +396,7 @@ def causes_table(models: Sequence[Model], kind: str, command: str = "") -> list[
 def _by_length(result: Stretch) -> list[tuple[Cell, list[LengthResult]]]:
     """Return the results of every length, shortest first as they were measured."""
     lengths = dict.fromkeys(cell.length for cell in result.cells)
-    return [(Cell(f"{x:,}", x), [cell for cell in result.cells if cell.length == x]) for x in lengths]
+    return [(_count(x), [cell for cell in result.cells if cell.length == x]) for x in lengths]
 
 
 def _kind_columns(result: Stretch) -> list[str]:
@@ -404,10 +408,7 @@ def _accuracy_by_length(result: Stretch) -> DataTable:
     trained = f"trained on {result.trained[0]}-{result.trained[1]}" if result.trained else "training lengths not known"
     name = result.name if result.label in result.name else f"{result.name}: {result.label}"
     caption = f"{name} ({given_structure(result)}), {trained}, draw {result.draw}. Accuracy (%) by kind of negative"
-    rows = [
-        (length, Cell(f"{cells[0].n:,}", cells[0].n), *map(accuracy_cell, cells))
-        for length, cells in _by_length(result)
-    ]
+    rows = [(length, _count(cells[0].n), *map(accuracy_cell, cells)) for length, cells in _by_length(result)]
     return DataTable("stretch-accuracy", caption, ("length", "n", *_kind_columns(result)), tuple(rows), MARKED)
 
 
@@ -427,13 +428,9 @@ def _changed_alone(result: Stretch) -> list[DataTable]:
     ids = {each.first + longest: each.cell for each in result.ids}
     whole = {cell.length: cell for cell in result.cells if cell.negative == kind}
     columns = {"its gaps alone": gaps, **({"its last position ids alone": ids} if ids else {}), "at that length": whole}
-    rows = tuple(
-        (Cell(f"{x:,}", x), *(accuracy_cell(cells.get(x), "refused") for cells in columns.values())) for x in gaps
-    )
-    caption = (
-        f"Accuracy (%) on {kind_words(kind)}: {longest} numbers with the gaps or position ids of a longer sequence"
-    )
-    return [DataTable("stretch-causes", caption, ("length", *columns), rows)]
+    rows = ((_count(x), *(accuracy_cell(cells.get(x), "refused") for cells in columns.values())) for x in gaps)
+    caption = f"Accuracy (%) on {kind_words(kind)}: {longest} numbers with the gaps or the ids of a longer sequence"
+    return [DataTable("stretch-causes", caption, ("length", *columns), tuple(rows))]
 
 
 def _shifted_ids(result: Stretch) -> list[DataTable]:
@@ -441,17 +438,12 @@ def _shifted_ids(result: Stretch) -> list[DataTable]:
     if not _depends_on_ids(result):
         return []
     n = result.ids[0].cell.length
-    rows: tuple[Row, ...] = tuple(
-        (
-            f"{each.first}-{each.first + n - 1}",
-            *map(_share_cell, each.cell.recall[::-1]),
-            Cell(f"{each.moved:.2g}", each.moved),
-        )
-        for each in result.ids
-    )
+    rows: list[Row] = []
+    for first, cell, moved in ((each.first, each.cell, each.moved) for each in result.ids):
+        rows.append((f"{first}-{first + n - 1}", *map(_share_cell, cell.recall[::-1]), Cell(f"{moved:.2g}", moved)))
     columns = ("position ids", "sorted", kind_words(result.ids[0].cell.negative), "largest change of a logit")
     caption = f"Accuracy (%) on the same sequences of {n} numbers with other position ids"
-    return [DataTable("stretch-ids", caption, columns, rows)]
+    return [DataTable("stretch-ids", caption, columns, tuple(rows))]
 
 
 def _depends_on_ids(result: Stretch) -> bool:

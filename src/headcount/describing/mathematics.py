@@ -30,7 +30,7 @@ SURELY = 0.999
 
 ATTENTION = Formula(
     "mathematics-attention",
-    "A head compares its queries with all keys. Each row of attention weights sums to 1 and averages the values.",
+    "A head compares its queries with all keys. Each row of attention weights adds up to 1 and averages the values.",
     ("Attention(Q, K, V) = softmax", Brackets(Fraction(("Q", Script("K", above="⊤")), Root("d"))), "V"),
 )
 GATE = Formula(
@@ -168,7 +168,7 @@ def _row_sums(models: Sequence[ModelResults]) -> str:
         return ""
     rows = np.concatenate(sums)
     error = float(np.abs(rows - 1).max())
-    return f"All {len(rows):,} rows of the stored attention weights (6 digits) sum to 1 to within {error:.1e}."
+    return f"All {len(rows):,} rows of the stored attention weights add up to 1 to within {error:.1e}."
 
 
 def _proofs(models: Sequence[ModelResults]) -> str:

@@ -13,7 +13,7 @@ from headcount.figures.attention import KINDS, ROLE_WORDS
 from headcount.figures.roles import draw_role_maps, heads_by_kind, roles_of
 
 if TYPE_CHECKING:
-    from headcount.analysis.roles import HeadRole, HeadRoles, Standing
+    from headcount.analysis.roles import HeadRole, HeadRoles, RoleScore
 
 TARGETS = {
     "first": "the first token",
@@ -34,7 +34,7 @@ MEANINGS = (
 )
 MOST_ROWS = 200
 """Heads in the table of all heads; for larger models, it holds only the heads that stand out."""
-Standings = list[tuple["HeadRole", "Standing"]]
+RoleScores = list[tuple["HeadRole", "RoleScore"]]
 """Heads of one kind, each with its measure of one role."""
 
 
@@ -70,18 +70,18 @@ def _inputs(result: HeadRoles) -> str:
     return some([f"{counted(each.n_tokens, 'token')} of {each.on}" for each in result.inputs])
 
 
-def _measured(heads: Sequence[HeadRole], role: str, on: str) -> Standings:
+def _measured(heads: Sequence[HeadRole], role: str, on: str) -> RoleScores:
     """Return the heads in which a role was measured, the most attention first."""
     standings = [(head, standing) for head in heads if (standing := head.find(role, on))]
     return sorted(standings, key=lambda pair: -pair[1].mean)
 
 
-def _named(heads: Sequence[HeadRole], role: str, on: str) -> Standings:
+def _named(heads: Sequence[HeadRole], role: str, on: str) -> RoleScores:
     """Return the heads that stand out for a role, the most attention first."""
     return [(head, standing) for head, standing in _measured(heads, role, on) if standing.is_named]
 
 
-def _role_sentence(role: str, on: str, standings: Standings, rests_on: str) -> Sentence:
+def _role_sentence(role: str, on: str, standings: RoleScores, rests_on: str) -> Sentence:
     """Name the heads that stand out for a role, and say how much attention the first of them gives."""
     head, most = standings[0]
     names = some([each.short for each, _ in standings], 8)
@@ -175,13 +175,13 @@ TABLES = (named_table, unnamed_table, heads_table)
 """All tables about the roles of a model's heads."""
 
 
-def weight(standing: Standing) -> Cell:
+def weight(standing: RoleScore) -> Cell:
     """Write a weight with its 95 % CI in percent: `99.2 [98.8, 99.6]`."""
     mark: Literal["", "strong"] = "strong" if standing.is_named else ""
     return interval_cell(standing.mean, standing.low, standing.high, mark=mark)
 
 
-def rank(standing: Standing, n_heads: int) -> str:
+def rank(standing: RoleScore, n_heads: int) -> str:
     """Write `1st of 72`, with the range of ranks that the intervals allow where it is wider: `1st of 72 [1, 3]`."""
     place, low, high = standing.rank, standing.rank_low, standing.rank_high
     ending = "th" if place % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")

@@ -12,13 +12,13 @@ from headcount.figures.head_stats import HALF, caption, draw_stats, find_measure
 from headcount.tasks import target_meanings
 
 if TYPE_CHECKING:
-    from headcount.analysis.contrasts import Shift
-    from headcount.analysis.labels import Measure
+    from headcount.analysis.contrasts import ContrastShift
+    from headcount.analysis.labels import MeasureMean
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
 PART_OF_LABEL = re.compile(r"(mostly|partly) (.+?)(?: in ([^()]+))? \(")
 """Strength, target and, unless the label is over all columns, columns."""
-Attending = tuple["HeadStats", "Measure | None", str]
+Attending = tuple["HeadStats", "MeasureMean | None", str]
 """A head, its attention to a target, and the column in which it was measured; empty if over all columns."""
 
 
@@ -99,6 +99,6 @@ def stats_table(result: Specialisation, title: str, name: str, command: str = ""
     return DataTable(name, words, columns, tuple(rows), sentence(caption(result)), command)
 
 
-def _cell(measure: Measure | Shift | None) -> Cell:
+def _cell(measure: MeasureMean | ContrastShift | None) -> Cell:
     """Write a measure in percent, or nothing for a head that lacks it."""
     return Cell("") if measure is None else Cell(plus_minus(measure.mean, measure.half()), measure.mean)

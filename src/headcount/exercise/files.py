@@ -29,7 +29,7 @@ from headcount.rendering.forms import Form
 from headcount.results import plain_json
 
 if TYPE_CHECKING:
-    from headcount.analysis.ablation import Ablation, Condition, Effect
+    from headcount.analysis.ablation import Ablation, AblationCondition, Effect
     from headcount.analysis.pruning import Pruning
 
 N_EXAMPLES = 4
@@ -102,7 +102,7 @@ def _ranking(result: Ablation) -> str:
     return "\n".join([*_ranking_notes(result, condition), "", *lines]) + "\n"
 
 
-def _ranking_notes(result: Ablation, condition: Condition) -> list[str]:
+def _ranking_notes(result: Ablation, condition: AblationCondition) -> list[str]:
     """Say what heads are ranked by, when a rank is a range, and what the columns are."""
     by, unit = result.ranked_by, result.unit or result.metric
     again = f"; heads with a larger n: {condition.decided_on}" if condition.decided_on else ""

@@ -1,4 +1,4 @@
-"""A first adapter for somebody's model: what can be read off its class is filled in, the rest says what is wanted."""
+"""Write a first adapter for a model: what its class shows is filled in, comments say what is still needed."""
 
 import ast
 import inspect
@@ -35,29 +35,29 @@ from headcount.hooks.wrapping import unknown_family
 from headcount.tasks import TASKS
 
 TAKEN = ("Model", "Adapter", "Sites", "HeadcountError", "Path")
-"""Names that mean something else in an adapter."""
+"""Names that an adapter uses itself, so that a model's class is imported by another name."""
 MOST_SHOWN = 40
-"""Lines of the module tree."""
+"""Lines of the module tree that are written, at most."""
 MOST_TRIED = 32
-"""Ways to fill in the texts that a class wants."""
+"""Combinations of texts that are tried as arguments of a class, at most."""
 Maker = type[nn.Module] | Callable[..., nn.Module]
 """A model's class, or a function that makes one."""
 
 
 @dataclass(frozen=True)
 class Scaffold:
-    """An adapter that was written, and what is known so far."""
+    """A new adapter, and what is known about its model."""
 
     file: Path
     name: str
-    """The model's class, or what makes it."""
+    """The model's class, or the function that makes it."""
     guesses: tuple[Guess, ...]
     heads: tuple[HeadId, ...]
-    """What the adapter as written finds; none if it does not get that far."""
+    """Heads that the new adapter finds; none if it fails before."""
     notes: tuple[str, ...]
-    """What is still to be done before heads are found."""
+    """Steps that remain before heads are found."""
     reads_files: bool = False
-    """Whether it has a tokenizer, so that nothing but data are wanted."""
+    """Whether the model has a tokenizer, so that only data are needed."""
 
 
 def write_scaffold(
@@ -107,7 +107,7 @@ def write_scaffold(
 
 
 def _for_folder(folder: Path, out: Path, checkpoint: Path | None) -> Scaffold:
-    """An adapter that says where the heads of a family are that headcount does not know, and leaves the rest to it."""
+    """Write an adapter for a Hugging Face folder of an unknown family, which names the output projections."""
     if checkpoint is not None:
         raise InputError(f"the weights of {folder} are in it", "leave --checkpoint out")
     tree = module_tree(folder)
@@ -131,7 +131,7 @@ def _for_folder(folder: Path, out: Path, checkpoint: Path | None) -> Scaffold:
 
 
 def _maker_in(file: Path, name: str, say: Callable[[str], object]) -> Maker:
-    """The class of that name, or the function that makes a model."""
+    """Return the class of that name, or the function that makes a model."""
     if file.suffix != ".py" or not file.is_file():
         what = f"no file {file}" if file.suffix == ".py" else f"'{file}:{name}' names no class of a Python file"
         raise InputError(what, "say FILE.py:Class, package.module:Class, or a folder of a Hugging Face model")
@@ -164,7 +164,7 @@ def _weights(file: Path) -> Mapping[str, Tensor]:
 def _model_of(
     maker: Maker, name: str, weights: Mapping[str, Tensor] | None, home: Path
 ) -> tuple[nn.Module | None, str, list[str]]:
-    """A model or what is known of its modules, how build() makes it, and notes on what is not known.
+    """Return a model or its known modules, the code of build(), and notes on what is not known.
 
     By its class alone; else by what its weights and its source suggest; else by the weights' names.
     """
@@ -217,13 +217,13 @@ def fits(weights: Mapping[str, Tensor], model: nn.Module) -> bool:
 
 
 def _defaulted(maker: Maker, *kinds: Any) -> list[str]:
-    """Parameters that have a value already, which may not be the one that a model was trained with."""
+    """Return parameters with a default, which may differ from the value in training."""
     parameters = inspect.signature(maker).parameters.values()
     return [each.name for each in parameters if each.kind in kinds and each.default is not inspect.Parameter.empty]
 
 
 def _required(function: Any, *kinds: Any) -> list[inspect.Parameter]:
-    """Parameters of these kinds that must be given; none if the function does not say."""
+    """Return required parameters of these kinds; none if the function has no signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -232,7 +232,7 @@ def _required(function: Any, *kinds: Any) -> list[inspect.Parameter]:
 
 
 def _heads_found(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tuple[str, ...]]:
-    """What the adapter as written finds, and what keeps it from finding or loading more."""
+    """Return the heads that the new adapter finds, and what prevents it from finding or loading more."""
     try:
         adapter = load_adapter(f"{out}:Model")
         model = built(adapter)
@@ -254,7 +254,7 @@ def _heads_found(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tupl
 
 
 def _arguments(maker: Maker, names: Sequence[str], weights: Mapping[str, Tensor], home: Path) -> list[dict[str, Any]]:
-    """Values to try for these parameters: sizes by the weights, each text that the source knows for the others."""
+    """Return values to try for these parameters: sizes from the weights, texts from the source."""
     sizes = guessed_values(names, weights)
     texts = {name: found for name in names if name not in sizes and (found := text_choices(maker, name, home))}
     combinations = islice(product(*texts.values()), MOST_TRIED)
@@ -262,7 +262,7 @@ def _arguments(maker: Maker, names: Sequence[str], weights: Mapping[str, Tensor]
 
 
 def text_choices(maker: Maker, name: str, home: Path) -> list[str]:
-    """Texts that a parameter may be, by its annotation (`Literal`) or by what its file compares it with."""
+    """Return texts that a parameter may have, by its annotation (`Literal`) or by comparisons in its file."""
     with suppress(Exception):  # annotations are somebody's code
         hint = get_type_hints(vars(maker).get("__init__", maker)).get(name)
         if found := [each for each in get_args(hint) if isinstance(each, str)]:
@@ -282,12 +282,12 @@ def text_choices(maker: Maker, name: str, home: Path) -> list[str]:
 
 
 def _is_named(node: ast.AST, name: str) -> bool:
-    """Whether this is the parameter, or what the model keeps of it."""
+    """Whether an expression is the parameter, or the attribute that stores it."""
     return (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.Attribute) and node.attr == name)
 
 
 def guessed_values(names: Iterable[str], weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Arguments by their names: sizes that can be read off shapes, and layers that can be counted.
+    """Guess arguments by their names: sizes from shapes, and numbers of layers.
 
     >>> guessed_values(["d_model", "vocab", "eps"], {"embed.weight": torch.zeros(14, 48)})
     {'d_model': 48, 'vocab': 14}
@@ -318,7 +318,7 @@ def guessed_values(names: Iterable[str], weights: Mapping[str, Tensor]) -> dict[
 
 
 def tree_of(weights: Mapping[str, Tensor]) -> nn.Module:
-    """Modules at the weights' paths, without any numbers in them: enough to look for output projections."""
+    """Build modules at the paths of the weights, without values: enough to look for output projections."""
     root, known = nn.Module(), set[tuple[int, torch.Size]]()
     for name, tensor in weights.items():
         place = tensor.untyped_storage().data_ptr(), tensor.shape
@@ -340,7 +340,7 @@ def tree_of(weights: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _render(values: dict[str, str], calls: Sequence[str], takes: Sequence[str], text: str | None = None) -> str:
-    """The text of an adapter; `calls` are those of Sites.of, the likeliest first, `takes` what forward() is given."""
+    """Return the text of an adapter; `calls` of Sites.of are the likeliest first, `takes` are inputs of forward()."""
     inputs = ", ".join(takes) or "*inputs"
     values |= {
         "TASKS": ", ".join(f'"{name}"' for name in TASKS.names()),
@@ -380,7 +380,7 @@ def _module_name(home: Path, path: str) -> tuple[str, Path]:
 
 
 def _import(module: str, there: Path, class_name: str, alias: str, here: Path) -> str:
-    """Import the model's class from beside the adapter or from elsewhere."""
+    """Return the import of the model's class, from the adapter's folder or another."""
     found = f"from {module} import {class_name}" + (f" as {alias}" if alias != class_name else "")
     if not all(part.isidentifier() for part in module.split(".")):
         found = f"from importlib import import_module\n\n{alias} = import_module({json.dumps(module)}).{class_name}"
@@ -394,7 +394,7 @@ def _import(module: str, there: Path, class_name: str, alias: str, here: Path) -
 
 
 def _tree(tree: nn.Module | None) -> str:
-    """Whatever has to do with attention, as far as names tell, or all there is; one line for all layers of a stack."""
+    """List modules whose names suggest attention, or all modules; one line for all layers of a stack."""
     modules = [] if tree is None else list(tree.named_modules())[1:]
     named = [each for each in modules if "att" in each[0].lower() or isinstance(each[1], nn.MultiheadAttention)]
     count = Counter[tuple[str, str]]()

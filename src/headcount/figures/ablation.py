@@ -16,7 +16,7 @@ from headcount.figures.style import GREY, LINE, PALETTE, SEQUENTIAL, Page, plain
 from headcount.heads import HeadId
 
 if TYPE_CHECKING:
-    from headcount.analysis.ablation import Ablation, Condition, Effect
+    from headcount.analysis.ablation import Ablation, AblationCondition, Effect
     from headcount.analysis.cost import Cost
     from headcount.analysis.pruning import Pruning
 
@@ -31,7 +31,7 @@ BORDERS = (1, 10)
 """Points at which a head becomes important and critical."""
 
 
-def draw_ranking(result: Ablation, condition: Condition) -> Figure:
+def draw_ranking(result: Ablation, condition: AblationCondition) -> Figure:
     """Draw one row per head, the costliest first, with one mark and 95 % interval per replacement."""
     ranking, n = result.ranking(condition.length), len(result.replacements)
     shown = list(ranking.items())[:MOST_ROWS]
@@ -78,7 +78,7 @@ def _mark_borders(axes: Axes, result: Ablation, lowest_drop: float) -> None:
     axes.axvline(0, color="black", linewidth=0.6)
 
 
-def draw_map(result: Ablation, condition: Condition) -> Figure:
+def draw_map(result: Ablation, condition: AblationCondition) -> Figure:
     """Draw attention blocks down and heads across: one panel per replacement, and one for the gradient."""
     panels = []
     for replacement in result.replacements:
@@ -200,13 +200,13 @@ def drop_label(result: Ablation) -> str:
     return f"{name} ({hundredths})" if result.unit else name
 
 
-def _about(result: Ablation, condition: Condition) -> str:
+def _about(result: Ablation, condition: AblationCondition) -> str:
     """Say what the whole model scores on which examples, and which examples the dagger stands for."""
     about = f"{clean_text(result, condition)} with all heads, n = {condition.n:,} ({condition.data})"
     return f"{about}; †: {condition.decided_on}" if condition.decided_on else about
 
 
-def clean_text(result: Ablation, condition: Condition) -> str:
+def clean_text(result: Ablation, condition: AblationCondition) -> str:
     """Write the score with all heads and its 95 % interval."""
     return score_text(result, condition.clean, *condition.clean_interval)
 

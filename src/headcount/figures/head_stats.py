@@ -23,9 +23,10 @@ from headcount.figures.style import BLUE, GREY, ORANGE, PALETTE, SEQUENTIAL, Pag
 from headcount.heads import HeadId
 
 if TYPE_CHECKING:
-    from headcount.analysis.contrasts import Shift
-    from headcount.analysis.labels import Measure
-    from headcount.analysis.matching import KindMatch, Matching
+    from headcount.analysis.contrasts import ContrastShift
+    from headcount.analysis.labels import MeasureMean
+    from headcount.analysis.likeness import KindMatch
+    from headcount.analysis.matching import Matching
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
 SPREAD = ("entropy share", "sparsity")
@@ -81,14 +82,14 @@ def caption(result: Specialisation) -> str:
     return f"{result.words}; {result.contrast.name}{over}: {result.contrast.words}"
 
 
-def _cell(measure: Measure | Shift | None) -> str:
+def _cell(measure: MeasureMean | ContrastShift | None) -> str:
     if measure is None:
         return ""
     half = measure.half()
     return f"{measure.mean:z.2f} ± " + (f"{half:.3f}" if half >= 0.0005 else "<.001")
 
 
-def _heading(name: str, measure: Measure | None) -> str:
+def _heading(name: str, measure: MeasureMean | None) -> str:
     """Write the heading of a column, with the value that even attention would give."""
     if name == "entropy":
         return "entropy\n(nats)"
@@ -157,7 +158,7 @@ def _contrast(result: Specialisation) -> list[str]:
     return [result.contrast.name] if result.contrast else []
 
 
-def find_measure(result: Specialisation, head: HeadStats, name: str) -> Measure | Shift | None:
+def find_measure(result: Specialisation, head: HeadStats, name: str) -> MeasureMean | ContrastShift | None:
     """Return a measure of a head over all columns or, by the contrast's name, its sensitivity; None if it lacks it."""
     return head.sensitivity() if name in _contrast(result) else head.find(name)
 
@@ -181,7 +182,7 @@ class Sensitivity:
     """How much more a head's attention moves at a contrast, such as 9 → 10, than at a step beside it."""
 
     short: str
-    shift: Shift
+    shift: ContrastShift
     low: float
     high: float
     """The 95 % CI, corrected for the number of heads (Bonferroni)."""

@@ -417,6 +417,16 @@ class Addition(SequenceTask):
         rows = np.flatnonzero(usable)[np.sort(first)[:n]]
         return before[rows], pairs[rows], after[rows]
 
+    def repeated_tokens(self) -> Examples | None:
+        """Return sums whose digits are all the same.
+
+        >>> Addition().repeated_tokens()[4].tolist()
+        [555, 555]
+        """
+        numbers = [int(str(digit) * self.n_columns) for digit in range(1, 10)]
+        pairs = [[number, number] for number in numbers if self.low <= number <= self.high]
+        return np.array(pairs) if pairs else None
+
     # --- text ---------------------------------------------------------------------------------------------------------
 
     def parse(self, text: str) -> Examples:

@@ -27,6 +27,8 @@ SPLIT_SIZES = ("n_train", "n_validation", "n_test")
 """Settings that say how many examples a split has. A task may lack any; without `n_train` training draws fresh ones."""
 IGNORE = -100
 """A label that the loss and the teacher-forced score pass over."""
+EMPTY = -1
+"""What stands behind the end of a short example, in tasks whose examples have different lengths."""
 
 
 @dataclass(frozen=True)
@@ -243,6 +245,10 @@ class Task(Protocol):
 
     def contrast(self, rng: np.random.Generator, n: int) -> Contrast | None:
         """`n` examples, or as many as there are, for each column of a contrast; None if the task has none."""
+        return None
+
+    def repeated_tokens(self) -> Examples | None:
+        """Return examples that have one token at nearly all positions, such as 555+555; None if the task has none."""
         return None
 
     def parse(self, text: str) -> Examples:

@@ -28,6 +28,7 @@ from headcount.errors import InputError
 from headcount.registry import suggestion
 from headcount.seeds import stream
 from headcount.tasks.base import (
+    EMPTY,
     REPORTS_NORM,
     REPORTS_TRAINING,
     AttentionTargets,
@@ -44,8 +45,6 @@ Rows = NDArray[np.int64]
 """Sequences, with `FILL` behind the end of a short one."""
 FILL = np.iinfo(np.int64).max
 """Larger than any value, so that sorting keeps it there."""
-EMPTY = -1
-"""The same in examples."""
 MOST_TRIES = 200
 Kinds = tuple[Examples, NDArray[np.str_]]
 """Examples, and the kind of each: how it was unsorted, or `sorted`."""

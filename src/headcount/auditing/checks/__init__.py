@@ -1,1 +1,1 @@
-"""One way of fooling oneself, one file."""
+"""Checks of the audit: one known mistake, one file."""

@@ -1,68 +1,77 @@
-"""Is the author's figure what the model does, and if not, which scoring would give it?
+"""Is the author's figure what the model does, and if not, which scoring gives it?
 
-Report 001's 99.51 % is teacher-forced, with zeros left out; report 002's 99.85 % is teacher-forced without the first
-digit, and 34.9 % when generating; report 003's 100 % beside 374+814 = 0188 likewise. Figures of classifiers that give
-one answer to everything are class shares. Some thirty scorings are computed here, and held against the figure: by
+Report 001's 99.51 % is teacher-forced, with zeros left out. Report 002's 99.85 % is teacher-forced without the first
+digit, and 34.9 % when generating; so is report 003's 100 %, beside 374+814 = 0188. Figures of classifiers that give one
+answer to everything are class shares. The check computes some thirty scorings and compares them with the figure: by
 token, teacher-forced, without zeros, with padding, by class, on training examples. The author may have measured on
-other examples, so that a scoring may differ from the figure by what two samples of these sizes differ by chance.
+other examples, so a scoring may differ from the figure by as much as two samples of these sizes differ by chance.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
+from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, AuditedSequenceModel, Hits
 from headcount.auditing.check import CONCLUSIONS, FAIL, WARN, Check, Evidence, Finding, not_applicable, passed
-from headcount.auditing.observed import Hits, Observed
-from headcount.auditing.standing import standing
-from headcount.data.adapter_task import AdapterModel, AdapterSequences
-from headcount.data.from_adapter import pairs_of
 from headcount.external.adapter import Adapter
 from headcount.stats import Proportion
-from headcount.tasks.base import IGNORE, ClassTask
+from headcount.tasks.base import IGNORE
 from headcount.training.answers import BLOCK
 
-CLOSE = 0.005
-"""A scoring that comes so close gives the figure, however many examples there are."""
-LITTLE = 0.02
-"""A difference that other test sets may make, if there is no scoring that explains it."""
-SHOWN = 4
+Shares = dict[str, float]
+"""Maps names of scorings to their figures."""
+MAX_DIFFERENCE = 0.005
+"""Difference up to which a scoring gives the figure, however many examples there are: the rounding of most reports."""
+MAX_UNEXPLAINED = 0.02
+"""Difference that another test set may cause, if no scoring explains it."""
+N_NAMED = 4
 """Scorings that are named."""
-N_TRAINED = 400
-"""Training examples that are asked."""
+N_TRAINING = 400
+"""Training examples that are measured."""
 LEGITIMATE = ("metric()", "balanced accuracy", "F1 of", "mean F1", "area under the curve")
-"""How names of scorings begin that rate the model's own answers: such a figure is no mistake, but not accuracy."""
+"""Beginnings of the names of scorings that rate the model's own answers: no mistake, but not accuracy."""
 
 
-def run(observed: Observed) -> Finding:
-    """Exact match or accuracy beside the figure; and if they differ, other scorings."""
-    adapter = observed.adapter
+def check_sequences(model: AuditedSequenceModel) -> Finding:
+    """Compare the figure with exact match and, if they differ, with other scorings."""
+    return _check(model, partial(_sequence_scorings, model))
+
+
+def check_classes(model: AuditedClassifier) -> Finding:
+    """Compare the figure with accuracy and, if they differ, with other scorings."""
+    return _check(model, partial(_class_scorings, model))
+
+
+def _check(model: AuditedModel, scorings: Callable[[], Shares]) -> Finding:
+    adapter = model.adapter
     if adapter is None or adapter.claimed is None:
         return not_applicable("nobody reports a figure: an adapter's `claimed`")
-    claimed, ours, n = float(adapter.claimed), Proportion.count(observed.right), observed.n
+    claimed, ours, n = float(adapter.claimed), Proportion.count(model.right), model.n
     if not 0 <= claimed <= 1:
         return not_applicable(f"the author's figure is {claimed:g}, which is no share of 1")
-    n_theirs = adapter.claimed_n or len(observed.task.split(observed.split))
-    scoring, theirs = _scoring(observed), Proportion.of(round(claimed * n_theirs), n_theirs)
-    told = f"the author reports {100 * claimed:.2f} %, and {scoring} is {100 * ours.rate:.2f} % of {n:,}"
+    n_theirs = adapter.claimed_n or len(model.task.split(model.split))
+    theirs = Proportion.of(round(claimed * n_theirs), n_theirs)
+    figures = f"{model.scoring} is {100 * ours.rate:.2f} % of {n:,}, and the author reports {100 * claimed:.2f} %"
     evidence: Evidence = {"claimed": claimed, "measured": ours.rate, "low": ours.low, "high": ours.high, "n": n}
     if theirs.low <= ours.high and ours.low <= theirs.high:
-        return passed(told, **evidence)
-    shares = {name: share for name, share in scorings(observed).items() if is_close(share, n, claimed, n_theirs)}
+        return passed(figures, **evidence)
+    shares = _with_own_scorings(model, scorings())
+    shares = {name: share for name, share in shares.items() if is_close(share, n, claimed, n_theirs)}
     nearer = {name: share for name, share in shares.items() if abs(share - claimed) < abs(ours.rate - claimed)}
     fitting = dict(sorted(nearer.items(), key=lambda item: round(abs(item[1] - claimed), 6)))
     if not fitting:
-        return _unexplained(told, abs(claimed - ours.rate), evidence)
-    others = ", ".join(f"{name} ({100 * share:.2f} %)" for name, share in list(fitting.items())[:SHOWN])
-    others += f" and {len(fitting) - SHOWN} more" if len(fitting) > SHOWN else ""
+        return _unexplained(figures, abs(claimed - ours.rate), evidence)
+    names = ", ".join(f"{name} ({100 * share:.2f} %)" for name, share in list(fitting.items())[:N_NAMED])
+    names += f" and {len(fitting) - N_NAMED} more" if len(fitting) > N_NAMED else ""
     return Finding(
         WARN if any(name.startswith(LEGITIMATE) for name in fitting) else FAIL,
-        f"{told}; the figure is that of {others}",
-        f"consistent with a figure that is {next(iter(fitting))}, not {scoring}",
-        f"report {scoring} of answers that the model gives by itself, as well or instead",
+        f"{figures}, which is the figure of {names}",
+        f"consistent with a figure that is {next(iter(fitting))}, not {model.scoring}",
+        f"report {model.scoring} of answers that the model gives by itself, as well or instead",
         {**evidence, "scoring": ", ".join(fitting)},
     )
 
@@ -75,130 +84,116 @@ def is_close(share: float, n: int, claimed: float, n_claimed: int) -> bool:
     """
     pooled = (share * n + claimed * n_claimed) / (n + n_claimed)
     chance = 1.96 * math.sqrt(max(0.0, pooled * (1 - pooled)) * (1 / n + 1 / n_claimed))
-    return abs(share - claimed) <= max(CLOSE, chance)
+    return abs(share - claimed) <= max(MAX_DIFFERENCE, chance)
 
 
-def _scoring(observed: Observed) -> str:
-    """What is measured here."""
-    if observed.task.output_type == "class":
-        return "accuracy"
-    return "exact match" if observed.decodes else "exact match in one pass"
-
-
-def _unexplained(told: str, difference: float, evidence: Evidence) -> Finding:
-    """A figure that no scoring gives: a warning, if another test set could."""
-    is_little = difference < LITTLE
+def _unexplained(figures: str, difference: float, evidence: Evidence) -> Finding:
+    """Report a figure that no scoring gives; a warning, if another test set could give it."""
+    is_small = difference < MAX_UNEXPLAINED
     return Finding(
-        WARN if is_little else FAIL,
-        f"{told}; no scoring that is known gives that figure",
-        "consistent with another test set, or with weights of another moment"
-        if is_little
+        WARN if is_small else FAIL,
+        f"{figures}; no known scoring gives that figure",
+        "consistent with another test set, or with weights from another step of training"
+        if is_small
         else "consistent with other weights, other data, or answers that were decoded in another way",
-        "measure the very weights that are published, on the test set that is named",
+        "measure the published weights on the test set that the report names",
         evidence,
     )
 
 
-def scorings(observed: Observed) -> dict[str, float]:
-    """Other figures that are taken for accuracy, by name; the author's own scoring first."""
-    found = _of_classes(observed) if observed.task.output_type == "class" else _of_sequences(observed)
-    trained = observed.right_on(observed.task.sample(observed.rng("claimed figure"), min(N_TRAINED, observed.n)))
-    found |= {f"{_scoring(observed)} on training examples": float(trained.mean())}
-    adapter = observed.adapter
-    if adapter is None or type(adapter).metric is Adapter.metric:
-        return found
-    if observed.task.output_type == "class":
-        names = cast(ClassTask, observed.task).classes
-        predicted: Sequence[str] = [names[i] for i in observed.classes.predicted.tolist()]
-    else:
-        predicted = observed.sequences.texts
-    if not predicted:
-        return found
-    own = cast(AdapterModel, observed.answers).claim_of(
-        pairs_of(observed.task, observed.examples), predicted, observed.right
-    )
-    return found if own is None else {own.scoring: own.measured} | found
+def _with_own_scorings(model: AuditedModel, shares: Shares) -> Shares:
+    """Add the accuracy on training examples, and the author's own scoring first."""
+    examples = model.task.sample(model.rng("claimed figure"), min(N_TRAINING, model.n))
+    shares = shares | {f"{model.scoring} on training examples": float(model.right_on(examples).mean())}
+    if model.adapter is None or type(model.adapter).metric is Adapter.metric:
+        return shares
+    own = model.claim_by_metric()
+    return shares if own is None else {own.scoring: own.measured} | shares
 
 
-def _of_classes(observed: Observed) -> dict[str, float]:
-    """Shares that have nothing to do with the model, and scores by class and by length."""
-    task = cast(ClassTask, observed.task)
-    labels, predicted, hits = observed.classes.labels, observed.classes.predicted, observed.classes.hits
-    found = {f"the share of examples that are {name}": labels == i for i, name in enumerate(task.classes)}
-    found |= {f"the share of answers that are {name}": predicted == i for i, name in enumerate(task.classes)}
-    found["the share of answers that are wrong"] = ~hits
-    recall = {name: hits[labels == i] for i, name in enumerate(task.classes)}
-    found |= {f"accuracy on {name} examples": each for name, each in recall.items()}
-    found |= {f"precision of {name}": hits[predicted == i] for i, name in enumerate(task.classes)}
-    shares = {name: float(each.mean()) for name, each in found.items() if each.size}
+def _class_scorings(model: AuditedClassifier) -> Shares:
+    """Return shares of classes, which say nothing about the model, and scores by class and by length."""
+    classes = model.task.classes
+    labels, predicted, hits = model.answers.labels, model.answers.predicted, model.answers.hits
+    hits_by_scoring = {f"the share of examples that are {name}": labels == i for i, name in enumerate(classes)}
+    hits_by_scoring |= {f"the share of answers that are {name}": predicted == i for i, name in enumerate(classes)}
+    hits_by_scoring["the share of answers that are wrong"] = ~hits
+    recall = {name: hits[labels == i] for i, name in enumerate(classes)}
+    hits_by_scoring |= {f"accuracy on {name} examples": each for name, each in recall.items()}
+    hits_by_scoring |= {f"precision of {name}": hits[predicted == i] for i, name in enumerate(classes)}
+    shares = {name: float(each.mean()) for name, each in hits_by_scoring.items() if each.size}
     shares["balanced accuracy"] = float(np.mean([each.mean() for each in recall.values() if each.size]))
-    f1 = {name: _f1(predicted == i, labels == i) for i, name in enumerate(task.classes)}
+    f1 = {name: _f1(predicted == i, labels == i) for i, name in enumerate(classes)}
     shares |= {f"F1 of {name}": each for name, each in f1.items()} | {"mean F1": float(np.mean(list(f1.values())))}
-    lengths = task.lengths(observed.examples)
+    lengths = model.lengths
     by_length = [float(hits[lengths == length].mean()) for length in np.unique(lengths)]
-    return shares | {"accuracy averaged over lengths": float(np.mean(by_length)), **_curve(observed)}
+    return shares | {"accuracy averaged over lengths": float(np.mean(by_length)), **_area_under_curve(model)}
 
 
 def _f1(predicted: Hits, right: Hits) -> float:
     return float(2 * (predicted & right).sum() / max(1, predicted.sum() + right.sum()))
 
 
-def _curve(observed: Observed) -> dict[str, float]:
-    """The area under the ROC curve, of two classes: how often an example of the last class has the larger score."""
-    logits, labels = observed.classes.logits.astype(np.float64), observed.classes.labels
+def _area_under_curve(model: AuditedClassifier) -> Shares:
+    """Return the area under the ROC curve of two classes; nothing for more classes."""
+    logits, labels = model.answers.logits.astype(np.float64), model.answers.labels
     if logits.shape[1] != 2 or len(np.unique(labels)) < 2:
         return {}
     score = logits[:, 1] - logits[:, 0]
-    one, other = score[labels == 1][:, None], score[labels == 0]
-    return {"area under the curve": float(((one > other) + 0.5 * (one == other)).mean())}
+    positive, negative = score[labels == 1][:, None], score[labels == 0]
+    return {"area under the curve": float(((positive > negative) + 0.5 * (positive == negative)).mean())}
 
 
-def _of_sequences(observed: Observed) -> dict[str, float]:
-    """Scores by teacher forcing, by digit, by place, without zeros, without the first digit."""
-    found, right = observed.sequences, observed.right_answers
-    zero = observed.task.tokens.index("0") if "0" in observed.task.tokens else -1
-    is_zero, forced = right == zero, found.teacher_forced_hits
-    shares = {
-        "teacher-forced exact match": found.forced_right,
-        "teacher-forced accuracy by digit": forced[found.asked],
+def _sequence_scorings(model: AuditedSequenceModel) -> Shares:
+    """Return scores by teacher forcing, by digit, by place, without zeros and without the first digit."""
+    answers, right, tokens = model.answers, model.right_answers, model.task.tokens
+    is_zero, forced = right == (tokens.index("0") if "0" in tokens else -1), answers.teacher_forced_hits
+    hits = {
+        "teacher-forced exact match": answers.forced_right,
+        "teacher-forced accuracy by digit": forced[answers.asked],
         "teacher-forced exact match that leaves zeros out": (forced | is_zero).all(axis=1),
-        "teacher-forced accuracy by digit that leaves zeros out": forced[found.asked & ~is_zero],
+        "teacher-forced accuracy by digit that leaves zeros out": forced[answers.asked & ~is_zero],
         "teacher-forced exact match without the first digit": forced[:, 1:].all(axis=1),
-    } | _by_label(observed)
-    if found.free is not None:
-        hits, counted = found.written_hits, found.counted
-        shares |= {
-            "accuracy by digit": hits[counted],
-            "accuracy by digit with leading zeros": found.free_hits.ravel(),
-            "exact match that leaves zeros out": (found.free_hits | is_zero).all(axis=1),
-            "exact match without the first digit": found.free_hits[:, 1:].all(axis=1),
-            "accuracy by digit that leaves zeros out": hits[~is_zero],
-            "exact match of answers without a 0": observed.right[~(is_zero & counted).any(axis=1)],
+    } | _by_label(model)
+    if answers.free is not None:
+        written, counted = answers.written_hits, answers.counted
+        hits |= {
+            "accuracy by digit": written[counted],
+            "accuracy by digit with leading zeros": answers.free_hits.ravel(),
+            "exact match that leaves zeros out": (answers.free_hits | is_zero).all(axis=1),
+            "exact match without the first digit": answers.free_hits[:, 1:].all(axis=1),
+            "accuracy by digit that leaves zeros out": written[~is_zero],
+            "exact match of answers without a 0": model.right[~(is_zero & counted).any(axis=1)],
         }
-        shares |= {f"accuracy of the {name}": hits[counted[:, i], i] for i, name in enumerate(observed.places)}
-    shares["the share of right answers that begin with 0"] = is_zero[:, 0]
-    measured = {name: float(np.mean(hits)) for name, hits in shares.items() if np.size(hits)}
-    if found.free is not None:
-        by_token = [hits[counted & (right == token)] for token in np.unique(right)]
-        measured["accuracy averaged over the digits 0 to 9"] = float(
+        hits |= {f"accuracy of the {name}": written[counted[:, i], i] for i, name in enumerate(model.places)}
+    hits["the share of right answers that begin with 0"] = is_zero[:, 0]
+    shares = {name: float(np.mean(each)) for name, each in hits.items() if np.size(each)}
+    if answers.free is not None:
+        by_token = [written[counted & (right == token)] for token in np.unique(right)]
+        shares["accuracy averaged over the digits 0 to 9"] = float(
             np.mean([each.mean() for each in by_token if each.size])
         )
-    constant = standing(observed)
-    return measured | ({} if constant is None else {"the best constant answer": constant.share})
+    return shares | ({} if model.baseline is None else {"the best constant answer": model.baseline.share})
 
 
-def _by_label(observed: Observed) -> dict[str, Hits]:
-    """Teacher-forced scores over all labels, such as end tokens, and with padding counted as right."""
-    model, hits, asked = cast(AdapterSequences, observed.answers), list[Hits](), list[Hits]()
-    for logits, labels in model.passes(pairs_of(model.task, observed.examples), BLOCK):
-        is_label = labels != IGNORE
-        hits.append(((logits.argmax(dim=-1) == labels) | ~is_label).flatten().cpu().numpy())
-        asked.append(is_label.flatten().cpu().numpy())
-    every, is_asked = np.concatenate(hits), np.concatenate(asked)
+def _by_label(model: AuditedSequenceModel) -> dict[str, Hits]:
+    """Return teacher-forced hits over all labels, such as end tokens, and with padding counted as right."""
+    assert model.adapted is not None, "only an adapter claims a figure"
+    hits, is_label = list[Hits](), list[Hits]()
+    for logits, labels in model.adapted.passes(model.pairs, BLOCK):
+        hits.append(((logits.argmax(dim=-1) == labels) | (labels == IGNORE)).flatten().cpu().numpy())
+        is_label.append((labels != IGNORE).flatten().cpu().numpy())
+    every = np.concatenate(hits)
     return {
-        "teacher-forced accuracy by token with end tokens": every[is_asked],
+        "teacher-forced accuracy by token with end tokens": every[np.concatenate(is_label)],
         "teacher-forced accuracy by token with padding counted as right": every,
     }
 
 
-PART = Check("HC802", "Is the author's figure what the model does?", run, affects=CONCLUSIONS)
+PART = Check(
+    "HC802",
+    "Is the author's figure what the model does?",
+    sequences=check_sequences,
+    classes=check_classes,
+    affects=CONCLUSIONS,
+)

@@ -1,36 +1,44 @@
-"""Is the same example in the test set twice?
+"""Does the test set contain the same example twice?
 
-Drawn each by itself, test sets repeat examples, or have a sum and its swap, as those of the newer reports could: then
-fewer different examples were tested than n says, and intervals are too narrow.
+If test examples are drawn independently, a test set repeats examples or has both a sum and its swap, as in the newer
+reports. Fewer different examples are then tested than n says, and confidence intervals are too narrow.
 """
 
 import numpy as np
 
+from headcount.auditing.audited_model import AuditedModel, row_keys
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, passed, warned
-from headcount.auditing.observed import Observed, row_keys
 
 
-def run(observed: Observed) -> Finding:
-    """Exactly, and swapped."""
-    examples, n = observed.examples, observed.n
-    again = n - len(set(row_keys(examples)))
-    different = n - again
-    if observed.is_commutative:
-        different = len(set(row_keys(np.sort(examples, axis=1))))
-    swapped = n - again - different
-    if different == n:
+def run(model: AuditedModel) -> Finding:
+    """Count exact repeats, and repeats with swapped operands."""
+    examples, n = model.examples, model.n
+    n_repeated = n - len(set(row_keys(examples)))
+    n_different = n - n_repeated
+    if model.is_commutative:
+        n_different = len(set(row_keys(np.sort(examples, axis=1))))
+    n_swapped = n - n_repeated - n_different
+    if n_different == n:
         return passed(f"all {n:,} test examples are different", n=n)
-    counts = {"as they are": again, "with operands swapped": swapped}
-    told = " and ".join(f"{count:,} {how}" for how, count in counts.items() if count)
+    counts = {"repeated exactly": n_repeated, "repeated with operands swapped": n_swapped}
+    repeats = " and ".join(f"{count:,} are {how}" for how, count in counts.items() if count)
     return warned(
-        f"of {n:,} test examples only {different:,} are different; the others are there again: {told}",
-        cause="the test set was drawn with replacement, or a sum and its swap were taken for two examples",
-        fix="draw test examples without repeats, a sum and its swap being one, or give intervals for those that differ",
-        again=again,
-        swapped=swapped,
-        different=different,
+        f"{n_different:,} of {n:,} test examples are different: {repeats}",
+        cause="the test set was drawn with replacement, or a sum and its swap were counted as two examples",
+        fix="draw test examples without repeats and count a sum and its swap as one, or compute intervals from the "
+        "number of different examples",
+        again=n_repeated,
+        swapped=n_swapped,
+        different=n_different,
         n=n,
     )
 
 
-PART = Check("HC402", "Is the same example in the test set twice?", run, is_quick=True, affects=CONCLUSIONS)
+PART = Check(
+    "HC402",
+    "Does the test set contain the same example twice?",
+    sequences=run,
+    classes=run,
+    is_quick=True,
+    affects=CONCLUSIONS,
+)

@@ -1,145 +1,180 @@
-"""Is the loss still that of guessing?
+"""Is the loss no better than that of guessing?
 
 Two reports trained for fifty epochs at a loss of 0.693, which is ln 2, and discussed the encodings that they compared.
-A model that gives every class or digit its share, whatever it is asked, has the entropy of those shares for a loss.
-A loss that high with good accuracy is another matter: a few wrong answers that the model is sure of. A loss far
-above that of guessing is no lack of training: the model is sure and wrong, for it was trained in another format or has
-learned another rule. Zero-filled, unfilled and reversed answers are tried, and swapped classes.
+A model that predicts every class or digit with its frequency, whatever the question, has the entropy of these
+frequencies as its loss. A loss that high with good accuracy is different: the model is very sure of a few wrong
+answers. A loss far above that of guessing is not a lack of training: the model is sure and wrong, because it was
+trained in another format or learned another rule. The check tries zero-filled, unfilled and reversed answers, and
+swapped classes.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headcount.auditing.check import FAIL, PASS, RESTATED, Check, Finding, failed, not_applicable, passed
-from headcount.auditing.fed_answers import fitting_format
-from headcount.auditing.observed import Observed
-from headcount.auditing.standing import standing
-from headcount.data.from_adapter import encoded, pairs_of
+from headcount.auditing.answer_formats import fitting_format
+from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, AuditedSequenceModel, ConstantBaseline
+from headcount.auditing.check import RESTATED, Check, Finding, failed, not_applicable, passed
+from headcount.data.from_adapter import encoded
 from headcount.stats import Proportion
-from headcount.tasks.base import IGNORE, ClassTask
+from headcount.tasks.base import IGNORE
 
-NEARLY = 0.98
-"""Of the loss of guessing, from which on it counts as that."""
-SURE = 2
-"""A loss of so many times that of guessing evenly among all outputs is not reached by chance: the model is sure."""
-
-
-def run(observed: Observed) -> Finding:
-    """The loss beside that of guessing; accuracy decides where a loss is high for another reason."""
-    found = standing(observed)
-    if found is None:
-        return not_applicable(f"all {observed.n:,} right answers are the same")
-    is_class = observed.task.output_type == "class"
-    loss = observed.classes.loss if is_class else observed.sequences.loss
-    if not math.isfinite(loss):
-        return not_applicable(f"the loss is {loss}: see HC306")
-    guess = entropy(observed.classes.labels) if is_class else _entropy_by_column(_labels(observed))
-    told = f"the loss is {loss:.3f} per {'example' if is_class else 'token'}, and that of guessing {_named(guess)}"
-    if not _reaches(observed, loss, guess):
-        return passed(told, loss=loss, guessing=guess)
-    if fitting := _swapped(observed) if is_class else fitting_format(observed):
-        return _misfit(told, loss, guess, str(fitting))
-    if found.verdict == FAIL:
-        n_outputs = len(cast(ClassTask, observed.task).classes if is_class else observed.task.tokens)
-        if loss > SURE * math.log(n_outputs):
-            return _learned_otherwise(told, loss, guess) if is_class else _misfit(told, loss, guess, "")
-        return _failure(told, loss, guess, found.measured.rate, observed.n)
-    if found.verdict == PASS:
-        told += f", though {found.measured.rate:.1%} are right: wrong answers are given with great certainty"
-    return passed(told, loss=loss, guessing=guess)
+MIN_GUESSING_RATIO = 0.98
+"""Fraction of the loss of guessing from which a loss counts as that of guessing: training noise is below 2 %."""
+MIN_SURE_RATIO = 2
+"""Multiple of the loss of an even guess that chance does not reach: the model must be sure of wrong answers."""
+MIN_TOKEN_LEAD = 0.1
+"""Accuracy of tokens above the best constant tokens that shows that something was learned."""
 
 
-def _misfit(told: str, loss: float, guess: float, fitting: str) -> Finding:
-    """The model was trained in another format, which may be known."""
+def check_sequences(model: AuditedSequenceModel) -> Finding:
+    """Compare the loss per token with that of guessing each token by its frequency at its place."""
+    baseline = model.baseline
+    if baseline is None or not math.isfinite(model.loss):
+        return _not_comparable(model)
+    guessing = _entropy_by_column(_labels(model))
+    losses = f"the loss is {model.loss:.3f} per token, and {_shown(guessing)} by guessing"
+    if model.loss < MIN_GUESSING_RATIO * guessing:
+        return passed(losses, loss=model.loss, guessing=guessing)
+    if fitting := fitting_format(model):
+        return _other_format(losses, model.loss, guessing, str(fitting))
+    if baseline.is_beaten or baseline.is_undecided:
+        return _passed_with_errors(losses, model.loss, guessing, baseline)
+    if (sentence := _learned_tokens(model)) is not None:
+        return passed(f"{losses}, {sentence}", loss=model.loss, guessing=guessing)
+    if model.loss > MIN_SURE_RATIO * math.log(len(model.task.tokens)):
+        return _other_format(losses, model.loss, guessing, "")
+    return _nothing_learned(losses, model.loss, guessing, baseline.measured.rate, model.n)
+
+
+def check_classes(model: AuditedClassifier) -> Finding:
+    """Compare the loss per example with that of guessing each class by its frequency."""
+    baseline = model.baseline
+    if baseline is None or not math.isfinite(model.loss):
+        return _not_comparable(model)
+    guessing = entropy(model.answers.labels)
+    losses = f"the loss is {model.loss:.3f} per example, and {_shown(guessing)} by guessing"
+    if model.loss < MIN_GUESSING_RATIO * guessing and model.loss + _margin(model) < guessing:
+        return passed(losses, loss=model.loss, guessing=guessing)
+    if fitting := _right_when_swapped(model, baseline):
+        return _other_format(losses, model.loss, guessing, fitting)
+    if baseline.is_beaten or baseline.is_undecided:
+        return _passed_with_errors(losses, model.loss, guessing, baseline)
+    if model.loss > MIN_SURE_RATIO * math.log(len(model.task.classes)):
+        return _other_rule(losses, model.loss, guessing)
+    return _nothing_learned(losses, model.loss, guessing, baseline.measured.rate, model.n)
+
+
+def _not_comparable(model: AuditedModel) -> Finding:
+    same = f"all {model.n:,} right answers are the same"
+    return not_applicable(same if model.baseline is None else f"the loss is {model.loss}: see HC306")
+
+
+def _passed_with_errors(losses: str, loss: float, guessing: float, baseline: ConstantBaseline) -> Finding:
+    if baseline.is_beaten:
+        losses += f", although {baseline.measured.rate:.1%} are right: the model is very sure of its wrong answers"
+    return passed(losses, loss=loss, guessing=guessing)
+
+
+def _learned_tokens(model: AuditedSequenceModel) -> str | None:
+    """Say how many tokens are right, if these are clearly more than the best constant tokens have; else None."""
+    hits, asked, right = model.answers.teacher_forced_hits, model.answers.asked, model.right_answers
+    if not asked.any():
+        return None
+    columns = [right[asked[:, i], i] for i in range(right.shape[1])]
+    n_constant = sum(int(np.bincount(column).max()) for column in columns if len(column))
+    accuracy = Proportion.count(hits[asked])
+    if accuracy.low < n_constant / int(asked.sum()) + MIN_TOKEN_LEAD:
+        return None
+    return f"although {accuracy.rate:.1%} of the tokens are right: the model is very sure of its wrong tokens"
+
+
+def _other_format(losses: str, loss: float, guessing: float, fitting: str) -> Finding:
+    """Report a model that was trained in another format, which may be known."""
     none = "zero-filled, unfilled or reversed answers fit no better"
     return failed(
-        f"{told}: the model is sure and wrong, so the format does not fit; {fitting or none}",
-        cause="consistent with an encode() that writes questions, answers or labels otherwise than training did",
+        f"{losses}: the model is sure and wrong, so the format does not fit; {fitting or none}",
+        cause="consistent with an encode() that writes questions, answers or labels in another format than training",
         fix="write questions, answers and labels in encode() as in training: leading zeros, order of digits, start and "
         "end tokens, ids of tokens and classes",
         loss=loss,
-        guessing=guess,
+        guessing=guessing,
         format=fitting,
     )
 
 
-def _learned_otherwise(told: str, loss: float, guess: float) -> Finding:
-    """A classifier that is sure and wrong, whichever class is which, has learned another rule; others say which."""
+def _other_rule(losses: str, loss: float, guessing: float) -> Finding:
+    """Report a classifier that is sure and wrong, whichever class is which; other checks find the rule it learned."""
     failure = failed(
-        f"{told}: the model is sure of answers that are no better than guesses, so it has learned another rule",
+        f"{losses}: the model is sure of answers that are no better than guesses, so it has learned another rule",
         cause="consistent with training examples that another rule tells apart, such as unsorted ones that are all "
         "shuffled, or with weights or inputs of another model",
         fix="train on the kinds of examples that are tested, and compare accuracy by kind",
         loss=loss,
-        guessing=guess,
+        guessing=guessing,
     )
-    return replace(failure, affects=RESTATED, explains=("HC303", "HC702", "HC703", "HC802"))
+    return replace(failure, affects=RESTATED, explains_only=("HC303", "HC702", "HC703", "HC802"))
 
 
-def _swapped(observed: Observed) -> str:
-    """Say how many answers are right with the two classes swapped, if that is most of them; empty if it is not."""
-    wrong, found = Proportion.count(~observed.classes.hits), standing(observed)
-    if observed.classes.logits.shape[1] != 2 or found is None or wrong.low <= max(found.share, 1 - found.share):
-        return ""
-    return f"with the two classes swapped, {wrong.correct:,} of {wrong.n:,} are right"
-
-
-def _failure(told: str, loss: float, guess: float, measured: float, n: int) -> Finding:
+def _nothing_learned(losses: str, loss: float, guessing: float, measured: float, n: int) -> Finding:
     return failed(
-        f"{told}: nothing was learned, and {100 * measured:.2f} % of {n:,} are right",
+        f"{losses}: nothing was learned, and {100 * measured:.2f} % of {n:,} answers are right",
         cause="consistent with a learning rate that is too high or too low, with labels that do not belong to their "
         "inputs, or with weights that were never trained or loaded",
         fix="train until the loss falls below that of guessing (a lower learning rate, warmup, a few examples first), "
         "and compare nothing before it does",
         loss=loss,
-        guessing=guess,
+        guessing=guessing,
         measured=measured,
     )
 
 
-def _reaches(observed: Observed, loss: float, guess: float) -> bool:
-    """Whether the loss is that of guessing or above; for classes, as far as the examples can tell."""
-    more = 0.0
-    if observed.task.output_type == "class":
-        logits, rows = observed.classes.logits.astype(np.float64), np.arange(observed.n)
-        losses = np.logaddexp.reduce(logits, axis=1) - logits[rows, observed.classes.labels]
-        more = 1.96 * float(losses.std()) / math.sqrt(observed.n)
-    return not (loss < NEARLY * guess and loss + more < guess)
+def _right_when_swapped(model: AuditedClassifier, baseline: ConstantBaseline) -> str:
+    """Say how many answers are right with the two classes swapped, if these are most of them; empty if not."""
+    wrong = Proportion.count(~model.answers.hits)
+    if model.answers.logits.shape[1] != 2 or wrong.low <= max(baseline.share, 1 - baseline.share):
+        return ""
+    return f"with the two classes swapped, {wrong.correct:,} of {wrong.n:,} are right"
+
+
+def _margin(model: AuditedClassifier) -> float:
+    """Return half the width of the 95 % CI of the loss."""
+    logits, rows = model.answers.logits.astype(np.float64), np.arange(model.n)
+    losses = np.logaddexp.reduce(logits, axis=1) - logits[rows, model.answers.labels]
+    return 1.96 * float(losses.std()) / math.sqrt(model.n)
 
 
 def entropy(labels: NDArray[np.int64]) -> float:
-    """The loss of guessing each label as often as it comes, in nats."""
+    """Return the loss of predicting each label with its frequency, in nats."""
     shares = np.unique(labels, return_counts=True)[1] / len(labels)
     return float(-(shares * np.log(shares)).sum())
 
 
-def _labels(observed: Observed) -> NDArray[np.int64]:
-    """[example, column]: what the loss is over, a stranger's end tokens included."""
-    if observed.adapter is None:
-        return observed.sequences.batch.labels
-    return encoded(observed.adapter, pairs_of(observed.task, observed.examples))[1].cpu().numpy()
+def _labels(model: AuditedSequenceModel) -> NDArray[np.int64]:
+    """Return [example, column]: the labels of the loss, including an adapter's end tokens."""
+    if model.adapter is None:
+        return model.answers.batch.labels
+    return encoded(model.adapter, model.pairs)[1].cpu().numpy()
 
 
 def _entropy_by_column(labels: NDArray[np.int64]) -> float:
-    """Of guessing by the shares at each place, per label that is asked for."""
-    asked = [column[column != IGNORE] for column in labels.T]
-    return sum(len(column) * entropy(column) for column in asked if len(column)) / max(1, sum(map(len, asked)))
+    """Return the loss per label of predicting each label with its frequency in its column."""
+    columns = [column[column != IGNORE] for column in labels.T]
+    return sum(len(column) * entropy(column) for column in columns if len(column)) / max(1, sum(map(len, columns)))
 
 
-def _named(guess: float) -> str:
-    return "ln 2 = 0.693" if abs(guess - math.log(2)) < 5e-4 else f"{guess:.3f}"
+def _shown(guessing: float) -> str:
+    return "ln 2 = 0.693" if abs(guessing - math.log(2)) < 5e-4 else f"{guessing:.3f}"
 
 
 PART = Check(
     "HC304",
-    "Is the loss still that of guessing?",
-    run,
+    "Is the loss no better than that of guessing?",
+    sequences=check_sequences,
+    classes=check_classes,
     is_quick=True,
-    explains=("HC101", "HC102", "HC302", "HC303", "HC601", "HC702", "HC703", "HC802"),
 )

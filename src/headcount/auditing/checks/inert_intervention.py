@@ -1,8 +1,8 @@
-"""Do interventions on heads act on this model, at every block?
+"""Do interventions on heads act on this model, at every attention block?
 
-An ablation that does nothing gives plausible numbers: every head costs 0. Projections that are named wrongly, fused
-paths that never call them and blocks whose output nothing reads all look like heads that do not matter. So headcount's
-hooks are proven first; then the heads of every block are removed together, and some logit has to change.
+An ablation that does nothing gives plausible numbers: every head costs 0. Projections with wrong names, fused code
+paths that never call them and blocks whose output nothing reads all look like heads that do not matter. The check first
+proves headcount's hooks. Then it removes all heads of each block together, and some logit has to change.
 """
 
 from __future__ import annotations
@@ -10,60 +10,67 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, failed, not_applicable, passed, warned
-from headcount.auditing.observed import Observed
 from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import Gates, eval_mode
 from headcount.hooks.proof import ROWS, difference, first_tensor, prove
 from headcount.hooks.sites import Sites
 
-N_TRIED = 64
-"""Examples whose logits are compared."""
-ROUNDING = 1e-7
-"""What counts as no change, as a share of the largest logit."""
+N_EXAMPLES = 64
+"""Examples whose logits are compared: one changed logit among them shows that a block acts."""
+MAX_CHANGE = 1e-7
+"""Change, as a fraction of the largest logit, that counts as none: heads that act change logits by far more."""
 
 
-def run(observed: Observed) -> Finding:
-    """Prove the hooks, then remove all heads of one block after the other."""
-    model, sites = observed.model.module, observed.model.sites
+def run(model: AuditedModel) -> Finding:
+    """Prove the hooks, then remove all heads of each block in turn."""
+    module, sites = model.opened.module, model.opened.sites
     if not sites:
-        return not_applicable("it has no heads")
-    inputs = observed.inputs(observed.examples[:N_TRIED])
+        return not_applicable("the model has no heads")
+    inputs = model.inputs(model.examples[:N_EXAMPLES])
     try:
-        prove(model, sites, [each[:ROWS] for each in inputs])
+        prove(module, sites, [each[:ROWS] for each in inputs])
     except InstrumentError as error:
         return failed(
             f"interventions on heads do not act as they should: {error.what}",
             cause="consistent with sites that name another module than the output projection, or with a block that "
-            "the model computes in another way than by calling it",
+            "the model computes without calling it",
             fix="let sites() name the modules whose input is the heads' outputs side by side, rows first",
         )
-    changes = removed(model, sites, inputs)
-    inert, n = [site for site, change in changes.items() if change <= ROUNDING], len(inputs[0])
+    changes = changes_without_heads(module, sites, inputs)
+    inert, n = [site for site, change in changes.items() if change <= MAX_CHANGE], len(inputs[0])
     least = min(changes.values())
     if not inert:
-        told = f"without the heads of a block, logits change by {least:.1e} of the largest or more, at every block"
-        return passed(f"{told} of {len(sites)}, on {n} examples", n=n, least_change=least)
+        finding = f"removing the heads of a block changes logits by at least {least:.1e} of the largest logit"
+        return passed(f"{finding}, at each of {len(sites)} blocks, on {n} examples", n=n, least_change=least)
     names = ", ".join(map(str, inert))
     return warned(
         f"the heads of {names} do nothing: removing all of them changes no logit on {n} examples",
-        cause="what these heads find is zero, or their output projection passes nothing on",
-        fix="leave them out of rankings and of shares of heads that can be pruned, and look whether they were trained",
+        cause="consistent with heads whose output is zero, or with an output projection that passes nothing on",
+        fix="leave these heads out of rankings and of shares of heads that can be pruned, and check that they were "
+        "trained",
         n=n,
         sites=names,
     )
 
 
-def removed(model: nn.Module, sites: Sites, inputs: tuple[Tensor, ...]) -> dict[HeadSite, float]:
-    """By block, how much logits change without its heads, as a share of the largest."""
+def changes_without_heads(module: nn.Module, sites: Sites, inputs: tuple[Tensor, ...]) -> dict[HeadSite, float]:
+    """Return for each block how much the logits change without its heads, as a fraction of the largest logit."""
     changes = {}
-    with eval_mode(model, gradients=False):
-        logits = first_tensor(model(*inputs))
+    with eval_mode(module, gradients=False):
+        logits = first_tensor(module(*inputs))
         for name, site in sites.items():
             with Gates(sites, {name: torch.zeros(1, len(site.heads))}):
-                changes[name] = difference(first_tensor(model(*inputs)), logits)
+                changes[name] = difference(first_tensor(module(*inputs)), logits)
     return changes
 
 
-PART = Check("HC701", "Do interventions on heads act on this model, at every block?", run, affects=CONCLUSIONS)
+PART = Check(
+    "HC701",
+    "Do interventions on heads act on this model, at every attention block?",
+    sequences=run,
+    classes=run,
+    affects=CONCLUSIONS,
+)

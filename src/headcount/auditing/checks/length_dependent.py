@@ -1,118 +1,110 @@
-"""Does what is added at a place depend on the length of the sequence?
+"""Does the position vector of a place depend on the length of the sequence?
 
-Report 000 multiplied positions by 512 / length and said "sinusoidal": 100 % at every length on shuffled sequences, and
-0 % of single adjacent swaps detected. The vectors that the first attention block reads are compared between a sequence
-and the same sequence with more numbers behind: before attention mixes anything, those of the first numbers must stay.
-Two controls: the same sequence again (positions may be drawn at random), and other numbers behind (something else may
-mix the tokens).
+Report 000 multiplied positions by 512 / length and called them sinusoidal: 100 % at every length on shuffled sequences,
+and 0 % of single adjacent swaps detected. The check compares the vectors that the first attention block reads for a
+sequence and for the same sequence with more numbers behind it. Before attention mixes tokens, the vectors of the first
+numbers must stay the same. There are two controls: the same sequence again (positions may be random), and other numbers
+behind it (something else may mix the tokens).
 """
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headcount.auditing.audited_model import AuditedClassifier
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
-from headcount.auditing.observed import Observed
-from headcount.auditing.streams import MIXED, UNSEEN, first_stream
+from headcount.auditing.embeddings import MIXED, NOT_FOUND, first_stream
 from headcount.errors import HeadcountError
-from headcount.tasks.base import ClassTask, Examples
+from headcount.tasks.base import Examples
 
-N_ROWS = 7
-"""Sequences that are compared; odd, so that rows are not taken for positions."""
-TOLERANCE = 1e-3
-"""Share of their own size that vectors may move."""
+N_SEQUENCES = 7
+"""Sequences that are compared: an odd number that is no length, so that rows are not taken for positions."""
+MAX_CHANGE = 1e-3
+"""Change of vectors, as a fraction of their size, that rounding can cause."""
+MAX_REPEAT_CHANGE = MAX_CHANGE / 10
+"""Change between two passes on the same sequence, above which positions are random."""
+MIXING_FACTOR = 3
+"""How many times the change by other numbers behind the sequence must be exceeded to blame its length."""
 
 
-def run(observed: Observed) -> Finding:
-    """From the shortest to the longest sequence in training."""
-    task = cast(ClassTask, observed.task)
-    short, long = _lengths(observed)
-    longer = task.sample_of_length(observed.rng("length dependent"), long, task.negatives[0], N_ROWS)
-    shorter, others = longer[:, :short], np.concatenate([longer[:, :short], np.roll(longer[:, short:], 1, 0)], axis=1)
-    first = max(1, short // 2)
-    if not _begins_alike(observed.inputs(shorter), observed.inputs(longer), first):
+def run(model: AuditedClassifier) -> Finding:
+    """Compare the shortest with the longest training length."""
+    task, (short, long) = model.task, _lengths(model)
+    longer = task.sample_of_length(model.rng("length dependent"), long, task.negatives[0], N_SEQUENCES)
+    shorter, refilled = longer[:, :short], np.concatenate([longer[:, :short], np.roll(longer[:, short:], 1, 0)], axis=1)
+    n_first = max(1, short // 2)
+    if not _begin_alike(model.inputs(shorter), model.inputs(longer), n_first):
         return not_applicable("a longer sequence is encoded with its first numbers at other places")
-    asked = (shorter, shorter, longer, others)
-    streams = [_first_vectors(first_stream(observed, each), first) for each in asked]
-    if any(each is None for each in streams):
-        return not_applicable(UNSEEN)
-    one, again, grown, refilled = (cast(Tensor, each) for each in streams)
-    if _moved(one, again) > TOLERANCE / 10:
+    streams = [first_stream(model, each) for each in (shorter, shorter, longer, refilled)]
+    vectors = [each[:, :n_first] for each in streams if each is not None and each.shape[1] >= n_first]
+    if len(vectors) < len(streams):
+        return not_applicable(NOT_FOUND)
+    if _change(vectors[0], vectors[1]) > MAX_REPEAT_CHANGE:
         return not_applicable("the embeddings of one sequence change from pass to pass")
-    moved, mixed = _moved(one, grown), _moved(grown, refilled)
-    if moved > max(TOLERANCE, 3 * mixed):
-        if _is_counted_from_the_end(observed, longer, short, first):
-            return passed("positions are counted from the end, where embeddings stay", moved=moved, n=N_ROWS)
-        return _told(observed, moved, short, long)
-    if mixed > TOLERANCE:
+    by_length, by_mixing = _change(vectors[0], vectors[2]), _change(vectors[2], vectors[3])
+    if by_length > max(MAX_CHANGE, MIXING_FACTOR * by_mixing):
+        if _counts_from_the_end(model, longer, short, n_first):
+            finding = "positions are counted from the end of the sequence, where embeddings stay the same"
+            return passed(finding, moved=by_length, n=N_SEQUENCES)
+        return _failure(model, by_length, short, long)
+    if by_mixing > MAX_CHANGE:
         return not_applicable(MIXED)
     return passed(
-        f"the embeddings of the first {first} numbers stay when a sequence grows from {short} to {long}",
-        moved=moved,
-        n=N_ROWS,
+        f"the embeddings of the first {n_first} numbers stay the same when a sequence grows from {short} to {long}",
+        moved=by_length,
+        n=N_SEQUENCES,
     )
 
 
-def _told(observed: Observed, moved: float, short: int, long: int) -> Finding:
-    """Unless ids are drawn at random, from many more than there are tokens, and known to be."""
-    if n_ids := _random_ids(observed):
-        return passed(f"positions are drawn from {n_ids:,} at random, as in training, and so differ between lengths")
+def _failure(model: AuditedClassifier, change: float, short: int, long: int) -> Finding:
+    """Report the change, unless position ids are known to be drawn at random."""
+    if n_ids := _random_ids(model):
+        return passed(f"positions are drawn at random from {n_ids:,} ids, as in training, so they differ by length")
     return failed(
-        f"the embeddings of the first numbers move by {100 * moved:.0f} % of their size when a sequence grows from "
-        f"{short} to {long} numbers, though the numbers and their places stay",
-        cause="consistent with positions that are divided by the length of the sequence: a place then says how far "
-        "along it is, which gives shuffles away and says little of neighbours",
-        fix="count positions 0, 1, 2, ... whatever the length, or call the encoding length-normalised",
-        moved=moved,
+        f"the embeddings of the first numbers change by {100 * change:.0f} % of their size when a sequence grows from "
+        f"{short} to {long} numbers, although the numbers and their places stay the same",
+        cause="consistent with positions that are divided by the length of the sequence: a position then says how far "
+        "along the sequence a number is, which reveals shuffles and says little about neighbours",
+        fix="count positions 0, 1, 2, ... at every length, or call the encoding length-normalised",
+        moved=change,
         shorter=short,
         longer=long,
-        n=N_ROWS,
+        n=N_SEQUENCES,
     )
 
 
-def _is_counted_from_the_end(observed: Observed, longer: Examples, short: int, last: int) -> bool:
-    """Whether the last numbers keep their embeddings when there are more before them."""
-    streams = [first_stream(observed, each) for each in (longer[:, -short:], longer)]
-    one, other = (None if each is None or each.shape[1] < last else each[:, -last:] for each in streams)
-    return one is not None and other is not None and _moved(one, other) <= TOLERANCE
+def _counts_from_the_end(model: AuditedClassifier, longer: Examples, short: int, n_last: int) -> bool:
+    """Whether the last numbers keep their embeddings when there are more numbers before them."""
+    streams = [first_stream(model, each) for each in (longer[:, -short:], longer)]
+    vectors = [each[:, -n_last:] for each in streams if each is not None and each.shape[1] >= n_last]
+    return len(vectors) == len(streams) and _change(*vectors) <= MAX_CHANGE
 
 
-def _lengths(observed: Observed) -> tuple[int, int]:
-    """Both in training where that has several."""
-    short, long = observed.trained_lengths
+def _lengths(model: AuditedClassifier) -> tuple[int, int]:
+    """Return two different lengths, both of them training lengths if there are several."""
+    short, long = model.trained_lengths
     return (short, long) if short < long else (long, 2 * long)
 
 
-def _begins_alike(one: Sequence[Tensor], other: Sequence[Tensor], first: int) -> bool:
-    """Whether the model is given the same at the first places: an encoder may fill up in front."""
+def _begin_alike(one: Sequence[Tensor], other: Sequence[Tensor], n_first: int) -> bool:
+    """Whether the model is given the same at the first places: an encoder may pad at the beginning."""
     return any(
-        a.dim() > 1 and a.shape[1] >= first and torch.equal(a[:, :first], b[:, :first])
+        a.dim() > 1 and a.shape[1] >= n_first and torch.equal(a[:, :n_first], b[:, :n_first])
         for a, b in zip(one, other, strict=True)
     )
 
 
-def _first_vectors(stream: Tensor | None, first: int) -> Tensor | None:
-    return None if stream is None or stream.shape[1] < first else stream[:, :first]
-
-
-def _moved(one: Tensor, other: Tensor) -> float:
+def _change(one: Tensor, other: Tensor) -> float:
     return float((other - one).norm() / one.norm().clamp(min=1e-30))
 
 
-def _random_ids(observed: Observed) -> int | None:
+def _random_ids(model: AuditedClassifier) -> int | None:
     try:
-        return observed.model.positions().encoding_in_use().random_positions
+        return model.opened.positions().encoding_in_use().random_positions
     except HeadcountError:
         return None
 
 
-PART = Check(
-    "HC504",
-    "Does what is added at a place depend on the length of the sequence?",
-    run,
-    asks="class",
-    explains=("HC202",),
-)
+PART = Check("HC504", "Does the position vector of a place depend on the length of the sequence?", classes=run)

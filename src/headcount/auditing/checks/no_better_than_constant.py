@@ -1,60 +1,48 @@
 """Is accuracy better than that of the best constant answer?
 
-"About 50 %" of two classes was read as a weak model in reports 002, 003 and 004, and 0.486 and 0.514 as a difference
-between encodings. The share of the most common right answer, on the same examples, is what accuracy has to be above.
+Reports 002, 003 and 004 took "about 50 %" of two classes for a weak model, and 0.486 and 0.514 for a difference between
+encodings. Accuracy has to be above the share of the most common right answer on the same examples.
 """
 
 from __future__ import annotations
 
-from headcount.auditing.check import (
-    PASS,
-    RESTATED,
-    WARN,
-    Check,
-    Evidence,
-    Finding,
-    failed,
-    not_applicable,
-    passed,
-    warned,
-)
-from headcount.auditing.observed import Observed
-from headcount.auditing.standing import standing
+from headcount.auditing.audited_model import AuditedModel
+from headcount.auditing.check import RESTATED, Check, Evidence, Finding, failed, not_applicable, passed, warned
 
 
-def run(observed: Observed) -> Finding:
-    """Accuracy, or exact match, beside the best constant answer."""
-    found = standing(observed)
-    if found is None:
-        return not_applicable(f"all {observed.n:,} right answers are the same")
-    measured = found.measured
-    told = f"{measured.correct:,} of {observed.n:,} answers are right, {100 * measured.rate:.2f} %"
-    beside = f"{found.answer} to everything would be right in {100 * found.share:.2f} %"
-    evidence: Evidence = {"measured": measured.rate, "constant": found.share, "n": observed.n}
-    if found.verdict == PASS:
-        return passed(f"{told}; {beside}", **evidence)
-    if found.verdict == WARN:
+def run(model: AuditedModel) -> Finding:
+    """Compare accuracy, or exact match, with the best constant answer."""
+    if (baseline := model.baseline) is None:
+        return not_applicable(f"all {model.n:,} right answers are the same")
+    measured = baseline.measured
+    accuracy = f"{100 * measured.rate:.2f} % of {model.n:,} answers are right"
+    versus = f"{baseline.answer} as the answer to everything is right on {100 * baseline.share:.2f} %"
+    evidence: Evidence = {"measured": measured.rate, "constant": baseline.share, "n": model.n}
+    if baseline.is_beaten:
+        return passed(f"{accuracy}; {versus}", **evidence)
+    if baseline.is_undecided:
         return warned(
-            f"{told} (95 % interval {100 * measured.low:.1f} to {100 * measured.high:.1f} %); {beside}",
+            f"{accuracy} (95 % CI {100 * measured.low:.1f} to {100 * measured.high:.1f} %); {versus}",
             cause="there are too few examples to tell the model from a constant answer",
             fix="measure on more examples",
             **evidence,
         )
     return failed(
-        f"{told}, no better than a constant answer: {beside}",
-        cause="consistent with a model that is untrained or whose loss never fell, or with weights never loaded",
-        fix="compare the loss with that of guessing, and look whether the trained weights are those that are measured",
+        f"{accuracy}, no better than a constant answer: {versus}",
+        cause="consistent with a model that is untrained or whose loss never fell, or with weights that were never "
+        "loaded",
+        fix="compare the loss with that of guessing, and check that the trained weights are the ones that are measured",
         measured=measured.rate,
-        constant=found.share,
-        n=observed.n,
+        constant=baseline.share,
+        n=model.n,
     )
 
 
 PART = Check(
     "HC303",
     "Is accuracy better than that of the best constant answer?",
-    run,
+    sequences=run,
+    classes=run,
     is_quick=True,
-    explains=("HC702", "HC703", "HC802"),
     affects=RESTATED,
 )

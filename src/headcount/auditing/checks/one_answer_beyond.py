@@ -1,84 +1,83 @@
-"""Is there one answer to everything beyond the trained lengths?
+"""Does the model give one answer to everything beyond the training lengths?
 
-Report 001: sinusoidal positions gave 99.65 % in range and "exactly 50 %" beyond it, which reads as chance level; the
-answer was "unsorted" to every long sequence. Reports 002 to 004 compared encodings by such figures. Fresh sequences of
-two, four and eight times the longest trained length, half of them sorted, show it.
+In report 001, sinusoidal positions reached 99.65 % inside the training lengths and "exactly 50 %" beyond them, which
+reads as chance. The answer was "unsorted" to every long sequence. Reports 002 to 004 compared encodings by such
+figures. The check uses fresh sequences of two, four and eight times the longest training length, half of them sorted.
 """
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 
+from headcount.auditing.audited_model import AuditedClassifier
 from headcount.auditing.check import LONGER, Check, Finding, not_applicable, passed, warned
-from headcount.auditing.observed import Observed
 from headcount.errors import HeadcountError
 from headcount.tasks.base import ClassTask, Examples
 from headcount.training.answers import constant_answer
 
-TIMES = (2, 4, 8)
-"""How many times as long as the longest in training."""
-N = 200
-PROBE, SEVERAL = 3, 3
-"""Every third example is asked first: if two answers come so often among those, the rest need not be asked."""
-MOST_TOKENS = 2**16
-"""Longer sequences than this allows for are left out: attention takes the square of their length."""
+LENGTH_FACTORS = (2, 4, 8)
+"""Multiples of the longest training length that are tried."""
+N_SEQUENCES = 200
+"""Sequences of each length: one answer to 125 of them already shows that others are rare."""
+PROBE_STEP, MIN_PROBE_COUNT = 3, 3
+"""Every third sequence is tried first; if two answers each come three times, the others need not be tried."""
+MAX_TOKENS = 2**16
+"""Tokens of all sequences of one length: the cost of attention grows with the square of the length."""
 
 
-def run(observed: Observed) -> Finding:
-    """Length by length; one that the model refuses does not count."""
-    task = cast(ClassTask, observed.task)
-    trained = observed.trained_lengths
-    constant, varied, refused = dict[int, str](), list[int](), list[int]()
-    for length in (trained[1] * times for times in TIMES if trained[1] * times * N <= MOST_TOKENS):
-        examples = fresh_examples(observed.rng(f"one answer at {length}"), task, length)
+def run(model: AuditedClassifier) -> Finding:
+    """Try one length after the other; lengths that the model refuses do not count."""
+    longest = model.trained_lengths[1]
+    constants, varied, refused = dict[int, str](), list[int](), list[int]()
+    for length in (longest * factor for factor in LENGTH_FACTORS if longest * factor * N_SEQUENCES <= MAX_TOKENS):
+        examples = fresh_examples(model.rng(f"one answer at {length}"), model.task, length)
         try:
-            answer = _one_answer(observed, examples)
+            answer = _one_answer(model, examples)
         except HeadcountError:
             refused.append(length)
             continue
         if answer is None:
             varied.append(length)
         else:
-            constant[length] = answer
-    told = f"; it refuses {_listed(refused)}" if refused else ""
-    if not constant and not varied:
-        return not_applicable(f"no longer sequences than in training can be asked{told}")
-    if not constant:
-        return passed(f"both answers are given at {_listed(varied)}, {N} sequences each{told}", n=N)
-    return _warning(constant, trained, told)
+            constants[length] = answer
+    refusal = f"; the model refuses {_listed(refused)}" if refused else ""
+    if not constants and not varied:
+        return not_applicable(f"the model takes no sequences longer than in training{refusal}")
+    if not constants:
+        finding = f"the model gives several answers at length {_listed(varied)}, {N_SEQUENCES} sequences each"
+        return passed(finding + refusal, n=N_SEQUENCES)
+    return _warning(constants, model.trained_lengths, refusal)
 
 
-def _one_answer(observed: Observed, examples: Examples) -> str | None:
-    """The one that all of them have, if it is one."""
-    answers = np.bincount(observed.classify(examples[::PROBE]).predicted)
-    if (answers >= SEVERAL).sum() > 1:
+def _one_answer(model: AuditedClassifier, examples: Examples) -> str | None:
+    """Return the answer to all examples, if there is only one."""
+    counts = np.bincount(model.classify(examples[::PROBE_STEP]).predicted)
+    if (counts >= MIN_PROBE_COUNT).sum() > 1:
         return None
-    found = observed.classify(examples)
-    return constant_answer(found.predicted, found.labels, cast(ClassTask, observed.task).classes)
+    answers = model.classify(examples)
+    return constant_answer(answers.predicted, answers.labels, model.task.classes)
 
 
 def fresh_examples(rng: np.random.Generator, task: ClassTask, length: int) -> Examples:
-    """`N` of one length: half of the last class, and as many of each kind of the first."""
-    each = N // 2 // len(task.negatives)
-    negatives = [task.sample_of_length(rng, length, kind, each) for kind in task.negatives]
-    rest = task.sample_of_length(rng, length, None, N - each * len(negatives))
+    """Return sequences of one length: half of the last class, and the same number of each kind of the first class."""
+    n_each = N_SEQUENCES // 2 // len(task.negatives)
+    negatives = [task.sample_of_length(rng, length, kind, n_each) for kind in task.negatives]
+    rest = task.sample_of_length(rng, length, None, N_SEQUENCES - n_each * len(negatives))
     return np.concatenate([*negatives, rest])
 
 
-def _warning(constant: dict[int, str], trained: tuple[int, int], told: str) -> Finding:
-    shares = ", ".join(f"{answer} at {length}" for length, answer in constant.items())
+def _warning(constants: dict[int, str], trained: tuple[int, int], refusal: str) -> Finding:
+    answers = ", ".join(f"{answer} at {length}" for length, answer in constants.items())
     return warned(
-        f"beyond the trained lengths, {trained[0]} to {trained[1]}, there is one answer to everything "
-        f"({shares}; {N} sequences each, half of them of either class): accuracy there would read as the class "
-        f"share, 50.0 % of a balanced set{told}",
-        cause="consistent with positions or lengths that training never showed, which push every sequence to one side",
-        fix="report the share of each answer beside accuracy at every length, and compare no encodings by the "
+        f"beyond the training lengths, {trained[0]} to {trained[1]}, the model gives one answer to everything "
+        f"({answers}; {N_SEQUENCES} sequences each, half of each class): accuracy there is the share of that class, "
+        f"50.0 % of a balanced set{refusal}",
+        cause="consistent with positions or lengths that did not occur in training and favour one class",
+        fix="report the share of each answer beside accuracy at every length, and do not compare encodings by the "
         "accuracy of a constant answer",
-        begins_at=min(constant),
-        lengths=_listed(list(constant)),
-        n=N,
+        begins_at=min(constants),
+        lengths=_listed(list(constants)),
+        n=N_SEQUENCES,
     )
 
 
@@ -87,5 +86,5 @@ def _listed(lengths: list[int]) -> str:
 
 
 PART = Check(
-    "HC302", "Is there one answer to everything beyond the trained lengths?", run, asks="class", affects=LONGER
+    "HC302", "Does the model give one answer to everything beyond the training lengths?", classes=run, affects=LONGER
 )

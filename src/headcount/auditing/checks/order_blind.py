@@ -1,81 +1,77 @@
-"""Do answers change with the order where they must, and stay where they must?
+"""Do answers change with the order where they must, and stay the same where they must?
 
-Without positions, with a symmetric pooling and no causal mask, a model is a function of the multiset of its numbers:
-it cannot tell a sequence from its sorted self, and 50 % on such pairs is a theorem and no result. Sums are the other
-way round: a+b and b+a have one answer, and a model that was trained on one order may fail on the other.
+Without positions, with a symmetric pooling and no causal mask, a model is a function of the set of its numbers. It
+cannot tell a sequence from its sorted copy, and 50 % on such pairs is a theorem, not a result. Sums are the opposite:
+a+b and b+a have one answer, and a model that was trained on one order may fail on the other.
 """
-
-from typing import cast
 
 import numpy as np
 
+from headcount.auditing.audited_model import AuditedClassifier, AuditedSequenceModel
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed, warned
-from headcount.auditing.observed import Observed
 from headcount.stats import Proportion, mcnemar
-from headcount.tasks.base import ClassTask
 
 N_PAIRS, N_SUMS = 100, 400
-SAME, NEARLY_ALL = 1e-4, 0.95
-"""Logits so near, as a share of how far they are apart on other numbers, are the same; in so many of the pairs."""
-MUCH, ALPHA = 0.02, 0.001
-"""Points between the two orders of operands, and the chance of so much by luck."""
+"""Pairs of sequences, and sums, that are compared."""
+MAX_LOGIT_DIFFERENCE = 1e-4
+"""Difference of logits within a pair, as a fraction of their spread over other numbers, that counts as none."""
+MIN_SAME = 0.95
+"""Fraction of pairs with the same logits, from which the model does not see the order."""
+MIN_LOGIT_SPREAD = 1e-6
+"""Spread of logits, as a fraction of the largest, below which they do not depend on the numbers either."""
+MAX_ORDER_DIFFERENCE, MAX_CHANCE = 0.02, 0.001
+"""Difference in accuracy between the two orders of operands, and the probability of so much by chance."""
 
 
-def run(observed: Observed) -> Finding:
-    """Sequences and their sorted selves; or sums and their swaps."""
-    if observed.task.output_type == "class":
-        return _told_apart(observed)
-    if observed.is_commutative:
-        return _swapped(observed)
-    return not_applicable("the order of its tokens is all that there is to the answer")
-
-
-def _told_apart(observed: Observed) -> Finding:
-    task, rng = cast(ClassTask, observed.task), observed.rng("order blind")
-    longest = observed.trained_lengths[1]
-    broken, mended = task.cropped(rng, task.sample_of_length(rng, longest, task.negatives[0], N_PAIRS), longest)
-    one, other = (observed.classify(each).logits.astype(float) for each in (broken, mended))
-    apart, between = np.abs(one - other).max(axis=1), float(np.abs(one - one.mean(axis=0)).max())
-    if between < 1e-6 * max(1.0, float(np.abs(one).max())):
-        return not_applicable("its logits are the same whatever the numbers are, so that order is not to be seen")
-    same = Proportion.count(apart <= SAME * between)
-    told = f"{same.correct} of {same.n} shuffled sequences get the logits of their sorted selves"
-    if same.rate < NEARLY_ALL:
-        return passed(told, same=same.correct, n=same.n)
+def check_classes(model: AuditedClassifier) -> Finding:
+    """Compare the logits of shuffled sequences with those of their sorted copies."""
+    task, rng, longest = model.task, model.rng("order blind"), model.trained_lengths[1]
+    pair = task.cropped(rng, task.sample_of_length(rng, longest, task.negatives[0], N_PAIRS), longest)
+    shuffled, in_order = (model.classify(each).logits.astype(float) for each in pair)
+    differences = np.abs(shuffled - in_order).max(axis=1)
+    spread = float(np.abs(shuffled - shuffled.mean(axis=0)).max())
+    if spread < MIN_LOGIT_SPREAD * max(1.0, float(np.abs(shuffled).max())):
+        return not_applicable("the logits are the same for all numbers, so that order cannot be tested")
+    same = Proportion.count(differences <= MAX_LOGIT_DIFFERENCE * spread)
+    finding = f"{same.correct} of {same.n} shuffled sequences have the logits of their sorted copies"
+    if same.rate < MIN_SAME:
+        return passed(finding, same=same.correct, n=same.n)
     return failed(
-        f"{told}: the model does not see the order of its numbers, so that 50 % on such pairs is certain beforehand",
+        f"{finding}: the model does not see the order of its numbers, so 50 % on such pairs is certain in advance",
         cause="consistent with attention without positions and without a causal mask, under a symmetric pooling: "
-        "a function of which numbers there are, in whatever order",
-        fix="add positions to the embeddings (and check that they arrive), or mask what lies ahead",
+        "the output depends on which numbers there are, not on their order",
+        fix="add positions to the embeddings (and check that they arrive), or use a causal mask",
         same=same.correct,
         n=same.n,
     )
 
 
-def _swapped(observed: Observed) -> Finding:
-    """The same sums twice, the smaller operand first and last."""
-    pairs = observed.examples[:N_SUMS]
+def check_sequences(model: AuditedSequenceModel) -> Finding:
+    """Compare the same sums with the smaller operand first and last."""
+    if not model.is_commutative:
+        return not_applicable("the right answer depends on the order of the question")
+    pairs = model.examples[:N_SUMS]
     ascending = np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1)
     if not len(ascending):
         return not_applicable("no test example has two different operands")
-    up, down = observed.right_on(ascending), observed.right_on(np.ascontiguousarray(ascending[:, ::-1]))
-    lost, won, n = int((up & ~down).sum()), int((~up & down).sum()), len(up)
-    told = f"with operands swapped {lost + won} of {n} answers change from right to wrong or back"
-    numbers = {"smaller_first": float(up.mean()), "larger_first": float(down.mean()), "changed": lost + won, "n": n}
-    if abs(lost - won) <= MUCH * n or mcnemar(lost, won) >= ALPHA:
-        return passed(told, **numbers)
+    up, down = model.right_on(ascending), model.right_on(np.ascontiguousarray(ascending[:, ::-1]))
+    n_lost, n_won, n = int((up & ~down).sum()), int((~up & down).sum()), len(up)
+    finding = f"{n_lost + n_won} of {n} answers change from right to wrong or back when the operands are swapped"
+    rates = {"smaller_first": float(up.mean()), "larger_first": float(down.mean()), "changed": n_lost + n_won, "n": n}
+    if abs(n_lost - n_won) <= MAX_ORDER_DIFFERENCE * n or mcnemar(n_lost, n_won) >= MAX_CHANCE:
+        return passed(finding, **rates)
     return warned(
-        f"{told}: {100 * up.mean():.1f} % are right with the smaller operand first, "
+        f"{finding}: {100 * up.mean():.1f} % are right with the smaller operand first, "
         f"{100 * down.mean():.1f} % with the larger first",
-        cause="consistent with training on sums in one order, such as unordered pairs that were written sorted",
+        cause="consistent with training on sums in one order, such as pairs that were sorted",
         fix="train and test on both a+b and b+a, in one split",
-        **numbers,
+        **rates,
     )
 
 
 PART = Check(
     "HC505",
-    "Do answers change with the order where they must, and stay where they must?",
-    run,
-    explains=("HC301", "HC302", "HC303", "HC304", "HC601", "HC602"),
+    "Do answers change with the order where they must, and stay the same where they must?",
+    sequences=check_sequences,
+    classes=check_classes,
 )

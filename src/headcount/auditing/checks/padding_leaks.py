@@ -1,168 +1,233 @@
 """Does an answer change when an example is padded?
 
-The older reports filled short sequences with 0 and masked nothing, so that attention and pooling read what was not
-there. A short example is asked alone and beside a longer one, in one batch. Code that always fills up to one width
-shows nothing that way; there the padding is cut off. And rows that change each other without any padding are told
-apart: `nn.Transformer` takes the batch second unless it is told `batch_first=True`, and then attends across examples.
+The older reports padded short sequences with 0 and masked nothing, so that attention and pooling read the padding. The
+check runs a short example alone and beside a longer one in one batch. If the code always pads to one width, the check
+cuts the padding off instead. Rows that change each other without any padding are reported separately: `nn.Transformer`
+expects the batch second unless it has `batch_first=True`, and then attends across examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import cast
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from headcount.auditing.audited_model import AuditedClassifier, AuditedSequenceModel, Logits
 from headcount.auditing.check import PADDED, Check, Finding, failed, not_applicable, passed, warned
-from headcount.auditing.observed import Observed
-from headcount.auditing.padding import (
-    LogitDifference,
-    groups_without_padding,
-    logits_by_length,
-    logits_of,
-    without_padding,
-)
-from headcount.data.adapter_task import AdapterSequences
-from headcount.data.from_adapter import pairs_of, whole_answer
+from headcount.data.from_adapter import whole_answer
 from headcount.errors import HeadcountError
-from headcount.tasks.base import ClassTask
+from headcount.tasks.base import Examples
 
-N, N_ALONE, N_DECODED = 64, 8, 16
-"""Short examples that are padded, asked one by one, and decoded one by one."""
-
-
-def run(observed: Observed) -> Finding:
-    """Of classes, by logits; of written answers, by what is decoded."""
-    return _classes(observed) if observed.task.output_type == "class" else _sequences(observed)
-
-
-# --- classes ---
+N_PADDED, N_ALONE, N_DECODED = 64, 8, 16
+"""Short examples that are padded, run one by one, and decoded one by one."""
+MAX_LOGIT_CHANGE = 1e-3
+"""Change, as a fraction of the largest logit, that rounding never reaches in single precision."""
+MAX_ROUNDINGS = 16
+"""The same limit for half precision, in units of its rounding error."""
 
 
-def _classes(observed: Observed) -> Finding:
-    lengths = cast(ClassTask, observed.task).lengths(observed.examples)
+# --- classifiers ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LogitDifference:
+    """The difference between two tables of logits [example, class] of the same examples."""
+
+    n_changed: int
+    """Answers that differ."""
+    moved: float
+    """The largest difference of a logit, as a fraction of the largest logit."""
+
+    @classmethod
+    def between(cls, one: Logits, other: Logits) -> LogitDifference:
+        """Compare logits up to a constant that is added to all classes; NaN in one table is an infinite difference."""
+        n_changed = int((one.argmax(axis=1) != other.argmax(axis=1)).sum())
+        if (np.isfinite(one) != np.isfinite(other)).any():  # for example by a row that is all masked
+            return cls(n_changed, np.inf)
+        one, other = (np.nan_to_num(each - each.mean(axis=1, keepdims=True)) for each in (one, other))
+        largest = max(float(np.abs(one).max()), float(np.abs(other).max()))
+        return cls(n_changed, float(np.abs(one - other).max()) / largest if largest else 0.0)
+
+    def __str__(self) -> str:
+        moved = f"logits change by up to {100 * self.moved:.3g} % of the largest"
+        return moved if self.moved < np.inf else "logits become NaN"
+
+    def is_beyond_rounding(self, model: AuditedClassifier) -> bool:
+        """Whether rounding in the model's precision cannot explain the difference."""
+        eps = torch.finfo(next(model.opened.module.parameters()).dtype).eps
+        return self.moved > max(MAX_LOGIT_CHANGE, MAX_ROUNDINGS * eps)
+
+
+def check_classes(model: AuditedClassifier) -> Finding:
+    """Compare the logits of short examples alone, beside examples of their length and beside a longer one."""
+    lengths = model.lengths
     longest, rows = int(lengths.max()), np.flatnonzero(lengths < lengths.max())
     if not len(rows):
-        return not_applicable(f"all examples have one length, {longest}, so none is padded")
-    rows = observed.rng("padding").permutation(rows)[:N]
-    short, n, ask = observed.examples[rows], len(rows), observed.logits_in_one_batch
-    alone = np.concatenate([ask(short[i : i + 1]) for i in range(min(N_ALONE, n))])
-    alike = logits_by_length(observed, short, lengths[rows])
-    meeting = LogitDifference.between(alone, alike[: len(alone)])
-    if meeting.is_beyond_rounding(observed):
-        return _rows_meet(meeting, len(alone))
-    padded = ask(np.concatenate([short, observed.examples[[lengths.argmax()]]]))[:n]
-    padding = LogitDifference.between(alike, padded)
-    if padding.is_beyond_rounding(observed):
-        return _padding_is_read(padding, n, longest)
-    told = f"{n} examples have the same answer alone and beside one of {longest}"
-    return _always_padded(observed, lengths) or passed(told, changed=0, moved=padding.moved, n=n)
+        return not_applicable(f"all examples have the same length, {longest}, so none is padded")
+    rows = model.rng("padding").permutation(rows)[:N_PADDED]
+    short, n, logits_of = model.examples[rows], len(rows), model.logits_in_one_batch
+    alone = np.concatenate([logits_of(short[i : i + 1]) for i in range(min(N_ALONE, n))])
+    unpadded = _logits_by_length(model, short, lengths[rows])
+    by_others = LogitDifference.between(alone, unpadded[: len(alone)])
+    if by_others.is_beyond_rounding(model):
+        return _rows_mixed(by_others, len(alone))
+    padded = logits_of(np.concatenate([short, model.examples[[lengths.argmax()]]]))[:n]
+    by_padding = LogitDifference.between(unpadded, padded)
+    if by_padding.is_beyond_rounding(model):
+        return _padding_read(by_padding, n, longest)
+    finding = f"{n} examples have the same answer alone and beside one of length {longest}"
+    return _always_padded(model, lengths) or passed(finding, changed=0, moved=by_padding.moved, n=n)
 
 
-def _padding_is_read(found: LogitDifference, n: int, longest: int) -> Finding:
+def _logits_by_length(model: AuditedClassifier, examples: Examples, lengths: NDArray[np.int64]) -> Logits:
+    """Return logits [example, class]; examples of one length share a batch, so that none is padded."""
+    logits = np.empty((len(examples), len(model.task.classes)))
+    for length in np.unique(lengths):
+        logits[lengths == length] = model.logits_in_one_batch(examples[lengths == length])
+    return logits
+
+
+def _padding_read(difference: LogitDifference, n: int, longest: int) -> Finding:
     failure = failed(
-        f"beside a sequence of {longest}, {found.changed} of {n} shorter ones have another answer than alone, and "
-        f"{found}",
+        f"{difference.n_changed} of {n} shorter sequences have another answer beside a sequence of {longest} than "
+        f"alone, and {difference}",
         cause="padding is read: attention, the pooling or the positions do not leave it out",
-        fix="hide padding from attention (key_padding_mask) and from the pooling, and count positions from the first "
-        "token",
-        changed=found.changed,
-        moved=found.moved,
+        fix="mask padding in attention (key_padding_mask) and in the pooling, and count positions from the first token",
+        changed=difference.n_changed,
+        moved=difference.moved,
         n=n,
     )
     return replace(failure, affects=PADDED)
 
 
-def _rows_meet(found: LogitDifference, n: int) -> Finding:
+def _rows_mixed(difference: LogitDifference, n: int) -> Finding:
     return failed(
-        f"beside others of their own length, {found.changed} of {n} examples have another answer than alone, and "
-        f"{found}",
+        f"{difference.n_changed} of {n} examples have another answer beside others of their own length than alone, "
+        f"and {difference}",
         cause="rows of a batch reach each other without any padding: consistent with attention over the batch axis, "
         "as in torch's layers without batch_first=True",
         fix="give torch's layers batch_first=True, or tensors with the sequence first",
-        changed=found.changed,
-        moved=found.moved,
+        changed=difference.n_changed,
+        moved=difference.moved,
         n=n,
     )
 
 
-def _always_padded(observed: Observed, lengths: NDArray[np.int64]) -> Finding | None:
-    """A warning if inputs always have one width and answers change when padding is cut off; None if not, or unknown."""
-    short, longest = observed.examples[lengths == lengths.min()][:N], observed.examples[[lengths.argmax()]]
-    inputs, width = observed.inputs(short), observed.inputs(longest)[0].shape[1:2]
-    surplus = int(lengths.max() - lengths.min())
-    if not width or inputs[0].shape[1:2] != width or not (cut := without_padding(inputs, surplus)):
+def _always_padded(model: AuditedClassifier, lengths: NDArray[np.int64]) -> Finding | None:
+    """Return a warning if inputs always have one width and answers change without the padding; else None."""
+    short, longest = model.examples[lengths == lengths.min()][:N_PADDED], model.examples[[lengths.argmax()]]
+    inputs, width = model.inputs(short), model.inputs(longest)[0].shape[1:2]
+    n_padding = int(lengths.max() - lengths.min())
+    if not width or inputs[0].shape[1:2] != width or not (cut := without_padding(inputs, n_padding)):
         return None
     try:
-        found = LogitDifference.between(logits_of(observed, inputs), logits_of(observed, cut))
-    except (HeadcountError, RuntimeError):  # a model of one width cannot be asked that
+        difference = LogitDifference.between(model.logits_of(inputs), model.logits_of(cut))
+    except (HeadcountError, RuntimeError):  # the model takes inputs of one width only
         return None
-    if not found.is_beyond_rounding(observed):
+    if not difference.is_beyond_rounding(model):
         return None
     return warned(
-        f"sequences are always filled up to {width[0]} tokens, and {found.changed} of {len(short)} of {lengths.min()} "
-        f"have another answer when that padding is cut off; {found}",
-        cause="padding is read: it tells the length of a sequence, and beyond the usual width there is none of it",
-        fix="hide padding from attention and from the pooling, and fill up no further than the longest of a batch",
-        changed=found.changed,
-        moved=found.moved,
+        f"{difference.n_changed} of {len(short)} sequences of {lengths.min()} have another answer when their padding "
+        f"is cut off (inputs are always padded to {width[0]} tokens); {difference}",
+        cause="padding is read: it shows the length of a sequence, and beyond the usual width there is none",
+        fix="mask padding in attention and in the pooling, and pad no further than the longest sequence of a batch",
+        changed=difference.n_changed,
+        moved=difference.moved,
         n=len(short),
     )
 
 
-# --- written answers ---
+def without_padding(inputs: tuple[Tensor, ...], n_padding: int) -> tuple[Tensor, ...]:
+    """Return inputs without so many positions at the end or else the beginning, if all hold one id there; else ()."""
+    ids, width = inputs[0], inputs[0].shape[1]
+    for kept, rest in (
+        (slice(0, width - n_padding), slice(width - n_padding, width)),
+        (slice(n_padding, width), slice(n_padding)),
+    ):
+        if ids.dim() == 2 and n_padding < width and bool((ids[:, rest] == ids[0, rest.stop - 1]).all()):
+            return tuple(each[:, kept] if each.shape[1:2] == (width,) else each for each in inputs)
+    return ()
 
 
-def _sequences(observed: Observed) -> Finding:
-    """Decoded alone, beside others that need no padding, and beside a longer one."""
-    answers, task = observed.answers, observed.task
-    if not isinstance(answers, AdapterSequences):
+# --- models that output sequences -------------------------------------------------------------------------------------
+
+
+def check_sequences(model: AuditedSequenceModel) -> Finding:
+    """Decode short questions alone, beside others that need no padding, and beside a longer one."""
+    adapted = model.adapted
+    if adapted is None:
         return not_applicable("numbers are filled up with zeros to one width, so nothing is padded")
-    questions = sorted(dict.fromkeys(question for question, _ in pairs_of(task, observed.examples)), key=len)
+    questions = sorted(dict.fromkeys(question for question, _ in model.pairs), key=len)
     longest, short = questions[-1], [each for each in questions if len(each) < len(questions[-1])][:N_DECODED]
     if not short:
-        return not_applicable(f"all questions have one length, {len(longest)}, so none is padded")
+        return not_applicable(f"all questions have the same length, {len(longest)}, so none is padded")
 
-    def written(*batches: Sequence[str]) -> dict[str, str]:
-        texts = ((each, text) for batch in batches for each, text in zip(batch, answers.generate(batch), strict=True))
-        return {question: whole_answer(task, text) for question, text in texts}
+    def decode(*batches: Sequence[str]) -> dict[str, str]:
+        texts = ((each, text) for batch in batches for each, text in zip(batch, adapted.generate(batch), strict=True))
+        return {question: whole_answer(model.task, text) for question, text in texts}
 
-    alone, again = (written(*([each] for each in short)) for _ in range(2))  # twice, for some code draws its answers
+    alone, again = (decode(*([each] for each in short)) for _ in range(2))  # twice, because decoding may be random
     groups = [group for group in groups_without_padding(short) if len(group) > 1]
     for batches, beside in ((groups, None), ([[*short, longest]], longest)):
-        there = written(*batches)
-        asked = [each for each in short if each in there]
-        changed = [(each, there[each], alone[each]) for each in asked if alone[each] == again[each] != there[each]]
+        decoded = decode(*batches)
+        compared = [each for each in short if each in decoded]
+        changed = [
+            (each, decoded[each], alone[each]) for each in compared if alone[each] == again[each] != decoded[each]
+        ]
         if changed:
-            return _changed(changed, len(asked), beside)
+            return _changed_answers(changed, len(compared), beside)
     return passed(f"{len(short)} questions have the same answer alone and beside a longer one", n=len(short))
 
 
-def _changed(changed: list[tuple[str, str, str]], n: int, longest: str | None) -> Finding:
-    """By a longer question, or by others of one length if there is none."""
+def _changed_answers(changed: list[tuple[str, str, str]], n: int, longest: str | None) -> Finding:
+    """Report answers that change beside a longer question, or beside others of their length if `longest` is None."""
     question, there, alone = changed[0]
-    told = (
-        f"{len(changed)} of {n} questions have another answer than alone: {question} gives {there}, and {alone} alone"
+    beside = "others of their own length" if longest is None else longest
+    finding = (
+        f"{len(changed)} of {n} questions have another answer beside {beside} than alone: {question} gives {there}, "
+        f"and {alone} alone"
     )
     if longest is None:
         return failed(
-            f"beside others of their own length, {told}",
+            finding,
             cause="rows of a batch reach each other without any padding: consistent with attention over the batch "
-            "axis, or with decoding that ends for all when it ends for one",
-            fix="give torch's layers batch_first=True, and end the decoding of each row by itself",
+            "axis, or with decoding that ends for all rows when it ends for one",
+            fix="give torch's layers batch_first=True, and end the decoding of each row separately",
             changed=len(changed),
             n=n,
         )
     return failed(
-        f"beside {longest}, {told}",
+        finding,
         cause="padding is read: attention or the positions do not leave it out",
-        fix="hide padding from attention (key_padding_mask, also over the encoder's output), and count positions from "
+        fix="mask padding in attention (key_padding_mask, also over the encoder's output), and count positions from "
         "the first token",
         changed=len(changed),
         n=n,
     )
 
 
-PART = Check("HC202", "Does an answer change when an example is padded?", run, needs_decoding=True)
+def groups_without_padding(questions: Iterable[str]) -> list[list[str]]:
+    """Group questions whose numbers have the same numbers of digits, because some code pads every number.
+
+    >>> groups_without_padding(["1+22", "3+44", "11+2"])
+    [['1+22', '3+44'], ['11+2']]
+    """
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for question in questions:
+        numbers = re.findall(r"\d+", question)
+        groups.setdefault((len(question), *map(len, numbers)), []).append(question)
+    return list(groups.values())
+
+
+PART = Check(
+    "HC202",
+    "Does an answer change when an example is padded?",
+    sequences=check_sequences,
+    classes=check_classes,
+    needs_decoding=True,
+)

@@ -1,9 +1,9 @@
 """Does the model output the answers that encode() was given?
 
-An adapter whose encode() keeps the labels and whose forward() returns them scores 100 %, and so does one that hands
-the labels to a classifier as an input. Fresh questions are encoded with wrong answers. A sound model's logits follow
-these answers by teacher forcing alone: an earlier token that the decoder is fed may move the logits of a later one, and
-nothing else may.
+An adapter whose encode() keeps the labels and whose forward() returns them scores 100 %, and so does one that passes
+the labels to a classifier as an input. The check encodes fresh questions with wrong answers. The logits of a sound
+model depend on these answers by teacher forcing alone: an earlier token that the decoder is fed may change the logits
+of a later one, and nothing else may.
 """
 
 from __future__ import annotations
@@ -14,57 +14,68 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headcount.auditing.audited_model import (
+    MAX_LOGIT_CHANGE,
+    AuditedClassifier,
+    AuditedModel,
+    AuditedSequenceModel,
+    logit_changes,
+)
 from headcount.auditing.check import MEASUREMENT, Check, Finding, failed, not_applicable, passed
-from headcount.auditing.fed_answers import TOLERANCE, share_moved
-from headcount.auditing.observed import Observed
 from headcount.data.adapter_task import AdapterModel, AdapterSequences
 from headcount.data.from_adapter import Pairs, encoded, pairs_of, require_logits, whole_answer
 from headcount.hooks.gates import eval_mode
 from headcount.tasks.base import IGNORE
 
-ROWS, FEWEST = 32, 4
-"""Questions that are asked, at most and at least."""
-MOST = 0.5
-"""Share of wrong answers that no model outputs unless it was handed them."""
+N_QUESTIONS, MIN_QUESTIONS = 32, 4
+"""Questions that are encoded with wrong answers, at most and at least."""
+MAX_RETURNED = 0.5
+"""Share of the wrong answers that a model can output without having been given them: by chance it is far lower."""
 KEPT = "encode() keeps the answers, and forward() or generate() uses them"
-HANDED = "encode() puts the answers into the inputs of the model"
+PASSED_ON = "encode() puts the answers into the inputs of the model"
 
 
-def run(observed: Observed) -> Finding:
-    """Encode fresh questions with wrong answers first, then with the right ones."""
-    model = observed.answers
-    if not isinstance(model, AdapterModel):
-        return not_applicable("headcount encodes the questions of its own runs, without their answers")
-    right, wrong = _pairs(observed)
-    if len(right) < FEWEST:
-        return not_applicable("questions have too few different answers")
-    with_wrong, with_right = Pass.of(model, wrong), Pass.of(model, right)
-    if with_right.again(model, right).has_other_logits(with_right):
-        return not_applicable("two passes on the same input differ")
-    n_returned, n = int(with_wrong.outputs_its_labels.sum()), len(right)
-    if with_right.again(model, wrong).has_other_logits(with_right):
-        return _failure(n_returned, n, KEPT)
-    if not isinstance(model, AdapterSequences):
-        if with_wrong.has_other_logits(with_right):
-            return _failure(n_returned, n, HANDED)
-        return passed(f"{n} questions have the same logits whether encode() is given right or wrong answers", n=n)
-    n_kept = int(with_right.outputs(with_wrong.labels).sum())  # the first answer to a question may be kept for good
-    n_kept = max(n_kept, _n_written(model, wrong))
-    if n_kept > MOST * n:
+def check_sequences(model: AuditedSequenceModel) -> Finding:
+    """Encode fresh questions with wrong answers of the same length first, then with the right ones."""
+    if (adapted := model.adapted) is None:
+        return not_applicable(OWN_RUN)
+    comparison = Comparison.of(adapted, *_pairs(model, same_length=True))
+    if isinstance(comparison, Finding):
+        return comparison
+    n = comparison.n
+    n_kept = int(comparison.with_right.outputs(comparison.with_wrong.labels).sum())  # a first answer may be kept
+    n_kept = max(n_kept, _n_decoded(adapted, comparison.wrong))
+    if n_kept > MAX_RETURNED * n:
         return _failure(n_kept, n, KEPT)
-    if n_returned > MOST * n and with_wrong.hands_labels_over:
-        return _failure(n_returned, n, HANDED)
+    if comparison.n_returned > MAX_RETURNED * n and comparison.with_wrong.passes_labels_on:
+        return _failure(comparison.n_returned, n, PASSED_ON)
     return passed(f"wrong answers to {n} questions reach the logits by teacher forcing alone, if at all", n=n)
 
 
-def _failure(n_returned: int, n: int, way: str) -> Finding:
-    told = f"{n_returned:,} of {n:,} outputs are these wrong answers" if n_returned else "its logits are others"
+def check_classes(model: AuditedClassifier) -> Finding:
+    """Encode fresh questions with wrong answers first, then with the right ones."""
+    if not isinstance(adapted := model.class_model, AdapterModel):
+        return not_applicable(OWN_RUN)
+    comparison = Comparison.of(adapted, *_pairs(model, same_length=False))
+    if isinstance(comparison, Finding):
+        return comparison
+    n = comparison.n
+    if comparison.with_wrong.has_other_logits(comparison.with_right):
+        return _failure(comparison.n_returned, n, PASSED_ON)
+    return passed(f"{n} questions have the same logits whether encode() is given right or wrong answers", n=n)
+
+
+OWN_RUN = "headcount encodes the questions of its own runs, without their answers"
+
+
+def _failure(n_returned: int, n: int, cause: str) -> Finding:
+    outputs = f"{n_returned:,} of {n:,} outputs are these wrong answers" if n_returned else "its logits change"
     return failed(
-        f"the model outputs the answers that encode() was given: with wrong answers to {n:,} fresh questions, {told}, "
-        "so that no accuracy measured here means anything",
-        cause=way,
-        fix="let encode() make inputs of the questions alone (a decoder is also fed the answer behind a start token), "
-        "and let forward() compute logits from these inputs",
+        f"the model outputs the answers that encode() was given: with wrong answers to {n:,} fresh questions, "
+        f"{outputs}, so no accuracy measured here means anything",
+        cause=cause,
+        fix="let encode() build inputs from the questions alone (a decoder is also fed the answer behind a start "
+        "token), and let forward() compute logits from these inputs",
         returned=n_returned,
         n=n,
     )
@@ -72,7 +83,7 @@ def _failure(n_returned: int, n: int, way: str) -> Finding:
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass over questions that were encoded with some answers."""
+    """One forward pass over questions that were encoded with some answers."""
 
     inputs: tuple[Tensor, ...]
     labels: Tensor
@@ -80,14 +91,14 @@ class Pass:
 
     @classmethod
     def of(cls, model: AdapterModel, pairs: Pairs) -> Pass:
-        """Encode these pairs and ask the model."""
+        """Encode these pairs and run the model."""
         inputs, labels = encoded(model.adapter, pairs)
         logits = _logits(model, inputs)
         require_logits(logits, labels)
         return cls(tuple(each.cpu() for each in inputs), labels.cpu(), logits)
 
     def again(self, model: AdapterModel, pairs: Pairs) -> Pass:
-        """Encode these pairs, and ask the model with the inputs that there were before."""
+        """Encode these pairs, but run the model on the former inputs."""
         encoded(model.adapter, pairs)
         return Pass(self.inputs, self.labels, _logits(model, self.inputs))
 
@@ -99,22 +110,48 @@ class Pass:
         return is_hit.reshape(len(labels), -1).all(dim=1)
 
     @property
-    def outputs_its_labels(self) -> Tensor:
-        """[question]: whether the model outputs the answer that encode() was given."""
-        return self.outputs(self.labels)
-
-    @property
-    def hands_labels_over(self) -> bool:
-        """Whether one of several inputs has the very labels, where they are asked for."""
-        asked = self.labels != IGNORE
+    def passes_labels_on(self) -> bool:
+        """Whether one of several inputs contains the labels."""
+        is_label = self.labels != IGNORE
         same = [each for each in self.inputs if each.shape == self.labels.shape]
-        return len(self.inputs) > 1 and any(torch.equal(each[asked], self.labels[asked]) for each in same)
+        return len(self.inputs) > 1 and any(torch.equal(each[is_label], self.labels[is_label]) for each in same)
 
     def has_other_logits(self, other: Pass) -> bool:
         """Whether some logit differs by more than rounding."""
         if self.logits.shape != other.logits.shape:
             return True
-        return bool((share_moved(self.logits, other.logits) > TOLERANCE).any())
+        return bool((logit_changes(self.logits, other.logits) > MAX_LOGIT_CHANGE).any())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Passes over the same questions, encoded with wrong and with right answers."""
+
+    wrong: Pairs
+    with_wrong: Pass
+    with_right: Pass
+
+    @property
+    def n(self) -> int:
+        """The number of questions."""
+        return len(self.wrong)
+
+    @property
+    def n_returned(self) -> int:
+        """How many of the wrong answers the model outputs."""
+        return int(self.with_wrong.outputs(self.with_wrong.labels).sum())
+
+    @classmethod
+    def of(cls, model: AdapterModel, right: Pairs, wrong: Pairs) -> Comparison | Finding:
+        """Run both passes; return a finding if they cannot be compared, or if encode() keeps the answers."""
+        if len(right) < MIN_QUESTIONS:
+            return not_applicable("the questions have too few different answers")
+        comparison = cls(wrong, Pass.of(model, wrong), Pass.of(model, right))
+        if comparison.with_right.again(model, right).has_other_logits(comparison.with_right):
+            return not_applicable("two passes on the same input differ")
+        if comparison.with_right.again(model, wrong).has_other_logits(comparison.with_right):
+            return _failure(comparison.n_returned, comparison.n, KEPT)
+        return comparison
 
 
 def _logits(model: AdapterModel, inputs: Sequence[Tensor]) -> Tensor:
@@ -122,24 +159,23 @@ def _logits(model: AdapterModel, inputs: Sequence[Tensor]) -> Tensor:
         return model.adapted(*(model.as_weights(each).to(device) for each in inputs)).cpu()
 
 
-def _n_written(model: AdapterSequences, wrong: Pairs) -> int:
-    """How many wrong answers generate() writes after encode() was given them."""
+def _n_decoded(model: AdapterSequences, wrong: Pairs) -> int:
+    """Return how many wrong answers generate() writes after encode() was given them."""
     if not model.generates:
         return 0
     encoded(model.adapter, wrong)
     texts = model.generate([question for question, _ in wrong])
-    rights = [whole_answer(model.task, answer) for _, answer in wrong]
-    return sum(whole_answer(model.task, text) == right for text, right in zip(texts, rights, strict=True))
+    given = [whole_answer(model.task, answer) for _, answer in wrong]
+    return sum(whole_answer(model.task, text) == answer for text, answer in zip(texts, given, strict=True))
 
 
-def _pairs(observed: Observed) -> tuple[Pairs, Pairs]:
-    """Fresh questions with right answers, and with the answer to another one: as long, if it is written by tokens."""
-    task, is_class = observed.task, observed.task.output_type == "class"
-    pairs = pairs_of(task, task.sample(observed.rng("returned answers"), ROWS))
+def _pairs(model: AuditedModel, *, same_length: bool) -> tuple[Pairs, Pairs]:
+    """Return fresh questions with right answers, and with answers to other questions."""
+    pairs = pairs_of(model.task, model.task.sample(model.rng("returned answers"), N_QUESTIONS))
     right, wrong = list[tuple[str, str]](), list[tuple[str, str]]()
     for i, (question, answer) in enumerate(pairs):
         others = (other for _, other in [*pairs[i:], *pairs[:i]] if other != answer)
-        other = next((each for each in others if is_class or len(each) == len(answer)), None)
+        other = next((each for each in others if not same_length or len(each) == len(answer)), None)
         if other is not None:
             right.append((question, answer))
             wrong.append((question, other))
@@ -149,8 +185,8 @@ def _pairs(observed: Observed) -> tuple[Pairs, Pairs]:
 PART = Check(
     "HC205",
     "Does the model output the answers that encode() was given?",
-    run,
+    sequences=check_sequences,
+    classes=check_classes,
     is_quick=True,
     affects=MEASUREMENT,
-    explains=("HC106", "HC201", "HC204", "HC305", "HC505", "HC506", "HC701", "HC702", "HC703", "HC704", "HC802"),
 )

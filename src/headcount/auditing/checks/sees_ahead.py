@@ -1,115 +1,104 @@
-"""Does a later token of the answer, which is fed, move an earlier logit?
+"""Does the decoder see the answer tokens that it has to predict? (causal mask missing or shifted)
 
-A decoder without a causal mask, with one that is off by one, or that is fed the very token it is to predict copies its
-input: it is right on everything in one pass and in training, and on nothing when it has to write by itself. It is seen
-by changing one token of the answers that are fed: logits up to the one that should predict it must not move.
+A decoder without a causal mask, with a mask that is off by one, or that is fed the token it has to predict copies its
+input: it is right on everything in training and in one pass, and on nothing when it decodes. The check changes one
+token of the answers that are fed. Logits up to the one that predicts this token must not change.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
+from headcount.auditing.audited_model import MAX_LOGIT_CHANGE, AuditedSequenceModel, logit_changes
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
-from headcount.auditing.fed_answers import TOLERANCE, other_tokens, rows_of_one_length, share_moved
-from headcount.auditing.observed import Observed
 from headcount.tasks.base import IGNORE, Examples, Tokens
 
-ROWS = 32
-"""Examples that are tried."""
+N_EXAMPLES = 32
+"""Examples whose answers are changed: a missing mask changes the logits of nearly all of them."""
 
 
 @dataclass(frozen=True)
 class TokenChange:
-    """What changing one token of the answers did."""
+    """The effect of changing one token of the answers that are fed."""
 
     place: int
-    """Of the answer."""
+    """The index of the token in the answer."""
     label: int
-    """The first label that changes with it."""
+    """The index of the first label that changes with it."""
     moved: Tensor
-    """[example, label]: by how much logits moved, as a share of the largest."""
+    """[example, label]: change of the logits, as a fraction of the largest logit."""
 
     @property
     def ahead(self) -> Tensor:
-        """[example, label]: up to the label of the changed token, which must not move."""
-        return self.moved[:, : self.label + 1] > TOLERANCE
+        """[example, label]: whether logits up to the label of the changed token, which must stay the same, change."""
+        return self.moved[:, : self.label + 1] > MAX_LOGIT_CHANGE
 
 
-def run(observed: Observed) -> Finding:
-    """Place by place of the answer."""
-    rows = rows_of_one_length(observed, ROWS)
-    examples, answers = observed.examples[rows], observed.right_answers[rows]
-    logits, labels = observed.logits_when_fed(examples, answers)
-    if (noise := float(share_moved(logits, observed.logits_when_fed(examples, answers)[0]).max())) > TOLERANCE:
+def run(model: AuditedSequenceModel) -> Finding:
+    """Change the answers that are fed, one place after the other."""
+    rows = model.rows_of_one_length(N_EXAMPLES)
+    examples, answers = model.examples[rows], model.right_answers[rows]
+    logits, labels = model.logits_when_fed(examples, answers)
+    noise = float(logit_changes(logits, model.logits_when_fed(examples, answers)[0]).max())
+    if noise > MAX_LOGIT_CHANGE:
         return not_applicable(f"two passes on the same input differ by {noise:.2%} of the largest logit")
-    tried = (_token_change(observed, examples, answers, place, logits, labels) for place in range(answers.shape[1]))
-    changes = [each for each in tried if each is not None]
-    if not any((each.moved > TOLERANCE).any() for each in changes):
-        return not_applicable("its logits do not depend on the answer that it is fed")
-    seen = [each for each in changes if each.ahead.any()]
-    if not seen:
-        return passed("no token of the answer moves an earlier logit", n=len(rows), places=len(changes))
-    return _failed(observed, changes, seen, len(rows))
+    by_place = (_token_change(model, examples, answers, place, logits, labels) for place in range(answers.shape[1]))
+    changes = [each for each in by_place if each is not None]
+    if not any((each.moved > MAX_LOGIT_CHANGE).any() for each in changes):
+        return not_applicable("the logits do not depend on the answer that is fed")
+    leaks = [each for each in changes if each.ahead.any()]
+    if not leaks:
+        return passed("no token of the answer changes an earlier logit", n=len(rows), places=len(changes))
+    return _failure(model, changes, leaks, len(rows))
 
 
-def _failed(observed: Observed, changes: list[TokenChange], seen: list[TokenChange], n: int) -> Finding:
-    """With the earliest place that is affected, and what affects it most often."""
-    names = {each.label: observed.places[each.place] for each in changes}
-    earliest = min(int(each.ahead.any(dim=0).nonzero()[0]) for each in seen)
-    later = [each for each in seen if each.label >= earliest]
+def _failure(model: AuditedSequenceModel, changes: list[TokenChange], leaks: list[TokenChange], n: int) -> Finding:
+    """Report the earliest place whose logits change, and the token that changes them most often."""
+    names = {each.label: model.places[each.place] for each in changes}
+    earliest = min(int(each.ahead.any(dim=0).nonzero()[0]) for each in leaks)
+    later = [each for each in leaks if each.label >= earliest]
     worst = max(later, key=lambda each: (int(each.ahead[:, earliest].sum()), each.label > earliest))
-    count, most = int(worst.ahead[:, earliest].sum()), float(worst.moved[:, earliest].max())
+    count, largest = int(worst.ahead[:, earliest].sum()), float(worst.moved[:, earliest].max())
     name = names.get(earliest, f"label {earliest}")
-    is_itself = all(not each.ahead[:, :-1].any() for each in seen)
-    moves = "the logits that should predict it" if worst.label == earliest else f"the logits of the {name}"
+    sees_only_itself = all(not each.ahead[:, :-1].any() for each in leaks)
+    moved = "the logits that predict it" if worst.label == earliest else f"the logits of the {name}"
     return failed(
-        f"the {observed.places[worst.place]} token that is fed moves {moves} in {count:,} of {n:,} examples, by up to "
-        f"{most:.1%} of the largest logit",
+        f"the {model.places[worst.place]} token that the decoder is fed changes {moved} in {count:,} of {n:,} "
+        f"examples, by up to {largest:.1%} of the largest logit",
         cause="consistent with a causal mask that is off by one, or a decoder that is fed the answer without shifting "
-        "it: it can copy the token that it is to predict"
-        if is_itself
-        else "the decoder's self-attention has no causal mask, so that it can copy the tokens that it is to predict",
-        fix="feed [start, *answer[:-1]] and mask what follows in the decoder's self-attention, "
+        "it: it can copy the token that it has to predict"
+        if sees_only_itself
+        else "the decoder's self-attention has no causal mask, so it can copy the tokens that it has to predict",
+        fix="feed [start, *answer[:-1]] and mask later positions in the decoder's self-attention, "
         "torch.ones(n, n).triu(diagonal=1).bool(); then train again",
         earliest=name,
-        moved=most,
+        moved=largest,
         n=n,
     )
 
 
 def _token_change(
-    observed: Observed, examples: Examples, answers: Tokens, place: int, logits: Tensor, labels: Tensor
+    model: AuditedSequenceModel, examples: Examples, answers: Tokens, place: int, logits: Tensor, labels: Tensor
 ) -> TokenChange | None:
-    """Another token there; None if no label stands for it, as for a token that is handed to the decoder."""
+    """Change the token at one place; return None if it has no label, like a token that the decoder is given."""
     changed = answers.copy()
-    changed[:, place] = other_tokens(observed, answers[:, place])
-    new_logits, new_labels = observed.logits_when_fed(examples, changed)
+    changed[:, place] = _other_tokens(model, answers[:, place])
+    new_logits, new_labels = model.logits_when_fed(examples, changed)
     if new_labels.shape != labels.shape or not (new_labels != labels).any():
         return None
     label = int((new_labels != labels).any(dim=0).nonzero()[0])
     is_asked = (labels != IGNORE).any(dim=0)
-    return TokenChange(place, label, share_moved(logits, new_logits) * is_asked)
+    return TokenChange(place, label, logit_changes(logits, new_logits) * is_asked)
 
 
-PART = Check(
-    "HC201",
-    "Does a later token of the answer, which is fed, move an earlier logit?",
-    run,
-    asks="sequence",
-    explains=(
-        "HC101",
-        "HC102",
-        "HC103",
-        "HC104",
-        "HC105",
-        "HC106",
-        "HC301",
-        "HC303",
-        "HC304",
-        "HC702",
-        "HC703",
-        "HC802",
-    ),
-)
+def _other_tokens(model: AuditedSequenceModel, tokens: Tokens) -> Tokens:
+    """Return another token of the answers for each token, but not the first one, a 0 that may not be written."""
+    known = np.unique(model.right_answers)
+    known = known[1:] if len(known) > 2 else np.array([1, 2])
+    return np.asarray(known[np.searchsorted(known, tokens, side="right") % len(known)])
+
+
+PART = Check("HC201", "Does the decoder see the answer tokens that it has to predict?", sequences=run)

@@ -1,95 +1,93 @@
-"""Are test examples among those that the model was trained on?
+"""Are test examples also training examples?
 
-The newer reports drew each split by itself: 25 of their 2,000 test sums were in the training set as they were, and 24
-more with the operands swapped. Test examples are looked up in the training set that an adapter's `training_data` gives,
-in the task's own or, where training draws fresh examples, in 20,000 of them; with operands swapped too, where that does
-not change the answer.
+The newer reports drew each split independently: 25 of their 2,000 test sums were in the training set, and 24 more with
+the operands swapped. The check looks test examples up in the training set of an adapter's `training_data` or in the
+task's own. If training draws fresh examples, it looks them up in 20,000 of these. Where swapped operands have the same
+answer, it looks for them as well.
 """
 
 from contextlib import suppress
 
 import numpy as np
-from numpy.typing import NDArray
 
+from headcount.auditing.audited_model import AuditedModel, Hits, row_keys
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, failed, passed, warned
-from headcount.auditing.observed import Hits, Observed, row_keys
 from headcount.data.from_adapter import training_pairs
 from headcount.errors import InputError
 from headcount.external.adapter import Adapter
 from headcount.tasks.base import Examples
 
 N_FRESH = 20_000
-"""Training examples that are drawn where training has no fixed set."""
-MUCH = 0.05
-"""Share of the test set from which on its figure is no longer one of unseen examples."""
+"""Training examples that are drawn if training has no fixed set."""
+MAX_SHARED = 0.05
+"""Share of the test set above which its accuracy is no longer one on unseen examples."""
 
 
-def run(observed: Observed) -> Finding:
-    """Exactly, and swapped."""
-    train, where = _trained_on(observed)
-    same = _are_among(observed.examples, train)
+def run(model: AuditedModel) -> Finding:
+    """Look test examples up in the training set, as they are and with operands swapped."""
+    train, where = _training_examples(model)
+    same = _are_among(model.examples, train)
     swapped = np.zeros_like(same)
-    if observed.is_commutative:
-        swapped = _are_among(observed.examples[:, ::-1], train) & ~same
-    shared, whose = same | swapped, _whose(observed)
+    if model.is_commutative:
+        swapped = _are_among(model.examples[:, ::-1], train) & ~same
+    shared, origin = same | swapped, _origin(model)
     if not shared.any():
-        return passed(f"none of {observed.n:,} test examples is {where}{whose}", n=observed.n, train=len(train))
-    told = f"{int(same.sum()):,} of {observed.n:,} test examples are {where}"
-    told += f", and {int(swapped.sum()):,} more with operands swapped" if swapped.any() else ""
-    verdict = failed if shared.mean() > MUCH else warned
-    return verdict(
-        f"{told}: {_without(observed, shared)}{whose}",
-        cause="the splits were drawn each by itself, so that nothing keeps an example out of two of them",
-        fix="draw one set without repeats, a sum and its swap being one thing, and cut it into the splits",
+        return passed(f"none of {model.n:,} test examples is {where}{origin}", n=model.n, train=len(train))
+    counted = f"{int(same.sum()):,} of {model.n:,} test examples are {where}"
+    counted += f", and {int(swapped.sum()):,} more with operands swapped" if swapped.any() else ""
+    report = failed if shared.mean() > MAX_SHARED else warned
+    return report(
+        f"{counted}: {_accuracy_without(model, shared)}{origin}",
+        cause="the splits were drawn independently, so that nothing keeps an example out of two of them",
+        fix="draw one set without repeats, count a sum and its swap as one example, and divide the set into splits",
         same=int(same.sum()),
         swapped=int(swapped.sum()),
-        n=observed.n,
+        n=model.n,
         share=float(shared.mean()),
     )
 
 
-def _trained_on(observed: Observed) -> tuple[Examples, str]:
-    """Return the training examples, and where a shared one is."""
-    if (authors := _authors_examples(observed)) is not None:
+def _training_examples(model: AuditedModel) -> tuple[Examples, str]:
+    """Return the training examples, and words for where a shared example is."""
+    if (authors := _authors_examples(model)) is not None:
         return authors, "in the author's training set"
-    train = observed.task.splits.get("train")
+    train = model.task.splits.get("train")
     if train is not None and len(train):
         return train, "in the training set"
-    fresh = observed.task.sample(observed.rng("shared examples"), N_FRESH)
+    fresh = model.task.sample(model.rng("shared examples"), N_FRESH)
     return fresh, f"among {len(fresh):,} drawn for training"
 
 
 def _are_among(examples: Examples, others: Examples) -> Hits:
-    """[example]."""
+    """Return [example]: whether the example is one of the others."""
     known = set(row_keys(others))
-    found: NDArray[np.bool_] = np.array([key in known for key in row_keys(examples)], dtype=bool)
-    return found
+    return np.array([key in known for key in row_keys(examples)], dtype=bool)
 
 
-def _without(observed: Observed, shared: Hits) -> str:
-    right = observed.right
+def _accuracy_without(model: AuditedModel, shared: Hits) -> str:
+    right = model.right
     if shared.all():
-        return f"{100 * right.mean():.2f} % are right, and none is left that is new"
+        return f"{100 * right.mean():.2f} % are right, and no test example is new"
     others = right[~shared]
     return f"{100 * right.mean():.2f} % of all are right, and {100 * others.mean():.2f} % of the other {len(others):,}"
 
 
-def _authors_examples(observed: Observed) -> Examples | None:
-    """Return what the author trained on, in the task's examples; None where the adapter does not give it."""
-    if observed.adapter is None or not (pairs := training_pairs(observed.adapter)):
+def _authors_examples(model: AuditedModel) -> Examples | None:
+    """Return the author's training examples as examples of the task; None if the adapter does not give them."""
+    if model.adapter is None or not (pairs := training_pairs(model.adapter)):
         return None
     examples = list[Examples]()
     for question, _ in pairs:
         with suppress(InputError):  # a question that is none of the task's cannot be in its test set
-            examples.append(observed.task.parse(question)[0])
-    return np.array(examples) if examples else observed.examples[:0]
+            examples.append(model.task.parse(question)[0])
+    return np.array(examples) if examples else model.examples[:0]
 
 
-def _whose(observed: Observed) -> str:
-    """Without `training_data`, an adapter tells the task and its settings, not what its author trained on."""
-    if observed.adapter is None or type(observed.adapter).training_data is not Adapter.training_data:
+def _origin(model: AuditedModel) -> str:
+    """Say that the author's data are unknown, if an adapter has no `training_data`."""
+    if model.adapter is None or type(model.adapter).training_data is not Adapter.training_data:
         return ""
     return " (by the split of the task; the author's own data are not known)"
 
 
-PART = Check("HC401", "Are test examples among those that the model was trained on?", run, affects=CONCLUSIONS)
+PART = Check("HC401", "Are test examples also training examples?", sequences=run, classes=run, affects=CONCLUSIONS)

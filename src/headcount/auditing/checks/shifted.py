@@ -1,38 +1,38 @@
-"""Are decoded answers the right ones, one place off or backwards?
+"""Are decoded answers the right ones, shifted by one place or reversed?
 
-Generation off by one was found in several submissions: the start token is returned as a digit, the first digit is
-dropped, logits are read one position before the last. A model can be perfect and score 0 %, or the share of answers
-that look the same when they are moved. It is seen by moving the right answers and comparing, over answers that are
-wrong in more than the first or the last token: what is wrong there alone has other causes.
+Several submissions generate off by one: the start token is returned as a digit, the first digit is dropped, or logits
+are read one position before the last. A model can be perfect and score 0 %, or the share of answers that look the same
+when they are shifted. The check shifts the right answers and compares them with decoded answers that are wrong in more
+than the first or the last token, because errors in these alone have other causes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 import numpy as np
 
+from headcount.auditing.audited_model import AuditedSequenceModel, Hits
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
-from headcount.auditing.observed import Hits, Observed
-from headcount.auditing.written_answers import Written, written_answers
-from headcount.data.probing import AnswerTokens
+from headcount.auditing.decoded_answers import STOPS_EARLY, DecodedAnswer, Words, decoded_answers
 from headcount.stats import Proportion
-from headcount.tasks.base import SequenceTask
 
-LEAST_PLACES = 3
-"""Answers of fewer tokens look moved by chance."""
-ENOUGH, OFTEN, MOST, VARIED = 20, 0.05, 0.5, 5
-"""Answers that are wrong in more than one token, in number and as a share; of these, the moved ones; different ones."""
-Tokens = tuple[str, ...]
-Move = Callable[[Tokens, Tokens], Tokens]
-"""From what was written and a right answer to that answer, moved; tokens that it does not have are taken as written."""
+MIN_PLACES = 3
+"""Tokens of an answer: shorter answers look shifted by chance."""
+MIN_DISPLACED, MIN_DISPLACED_SHARE = 20, 0.05
+"""Answers that are wrong in more than one token, as a number and as a share of all answers."""
+MIN_SHIFTED = 0.5
+"""Share of these answers that one shift has to explain, by the 95 % CI."""
+MIN_DIFFERENT = 5
+"""Different texts among the shifted answers: a few texts that are repeated may match by chance."""
+Move = Callable[[Words, Words], Words]
+"""Maps a decoded and a right answer to the right one, moved; a token that it lacks is taken from the decoded one."""
 MOVES: dict[str, Move] = {
-    "one place late": lambda text, right: text[:1] + right[:-1],
-    "behind one token too many": lambda text, right: text[:1] + right,
-    "one place early": lambda text, right: right[1:] + text[-1:],
-    "without the first token": lambda text, right: right[1:],
-    "backwards": lambda text, right: right[::-1],
+    "one place late": lambda words, right: words[:1] + right[:-1],
+    "behind one token too many": lambda words, right: words[:1] + right,
+    "one place early": lambda words, right: right[1:] + words[-1:],
+    "without the first token": lambda words, right: right[1:],
+    "backwards": lambda words, right: right[::-1],
 }
 FORWARDS = (
     "consistent with a generate() that is off by one: the start token is returned, the first token is dropped, or "
@@ -40,70 +40,65 @@ FORWARDS = (
     "read the logits of the last position, and return what follows the start token",
 )
 BACKWARDS = (
-    "consistent with a model that writes the least significant digit first, whose answers are not turned round",
-    'turn answers round in generate(), and say settings = {"least_first": True} if the task is to be asked so',
+    "consistent with a model that writes the least significant digit first, whose answers are not reversed",
+    'reverse the answers in generate(), and set settings = {"least_first": True} if the task is to be asked so',
 )
 
 
-def run(observed: Observed) -> Finding:
-    """Every way of moving right answers, against what was decoded."""
-    if len(observed.places) < LEAST_PLACES:
-        return not_applicable(f"answers of fewer than {LEAST_PLACES} tokens may look moved by chance")
-    answers, displaced = written_answers(observed), _displaced(observed)
-    n, rows = int(displaced.sum()), np.flatnonzero(displaced)
+def run(model: AuditedSequenceModel) -> Finding:
+    """Compare decoded answers with right answers that are moved in every way."""
+    if len(model.places) < MIN_PLACES:
+        return not_applicable(f"answers of fewer than {MIN_PLACES} tokens may look shifted by chance")
+    answers = decoded_answers(model)
+    rows = np.flatnonzero(_displaced(model, answers))
     name, form, count = max(
-        ((name, form, _moved(answers, rows, name, form)) for name in MOVES for form in ("full", "plain")),
+        ((name, form, _n_moved(answers, rows, name, form)) for name in MOVES for form in ("full", "plain")),
         key=lambda each: each[2],
     )
-    if n < max(ENOUGH, OFTEN * observed.n) or Proportion.of(count, n).low < MOST:
-        return passed("decoded answers are in their place", n=observed.n, wrong_in_several_places=n, moved=count)
+    n = len(rows)
+    if n < max(MIN_DISPLACED, MIN_DISPLACED_SHARE * model.n) or Proportion.of(count, n).low < MIN_SHIFTED:
+        return passed("decoded answers are in their place", n=model.n, wrong_in_several_places=n, moved=count)
     row = next(int(row) for row in rows if _is_moved(answers[row], name, form))
-    join = AnswerTokens.of(cast(SequenceTask, observed.task)).join
     cause, fix = BACKWARDS if name == "backwards" else FORWARDS
     return failed(
-        f"decoded answers are the right ones {name}, such as {join(answers[row].text)} where "
-        f"{join(answers[row].plain)} is right: "
-        f"{count:,} of {n:,} that are wrong in more than the first or the last token (n = {observed.n:,})",
+        f"{count:,} of {n:,} decoded answers that are wrong in more than the first or the last token are the right "
+        f"ones {name}, such as {answers[row].written} where {answers[row].right} is right (n = {model.n:,})",
         cause=cause,
         fix=fix,
-        right_despite_fault=_right_when_moved(observed, answers, name, form),
+        right_despite_fault=_right_when_moved(answers, name, form),
         moved=count,
-        n=observed.n,
+        n=model.n,
         move=name,
     )
 
 
-def _displaced(observed: Observed) -> Hits:
-    """[example]: wrong in more than the first or the last token, and not because it stops early."""
-    free, right = observed.free, observed.right_answers
-    in_place = (free[:, 1:] == right[:, 1:]).all(axis=1) | (free[:, :-1] == right[:, :-1]).all(axis=1)
-    stops = np.array([each.kind == "stop early" for each in written_answers(observed)])
-    return np.asarray(~in_place & ~stops)
+def _displaced(model: AuditedSequenceModel, answers: list[DecodedAnswer]) -> Hits:
+    """Return [example]: whether it is wrong in more than the first or the last token, and does not stop early."""
+    decoded, right = model.decoded, model.right_answers
+    in_place = (decoded[:, 1:] == right[:, 1:]).all(axis=1) | (decoded[:, :-1] == right[:, :-1]).all(axis=1)
+    return np.asarray(~in_place & np.array([each.format_error != STOPS_EARLY for each in answers]))
 
 
-def _is_moved(answer: Written, name: str, form: str) -> bool:
-    return answer.text == MOVES[name](answer.text, getattr(answer, form))
+def _is_moved(answer: DecodedAnswer, name: str, form: str) -> bool:
+    return answer.words == MOVES[name](answer.words, getattr(answer, form))
 
 
-def _moved(answers: list[Written], rows: np.ndarray, name: str, form: str) -> int:
-    """How many of these are right ones that were moved so; none if they are a few texts again and again."""
-    moved = [answers[row].text for row in rows if _is_moved(answers[row], name, form)]
-    return len(moved) if len(set(moved)) >= VARIED else 0
+def _n_moved(answers: list[DecodedAnswer], rows: np.ndarray, name: str, form: str) -> int:
+    """Count right answers that are moved in this way; 0 if they are a few texts that are repeated."""
+    texts = [answers[row].words for row in rows if _is_moved(answers[row], name, form)]
+    return len(texts) if len(set(texts)) >= MIN_DIFFERENT else 0
 
 
-def _right_when_moved(observed: Observed, answers: list[Written], name: str, form: str) -> Hits:
-    """[example]: right answers that are the same when they are moved."""
-    moved = [MOVES[name](each.text, getattr(each, form)) for each in answers]
-    rights = [(each.full, each.plain) for each in answers]
-    return np.array([each in right for each, right in zip(moved, rights, strict=True)])
+def _right_when_moved(answers: list[DecodedAnswer], name: str, form: str) -> Hits:
+    """Return [example]: whether the right answer stays the same when it is moved."""
+    moved = [MOVES[name](each.words, getattr(each, form)) for each in answers]
+    return np.array([words in (each.full, each.plain) for words, each in zip(moved, answers, strict=True)])
 
 
 PART = Check(
     "HC103",
-    "Are decoded answers the right ones, one place off or backwards?",
-    run,
-    asks="sequence",
+    "Are decoded answers the right ones, shifted by one place or reversed?",
+    sequences=run,
     needs_decoding=True,
     is_quick=True,
-    explains=("HC101", "HC102", "HC104", "HC105", "HC106", "HC303", "HC304", "HC702", "HC703", "HC802"),
 )

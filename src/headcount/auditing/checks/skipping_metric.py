@@ -1,41 +1,54 @@
-"""Does the author's own scoring look at every place of an answer, and at every token?
+"""Does the author's scoring compare every place and every token of an answer?
 
-Report 001 scored with zero digits masked, report 002 never asked for the first digit: a wrong answer had full marks,
-and 34.9 % became 99.85 %. Right answers are changed here in one place at a time; the score has to fall.
+Report 001 scored with zero digits masked, and report 002 never compared the first digit: wrong answers had full marks,
+and 34.9 % became 99.85 %. The check changes right answers in one place at a time. The score has to fall.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import numpy as np
 
+from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, AuditedSequenceModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, failed, not_applicable, passed
-from headcount.auditing.observed import Observed
 from headcount.data.from_adapter import pairs_of
 from headcount.external.adapter import Adapter
 from headcount.external.user_code import user_code_errors
-from headcount.tasks.base import ClassTask, Examples, SequenceTask
+from headcount.tasks.base import Examples
 
-N_TRIED = 60
-"""Right answers that are changed."""
-OTHERS = 3
-"""Digits that each is changed to."""
-ENOUGH = 5
-"""Changes that cost nothing, before it is said that such a change never does."""
+N_CHANGED = 60
+"""Right answers that are changed: each place and each digit occurs many times among them."""
+N_REPLACEMENTS = 3
+"""Tokens that each token of an answer is replaced by."""
+MIN_FREE = 5
+"""Changes of one kind that cost nothing, before the kind is reported: a few may be free for another reason."""
 Score = Callable[[str, str, str], float]
+"""Takes a question, its right answer and another answer."""
 
 
-def run(observed: Observed) -> Finding:
-    """Change right answers, and see what it costs."""
-    adapter = observed.adapter
-    if adapter is None or type(adapter).metric is Adapter.metric:
-        return not_applicable("there is no scoring of the author's: an adapter's metric()")
+def check_sequences(model: AuditedSequenceModel) -> Finding:
+    """Change right answers at each place, and see whether the score falls."""
+    if (adapter := _adapter_with_metric(model)) is None:
+        return not_applicable(NO_METRIC)
     with user_code_errors(adapter, "metric"):
-        if observed.task.output_type == "class":
-            return _finding(adapter, *_classes(observed, adapter.metric))
-        return _finding(adapter, *_places(observed, adapter.metric))
+        return _finding(adapter, *_skipped_tokens(model, adapter.metric))
+
+
+def check_classes(model: AuditedClassifier) -> Finding:
+    """Replace right classes by others, and see whether the score falls."""
+    if (adapter := _adapter_with_metric(model)) is None:
+        return not_applicable(NO_METRIC)
+    with user_code_errors(adapter, "metric"):
+        return _finding(adapter, *_skipped_classes(model, adapter.metric))
+
+
+NO_METRIC = "the author has no scoring of their own: an adapter's metric()"
+
+
+def _adapter_with_metric(model: AuditedModel) -> Adapter | None:
+    adapter = model.adapter
+    return None if adapter is None or type(adapter).metric is Adapter.metric else adapter
 
 
 def _finding(adapter: Adapter, skipped: Sequence[str], n: int) -> Finding:
@@ -43,9 +56,9 @@ def _finding(adapter: Adapter, skipped: Sequence[str], n: int) -> Finding:
     if not n:
         return not_applicable(f"{name} gives no marks to right answers, as they are written here")
     if not skipped:
-        return passed(f"{n:,} wrong answers have less than full marks by {name}", n=n)
+        return passed(f"{name} gives less than full marks to all {n:,} wrong answers", n=n)
     return failed(
-        f"{name} gives full marks to wrong answers: {'; '.join(skipped)}, in {n:,} answers that were made wrong",
+        f"{name} gives full marks to wrong answers: {'; '.join(skipped)} (n = {n:,} changed answers)",
         cause="consistent with a mask that takes a token for padding, with labels that leave out a place, or with a "
         "comparison that stops where the shorter answer ends",
         fix="compare the whole answer, every token of it: float(predicted == answer)",
@@ -54,60 +67,66 @@ def _finding(adapter: Adapter, skipped: Sequence[str], n: int) -> Finding:
     )
 
 
-def _classes(observed: Observed, score: Score) -> tuple[list[str], int]:
-    """Wrong classes that cost nothing."""
-    task = cast(ClassTask, observed.task)
-    free: dict[str, list[bool]] = {}
-    for question, answer in pairs_of(task, _some(observed)):
+def _skipped_classes(model: AuditedClassifier, score: Score) -> tuple[list[str], int]:
+    """Return wrong classes that cost nothing, and the number of changes."""
+    is_free: dict[str, list[bool]] = {}
+    for question, answer in pairs_of(model.task, _some_examples(model)):
         full = score(question, answer, answer)
-        for other in task.classes:
+        for other in model.task.classes:
             if other != answer and full > 0:
-                free.setdefault(f"{other} for {answer}", []).append(score(question, answer, other) >= full)
-    return [f"{what} costs nothing" for what, each in free.items() if _is_free(each)], sum(map(len, free.values()))
+                is_free.setdefault(f"{other} for {answer}", []).append(score(question, answer, other) >= full)
+    return [f"{what} costs nothing" for what, each in is_free.items() if _all_free(each)], _n_changes(is_free)
 
 
-def _places(observed: Observed, score: Score) -> tuple[list[str], int]:
-    """Places and digits that are not compared, and answers that stop early."""
-    task, rng = cast(SequenceTask, observed.task), observed.rng("metric")
-    places: dict[str, list[bool]] = {place: [] for place in observed.places}
-    digits: dict[tuple[str, str], list[bool]] = {}
+def _skipped_tokens(model: AuditedSequenceModel, score: Score) -> tuple[list[str], int]:
+    """Return places and tokens that are not compared, and the number of changes."""
+    task, rng, noun = model.task, model.rng("metric"), model.task.words.place
+    used = {model.token(token) for token in np.unique(model.right_answers).tolist()}
+    tokens = [each for each in task.tokens if each in used or each.isdigit()]
+    places: dict[str, list[bool]] = {place: [] for place in model.places}
+    by_token: dict[tuple[str, str], list[bool]] = {}
     short: list[bool] = []
-    for question, answer, text in _written(observed, score):
+    for question, answer, text in _scored_answers(model, score):
+        words = model.answer_tokens.split(text)
         full, before = score(question, answer, text), task.read_answer(text)
-        short.append(score(question, answer, text[:-1]) >= full)
-        for i, old in enumerate(text):
-            for new in rng.permutation([each for each in "0123456789" if each != old])[:OTHERS]:
-                after = task.read_answer(changed := text[:i] + str(new) + text[i + 1 :])
+        short.append(score(question, answer, model.answer_tokens.join(words[:-1])) >= full)
+        for i, old in enumerate(words):
+            for new in rng.permutation([each for each in tokens if each != old])[:N_REPLACEMENTS].tolist():
+                after = task.read_answer(changed := model.answer_tokens.join([*words[:i], new, *words[i + 1 :]]))
                 if before is None or after is None:
                     continue
                 costs_nothing = score(question, answer, changed) >= full
-                places[observed.places[int((before != after).argmax())]].append(costs_nothing)
-                digits.setdefault(("right", old), []).append(costs_nothing)
-                digits.setdefault(("written", str(new)), []).append(costs_nothing)
-    skipped = [f"a wrong {place} digit costs nothing" for place, each in places.items() if _is_free(each)]
+                places[model.places[int((before != after).argmax())]].append(costs_nothing)
+                by_token.setdefault(("right", old), []).append(costs_nothing)
+                by_token.setdefault(("written", new), []).append(costs_nothing)
+    skipped = [f"a wrong {place} {noun} costs nothing" for place, each in places.items() if _all_free(each)]
     if not skipped:
-        told = {
-            "right": "where {} is right it is never compared",
-            "written": "where {} is written it is never compared",
-        }
-        skipped = [told[which].format(digit) for (which, digit), each in sorted(digits.items()) if _is_free(each)]
-    if _is_free(short):
-        skipped.append("an answer without its last digit costs nothing")
-    return skipped, sum(map(len, places.values()))
+        skipped = [
+            f"places where {token} is {which} are never compared"
+            for (which, token), each in sorted(by_token.items())
+            if _all_free(each)
+        ]
+    if _all_free(short):
+        skipped.append(f"an answer without its last {noun} costs nothing")
+    return skipped, _n_changes(places)
 
 
-def _some(observed: Observed) -> Examples:
-    """Examples from everywhere, for classes may stand in order."""
-    return observed.examples[observed.rng("metric").permutation(observed.n)[:N_TRIED]]
+def _some_examples(model: AuditedModel) -> Examples:
+    """Return random examples, because a test set may be in the order of its classes."""
+    return model.examples[model.rng("metric").permutation(model.n)[:N_CHANGED]]
 
 
-def _is_free(costs_nothing: Sequence[bool]) -> bool:
-    return len(costs_nothing) >= ENOUGH and all(costs_nothing)
+def _all_free(costs_nothing: Sequence[bool]) -> bool:
+    return len(costs_nothing) >= MIN_FREE and all(costs_nothing)
 
 
-def _written(observed: Observed, score: Score) -> list[tuple[str, str, str]]:
-    """Questions, right answers, and these in the form that is given the best marks: with leading zeros, or without."""
-    task, examples = cast(SequenceTask, observed.task), _some(observed)
+def _n_changes(is_free: dict[str, list[bool]]) -> int:
+    return sum(map(len, is_free.values()))
+
+
+def _scored_answers(model: AuditedSequenceModel, score: Score) -> list[tuple[str, str, str]]:
+    """Return questions, answers, and these with or without leading zeros, whichever has the better marks."""
+    task, examples = model.task, _some_examples(model)
     pairs, tokens = pairs_of(task, examples), task.encode(examples).answer
     forms = [[task.show_tokens(each) for each in tokens], [answer for _, answer in pairs]]
     marks = [np.array([score(*pair, text) for pair, text in zip(pairs, form, strict=True)]) for form in forms]
@@ -118,8 +137,8 @@ def _written(observed: Observed, score: Score) -> list[tuple[str, str, str]]:
 
 PART = Check(
     "HC803",
-    "Does the author's scoring look at every place of an answer?",
-    run,
-    explains=("HC802",),
+    "Does the author's scoring compare every place and every token of an answer?",
+    sequences=check_sequences,
+    classes=check_classes,
     affects=CONCLUSIONS,
 )

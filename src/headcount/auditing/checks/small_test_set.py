@@ -1,76 +1,78 @@
 """Is the test set large enough for the difference that is claimed?
 
-One report ablated heads on a single test example; others tell figures on 500 apart that lie within their intervals. A
-claimed figure that is off by more than half a point, but by less than the interval, is neither confirmed nor refuted.
+One report ablated heads on a single test example. Others distinguish figures on 500 examples that lie within their 95 %
+CIs. A claimed figure that is off by more than half a point, but by less than the CI, is neither confirmed nor refuted.
 """
 
 import math
-from typing import Any, cast
 
+from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, passed, warned
-from headcount.auditing.observed import Observed
 from headcount.stats import Proportion
 from headcount.training.evaluation import Claim
 
-FEWEST = 100
-"""Examples, below which any figure is coarse."""
-NEAR = 0.005
-"""A claimed figure this near is taken for confirmed."""
+MIN_EXAMPLES = 100
+"""Test examples: with fewer, each counts more than a point."""
+MAX_CONFIRMED_DIFFERENCE = 0.005
+"""Difference to a claimed figure that confirms it: half a point is the rounding of most reports."""
 Z = 1.96
+"""The quantile of the normal distribution for 95 %."""
 
 
-def run(observed: Observed) -> Finding:
-    """The interval first, then the author's figure."""
-    share = Proportion.count(observed.right)
+def run(model: AuditedModel) -> Finding:
+    """Compute the 95 % CI, then compare it with the author's figure."""
+    share = Proportion.count(model.right)
     half = (share.high - share.low) / 2
-    told = f"{100 * share.rate:.2f} % right of {share.n:,} has an interval of ± {100 * half:.1f} points"
-    if share.n < FEWEST:
+    finding = f"{100 * share.rate:.2f} % of {share.n:,} answers are right (95 % CI ± {100 * half:.1f} points)"
+    if share.n < MIN_EXAMPLES:
         return warned(
-            told,
+            finding,
             cause=f"a test set of {share.n} examples, so that each counts {100 / share.n:.1f} points",
-            fix=f"test on {FEWEST} examples at least, 2,000 for half a point at 99 %",
+            fix=f"test on at least {MIN_EXAMPLES} examples, and on 2,000 for half a point at 99 %",
             n=share.n,
             half_width=half,
         )
-    claim = _claim(observed)
+    claim = model.claim()
     if claim is None or claim.claimed is None:
-        return passed(told, n=share.n, half_width=half)
-    return _against(claim, claim.claimed)
+        return passed(finding, n=share.n, half_width=half)
+    return _compare(claim, claim.claimed)
 
 
-def _claim(observed: Observed) -> Claim | None:
-    is_class = observed.task.output_type == "class"
-    answers: Any = observed.answers
-    return cast("Claim | None", answers.claim(observed.examples, observed.classes if is_class else observed.sequences))
-
-
-def _against(claim: Claim, claimed: float) -> Finding:
-    apart, half = abs(claimed - claim.measured), (claim.high - claim.low) / 2
-    told = f"{100 * claimed:.2f} % is claimed and {100 * claim.measured:.2f} % measured on {claim.n:,}, "
-    told += f"{100 * apart:.1f} points apart"
+def _compare(claim: Claim, claimed: float) -> Finding:
+    difference, half = abs(claimed - claim.measured), (claim.high - claim.low) / 2
+    figures = (
+        f"{100 * claim.measured:.2f} % of {claim.n:,} is measured and {100 * claimed:.2f} % claimed, "
+        f"{100 * difference:.1f} points apart"
+    )
     numbers = {"claimed": claimed, "measured": claim.measured, "half_width": half, "n": claim.n}
-    if not NEAR < apart < half:
-        what = "near enough" if apart <= NEAR else "more than the interval"
-        return passed(f"{told}: {what} (± {100 * half:.1f})", **numbers)
-    needed = examples_needed(apart, (claimed + claim.measured) / 2)
+    if not MAX_CONFIRMED_DIFFERENCE < difference < half:
+        is_near = difference <= MAX_CONFIRMED_DIFFERENCE
+        conclusion = "the claim is confirmed" if is_near else "more than the 95 % CI"
+        return passed(f"{figures}: {conclusion} (± {100 * half:.1f})", **numbers)
+    needed = examples_needed(difference, (claimed + claim.measured) / 2)
     return warned(
-        f"{told}, less than the interval of ± {100 * half:.1f}: about {needed:,} examples would tell which is right",
-        cause=f"{claim.n:,} test examples are too few for a difference of {100 * apart:.1f} points",
+        f"{figures}, less than the 95 % CI of ± {100 * half:.1f}: about {needed:,} examples would decide",
+        cause=f"{claim.n:,} test examples are too few for a difference of {100 * difference:.1f} points",
         fix=f"test on {needed:,} examples before the two figures are called equal or different",
         needed=needed,
         **numbers,
     )
 
 
-def examples_needed(apart: float, rate: float) -> int:
-    """So that two shares near `rate`, each of as many examples, tell a difference like this.
+def examples_needed(difference: float, rate: float) -> int:
+    """Return how many examples, for each of two shares near `rate`, show a difference like this.
 
     >>> examples_needed(0.01, 0.95)
     3650
     """
-    return math.ceil((Z / apart) ** 2 * rate * (1 - rate) * 2 - 1e-9)
+    return math.ceil((Z / difference) ** 2 * rate * (1 - rate) * 2 - 1e-9)
 
 
 PART = Check(
-    "HC404", "Is the test set large enough for the difference that is claimed?", run, is_quick=True, affects=CONCLUSIONS
+    "HC404",
+    "Is the test set large enough for the difference that is claimed?",
+    sequences=run,
+    classes=run,
+    is_quick=True,
+    affects=CONCLUSIONS,
 )

@@ -1,51 +1,49 @@
-"""Does one number of an example predict the answer?
+"""Does one number of an example predict the model's answer?
 
-Length, sum, first and last number and range go together with order, more or less, as the data were made: a shuffled
-sequence begins with any number, a sorted one with a small one. A model that has learned such a cue scores better than
-chance, and its attention tells a story about the cue. For each, the best threshold is fitted to the model's answers on
-one half of the examples, and compared with them, and with the right ones, on the other half.
+Length, sum, first and last number and range correlate with order, depending on how the data were generated: a shuffled
+sequence begins with any number, a sorted one with a small one. A model that learned such a cue scores better than
+chance, and its attention is about the cue. For each cue, the check fits the best threshold to the model's answers on
+one half of the examples. On the other half it compares the threshold with the model's answers and with the right ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headcount.auditing.audited_model import AuditedClassifier, Hits
 from headcount.auditing.check import Check, Evidence, Finding, failed, not_applicable, passed, warned
-from headcount.auditing.observed import Hits, Observed
 from headcount.stats import Proportion
-from headcount.tasks.base import ClassTask
 
-ALL, MOST = 0.97, 0.85
-"""A cue that predicts so many of the model's answers fails it, or warns of it, ..."""
-APART = 0.1
-"""... if it predicts this much less of the right answers, and the model's most common answer is as much less common."""
-RIGHT = 0.97
-"""A model that is right this often has no need of cues."""
-FEWEST = 40
-"""Examples that this can be told from."""
+MIN_AGREEMENT_FAIL, MIN_AGREEMENT_WARN = 0.97, 0.85
+"""Share of the model's answers that a cue predicts, from which the check fails or warns."""
+MIN_EXCESS = 0.1
+"""How much less of the right answers the cue predicts, and how much less common the most common answer is."""
+MAX_ACCURACY = 0.97
+"""Accuracy from which a model needs no cues."""
+MIN_EXAMPLES = 40
+"""Examples: half of them fit the threshold, and half test it."""
 
 Cue = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The last class at or above a threshold, or below it."""
+    """Puts examples into the last class from a threshold on, or below it."""
 
     threshold: float
     is_above: bool
 
     def __call__(self, cue: Cue) -> Hits:
-        """Which examples it puts into the last class."""
+        """Return which examples are put into the last class."""
         return np.asarray((cue >= self.threshold) == self.is_above)
 
     @classmethod
     def fitted(cls, cue: Cue, is_last: Hits) -> Rule:
-        """The one that agrees most often."""
+        """Return the rule that agrees most often."""
         thresholds = np.append(np.unique(cue), np.inf)
         ordered, counts = np.sort(cue), np.concatenate([[0], np.cumsum(is_last[np.argsort(cue, kind="stable")])])
         below = np.searchsorted(ordered, thresholds)
@@ -55,72 +53,74 @@ class Rule:
         return cls(float(thresholds[best if is_above else worst]), is_above)
 
 
-def run(observed: Observed) -> Finding:
-    """The cue that predicts most of the answers beyond what it should."""
-    found, cues = observed.classes, _cues(observed)
-    if cues is None or observed.n < FEWEST:
-        return not_applicable("examples are no numbers" if cues is None else f"{observed.n} examples are too few")
-    if (n_classes := len(cast(ClassTask, observed.task).classes)) != 2:
-        return not_applicable(f"it is asked of models that answer by one of two classes, and there are {n_classes}")
-    if found.hits.mean() >= RIGHT:
-        return passed(
-            f"{100 * found.hits.mean():.2f} % of the answers are right, so no cue can stand for them", n=observed.n
-        )
-    last = len(cast(ClassTask, observed.task).classes) - 1
-    says, should = found.predicted == last, found.labels == last
-    order = observed.rng("surface cues").permutation(observed.n)
-    fit, test = order[: observed.n // 2], order[observed.n // 2 :]
-    agreement = {name: _Agreement.of(cue, says, should, fit, test) for name, cue in cues.items()}
-    name, best = max(agreement.items(), key=lambda item: (item[1].excess, item[1].model.rate))
-    return _told(name, best, observed, cues[name], should)
+def run(model: AuditedClassifier) -> Finding:
+    """Find the cue that predicts the model's answers best, beyond what it predicts of right or constant answers."""
+    answers, cues, n_classes = model.answers, _cues(model), len(model.task.classes)
+    if cues is None or model.n < MIN_EXAMPLES:
+        return not_applicable("the examples are not numbers" if cues is None else f"{model.n} examples are too few")
+    if n_classes != 2:
+        return not_applicable(f"this check is about two classes, and the task has {n_classes}")
+    if answers.hits.mean() >= MAX_ACCURACY:
+        finding = f"{100 * answers.hits.mean():.2f} % of the answers are right, so no cue can explain them"
+        return passed(finding, n=model.n)
+    predicted, right = answers.predicted == n_classes - 1, answers.labels == n_classes - 1
+    order = model.rng("surface cues").permutation(model.n)
+    fit, test = order[: model.n // 2], order[model.n // 2 :]
+    agreements = {name: _Agreement.of(cue, predicted, right, fit, test) for name, cue in cues.items()}
+    name, best = max(agreements.items(), key=lambda item: (item[1].excess, item[1].model.rate))
+    return _finding(name, best, model.task.classes[-1], np.asarray(best.rule(cues[name]) == right))
 
 
 @dataclass(frozen=True)
 class _Agreement:
-    """How often a cue's rule agrees with the model's answers, and with others."""
+    """How often a cue's rule agrees with the model's answers, and with the right ones."""
 
     rule: Rule
     model: Proportion
     right: float
-    """With the right answers, by the best rule for those."""
+    """Agreement with the right answers, by the best rule for these."""
     common: float
     """The share of the model's most common answer."""
 
     @classmethod
-    def of(cls, cue: Cue, says: Hits, should: Hits, fit: NDArray[np.int64], test: NDArray[np.int64]) -> _Agreement:
-        rule, other = (Rule.fitted(cue[fit], each[fit]) for each in (says, should))
-        right = max(float((each(cue[test]) == should[test]).mean()) for each in (rule, other))
-        share = float(says[test].mean())
-        return cls(rule, Proportion.count(rule(cue[test]) == says[test]), right, max(share, 1 - share))
+    def of(cls, cue: Cue, predicted: Hits, right: Hits, fit: NDArray[np.int64], test: NDArray[np.int64]) -> _Agreement:
+        rule, other = (Rule.fitted(cue[fit], each[fit]) for each in (predicted, right))
+        agreement = max(float((each(cue[test]) == right[test]).mean()) for each in (rule, other))
+        share = float(predicted[test].mean())
+        return cls(rule, Proportion.count(rule(cue[test]) == predicted[test]), agreement, max(share, 1 - share))
 
     @property
     def excess(self) -> float:
-        """What it predicts beyond what it would of a right or of a constant model."""
+        """Agreement beyond that with a right or a constant model."""
         return self.model.rate - max(self.right, self.common)
 
 
-def _told(name: str, found: _Agreement, observed: Observed, cue: Cue, should: Hits) -> Finding:
-    side = "from {:g} on" if found.rule.is_above else "below {:g}"
-    last = cast(ClassTask, observed.task).classes[-1]
-    told = (
-        f"{found.model.correct} of {found.model.n} answers are as the {name} alone predicts ({last} "
-        f"{side.format(found.rule.threshold)}), {100 * found.model.rate:.1f} %; it predicts "
-        f"{100 * found.right:.1f} % of the right answers"
+def _finding(name: str, agreement: _Agreement, last_class: str, still_right: Hits) -> Finding:
+    side = "from {:g} on" if agreement.rule.is_above else "below {:g}"
+    finding = (
+        f"{agreement.model.correct} of {agreement.model.n} answers ({100 * agreement.model.rate:.1f} %) are those that "
+        f"the {name} alone predicts ({last_class} {side.format(agreement.rule.threshold)}); it predicts "
+        f"{100 * agreement.right:.1f} % of the right answers"
     )
-    evidence: Evidence = {"cue": name, "agreement": found.model.rate, "right": found.right, "n": found.model.n}
-    is_beyond = found.excess >= APART and found.model.low > max(found.right, found.common)
-    if not is_beyond or found.model.rate < MOST:
-        return passed(f"no cue predicts the answers beyond what it should: {told}", **evidence)
+    evidence: Evidence = {
+        "cue": name,
+        "agreement": agreement.model.rate,
+        "right": agreement.right,
+        "n": agreement.model.n,
+    }
+    is_beyond = agreement.excess >= MIN_EXCESS and agreement.model.low > max(agreement.right, agreement.common)
+    if not is_beyond or agreement.model.rate < MIN_AGREEMENT_WARN:
+        return passed(f"no cue explains the answers: {finding}", **evidence)
     cause = f"consistent with a model that has learned the {name} and not the order of the numbers"
-    fix = f"draw both classes with the same {name}, and test on pairs that share it"
-    if found.model.rate >= ALL:
-        return failed(told, cause=cause, fix=fix, right_despite_fault=np.asarray(found.rule(cue) == should), **evidence)
-    return warned(told, cause=cause, fix=fix, **evidence)
+    fix = f"generate both classes with the same {name}, and test on pairs that share it"
+    if agreement.model.rate >= MIN_AGREEMENT_FAIL:
+        return failed(finding, cause=cause, fix=fix, right_despite_fault=still_right, **evidence)
+    return warned(finding, cause=cause, fix=fix, **evidence)
 
 
-def _cues(observed: Observed) -> Mapping[str, Cue] | None:
-    """By name, of each example; None if it is not written as numbers."""
-    rows = [observed.task.show(example).split() for example in observed.examples]
+def _cues(model: AuditedClassifier) -> Mapping[str, Cue] | None:
+    """Return the cues of all examples by name; None if examples are not written as numbers."""
+    rows = [model.task.show(example).split() for example in model.examples]
     if not all(word.isdigit() for row in rows for word in row):
         return None
     numbers = [np.array(row, dtype=np.float64) for row in rows]
@@ -133,11 +133,4 @@ def _cues(observed: Observed) -> Mapping[str, Cue] | None:
     }
 
 
-PART = Check(
-    "HC602",
-    "Does one number of an example predict the answer?",
-    run,
-    asks="class",
-    is_quick=True,
-    explains=("HC303", "HC304", "HC601"),
-)
+PART = Check("HC602", "Does one number of an example predict the model's answer?", classes=run, is_quick=True)

@@ -1,8 +1,8 @@
-"""Is the order of heads by what they cost the same on other examples, and with another replacement?
+"""Is the ranking of heads the same on other examples, and with another replacement?
 
-Report 000 ranked heads on a single example. The heads that matter differ from report to report, and what a head costs
-depends on what replaces it: by zero a constant is missing that later layers count on, by its mean it is not. An order
-that other examples turn round is the order of those examples.
+Report 000 ranked heads on a single example. The most important heads differ from report to report, and a head's drop
+depends on its replacement: zero ablation also removes a constant that later layers need, and mean ablation does not. A
+ranking that other examples reverse is a ranking of those examples.
 """
 
 from __future__ import annotations
@@ -10,70 +10,74 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Evidence, Finding, not_applicable, passed, warned
 from headcount.auditing.head_sweep import HeadSweep
-from headcount.auditing.observed import Observed
 from headcount.stats import rank_correlations
 
-LOW = 0.3
-"""A rank correlation below is no agreement."""
-APART = 0.05
-"""The costliest head and the cheapest are at least so far apart, or there is nothing to rank."""
-NOTHING = 0.03
-"""What costs less on a half counts as nothing there: one or two examples."""
+MIN_CORRELATION = 0.3
+"""Rank correlation of two rankings that agree at least weakly."""
+MIN_RANGE = 0.05
+"""Difference between the largest and the smallest drop: with less, there is nothing to rank."""
+MAX_NO_DROP = 0.03
+"""Drop on half of the examples that counts as none: one or two examples."""
 N_SPLITS = 100
-"""Ways to make halves."""
-FEWEST = 6
-"""Heads; of fewer, a rank correlation says little."""
+"""Random divisions into halves whose correlations are averaged."""
+MIN_HEADS = 6
+"""Heads: of fewer, a rank correlation says little."""
 
 
-def run(observed: Observed) -> Finding:
-    """Over halves of the examples, and zero beside mean."""
-    if (n_heads := len(observed.model.sites.heads)) < FEWEST:
-        return not_applicable(f"it has {n_heads} heads, too few for an order")
-    sweep = observed.head_sweep
+def run(model: AuditedModel) -> Finding:
+    """Compare rankings on halves of the examples, and under zero and mean ablation."""
+    if (n_heads := len(model.opened.sites.heads)) < MIN_HEADS:
+        return not_applicable(f"the model has {n_heads} heads, too few for a ranking")
+    sweep = model.head_sweep
     n = sweep.n
     drops = sweep.drops(sweep.zero)
-    if np.ptp(drops) < APART:
-        most = f"no two of {n_heads} heads differ by {100 * APART:.0f} points in what they cost alone"
-        return passed(f"{most}: there is nothing to rank", n=n, largest_drop=float(drops.max()))
-    halves, other = between_halves(sweep, observed.rng("halves")), float(_agreement(drops, sweep.drops(sweep.mean)))
+    if np.ptp(drops) < MIN_RANGE:
+        finding = f"the drops of {n_heads} heads differ by less than {100 * MIN_RANGE:.0f} points: nothing to rank"
+        return passed(finding, n=n, largest_drop=float(drops.max()))
+    halves, other = between_halves(sweep, model.rng("halves")), float(_agreement(drops, sweep.drops(sweep.mean)))
     evidence: Evidence = {"between_halves": halves, "zero_and_mean": other, "n": n, "largest_drop": float(drops.max())}
-    if halves < LOW:
+    if halves < MIN_CORRELATION:
         return warned(
-            f"the order of {n_heads} heads by what they cost depends on the examples: between two halves of "
-            f"{n} examples its rank correlation is {halves:.2f}",
-            cause="heads differ in cost by less than examples do",
-            fix="rank heads on more examples, with intervals, or do not rank them",
+            f"the ranking of {n_heads} heads depends on the examples: its rank correlation between two halves of "
+            f"{n} examples is {halves:.2f}",
+            cause="heads differ less in their drops than examples do",
+            fix="rank heads on more examples, with confidence intervals, or do not rank them",
             **evidence,
         )
-    if other < LOW:
+    if other < MIN_CORRELATION:
         return warned(
-            f"the order of {n_heads} heads by what they cost depends on the replacement: between zero and mean its "
-            f"rank correlation is {other:.2f} on {n} examples",
-            cause="some heads add a constant that later layers count on, and zero takes that away, too",
-            fix="say by what heads were replaced, and give the order for zero, mean and resample",
+            f"the ranking of {n_heads} heads depends on the replacement: its rank correlation between zero and mean "
+            f"ablation is {other:.2f} on {n} examples",
+            cause="some heads add a constant that later layers need, and zero ablation removes it, too",
+            fix="state the replacement, and give the ranking for zero, mean and resample ablation",
             **evidence,
         )
-    told = f"the order of {n_heads} heads has a rank correlation of {halves:.2f} between halves of {n} examples"
-    return passed(f"{told} and of {other:.2f} between zero and mean", **evidence)
+    correlations = f"{halves:.2f} between halves of {n} examples and {other:.2f} between zero and mean ablation"
+    return passed(f"the rank correlation of {n_heads} heads is {correlations}", **evidence)
 
 
 def between_halves(sweep: HeadSweep, rng: np.random.Generator) -> float:
-    """The median rank correlation over many ways to make halves."""
-    found = []
+    """Return the median rank correlation over random divisions into halves."""
+    correlations = []
     for _ in range(N_SPLITS):
         order = rng.permutation(sweep.n)
-        one, other = (sweep.drops(sweep.zero, part) for part in np.array_split(order, 2))
-        found.append(_agreement(one, other))
-    return float(np.median(found))
+        one, other = (sweep.drops(sweep.zero, half) for half in np.array_split(order, 2))
+        correlations.append(_agreement(one, other))
+    return float(np.median(correlations))
 
 
 def _agreement(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rank correlation, where drops that are next to nothing are ties."""
-    return rank_correlations(*(np.where(np.abs(drops) < NOTHING, 0.0, drops) for drops in (one, other)))
+    """Return the rank correlation; drops that are next to nothing are ties."""
+    return rank_correlations(*(np.where(np.abs(drops) < MAX_NO_DROP, 0.0, drops) for drops in (one, other)))
 
 
 PART = Check(
-    "HC703", "Is the order of heads the same on other examples, and with another replacement?", run, affects=CONCLUSIONS
+    "HC703",
+    "Is the ranking of heads the same on other examples, and with another replacement?",
+    sequences=run,
+    classes=run,
+    affects=CONCLUSIONS,
 )

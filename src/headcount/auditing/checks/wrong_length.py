@@ -1,107 +1,125 @@
-"""Are decoded answers cut short, do they go on after their end, or are they no answers at all?
+"""Do decoded answers stop early, go on after their end, or have another format?
 
-A loop with one step too few, an end token that was never trained or is not looked for, special tokens that are left in
-the text: exact match is then 0 %, or that of the answers which happen to be short, whatever the model has learned. It
-is seen in the texts: they begin as the right answer does and stop, or have it whole and go on. If one pass, fed the
-right answer, is right there, then the model is not to blame.
+A loop with one step too few, an end token that was never trained or is not looked for, or special tokens that stay in
+the text make exact match 0 %, or that of the answers that happen to be short, whatever the model has learned. The texts
+show it: they begin like the right answer and stop, or contain it and go on. If teacher forcing is right there, the
+fault is in decoding. Separators and a wrong number of leading zeros are a difference of format, not of value: exact
+match counts such answers as wrong, and the check says how many are right without them.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 
+from headcount.auditing.audited_model import AuditedSequenceModel, Hits
+from headcount.auditing.causes import DECODED_FIGURES
 from headcount.auditing.check import Check, Finding, failed, passed, warned
-from headcount.auditing.observed import Hits, Observed
-from headcount.auditing.written_answers import answer_texts, begins_as_given, has_separators, written_answers
+from headcount.auditing.decoded_answers import (
+    NO_ANSWER,
+    OTHER_ZEROS,
+    RUNS_ON,
+    STOPS_EARLY,
+    DecodedAnswer,
+    decoded_answers,
+)
 from headcount.stats import Proportion
-from headcount.tasks.base import SequenceTask
 
-FEW = 0.01
-"""Share of answers that one pass has right, above which a wrong length is a fault of decoding."""
-MANY = 0.05
-"""Share above which the model's own wrong lengths are told."""
-BY_CHANCE = 0.2
-"""Share of wrong answers that may look like that by chance, such as 777 where 77 is right."""
-FIGURES = ("HC106", "HC303", "HC304", "HC702", "HC703", "HC802")
-"""Checks that fail wherever decoded answers cannot be read."""
+MAX_DECODING_ERRORS = 0.01
+"""Share of answers of a wrong length that teacher forcing has right: above it, decoding is at fault."""
+MAX_MODEL_ERRORS = 0.05
+"""Share of answers of a wrong length above which the check warns, even if the model itself is at fault."""
+MAX_CHANCE_SHARE = 0.2
+"""Share of wrong answers that may look like this by chance, such as 777 where 77 is right."""
 CAUSES = {
-    "stop early": (
+    STOPS_EARLY: (
         "consistent with a decoding loop of too few steps, a last token that is cut off, or an end token that is "
-        "looked for where it is not",
+        "looked for in the wrong place",
         "let generate() go on for as many tokens as an answer has, or until the end token",
     ),
-    "go on after their end": (
+    RUNS_ON: (
         "consistent with a decoding loop that does not stop at the end token, or a model that was trained without one",
         "cut each answer off at its end token, or after as many tokens as an answer has",
     ),
-    "are no answers": (
-        "consistent with special tokens that are left in the text, ids that are turned into the wrong characters, or "
-        "an output that is indexed wrongly",
+    NO_ANSWER: (
+        "consistent with special tokens that stay in the text, ids that are mapped to the wrong characters, or an "
+        "output that is indexed wrongly",
         "let generate() return the answer as people write it, and nothing else",
     ),
+    OTHER_ZEROS: (
+        "a difference of format, not of value: generate() writes neither all leading zeros of the task nor none",
+        "let generate() write every leading zero of the task's answers, or none",
+    ),
 }
-"""By what answers of a wrong length do, the likely cause and what to change."""
+"""Maps each kind of wrong length or format to its likely cause and the fix."""
 
 
-def run(observed: Observed) -> Finding:
-    """By the texts, and held against one pass."""
-    kinds = np.array([each.kind for each in written_answers(observed)])
+def run(model: AuditedSequenceModel) -> Finding:
+    """Compare texts with right answers, and with teacher forcing."""
+    answers = decoded_answers(model)
+    kinds = np.array([each.format_error for each in answers])
     is_wrong = kinds != ""
-    wrong, blameless = Proportion.count(is_wrong), Proportion.count(is_wrong & _right_in_one_pass(observed))
-    of_all_wrong = Proportion.of(wrong.correct, max(1, int((~observed.right).sum())))
-    if of_all_wrong.low < BY_CHANCE or (blameless.low <= FEW and wrong.low <= MANY):
-        return passed("decoded answers are of the right length", n=observed.n, wrong=wrong.correct)
-    finding = _told(observed, kinds)
+    wrong, by_decoding = Proportion.count(is_wrong), Proportion.count(is_wrong & _right_in_one_pass(model))
+    of_all_wrong = Proportion.of(wrong.correct, max(1, int((~model.right).sum())))
+    if of_all_wrong.low < MAX_CHANCE_SHARE or (
+        by_decoding.low <= MAX_DECODING_ERRORS and wrong.low <= MAX_MODEL_ERRORS
+    ):
+        return passed("decoded answers have the right length", n=model.n, wrong=wrong.correct)
+    finding = _counts(answers, kinds)
     cause, fix = CAUSES[max(CAUSES, key=lambda kind: int((kinds == kind).sum()))]
-    if blameless.low > FEW:
-        one_pass = f"; one pass has every token of {blameless.correct:,} of these {wrong.correct:,} right"
-        failure = failed(
-            finding + one_pass, cause=cause, fix=fix, right_despite_fault=~is_wrong, n=observed.n, wrong=wrong.correct
-        )
-        return _separated(observed, failure) if has_separators(observed) else failure
-    return warned(finding, cause=f"{cause}; or with a model that has not learned enough", fix=fix, wrong=wrong.correct)
+    if by_decoding.low <= MAX_DECODING_ERRORS:
+        cause = f"{cause}; or with a model that has not learned enough"
+        return warned(finding, cause=cause, fix=fix, wrong=wrong.correct)
+    failure = failed(
+        f"{finding}; teacher forcing has every token of {by_decoding.correct:,} of these {wrong.correct:,} right",
+        cause=cause,
+        fix=fix,
+        right_despite_fault=~is_wrong,
+        n=model.n,
+        wrong=wrong.correct,
+    )
+    is_read_otherwise = model.readable_answers is not model.answers
+    return _with_readable_accuracy(model, failure, bool((kinds == OTHER_ZEROS).any())) if is_read_otherwise else failure
 
 
-def _separated(observed: Observed, failure: Finding) -> Finding:
-    """Say what is right without the separators; other faults of decoding do not follow from these."""
-    is_right = observed.right_without_separators
+def _with_readable_accuracy(model: AuditedSequenceModel, failure: Finding, has_other_zeros: bool) -> Finding:
+    """Add how many answers are right in the usual format; other faults of decoding do not follow from the format."""
+    n_right = int(model.right_when_readable.sum())
+    without = "these zeros" if has_other_zeros else "what stands between the digits"
     return replace(
         failure,
-        finding=f"{failure.finding}; without what stands between the digits, {int(is_right.sum()):,} are right",
-        fix=f'{failure.fix}: join its digits with ""',
-        explains=FIGURES,
+        finding=f"{failure.finding}; without {without}, {n_right:,} are right",
+        fix=failure.fix if has_other_zeros else f'{failure.fix}: join its digits with ""',
+        explains_only=(*DECODED_FIGURES, "HC304"),
     )
 
 
-def _right_in_one_pass(observed: Observed) -> Hits:
-    """[example]: every token of the answer, whatever is predicted at its end."""
-    found = observed.sequences
-    tokens = found.asked.any(axis=1) & found.teacher_forced_hits.all(axis=1)
-    return np.asarray((tokens | found.forced_right) & begins_as_given(observed))
+def _right_in_one_pass(model: AuditedSequenceModel) -> Hits:
+    """Return [example]: whether teacher forcing has every token of the answer right, whatever follows its end."""
+    answers = model.answers
+    has_tokens = answers.asked.any(axis=1) & answers.teacher_forced_hits.all(axis=1)
+    return np.asarray((has_tokens | answers.forced_right) & model.begins_as_given)
 
 
-def _told(observed: Observed, kinds: np.ndarray) -> str:
-    """Each way with its count and an example."""
-    task, texts = cast(SequenceTask, observed.task), answer_texts(observed)
-    told = []
+def _counts(answers: list[DecodedAnswer], kinds: np.ndarray) -> str:
+    """Describe each kind with its count and an example."""
+    sentences = []
     for kind in CAUSES:
         rows = np.flatnonzero(kinds == kind)
         if len(rows):
-            row = int(rows[0])
-            such_as = f"{texts[row][:40]!r} where {task.answer(observed.examples[row])} is right"
-            told.append(f"{len(rows):,} of {observed.n:,} decoded answers {kind}, such as {such_as}")
-    return "; ".join(told)
+            first = answers[int(rows[0])]
+            sentences.append(
+                f"{len(rows):,} of {len(answers):,} decoded answers {kind}, such as {first.written[:40]!r} where "
+                f"{first.right} is right"
+            )
+    return "; ".join(sentences)
 
 
 PART = Check(
     "HC105",
-    "Are decoded answers cut short, do they go on after their end, or are they no answers at all?",
-    run,
-    asks="sequence",
+    "Do decoded answers stop early, go on after their end, or have another format?",
+    sequences=run,
     needs_decoding=True,
     is_quick=True,
-    explains=tuple(sorted(("HC101", "HC102", "HC104", "HC301", *FIGURES))),
 )

@@ -10,18 +10,18 @@ from printing import printed
 from tests.figures.test_attention_summary_figures import TRANSLATOR, made
 
 from headcount.analysis.attention import MEASURES, AttentionSummary
-from headcount.analysis.roles import Standing
+from headcount.analysis.roles import RoleScore
 from headcount.describing.attention import conclusions, describe
 from headcount.describing.words import interval
 
 
-def standing(role: str, mean: float, rank: int = 1) -> Standing:
-    return Standing(
+def standing(role: str, mean: float, rank: int = 1) -> RoleScore:
+    return RoleScore(
         role, "texts", mean, mean - 0.05, mean + 0.05, 0.1, 40, 30, rank, rank, rank + 1, 9.0, is_named=True
     )
 
 
-def with_names(result: AttentionSummary, names: dict[str, tuple[Standing, ...]]) -> AttentionSummary:
+def with_names(result: AttentionSummary, names: dict[str, tuple[RoleScore, ...]]) -> AttentionSummary:
     sites = (
         replace(site, heads=tuple(replace(each, named=names.get(each.short, ())) for each in site.heads))
         for site in result.sites

@@ -1,0 +1,228 @@
+"""How alike are two paired heads, compared with chance? Similarities, p-values and a verdict for every pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from headcount.analysis.head_measures import Matrix, matrix_of, rounded
+from headcount.analysis.pairing import Draws, Pairing, PairMeasure, pair_cka, pair_overlap
+from headcount.analysis.transplants import Transplant
+from headcount.heads import HeadId
+from headcount.results import Contradiction, Count, HeadName, Share, is_close, unequal
+from headcount.stats import holm, share_above, step_down
+
+ERROR_RATE = 0.05
+"""Family-wise error rate: probability that any two unrelated heads are called alike."""
+HALF = 0.5
+"""Fraction of a head's effect that its partner must restore, at the lower bound of the CI, to do the same job."""
+NOT_ALIKE, ALIKE, WRITES_ALIKE, SAME_JOB = "not alike", "attend alike", "attend, write alike", "same job"
+ALONE = "no partner"
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """Similarity of a head and its partner, and of partners that the best pairing finds by chance."""
+
+    value: float
+    """Overlap for attention, CKA for outputs."""
+    se: float | None
+    """Standard error of the overlap over examples; None for outputs."""
+    untrained: float
+    """95th percentile of the similarity with the partner in an untrained model."""
+    relabelled: float
+    """95th percentile of the similarity with the partner in the other model with relabelled keys."""
+    any: float
+    """Mean similarity with all heads of this kind in the other model."""
+    p_untrained: Share
+    """p-value against untrained models: the larger of both directions, max-T corrected over heads."""
+    p_relabelled: Share
+    """p-value against relabelled models, corrected over heads (Holm for attention, max-T for outputs)."""
+    p: Share
+    """Larger of the two p-values."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield an error if p is not the larger of the two p-values."""
+        return unequal(self, p=max(self.p_untrained, self.p_relabelled))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One head and its partner in the other model."""
+
+    head: HeadName
+    partner: HeadName | None
+    """Paired head of the other model; None if the other model has too few heads of this kind."""
+    same_index: float | None
+    """Overlap with the other model's head of the same name; None if there is no such head."""
+    attention: Likeness | None
+    outputs: Likeness | None
+    transplant: Transplant | None
+    verdict: str
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield inconsistencies between the verdict, the partner and the similarities."""
+        if (self.partner is None) != (self.attention is None):
+            yield "partner", "a head if the two were compared, and null otherwise"
+        yield from unequal(self, verdict=_verdict(self.attention, self.outputs, self.transplant))
+
+    @property
+    def is_alike(self) -> bool:
+        """Return whether the two heads attend alike."""
+        return self.verdict in (ALIKE, WRITES_ALIKE, SAME_JOB)
+
+
+@dataclass(frozen=True)
+class KindMatch:
+    """Pairs of heads of one kind of attention, over all layers."""
+
+    stack: str
+    kind: str
+    heads: tuple[HeadName, ...]
+    others: tuple[HeadName, ...]
+    overlaps: Matrix
+    """Mean overlap over examples, [head][other head]."""
+    errors: Matrix
+    """Standard errors of the overlaps, [head][other head]."""
+    pairs: tuple[Pair, ...]
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield inconsistencies between the pairs, the tables and the heads of both models."""
+        yield from unequal(self, heads=tuple(pair.head for pair in self.pairs))
+        for name in ("overlaps", "errors"):
+            if [*map(len, getattr(self, name))] != [len(self.others)] * len(self.heads):
+                yield name, f"a table of {len(self.heads)} by {len(self.others)} heads"
+                return
+        partners = [pair.partner for pair in self.pairs if pair.partner is not None]
+        if len(set(partners)) != len(partners) or set(partners) - set(self.others):
+            yield "pairs", "different partners, all of them in others"
+            return
+        for pair, row in zip(self.pairs, self.overlaps, strict=False):
+            overlap = None if pair.partner is None else row[self.others.index(pair.partner)]
+            if overlap is not None and pair.attention and not is_close(pair.attention.value, overlap):
+                yield "pairs", f"an overlap of {overlap} for {pair.head}, according to the table"
+
+
+@dataclass(frozen=True)
+class Overall:
+    """Summary over all heads."""
+
+    alike: Count
+    """Number of heads that attend alike."""
+    same_job: Count
+    """Number of heads that do the same job as their partner."""
+    of: Count
+    """Number of heads with a partner."""
+    matched: float
+    """Mean overlap of the pairs."""
+    untrained: tuple[float, float]
+    """Smallest and largest mean overlap with untrained models that replace the other model."""
+    relabelled: tuple[float, float]
+    """Smallest and largest mean overlap with the other model with relabelled keys."""
+    p: Share
+    """p-value of the mean overlap: the largest over the null models."""
+    untrained_alike: tuple[int, int]
+    """Smallest and largest number of heads called alike when an untrained model replaces the other model."""
+    untrained_any: Share
+    """Fraction of the untrained models with which any head is called alike."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The best pairing of two models, and the best pairings with null models."""
+
+    pairing: Pairing
+    untrained: tuple[Draws, Draws]
+    relabelled: dict[PairMeasure, Draws]
+    transplants: dict[HeadId, Transplant]
+
+    def kinds(self) -> tuple[KindMatch, ...]:
+        """Return the pairs of each kind of attention, with their similarities and verdicts."""
+        attention, outputs = self._likeness(pair_overlap), self._likeness(pair_cka)
+        partners, matches = self.pairing.partners, list[KindMatch]()
+        for (stack, name), overlaps in self.pairing.overlaps.items():
+            ours, theirs = (side[stack, name].heads for side in (self.pairing.ours, self.pairing.theirs))
+            means, errors = overlaps.mean(axis=0), overlaps.std(axis=0, ddof=1) / np.sqrt(len(overlaps))
+            pairs = tuple(
+                Pair(
+                    head=str(head),
+                    partner=str(partners[head]) if head in partners else None,
+                    same_index=rounded(means[i, theirs.index(head)]) if head in theirs else None,
+                    attention=attention.get(head),
+                    outputs=outputs.get(head),
+                    transplant=self.transplants.get(head),
+                    verdict=_verdict(attention.get(head), outputs.get(head), self.transplants.get(head)),
+                )
+                for i, head in enumerate(ours)
+            )
+            names = tuple(map(str, ours)), tuple(map(str, theirs))
+            matches.append(KindMatch(stack, name, *names, matrix_of(means), matrix_of(errors), pairs))
+        return tuple(matches)
+
+    def overall(self, kinds: tuple[KindMatch, ...]) -> Overall:
+        """Summarise all heads."""
+        pairs = [pair for kind in kinds for pair in kind.pairs]
+        nulls = [np.array(draws.means) for draws in (*self.untrained, self.relabelled[pair_overlap])]
+        untrained, _, relabelled = ((rounded(means.min()), rounded(means.max())) for means in nulls)
+        # Test each untrained model against the other ones: how many heads are called alike by chance?
+        draws = np.array(self.untrained[0].values[pair_overlap])
+        indices = np.arange(len(draws))
+        n_alike = np.array([(step_down(draws[i], draws[indices != i]) <= ERROR_RATE).sum() for i in indices])
+        return Overall(
+            alike=sum(pair.is_alike for pair in pairs),
+            same_job=sum(pair.verdict == SAME_JOB for pair in pairs),
+            of=sum(pair.partner is not None for pair in pairs),
+            matched=rounded(self.pairing.mean),
+            untrained=untrained,
+            relabelled=relabelled,
+            p=rounded(max(float(share_above(np.array(self.pairing.mean), means)) for means in nulls)),
+            untrained_alike=(int(n_alike.min()), int(n_alike.max())),
+            untrained_any=rounded(float((n_alike > 0).mean())),
+        )
+
+    def _likeness(self, measure: PairMeasure) -> dict[HeadId, Likeness]:
+        """Return the similarity of each pair by one measure, compared with chance; empty if it was not measured."""
+        if measure not in self.relabelled:
+            return {}
+        pairing, values = self.pairing, self.pairing.values(measure)
+        untrained, reverse, relabelled = (
+            np.array(draws.values[measure]) for draws in (*self.untrained, self.relabelled[measure])
+        )
+        # The head is tested against untrained models that replace the other model, its partner against the reverse.
+        heads, partners = pairing.indices(0), pairing.indices(1)
+        p_head, p_partner = (step_down(pairing.along(i, measure), null) for i, null in enumerate((untrained, reverse)))
+        p_untrained = np.maximum(p_head[heads], p_partner[partners])
+        if measure is pair_overlap:
+            p_relabelled = np.array(holm(share_above(values, relabelled[:, heads]).tolist()))
+        else:
+            p_relabelled = step_down(pairing.along(0, measure), relabelled)[heads]
+        by_head = {}
+        for n, (kind, i, j) in enumerate(pairing.pairs):
+            overlaps, others = pairing.overlaps[kind][:, i, j], range(len(pairing.theirs[kind].heads))
+            by_head[pairing.ours[kind].heads[i]] = Likeness(
+                value=rounded(values[n]),
+                se=rounded(overlaps.std(ddof=1) / np.sqrt(len(overlaps))) if measure is pair_overlap else None,
+                untrained=rounded(np.quantile(untrained[:, heads[n]], 0.95)),
+                relabelled=rounded(np.quantile(relabelled[:, heads[n]], 0.95)),
+                any=rounded(float(np.mean([measure(pairing, kind, i, other) for other in others]))),
+                p_untrained=rounded(p_untrained[n]),
+                p_relabelled=rounded(p_relabelled[n]),
+                p=rounded(max(p_untrained[n], p_relabelled[n])),
+            )
+        return by_head
+
+
+def _verdict(attention: Likeness | None, outputs: Likeness | None, transplant: Transplant | None) -> str:
+    """Return the strongest verdict that the evidence supports; each verdict requires all weaker ones."""
+    if attention is None:
+        return ALONE
+    if attention.p > ERROR_RATE:
+        return NOT_ALIKE
+    if outputs is None or outputs.p > ERROR_RATE:
+        return ALIKE
+    restored = None if transplant is None else transplant.restored
+    if restored is None or restored.p > ERROR_RATE or restored.low < max(HALF, restored.untrained):
+        return WRITES_ALIKE
+    return SAME_JOB

@@ -1,0 +1,194 @@
+"""Which heads are removed, and in which order? Sets and orders of heads, chosen on one set of examples.
+
+The orders are described in pruning.py, which measures them on other examples.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from torch import Tensor
+
+from headcount.analysis.ablation import Ablation, AblationRun, Measurement, ablate, measure
+from headcount.analysis.greedy import Clock, best_set, greedy_order
+from headcount.bands import IMPORTANT, band_of
+from headcount.data.dataset import EvalBatch, Score
+from headcount.experiments.experiment import Experiment
+from headcount.experiments.interventions import Progress, run_interventions
+from headcount.heads import HeadId
+from headcount.hooks import REPLACEMENTS
+from headcount.hooks.replay import Intervention
+from headcount.limits import DONORS
+from headcount.seeds import stream
+from headcount.stats import PairedDifference
+
+TIE = 1e-4
+"""Weight of the loss where accuracies are equal: less than one hit in ten thousand."""
+SEARCH, RANDOM = 0.5, 0.6
+"""Fractions of the budget after which greedy removal, and the search among random sets, end."""
+SETS = 16
+"""Smallest number of random sets that is worth measuring."""
+LIMITS = (0.01, 0.05)
+"""Losses for which removable heads are counted, alone and together."""
+
+
+@dataclass(frozen=True)
+class HeadChoice:
+    """Sets and orders of heads, chosen on one set of examples. `Pruning` has the fields with the same names."""
+
+    by_zero: tuple[HeadId, ...]
+    harmless: tuple[HeadId, ...]
+    n_under_1_point: int
+    replacements: tuple[str, ...]
+    chosen: tuple[HeadId, ...]
+    n_tried: int
+    n_random: int
+    best_random: tuple[HeadId, ...]
+    prunable: tuple[tuple[float, int, tuple[HeadId, ...]], ...]
+    """For each limit: the loss, the number of heads below it alone, and the heads that greedy removal takes for it."""
+    orders: Mapping[str, Sequence[HeadId]]
+    """Orders of removal by the names of their curves."""
+
+
+def choose_heads(
+    experiment: Experiment,
+    loss: float,
+    share: float | None,
+    batch_size: int,
+    clock: Clock,
+    part: Callable[[str], Progress | None],
+    ablation: Ablation | None,
+) -> HeadChoice:
+    """Choose sets and orders of heads; `part` returns the progress callback of a step."""
+    heads = experiment.sites.heads
+    alone = ablate(experiment, ("zero",), batch_size=batch_size, progress=part("alone"))
+    clock.learn(len(heads), experiment.n)
+    finer = with_ties_broken(experiment)
+    single = run_interventions(finer, one_by_one(heads), batch_size=batch_size, proven=True, progress=part("finer"))
+    by_drop = [heads[i] for i in np.argsort(-finer.aggregate(single.scores), kind="stable")]
+    greedy = greedy_order(
+        finer,
+        alone=single.scores,
+        batch_size=batch_size,
+        is_time_up=partial(clock.is_over, SEARCH),
+        progress=part("greedy"),
+    )
+    if len(greedy.order) < len(heads):
+        clock.skipped.append(f"greedy removal beyond {len(greedy.order)} of {len(heads)} heads")
+    chosen = greedy.order[: greedy.within(loss + TIE) if share is None else n_in_share(share, len(heads))]
+    n_tried = greedy.n_tried[len(chosen) - 1] if chosen else 0
+    best_random, n_random = _best_random(finer, len(chosen), n_tried, batch_size, clock, part("luck"))
+    every_way = _every_way(experiment, alone, batch_size, clock, part("every way"))
+    largest = {head: max(one.drop.mean for one in every_way if one.head == head) for head in heads}
+    importance = {row.head: row.importance for row in alone.condition.importances}
+    replacements = tuple(dict.fromkeys(measurement.replacement for measurement in every_way))
+    orders = {
+        "together": by_drop,
+        "every way": sorted(by_drop, key=lambda head: largest[head]) if len(replacements) > 1 else (),
+        "greedy": greedy.order,
+        "gradient": sorted(heads, key=lambda head: importance[str(head)]) if importance else (),
+    }
+    drops, harmless = _alone(alone.measurements, every_way, ablation)
+    return HeadChoice(
+        by_zero=tuple(head for head in heads if band_of(drops[str(head)]) == "redundant"),
+        harmless=harmless,
+        n_under_1_point=sum(drop.mean < IMPORTANT for drop in drops.values()),
+        prunable=tuple(
+            (limit, sum(drop.high < limit for drop in drops.values()), greedy.order[: greedy.within(limit + TIE)])
+            for limit in LIMITS
+        ),
+        replacements=replacements,
+        chosen=chosen,
+        n_tried=n_tried,
+        n_random=n_random,
+        best_random=best_random,
+        orders={name: order for name, order in orders.items() if order},
+    )
+
+
+def _alone(
+    by_zero: Sequence[Measurement], every_way: Sequence[Measurement], ablation: Ablation | None
+) -> tuple[dict[str, PairedDifference], tuple[HeadId, ...]]:
+    """Return the drop of each head alone under zero ablation, and the harmless heads; from the ablation, if given."""
+    if ablation is None:
+        return {str(measurement.head): measurement.drop for measurement in by_zero}, _redundant(every_way)
+    length = ablation.conditions[0].length
+    effects = ablation.effects("zero", length)
+    drops = {effect.head: PairedDifference(effect.drop, effect.low, effect.high, effect.p) for effect in effects}
+    return drops, tuple(HeadId.parse(head) for head in ablation.harmless(length))
+
+
+def n_in_share(share: float, n_heads: int) -> int:
+    """Return how many of the heads make up a share of them, rounded up.
+
+    >>> n_in_share(0.2, 24), n_in_share(0.25, 24), n_in_share(0.01, 24)
+    (5, 6, 1)
+    """
+    return math.ceil(share * n_heads - 1e-9)
+
+
+def one_by_one(heads: Sequence[HeadId]) -> list[Intervention]:
+    """Return one intervention per head, which removes this head alone."""
+    return [Intervention((head,)) for head in heads]
+
+
+def _every_way(
+    experiment: Experiment, by_zero: AblationRun, batch_size: int, clock: Clock, progress: Progress | None
+) -> tuple[Measurement, ...]:
+    """Ablate every head alone with every replacement; zero ablation is known, and suffices if there is no time."""
+    has_donors = min(batch.n_inputs for batch in experiment.batches) > 1  # donors have the same length
+    others = [name for name in REPLACEMENTS.names() if name != "zero"]
+    others = [name for name in others if has_donors or not REPLACEMENTS.get(name).needs_donors]
+    n_sets = len(experiment.sites.heads) * sum(DONORS if REPLACEMENTS.get(name).needs_donors else 1 for name in others)
+    if not others or not clock.fits(f"heads ablated by {' and '.join(others)}", n_sets, experiment.n):
+        return by_zero.measurements
+    more = ablate(experiment, others, noise={}, batch_size=batch_size, progress=progress)
+    measurements = (*by_zero.measurements, *more.measurements)
+    # The noise of mean ablation widens CIs, which matters only for heads that are harmless without the noise.
+    harmless = set(_redundant(measurements))
+    pairs = [(one.head, one.replacement) for one in measurements if one.head in harmless]
+    pairs = [(head, name) for head, name in pairs if REPLACEMENTS.get(name).needs_mean]
+    again = measure(experiment, pairs, more.means, batch_size=batch_size)[1] if pairs else ()
+    wider = {(one.head, one.replacement): one for one in again}
+    return tuple(wider.get((one.head, one.replacement), one) for one in measurements)
+
+
+def _redundant(measurements: Sequence[Measurement]) -> tuple[HeadId, ...]:
+    """Return the heads whose whole CI lies below 1 point in all of their measurements."""
+    costly = {one.head for one in measurements if band_of(one.drop) != "redundant"}
+    return tuple(head for head in dict.fromkeys(one.head for one in measurements) if head not in costly)
+
+
+def with_ties_broken(experiment: Experiment) -> Experiment:
+    """Subtract a small function of the loss from each hit, so that the loss decides between equal accuracies."""
+
+    def finer(batch: EvalBatch, hits: Score) -> Score:
+        assert batch.loss is not None, "an accuracy comes with a loss"
+        loss: Score = batch.loss
+
+        def score(output: Tensor) -> Tensor:
+            losses = loss(output).cpu().double()  # single precision would round small differences away
+            return hits(output).cpu().double() - TIE * losses / (1 + losses)
+
+        return score
+
+    return experiment.scored_by(finer) if experiment.metric.is_accuracy else experiment
+
+
+def _best_random(
+    experiment: Experiment, size: int, n_tried: int, batch_size: int, clock: Clock, progress: Progress | None
+) -> tuple[tuple[HeadId, ...], int]:
+    """Return the random set of this size whose removal leaves most, and how many sets were tried."""
+    heads, rng = experiment.sites.heads, stream(0, "random sets")
+    if not 0 < size < len(heads):
+        return (), 0
+    if not clock.fits("random sets of as many heads", min(n_tried, SETS), experiment.n):
+        return (), 0
+    sets = [tuple(heads[i] for i in rng.permutation(len(heads))[:size]) for _ in range(n_tried)]
+    is_time_up = partial(clock.is_over, RANDOM)
+    best, n = best_set(experiment, sets, batch_size=batch_size, is_time_up=is_time_up, progress=progress)
+    if n < n_tried:
+        clock.skipped.append(f"{n_tried - n:,} of {n_tried:,} random sets")
+    return best, n

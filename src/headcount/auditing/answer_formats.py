@@ -1,0 +1,92 @@
+"""Other formats of questions and answers: is a model right if encode() writes leading zeros, or the digits reversed?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+from torch.nn import functional as F
+
+from headcount.auditing.audited_model import AuditedSequenceModel
+from headcount.data.adapter_task import AdapterSequences
+from headcount.data.from_adapter import Pairs, pairs_of, require_logits
+from headcount.errors import HeadcountError
+from headcount.stats import Proportion
+from headcount.tasks.base import IGNORE
+from headcount.training.answers import BLOCK
+
+N_TRIED = 64
+"""Examples that are written in each format: enough to tell a format that fits from one that does not."""
+MIN_RIGHT, MIN_GAIN = 0.5, 0.2
+"""Exact match in one pass that a fitting format reaches, and by how much it is above the format that encode() has."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of questions and answers, and how well one pass does with it."""
+
+    name: str
+    example: tuple[str, str]
+    """A question and its answer in this format."""
+    right: Proportion
+    """Examples that one pass has right."""
+    loss: float
+    """Cross-entropy per token."""
+
+    def __str__(self) -> str:
+        question, answer = self.example
+        return (
+            f"with {self.name}, such as {answer} for {question}, one pass is right on {self.right.correct:,} of "
+            f"{self.right.n:,} and the loss is {self.loss:.3f}"
+        )
+
+
+def fitting_format(model: AuditedSequenceModel) -> Format | None:
+    """Return the format in which one pass is right on most examples, if it differs from what encode() is given."""
+    if model.adapted is None:
+        return None
+    formats = _formats(model)
+    given = _measure(model.adapted, "", next(formats)[1])
+    measured = [_measure(model.adapted, name, pairs) for name, pairs in formats]
+    best = max((each for each in measured if each is not None), key=lambda each: each.right.rate, default=None)
+    if best is None or best.right.low < MIN_RIGHT:
+        return None
+    return None if given is not None and best.right.low < given.right.rate + MIN_GAIN else best
+
+
+def _formats(model: AuditedSequenceModel) -> Iterator[tuple[str, Pairs]]:
+    """Yield names of formats and examples in them: as people write them, then zero-filled, unfilled and reversed."""
+    task, examples = model.task, model.examples[:N_TRIED]
+    plain = pairs_of(task, examples)
+    full = [task.show_tokens(tokens) for tokens in task.encode(examples).answer]
+    width = max(len(number) for question, _ in plain for number in re.findall(r"\d+", question) or [""])
+
+    def backwards(answer: str) -> str:
+        return model.answer_tokens.join(model.answer_tokens.split(answer)[::-1])
+
+    yield "", plain
+    for suffix, questions in (
+        ("", [question for question, _ in plain]),
+        (" to zero-filled questions", [re.sub(r"\d+", lambda each: each[0].zfill(width), one) for one, _ in plain]),
+    ):
+        answers = [answer for _, answer in plain]
+        yield f"zero-filled answers{suffix}", list(zip(questions, full, strict=True))
+        yield f"unfilled answers{suffix}", list(zip(questions, answers, strict=True))
+        yield f"reversed answers{suffix}", list(zip(questions, map(backwards, answers), strict=True))
+        yield f"reversed zero-filled answers{suffix}", list(zip(questions, map(backwards, full), strict=True))
+
+
+def _measure(model: AdapterSequences, name: str, pairs: Pairs) -> Format | None:
+    """Measure exact match and loss in one pass; return None if encode() or the model refuses the format."""
+    with suppress(HeadcountError):
+        hits, losses = [], []
+        for logits, labels in model.passes(pairs, BLOCK):
+            require_logits(logits, labels)
+            hits.append(((logits.argmax(dim=-1) == labels) | (labels == IGNORE)).all(dim=1).cpu().numpy())
+            loss = F.cross_entropy(logits.transpose(1, 2).float(), labels, ignore_index=IGNORE, reduction="none")
+            losses.append(loss[labels != IGNORE].double().cpu().numpy())
+        return Format(name, pairs[0], Proportion.count(np.concatenate(hits)), float(np.concatenate(losses).mean()))
+    return None

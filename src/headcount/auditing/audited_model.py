@@ -1,0 +1,507 @@
+"""The audit's view of a model: what it outputs on its task, and what changes that.
+
+`AuditedSequenceModel` is the view of a model that outputs sequences, `AuditedClassifier` that of a classifier, and
+`AuditedModel` has what both share. Everything is computed when a check first needs it and then kept, so that many
+checks cost little more than one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headcount.auditing.head_sweep import HeadSweep, sweep_heads
+from headcount.data.adapter_task import AdapterClasses, AdapterModel, AdapterSequences
+from headcount.data.from_adapter import Pairs, encoded, pairs_of
+from headcount.data.from_task import of_length
+from headcount.data.probing import AnswerTokens
+from headcount.errors import HeadcountError
+from headcount.experiments.external_models import ExternalModel
+from headcount.experiments.models import OpenModel
+from headcount.external.adapter import Adapter
+from headcount.hooks.gates import eval_mode
+from headcount.seeds import stream
+from headcount.stats import Proportion
+from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
+from headcount.training.answers import BLOCK, ClassAnswers, SequenceAnswers, leading_zeros, on_device
+from headcount.training.evaluation import Claim, ClassModel, SequenceModel
+
+Hits = NDArray[np.bool_]
+Logits = NDArray[np.float64]
+N_SWAPPED = 50
+"""Examples whose operands are swapped to test whether the right answer stays the same: enough for any task's rule."""
+MIN_CLASS_ACCURACY = 0.5
+"""Accuracy above which a class counts as recognised; needed where one class is so common that accuracy is near 1."""
+MAX_OPEN_LEAD = 0.15
+"""If the 95 % CI allows accuracy to be so far above the constant answer, there are too few examples to decide."""
+MIN_PER_LENGTH, MAX_PER_LENGTH, MAX_NUMBERS = 20, 200, 2**14
+"""Sequences that measure accuracy at one length: as many as have MAX_NUMBERS numbers, so that long ones stay quick."""
+
+
+@dataclass(frozen=True)
+class ConstantBaseline:
+    """Accuracy, and the accuracy of the best constant answer on the same examples."""
+
+    measured: Proportion
+    answer: str
+    """The most common right answer."""
+    share: float
+    """The share of examples that it is right on."""
+    by_class: tuple[Proportion, ...] = ()
+    """Accuracy on each class; empty for models that output sequences."""
+
+    @property
+    def is_beaten(self) -> bool:
+        """Whether accuracy is above that of the constant answer."""
+        # One class may be so common that accuracy cannot be far above its share: then each class has to be recognised.
+        is_recognised = bool(self.by_class) and all(each.low > MIN_CLASS_ACCURACY for each in self.by_class)
+        return self.measured.low > self.share or (is_recognised and self.measured.rate > self.share)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether there are too few examples to decide."""
+        is_open = self.measured.rate > self.share and self.measured.high > self.share + MAX_OPEN_LEAD
+        return is_open and not self.is_beaten
+
+
+class AuditedModel(ABC):
+    """A model, up to `n` of its test examples, and its answers to them."""
+
+    def __init__(self, opened: OpenModel, n: int | None, split: str) -> None:
+        self.opened, self.split = opened, split
+        every = self.task.split(split)
+        rows = np.sort(self.rng("examples").permutation(len(every))[:n])  # a set may be in the order of its classes
+        self.examples: Examples = every[rows]
+
+    @property
+    @abstractmethod
+    def task(self) -> Task:
+        """The task that the model is audited on."""
+
+    @property
+    def n(self) -> int:
+        """The number of audited examples."""
+        return len(self.examples)
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """The adapter that the model was loaded by; None for a run."""
+        return self.opened.adapter if isinstance(self.opened, ExternalModel) else None
+
+    @property
+    def pairs(self) -> Pairs:
+        """The audited questions and their right answers, as texts."""
+        return pairs_of(self.task, self.examples)
+
+    def rng(self, name: str) -> np.random.Generator:
+        """Return a random stream for one check, the same in every process."""
+        return stream(0, f"audit {name}")
+
+    @cached_property
+    def is_commutative(self) -> bool:
+        """Whether examples are pairs whose order does not change the right answer."""
+        if self.examples.ndim != 2 or self.examples.shape[1] != 2:
+            return False
+        return all(self.task.answer(each) == self.task.answer(each[::-1]) for each in self.examples[:N_SWAPPED])
+
+    @cached_property
+    def right(self) -> Hits:
+        """[example]: which answers are right."""
+        return self.right_on(self.examples)
+
+    @abstractmethod
+    def right_on(self, examples: Examples) -> Hits:
+        """Return which of these examples are answered right."""
+
+    @property
+    @abstractmethod
+    def loss(self) -> float:
+        """Cross-entropy per label."""
+
+    @property
+    @abstractmethod
+    def scoring(self) -> str:
+        """The name of the score that `right` stands for."""
+
+    @property
+    @abstractmethod
+    def common_error(self) -> str:
+        """What most wrong answers share; empty if none is wrong."""
+
+    @property
+    @abstractmethod
+    def baseline(self) -> ConstantBaseline | None:
+        """Accuracy beside that of the best constant answer; None if all examples have the same right answer."""
+
+    @abstractmethod
+    def claim(self) -> Claim | None:
+        """Return the author's figure beside what is measured; None if nobody reports a figure."""
+
+    @abstractmethod
+    def claim_by_metric(self) -> Claim | None:
+        """Return what the adapter's own metric() measures on the model's answers; None if there are no answers."""
+
+    @cached_property
+    def head_sweep(self) -> HeadSweep:
+        """Accuracy without each head; raises an InputError if the heads cannot be ablated one by one."""
+        return sweep_heads(self.opened, self.split, self.n)
+
+    def inputs(self, examples: Examples) -> tuple[Tensor, ...]:
+        """Return the tensors that the model is given for these examples, on its device."""
+        device = next(self.opened.module.parameters()).device
+        if isinstance(adapted := self.opened.answers, AdapterModel):
+            tensors = encoded(adapted.adapter, pairs_of(self.task, examples))[0]
+            return tuple(adapted.as_weights(each).to(device) for each in tensors)
+        return tuple(on_device(device, *self._input_tokens(examples)))
+
+    @abstractmethod
+    def _input_tokens(self, examples: Examples) -> tuple[Tokens, ...]:
+        """Return the token ids that headcount's own models are given."""
+
+
+# --- models that output sequences -------------------------------------------------------------------------------------
+
+
+class AuditedSequenceModel(AuditedModel):
+    """A model that outputs its answer token by token."""
+
+    def __init__(self, opened: OpenModel, sequence_model: SequenceModel, n: int | None, split: str) -> None:
+        self.sequence_model = sequence_model
+        super().__init__(opened, n, split)
+
+    @property
+    def task(self) -> SequenceTask:
+        """The task that the model is audited on."""
+        return self.sequence_model.task
+
+    @property
+    def adapted(self) -> AdapterSequences | None:
+        """The adapter's model on its task; None for a run."""
+        return self.sequence_model if isinstance(self.sequence_model, AdapterSequences) else None
+
+    @cached_property
+    def answers(self) -> SequenceAnswers:
+        """Teacher-forced and decoded answers."""
+        return self.sequence_model.answer(self.examples)
+
+    @property
+    def loss(self) -> float:
+        """Cross-entropy per answer token under teacher forcing."""
+        return self.answers.loss
+
+    @property
+    def scoring(self) -> str:
+        """The name of the score that `right` stands for."""
+        return "exact match" if self.can_decode else "exact match in one pass"
+
+    @property
+    def common_error(self) -> str:
+        """What most wrong answers share; empty if none is wrong."""
+        return self.answers.common_error(self.task)
+
+    @cached_property
+    def baseline(self) -> ConstantBaseline | None:
+        """Exact match beside that of the best constant answer; None if all examples have the same right answer."""
+        answer, count = Counter(self.task.show_tokens(row) for row in self.right_answers).most_common(1)[0]
+        return None if count == self.n else ConstantBaseline(Proportion.count(self.right), answer, count / self.n)
+
+    def claim(self) -> Claim | None:
+        """Return the author's figure beside what is measured on decoded answers; None if nobody reports a figure."""
+        return self.sequence_model.claim(self.examples, self.answers)
+
+    def claim_by_metric(self) -> Claim | None:
+        """Return what the adapter's own metric() measures on decoded answers; None if there are none."""
+        if self.adapted is None or not self.answers.texts:
+            return None
+        return self.adapted.claim_of(self.pairs, self.answers.texts, self.right)
+
+    def right_on(self, examples: Examples) -> Hits:
+        """Return which of these examples are answered right: decoded if the model can decode, else in one pass."""
+        if not self.can_decode:
+            return np.asarray(self.sequence_model.margins(examples) > 0)
+        answers = self.answers if examples is self.examples else self.sequence_model.answer(examples)
+        return np.asarray(np.all(answers.free_hits, axis=1))
+
+    @property
+    def can_decode(self) -> bool:
+        """Whether there are decoded answers: an adapter need not have `generate`."""
+        return self.answers.free is not None
+
+    @cached_property
+    def readable_answers(self) -> SequenceAnswers:
+        """The answers without separators, and without other leading zeros if the value is right.
+
+        "1 1 8" reads as 118, and so does "00118" if 118 is right: a difference of format, not of value. Only exact
+        match takes an answer exactly as the model wrote it.
+        """
+        texts = self.answers.texts if self.answer_tokens.separator else without_separators(self.answers.texts)
+        texts = [self._with_usual_zeros(text, example) for text, example in zip(texts, self.examples, strict=False)]
+        if self.adapted is None or texts == list(self.answers.texts):
+            return self.answers
+        return self.adapted.with_texts(self.answers, texts)
+
+    def _with_usual_zeros(self, text: str, example: Examples) -> str:
+        """Return the right answer for a text that differs from it by leading zeros alone and cannot be read."""
+        right = self.task.answer(example)
+        is_value_right = text.startswith("0") and (text.lstrip("0") or "0") == right
+        return right if is_value_right and self.task.read_answer(text) is None else text
+
+    @cached_property
+    def answer_tokens(self) -> AnswerTokens:
+        """How the task writes the tokens of an answer as text."""
+        return AnswerTokens.of(self.task)
+
+    @property
+    def right_when_readable(self) -> Hits:
+        """[example]: which readable answers are right."""
+        return np.asarray(self.readable_answers.free_hits.all(axis=1)) if self.can_decode else self.right
+
+    @property
+    def decoded(self) -> Tokens:
+        """[example, place]: tokens of the readable answers; -1 for texts that are not an answer of the task."""
+        assert self.readable_answers.free is not None, "check can_decode first"
+        return self.readable_answers.free
+
+    @property
+    def right_answers(self) -> Tokens:
+        """[example, place]: tokens of the right answers."""
+        return self.answers.batch.answer
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The name of each place of an answer, such as `10s`."""
+        return tuple(position.label for position in self.task.answer_positions)
+
+    def token(self, id: int) -> str:
+        """Return the text of a token."""
+        return self.task.tokens[id]
+
+    @property
+    def begins_as_given(self) -> Hits:
+        """[example]: whether the right answer begins with the tokens that the decoder is given, if there are any."""
+        if self.adapted is not None:
+            return self.adapted.begins_right(self.examples)
+        given = self.task.decoding_start.given
+        return np.asarray((self.right_answers[:, : len(given)] == given).all(axis=1))
+
+    def rows_of_one_length(self, n: int) -> NDArray[np.int64]:
+        """Return up to `n` rows whose questions and right answers have the most common pair of lengths."""
+        lengths = [(len(self.task.show(example)), len(self.task.answer(example))) for example in self.examples]
+        ((usual, _),) = Counter(lengths).most_common(1)
+        return np.array([row for row, each in enumerate(lengths) if each == usual][:n])
+
+    def logits_when_fed(self, examples: Examples, answers: Tokens) -> tuple[Tensor, Tensor]:
+        """Return logits [example, label, token] and labels of one pass; the answers need not be right."""
+        if self.adapted is not None:
+            pairs = pairs_of(self.task, examples)
+            split, join = self.answer_tokens.split, self.answer_tokens.join
+            fed = [
+                (question, join(split(text)[-len(split(right)) :]))
+                for text, (question, right) in zip(map(self.task.show_tokens, answers), pairs, strict=True)
+            ]
+            parts = list(self.adapted.passes(fed, BLOCK))
+            return torch.cat([logits for logits, _ in parts]).cpu(), torch.cat([labels for _, labels in parts]).cpu()
+        start, batch = self.task.decoding_start, self.task.encode(examples)
+        before = () if start.given else (start.first,)
+        first = np.broadcast_to(np.array(before, dtype=np.int64), (len(examples), len(before)))
+        decoder_input = np.concatenate([first, answers[:, :-1]], axis=1)
+        with eval_mode(self.opened.module, gradients=False) as device:
+            logits: Tensor = self.opened.module(*on_device(device, batch.source, decoder_input))
+        return logits.cpu(), torch.from_numpy(answers[:, len(start.given) :])
+
+    def _input_tokens(self, examples: Examples) -> tuple[Tokens, ...]:
+        batch = self.task.encode(examples)
+        return batch.source, batch.decoder_input
+
+    # --- tokens that count ---
+
+    @property
+    def token_hits(self) -> tuple[Hits, Hits]:
+        """[example, place]: whether a token is right, and whether it counts; teacher-forced where decoding failed.
+
+        A leading zero that the model left out does not count.
+        """
+        answers = self.readable_answers
+        if answers.free is None:
+            return answers.teacher_forced_hits, answers.asked
+        is_answer = answers.is_answer[:, None]
+        hits = np.where(is_answer, answers.written_hits, answers.teacher_forced_hits)
+        return hits, np.where(is_answer, answers.counted, answers.asked)
+
+    @property
+    def required_tokens(self) -> Hits:
+        """[example, place]: tokens that an answer of this model must have: all but leading zeros that it leaves out."""
+        answers = self.readable_answers
+        if answers.free is None or answers.optional is None:
+            return answers.asked | ~leading_zeros(self.task, self.right_answers)
+        return np.where(answers.is_answer[:, None], answers.counted, answers.asked | ~answers.optional)
+
+
+MAX_LOGIT_CHANGE = 1e-4
+"""Change of a logit, as a fraction of the largest logit, that rounding can cause in single precision."""
+
+
+def logit_changes(logits: Tensor, others: Tensor) -> Tensor:
+    """Return [example, label]: the largest change over tokens, as a fraction of the largest logit."""
+    is_number = logits.isfinite() & others.isfinite()
+    largest = logits.masked_fill(~is_number, 0).abs().max().clamp(min=torch.finfo(logits.dtype).tiny)
+    return (logits - others).masked_fill(~is_number, 0).abs().amax(dim=-1) / largest
+
+
+SEPARATORS = (" ", ",", ", ", ";", "|", ".", "-", "\t")
+"""Texts that may stand between the characters of every answer."""
+MIN_SEPARATED = 0.9
+"""Fraction of the longer answers that must contain a separator: in fewer, the character stands for something else."""
+
+
+def without_separators(texts: Sequence[str]) -> list[str]:
+    """Remove a separator that stands between all characters of nearly all texts, or before every third digit.
+
+    >>> without_separators(["1 1 8", "4 2", "7"]), without_separators(["1,188", "420"])
+    (['118', '42', '7'], ['1188', '420'])
+    >>> without_separators(["118", "1 8"])  # a space in a few texts stands for something else
+    ['118', '1 8']
+    """
+    for separator in SEPARATORS:
+        parts = [text.strip().split(separator) for text in texts]
+        for is_separated in (_in_characters, _in_thousands):
+            longer = [each for each in parts if len("".join(each)) > (1 if is_separated is _in_characters else 3)]
+            if longer and sum(map(is_separated, longer)) >= MIN_SEPARATED * len(longer):
+                return ["".join(each) if is_separated(each) else text for each, text in zip(parts, texts, strict=True)]
+    return list(texts)
+
+
+def _in_characters(parts: Sequence[str]) -> bool:
+    return len(parts) > 1 and all(len(each) == 1 and each.isalnum() for each in parts)
+
+
+def _in_thousands(parts: Sequence[str]) -> bool:
+    first, *rest = parts
+    return bool(rest) and "".join(parts).isdigit() and 0 < len(first) < 4 and all(len(each) == 3 for each in rest)
+
+
+# --- classifiers ------------------------------------------------------------------------------------------------------
+
+
+class AuditedClassifier(AuditedModel):
+    """A model that outputs one of a few classes."""
+
+    def __init__(self, opened: OpenModel, class_model: ClassModel, n: int | None, split: str) -> None:
+        self.class_model = class_model
+        super().__init__(opened, n, split)
+
+    @property
+    def task(self) -> ClassTask:
+        """The task that the model is audited on."""
+        return self.class_model.task
+
+    @property
+    def trained_lengths(self) -> tuple[int, int]:
+        """The shortest and the longest sequence in training, or else in the task."""
+        return self.opened.trained or self.task.trained_lengths
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """[example]: the lengths of the audited sequences."""
+        return self.task.lengths(self.examples)
+
+    @cached_property
+    def answers(self) -> ClassAnswers:
+        """The model's answers to the audited examples."""
+        return self.classify(self.examples)
+
+    def classify(self, examples: Examples) -> ClassAnswers:
+        """Return the model's answers to these examples; sequences of one length go through the model together."""
+        return self.class_model.classify(examples)
+
+    @property
+    def loss(self) -> float:
+        """Cross-entropy per example."""
+        return self.answers.loss
+
+    @property
+    def scoring(self) -> str:
+        """The name of the score that `right` stands for."""
+        return "accuracy"
+
+    @property
+    def common_error(self) -> str:
+        """What most wrong answers share; empty if none is wrong."""
+        return self.answers.common_error(self.task.classes)
+
+    @cached_property
+    def baseline(self) -> ConstantBaseline | None:
+        """Accuracy beside that of the best constant answer; None if all examples have the same right answer."""
+        labels, hits = self.answers.labels, self.answers.hits
+        label, count = Counter(labels.tolist()).most_common(1)[0]
+        by_class = tuple(Proportion.count(hits[labels == each]) for each in np.unique(labels))
+        baseline = ConstantBaseline(Proportion.count(hits), self.task.classes[label], count / self.n, by_class)
+        return None if count == self.n else baseline
+
+    def claim(self) -> Claim | None:
+        """Return the author's figure beside what is measured; None if nobody reports a figure."""
+        return self.class_model.claim(self.examples, self.answers)
+
+    def claim_by_metric(self) -> Claim | None:
+        """Return what the adapter's own metric() measures on the model's answers; None for a run."""
+        if not isinstance(self.class_model, AdapterClasses):
+            return None
+        names = [self.task.classes[label] for label in self.answers.predicted.tolist()]
+        return self.class_model.claim_of(self.pairs, names, self.right)
+
+    def right_on(self, examples: Examples) -> Hits:
+        """Return which of these examples are answered right."""
+        return (self.answers if examples is self.examples else self.classify(examples)).hits
+
+    def accuracy_at(self, length: int) -> Proportion | None:
+        """Return accuracy on sequences of one length, half of them of each class; None if the model refuses them."""
+        n = max(MIN_PER_LENGTH, min(MAX_PER_LENGTH, MAX_NUMBERS // length))
+        examples, _ = of_length(self.task, length, n, "audit")
+        try:
+            return Proportion.count(self.classify(examples).hits)
+        except HeadcountError:
+            return None
+
+    def logits_in_one_batch(self, examples: Examples) -> Logits:
+        """Return logits [example, class]; short examples are padded as the model's own code pads them."""
+        if isinstance(self.class_model, AdapterClasses):
+            ((logits, _),) = self.class_model.passes(pairs_of(self.task, examples), len(examples))
+            return np.asarray(logits[:, self.class_model.columns].double().cpu().numpy())
+        return self.logits_of(self.inputs(examples))
+
+    def logits_of(self, inputs: tuple[Tensor, ...]) -> Logits:
+        """Return logits [example, class] of input tensors as they are."""
+        columns = self.class_model.columns if isinstance(self.class_model, AdapterClasses) else slice(None)
+        with eval_mode(self.opened.module, gradients=False):
+            return np.asarray(self.opened.module(*inputs)[:, columns].double().cpu().numpy())
+
+    def _input_tokens(self, examples: Examples) -> tuple[Tokens, ...]:
+        return (self.task.encode(examples).source,)
+
+
+def is_kept_beyond(inside: Proportion, beyond: Proportion) -> bool:
+    """Whether accuracy is above chance inside the training lengths and not significantly lower beyond them."""
+    return inside.low > MIN_CLASS_ACCURACY and beyond.high >= inside.low
+
+
+def audited_model(
+    opened: OpenModel, n: int | None = None, split: str = "test"
+) -> AuditedSequenceModel | AuditedClassifier:
+    """Return the audit's view of a model and up to `n` examples of a split of its task."""
+    if opened.answers.task.output_type == "class":
+        return AuditedClassifier(opened, cast(ClassModel, opened.answers), n, split)
+    return AuditedSequenceModel(opened, cast(SequenceModel, opened.answers), n, split)
+
+
+def row_keys(examples: Examples) -> list[bytes]:
+    """Return a key for each example; equal examples have equal keys."""
+    return [row.tobytes() for row in np.ascontiguousarray(examples, dtype=np.int64)]

@@ -1,0 +1,143 @@
+"""What the first attention block reads: embeddings of tokens and positions, before attention mixes them."""
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headcount.auditing.audited_model import AuditedClassifier, AuditedModel
+from headcount.hooks.gates import eval_mode, unfused
+from headcount.tasks.base import Examples
+
+NOT_FOUND = "it was not found where the first attention block reads the embeddings"
+MIXED = "tokens are mixed before the first attention block, so that positions cannot be told from tokens"
+N_PROJECTIONS = 3
+"""Queries, keys and values."""
+MIN_VARIATION = 1e-5
+"""Difference between rows, as a fraction of the largest value, above which embeddings differ: rounding stays below."""
+MIN_MIXING = 1e-6
+"""Change, as a fraction of the largest value, that shows mixing: without it, nothing changes."""
+
+
+def first_stream(model: AuditedModel, examples: Examples) -> Tensor | None:
+    """Return [row, position, width]: what the first attention block reads; None if `first_streams` finds nothing.
+
+    If queries, keys and values have different inputs, the vectors of each position are joined.
+    """
+    streams = first_streams(model, examples)
+    return torch.cat(streams, dim=2) if streams else None
+
+
+def first_streams(model: AuditedModel, examples: Examples) -> list[Tensor]:
+    """Return the different inputs [row, position, width] of the first attention block, or of its linear layers.
+
+    Queries, keys and values can have different inputs, for example if positions are added to queries and keys alone.
+    The list is empty if the inputs cannot be found, for example in a model without heads.
+    """
+    sites, module, inputs = model.opened.sites, model.opened.module, model.inputs(examples)
+    if not sites:
+        return []
+    with eval_mode(module, gradients=False), unfused(sites), StreamReader(module, sites.projections) as reader:
+        module(*inputs)
+    if reader.streams and len(set(reader.streams[0].shape[:2])) == 1 < len(examples) == len(reader.streams[0]):
+        return first_streams(model, examples[:-1])  # else rows and positions could not be told apart
+    return [each for stream in reader.streams if (each := _rows_first(stream, len(examples))) is not None]
+
+
+def is_mixed(model: AuditedModel, examples: Examples) -> bool:
+    """Whether other numbers in the second half of the examples change embeddings in the first half as well."""
+    half, others = examples.shape[1] // 2, examples.copy()
+    others[:, half:] = np.roll(examples[:, half:], 1, axis=0)
+    one, other = first_stream(model, examples), first_stream(model, others)
+    if one is None or other is None or one.shape != other.shape:
+        return False
+    is_moved = (other - one).abs().amax(dim=(0, 2)) > MIN_MIXING * one.abs().max()
+    for before, after in zip(model.inputs(examples), model.inputs(others), strict=True):
+        if before.dim() == 2 and before.shape == after.shape and before.shape[1] == one.shape[1]:
+            return bool((is_moved & ~(before != after).any(dim=0).cpu()).any())
+    return isinstance(model, AuditedClassifier) and int(is_moved.sum()) > examples.shape[1] - half
+
+
+def constant_sequences(model: AuditedClassifier, length: int, n: int) -> Examples:
+    """Return `n` sequences that repeat one number each, no two of them the same number."""
+    drawn = np.unique(model.task.sample_of_length(model.rng("one number"), max(length, 4 * n), None, 1)[0])
+    numbers = drawn[np.unique(np.linspace(0, len(drawn) - 1, n).astype(int))]
+    return np.repeat(numbers[:, None], length, axis=1)
+
+
+def number_columns(stream: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
+    """Return [position]: where the numbers are: embeddings differ between rows, and each row has one token there."""
+    varies = (stream - stream[:1]).abs().amax(dim=(0, 2)) > MIN_VARIATION * stream.abs().max()
+    for ids in (each.cpu() for each in inputs):
+        if ids.dim() == 2 and ids.shape[1] == stream.shape[1] and not ids.is_floating_point() and varies.any():
+            return varies & (ids == ids[:, varies.nonzero()[0]]).all(dim=0)
+    return varies
+
+
+class StreamReader:
+    """Records inputs of modules in a forward pass until the first output projection of heads is called."""
+
+    def __init__(self, model: nn.Module, projections: Iterable[nn.Module]) -> None:
+        self._model, self._projections = model, set(projections)
+        self._open: list[tuple[list[Tensor], int]] = []  # modules that have not returned: inputs, linear inputs before
+        self._linear: list[Tensor] = []
+        self._is_done = False
+        self.streams: list[Tensor] = []
+        self._hooks = ExitStack()
+
+    def __enter__(self) -> Self:
+        for module in self._model.modules():
+            self._hooks.callback(module.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
+            self._hooks.callback(module.register_forward_hook(self._leave).remove)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.close()
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._is_done:
+            return
+        if module in self._projections:
+            self.streams, self._is_done = self._distinct(), True
+            return
+        given = [each.detach().clone() for each in (*args, *kwargs.values()) if _is_stream(each)]  # may be written into
+        self._open.append((given, len(self._linear)))
+        if isinstance(module, nn.Linear):
+            self._linear += given[:1]
+
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if not self._is_done:
+            self._open.pop()
+
+    def _candidates(self) -> list[Tensor]:
+        """Return the inputs of linear layers in the innermost block around the projection, or else of the block.
+
+        Without blocks, return the inputs of the last linear layers: queries, keys and values.
+        """
+        for given, n_before in reversed(self._open):
+            if given:
+                return self._linear[n_before:] or given
+        return self._linear[: -N_PROJECTIONS - 1 : -1]
+
+    def _distinct(self) -> list[Tensor]:
+        """Return the candidates that have the shape of the first one, without repeats."""
+        streams: list[Tensor] = []
+        for each in self._candidates():
+            has_shape = not streams or each.shape == streams[0].shape
+            if has_shape and not any(torch.equal(each, other) for other in streams):
+                streams.append(each)
+        return streams
+
+
+def _is_stream(given: Any) -> bool:
+    return isinstance(given, Tensor) and given.dim() == 3 and given.is_floating_point()
+
+
+def _rows_first(stream: Tensor, n_rows: int) -> Tensor | None:
+    """Return [row, position, width]; some models put positions first."""
+    if n_rows not in stream.shape[:2]:
+        return None
+    return (stream if stream.shape[0] == n_rows else stream.transpose(0, 1)).double().cpu()
