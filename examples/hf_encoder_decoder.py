@@ -1,9 +1,9 @@
-"""Which cross-attention heads does a model need that writes words backwards?
+"""Which cross-attention heads does a model need to reverse strings?
 
     python examples/hf_encoder_decoder.py
 
-A small BART learns to reverse strings for some seconds. Its heads are ablated one by one; the cross-attention heads
-that cost least are cut out for real, and what is left still generates.
+A small BART learns to reverse strings in a few seconds. The script ablates each head alone and cuts out the
+cross-attention head with the smallest drop. The smaller model still reverses strings.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ SPECIAL = ("<pad>", "<s>", "</s>")
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a letter."""
-    made = Tokenizer(models.WordLevel({token: i for i, token in enumerate((*SPECIAL, *LETTERS))}, unk_token="<pad>"))
-    made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    made.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
-    return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
+    """Return a tokenizer with one token per letter."""
+    ids = {token: i for i, token in enumerate((*SPECIAL, *LETTERS))}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
 
 
 def strings(n: int) -> list[str]:
-    """Random ones."""
+    """Return n random strings."""
     return ["".join(LETTERS[i] for i in row) for row in torch.randint(len(LETTERS), (n, N)).tolist()]
 
 
 def train(tokenizer: PreTrainedTokenizerFast, steps: int = 350) -> BartForConditionalGeneration:
-    """From one string to its reverse."""
+    """Train a small BART to output the reverse of each string."""
     torch.manual_seed(0)
     sides = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 1), ("ffn_dim", 64))}
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_start_token_id": 1}
@@ -45,8 +46,8 @@ def train(tokenizer: PreTrainedTokenizerFast, steps: int = 350) -> BartForCondit
     model = BartForConditionalGeneration(config)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(steps):
-        asked = strings(64)
-        source, target = (torch.tensor(tokenizer(each)["input_ids"]) for each in (asked, [s[::-1] for s in asked]))
+        batch = strings(64)
+        source, target = (torch.tensor(tokenizer(each)["input_ids"]) for each in (batch, [s[::-1] for s in batch]))
         loss = model(input_ids=source, labels=target).loss
         optimizer.zero_grad()
         loss.backward()
@@ -55,15 +56,15 @@ def train(tokenizer: PreTrainedTokenizerFast, steps: int = 350) -> BartForCondit
 
 
 def main() -> None:
-    """Train, ablate, cut, generate."""
+    """Train, ablate, cut and generate."""
     tokenizer = make_tokenizer()
     model = ExternalModel.of(train(tokenizer), tokenizer, name="reverser")
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "reversed.tsv"
         data.write_text("source\ttarget\n" + "".join(f"{each}\t{each[::-1]}\n" for each in strings(200)))
-        found = ablate_heads(model, data, replacements=["zero"], quiet=True).result
-        print(f"loss {-found.conditions[0].clean:.3f} nats a token")
-        by_drop = sorted(found.heads, key=lambda effect: -effect.drop)
+        result = ablate_heads(model, data, replacements=["zero"], quiet=True).result
+        print(f"loss {-result.conditions[0].clean:.3f} nats a token")
+        by_drop = sorted(result.heads, key=lambda effect: -effect.drop)
         for effect in by_drop:
             print(f"  without {effect.short}: {effect.drop:+.3f} [{effect.low:+.3f}, {effect.high:+.3f}]")
         cheap = [effect.head for effect in by_drop if ".cross." in effect.head][-1:]

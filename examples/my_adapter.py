@@ -1,10 +1,10 @@
-"""A model of your own for every verb of headcount: one class that says what headcount cannot know.
+"""An adapter: one class that makes your own model usable by every verb of headcount.
 
-    python examples/my_adapter.py                          train it for some seconds: my_model.pt, beside this file
+    python examples/my_adapter.py                          train for a few seconds: writes my_model.pt beside this file
     headcount ablate examples/my_adapter.py:Model
     headcount heads examples/my_adapter.py:Model --on "3 5 4 9"
 
-The model says whether a sequence of numbers is sorted, which is one of headcount's own tasks; for data of your own,
+The model classifies whether a sequence of numbers is sorted, which is one of headcount's own tasks. For your own data,
 write `data()` instead of `task`.
 """
 
@@ -23,47 +23,47 @@ PAD = TASK["n_values"]
 
 
 class Sorter(nn.Module):
-    """Any module: here one layer of attention over numbers and their places."""
+    """Any module works; here one attention layer over numbers and their positions."""
 
     def __init__(self, d: int = 32, n_heads: int = 4) -> None:
         super().__init__()
-        self.numbers, self.places, self.n_heads = nn.Embedding(PAD + 1, d), nn.Embedding(16, d), n_heads
+        self.numbers, self.positions, self.n_heads = nn.Embedding(PAD + 1, d), nn.Embedding(16, d), n_heads
         self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
-        self.say = nn.Sequential(nn.LayerNorm(d), nn.Linear(d, 64), nn.ReLU(), nn.Linear(64, 2))
+        self.classify = nn.Sequential(nn.LayerNorm(d), nn.Linear(d, 64), nn.ReLU(), nn.Linear(64, 2))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Logits of unsorted and sorted, [row, 2]"""
+        """Return the logits of unsorted and sorted, [row, 2]."""
         token_mask = ids != PAD
-        x = self.numbers(ids) + self.places.weight[: ids.shape[1]]
+        x = self.numbers(ids) + self.positions.weight[: ids.shape[1]]
         q, k, v = (part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
         z = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=token_mask[:, None, None])
         x = nn.functional.relu(x + self.out(z.transpose(1, 2).flatten(start_dim=2)))
-        return self.say((x * token_mask[..., None]).sum(dim=1))
+        return self.classify((x * token_mask[..., None]).sum(dim=1))
 
 
 class Model(Adapter):
-    """All that headcount needs."""
+    """The adapter: all that headcount needs to know about the model."""
 
     checkpoint = "my_model.pt"
     task, settings = "sortedness", TASK
 
     def build(self) -> nn.Module:
-        """The model, its weights still random."""
+        """Return the model with random weights."""
         return Sorter()
 
     def sites(self, model: nn.Module) -> Sites:
-        """Where heads meet: the output projection."""
+        """Return the output projection, where the heads are joined."""
         return Sites.of(model, "out", n_heads=4)
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """From texts to what the model is given, and what it should say."""
-        rows = [torch.tensor([int(each) for each in question.split()]) for question in questions]
+        """Return the inputs of the model and the labels that it should output."""
+        rows = [torch.tensor([int(number) for number in question.split()]) for question in questions]
         labels = torch.tensor([["unsorted", "sorted"].index(answer) for answer in answers])
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD), labels
 
 
 def train(file: Path, steps: int = 600) -> None:
-    """Your own training goes here; this one is asked what headcount's task asks."""
+    """Train the model on examples of headcount's task; your own training goes here."""
     from headcount.seeds import stream
     from headcount.tasks.sortedness import Sortedness, SortednessConfig
 

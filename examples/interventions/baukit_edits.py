@@ -1,9 +1,9 @@
-"""A head ablated with baukit: `edit_output` at `o_proj` (honest_llama issue 42), and at `v_proj`.
+"""Ablate a head with baukit: `edit_output` at `o_proj` (honest_llama issue 42), and at `v_proj`.
 
     python examples/interventions/baukit_edits.py
 
-It edits outputs only, and a head's own is the input of `o_proj`. A head whose values are zero finds nothing: that is as
-good, unless heads share values; then all of them that do are removed, and the audit says so.
+baukit edits only the outputs of modules, but a head's output is an input: that of `o_proj`. Setting the head's values
+to zero has the same effect, unless heads share values. Then all heads that share them are removed, as the audit says.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ model, tokens = LlamaForCausalLM(config).eval(), torch.randint(50, (3, 7))
 
 
 def zero(output, layer):
-    """Of what leaves a module, the part that is taken for one of four heads."""
+    """Set the slice of a module's output to zero that is taken for one of four heads."""
     output[..., 16:24] = 0
     return output
 
 
 def wrong():
-    """What is projected already: every head writes into each of its coordinates."""
+    """Edit the output of the projection: wrong, because every head writes into each coordinate."""
     return TraceDict(model, ["model.layers.1.self_attn.o_proj"], edit_output=zero)
 
 
 def right():
-    """The head's values."""
+    """Edit the head's values."""
     return TraceDict(model, ["model.layers.1.self_attn.v_proj"], edit_output=zero)
 
 

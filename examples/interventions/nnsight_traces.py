@@ -1,8 +1,8 @@
-"""A head ablated with nnsight: slices of `o_proj.output` (its issue 525), and of `o_proj.input`.
+"""Ablate a head with nnsight: slices of `o_proj.output` (its issue 525), and of `o_proj.input`.
 
     python examples/interventions/nnsight_traces.py
 
-A trace runs the model itself, so what is audited is a function that does, on the PyTorch module (`llm._module`).
+A trace runs the model itself, so headcount audits a function that runs the PyTorch module (`llm._module`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ llm = NNsight(model)
 
 
 def wrong():
-    """What is projected already: every head writes into each of its coordinates."""
+    """Edit the output of the projection: wrong, because every head writes into each coordinate."""
     with llm.trace(input_ids=tokens):
         llm.model.layers[1].self_attn.o_proj.output[:, :, 16:24] = 0
 
 
 def right():
-    """The heads' outputs side by side."""
+    """Edit the input of the projection, which holds the heads' outputs side by side."""
     with llm.trace(input_ids=tokens):
         llm.model.layers[1].self_attn.o_proj.input[:, :, 16:24] = 0
 

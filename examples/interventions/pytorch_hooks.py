@@ -1,4 +1,4 @@
-"""A head ablated with PyTorch hooks: on a block's output (thought-anchors issue 7), on queries, and on z.
+"""Ablate a head with PyTorch hooks: on a block's output (thought-anchors issue 7), on queries, and on z.
 
 python examples/interventions/pytorch_hooks.py
 """
@@ -17,7 +17,7 @@ attention = model.model.layers[1].self_attn
 
 
 def wrong():
-    """What the block returns is projected already: every head writes into each of its coordinates."""
+    """Edit the block's output: wrong, because every head writes into each coordinate."""
 
     def hook(module, args, output):
         output[0].unflatten(-1, (4, -1))[..., 2, :] = 0
@@ -26,7 +26,7 @@ def wrong():
 
 
 def also_wrong():
-    """A head without queries attends evenly to all tokens, and its values still pass through."""
+    """Set the queries to zero: wrong, because the head then attends evenly and its values still pass through."""
 
     def hook(module, args, output):
         output.unflatten(-1, (4, -1))[..., 2, :] = 0
@@ -35,7 +35,7 @@ def also_wrong():
 
 
 def right():
-    """What enters the output projection is the heads' outputs side by side."""
+    """Edit the input of the output projection, which holds the heads' outputs side by side."""
 
     def hook(module, args):
         args[0].unflatten(-1, (4, -1))[..., 2, :] = 0

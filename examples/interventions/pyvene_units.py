@@ -1,4 +1,4 @@
-"""A head ablated with pyvene: a subspace of `attention_output`, and a head of `head_attention_value_output`.
+"""Ablate a head with pyvene: a subspace of `attention_output`, and a head of `head_attention_value_output`.
 
 python examples/interventions/pyvene_units.py
 """
@@ -17,20 +17,20 @@ model, tokens = LlamaForCausalLM(config).eval(), torch.randint(50, (3, 7))
 
 
 def zeroed(component, unit):
-    """A model with zeros at some places of a component of its second layer."""
+    """Return the model with zeros in a component of its second layer."""
     places = {"layer": 1, "component": component, "unit": unit, "intervention_type": pyvene.ZeroIntervention}
     return pyvene.IntervenableModel(places, model=model)
 
 
 def wrong():
-    """What is projected already: every head writes into each of its coordinates."""
+    """Edit the output of the projection: wrong, because every head writes into each coordinate."""
     of_every_row = [[list(range(16, 24))] * len(tokens)]
     places = {"base": list(range(tokens.shape[1]))}
     zeroed("attention_output", "pos")({"input_ids": tokens}, unit_locations=places, subspaces=of_every_row)
 
 
 def right():
-    """The third head at every position."""
+    """Edit the third head at every position."""
     zeroed("head_attention_value_output", "h")({"input_ids": tokens}, unit_locations={"base": 2})
 
 

@@ -1,8 +1,9 @@
-"""A head ablated with TransformerLens 4: at `hook_attn_out`, along a wrong axis of `hook_z`, and along the right one.
+"""Ablate a head with TransformerLens 4: at `hook_attn_out`, along a wrong axis of `hook_z`, and along the right one.
 
     python examples/interventions/transformer_lens_hooks.py
 
-`bridge.hooks(...)` is a context; a function that runs the model, with `bridge.run_with_hooks(...)`, is audited as well.
+`bridge.hooks(...)` is a context. The audit also takes a function that runs the model with
+`bridge.run_with_hooks(...)`.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ bridge = build_bridge_from_module(model, "LlamaForCausalLM", hf_config=config)
 
 
 def residual(x, hook):
-    """[row, position, d_model]: what is projected already."""
+    """Edit the block's output, [row, position, d_model]: wrong, because it is projected already."""
     x[..., 16:24] = 0
     return x
 
 
 def position(z, hook):
-    """A pattern is [row, head, query, key], z is not: this is the third position of every head."""
+    """Edit the third position of every head: wrong, because z is not [row, head, ...] as a pattern is."""
     z[:, 2] = 0
     return z
 
 
 def head(z, hook):
-    """[row, position, head, d_head]."""
+    """Edit the third head of z, [row, position, head, d_head]."""
     z[:, :, 2] = 0
     return z
 

@@ -1,4 +1,4 @@
-"""A head ablated with transformers 5: by `head_mask`, which it ignores, and in an attention function of one's own.
+"""Ablate a head with transformers 5: by `head_mask`, which it ignores, and in a custom attention function.
 
 python examples/interventions/transformers_attention.py
 """
@@ -24,7 +24,7 @@ mask[1, 2] = 0
 
 
 def without_head(attention, *args, **kwargs):
-    """What heads find [row, position, head, d_head], before it is projected."""
+    """Return z, [row, position, head, d_head], with one head set to zero before the projection."""
     z, weights = sdpa_attention_forward(attention, *args, **kwargs)
     if attention.layer_idx == 1:
         z[:, :, 2] = 0
@@ -33,13 +33,13 @@ def without_head(attention, *args, **kwargs):
 
 @contextmanager
 def attention_function(name):
-    """For as long as the context lasts."""
+    """Use an attention function inside a context."""
     model.set_attn_implementation(name)
     yield
     model.set_attn_implementation("sdpa")
 
 
-AttentionInterface.register("unmasked", without_head)  # a new name without a mask function: padding is attended to
+AttentionInterface.register("unmasked", without_head)  # a name without a mask function: heads attend to padding
 AttentionInterface.register("without_L1H2", without_head)
 AttentionMaskInterface.register("without_L1H2", sdpa_mask)
 

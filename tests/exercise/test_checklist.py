@@ -39,7 +39,7 @@ NONE = "–"
 def checklist() -> list[list[str]]:
     """Rows of the table, the names of its columns first."""
     (text,) = re.findall(
-        r"^## Where each thing is that the exercise asks for\n(.*?)^## ",
+        r"^## Where to find what the exercise asks for\n(.*?)^## ",
         (ROOT / "docs/report.md").read_text(),
         re.M | re.S,
     )
