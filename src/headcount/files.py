@@ -172,7 +172,8 @@ def claim_output(path: Path, suffix: str, *, force: bool | None = False, flag: s
     """Refuse a path that cannot be written, or that holds anything but an earlier output of headcount.
 
     Call this before the measurement begins. `force` allows replacing a file that headcount did not write; None means
-    that the caller has no such option. `flag` is the option that names the path, for messages. Links, folders, pipes and devices are always refused.
+    that the caller has no such option. `flag` is the option that names the path, for messages. Links, folders, pipes
+    and devices are always refused.
     """
     rename = f"choose another name with {flag}"
     if path.suffix.lower() != suffix:
