@@ -129,9 +129,9 @@ def test_every_kind_of_result_is_drawn_or_has_nothing_to_draw(tiny_run: Run) -> 
 
 def test_what_was_saved_says_where(in_tmp: Path, tiny_sorter: Run) -> None:
     shown = api.show_positions(tiny_sorter, 4)
-    assert repr(shown) == f"{shown.result!r}\nnot written: no folder was named"
+    assert repr(shown) == f"{shown.result!r}\nnot saved: no folder was given"
     saved = api.show_positions(tiny_sorter, 4, save="here")
-    assert repr(saved).endswith("written: here/results/positions-n4.json and 3 more files")
+    assert repr(saved).endswith("saved: here/results/positions-n4.json and 3 more files")
 
 
 def test_a_run_is_one_line() -> None:

@@ -1,6 +1,6 @@
-"""headcount: which heads count, and how far they reach.
+"""Measure which attention heads matter, and how far a model extrapolates.
 
-The names below do in Python what the command line does. Each name is imported when it is first used, so that
+The functions below do in Python what the command line does. Each name is imported when it is first used, so that
 `import headcount` and `headcount --help` do not wait for torch.
 """
 

@@ -168,16 +168,17 @@ _MARKED = 4096
 """Number of bytes at either end of a file that are searched for the mark."""
 
 
-def claim_output(path: Path, suffix: str, *, force: bool | None = False) -> None:
+def claim_output(path: Path, suffix: str, *, force: bool | None = False, flag: str = "-o") -> None:
     """Refuse a path that cannot be written, or that holds anything but an earlier output of headcount.
 
     Call this before the measurement begins. `force` allows replacing a file that headcount did not write; None means
-    that the caller has no such option. Links, folders, pipes and devices are always refused.
+    that the caller has no such option. `flag` is the option that names the path, for messages. Links, folders, pipes
+    and devices are always refused.
     """
-    rename = "choose another name with -o"
+    rename = f"choose another name with {flag}"
     if path.suffix.lower() != suffix:
         raise InputError(
-            f"{path} does not end in {suffix}", f"name the file, such as -o {argument(_example(path, suffix))}"
+            f"{path} does not end in {suffix}", f"name the file, such as {flag} {argument(_example(path, suffix))}"
         )
     with friendly_os_errors(f"write {path}"):
         mode = path.lstat().st_mode if os.path.lexists(path) else None
@@ -191,10 +192,10 @@ def claim_output(path: Path, suffix: str, *, force: bool | None = False) -> None
     require_writable(path.parent)
 
 
-def write_outputs(outputs: Mapping[Path, bytes], *, force: bool | None = False) -> list[Path]:
+def write_outputs(outputs: Mapping[Path, bytes], *, force: bool | None = False, flag: str = "-o") -> list[Path]:
     """Write marked files to paths of the user's choice; if one path is refused, write none of the files."""
     for path in outputs:
-        claim_output(path, path.suffix.lower(), force=force)
+        claim_output(path, path.suffix.lower(), force=force, flag=flag)
     for path, data in outputs.items():
         write_atomically(path, _marked(data, path.suffix.lower()))
     return list(outputs)

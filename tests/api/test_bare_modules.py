@@ -134,7 +134,7 @@ def test_heads_of_two_modules_are_matched_on_tensors(tagger: Tagger, tmp_path: P
     assert "19 shuffled models" in same.words
     with pytest.raises(InputError, match="heads cannot be matched on 3 inputs"):
         headcount.match_heads(opened, others[0], inputs=ids(3), quiet=True)
-    with pytest.raises(InputError, match=r"Tagger names no task.*\s+give tensors: inputs="):
+    with pytest.raises(InputError, match=r"Tagger has no task.*\s+give tensors: inputs="):
         headcount.match_heads(opened, others[0], quiet=True)
 
 
@@ -202,5 +202,5 @@ def test_a_report_of_a_module_is_written_from_its_tensors(
     (seen,) = gather(tagger, data=[ids(40)], **asked).models
     assert seen.ablation is None
     assert seen.roles == model_results.roles, "what needs no score"
-    with pytest.raises(InputError, match=r"Tagger is a bare module.*\s+give data=tensors"):
+    with pytest.raises(InputError, match=r"Tagger is a PyTorch module.*\s+give them: data=tensors"):
         gather(tagger, sites=sites(tagger))

@@ -268,7 +268,7 @@ def test_without_a_folder_nothing_is_cut(in_tmp: Path) -> None:
 
 def test_a_model_that_has_nothing_to_lose_is_not_searched(tiny_sorter: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headcount.api.pruning.prune_curves", lambda *a, **k: pytest.fail("it was searched"))
-    with pytest.raises(InputError, match="the model has nothing to lose there"):
+    with pytest.raises(InputError, match="removing heads means nothing there"):
         prune_heads(tiny_sorter, n=10, n_orders=1, quiet=True)
 
 

@@ -68,7 +68,7 @@ def test_generate_of_a_decoder_without_heads(gpt2: Any, use_cache: bool) -> None
     assert not torch.equal(found, generate(gpt2)), "heads that change nothing are no test"
     assert list(acting.calls.values()) == [STEPS, STEPS]
     assert acting.n_proven == 0
-    assert repr(acting) == "L0H1, L1H2 of GPT2LMHeadModel ablated by zero: 12 calls so far, not proven before"
+    assert repr(acting) == "L0H1, L1H2 of GPT2LMHeadModel ablated by zero: 12 calls so far, not verified before"
 
 
 def test_generate_of_an_encoder_decoder_without_heads(t5: Any) -> None:
@@ -232,10 +232,10 @@ def test_means_of_a_task_need_no_inputs(tiny_run: Run) -> None:
     ("asked", "explanation"),
     [
         ({"heads": "L9H9"}, "no head 'layer.9.self.9'"),
-        ({"heads": []}, "no heads to act on"),
+        ({"heads": []}, "no heads were given"),
         ({"heads": "L0H0", "by": "median"}, "median"),
-        ({"heads": "L0H0", "by": "mean"}, "a mean is taken over examples, and none are known"),
-        ({"heads": "L0H0", "inputs": [[1, 2]]}, "inputs of list"),
+        ({"heads": "L0H0", "by": "mean"}, "by='mean' needs examples to average over"),
+        ({"heads": "L0H0", "inputs": [[1, 2]]}, "inputs must be tensors, got list"),
         ({"heads": "L0H0", "inputs": {"input_ids": [[1, 2]]}}, 'return_tensors="pt"'),
     ],
 )
@@ -292,7 +292,7 @@ def test_a_patch_while_decoding_with_a_cache(gpt2: Any) -> None:
 @pytest.mark.parametrize("shape", [(3, 3, 8), (2, 4, 8), (2, 3, 1), (2, 3, 7), (1, 2, 3, 8)], ids=str)
 def test_a_patch_of_another_shape_is_told_with_both(gpt2: Any, shape: tuple[int, ...]) -> None:
     patches = {"L0H0": torch.zeros(shape)}
-    both = rf"L0H0 has shape \({', '.join(map(str, shape))}\), its output in this pass \(2, 3, 8\)"
+    both = rf"L0H0 has shape \({', '.join(map(str, shape))}\), but its output has shape \(2, 3, 8\)"
     with pytest.raises(InputError, match=both), headcount.patched(gpt2, patches):
         gpt2(PROMPT)
 
@@ -326,7 +326,7 @@ def test_attention_of_a_run_is_that_while_it_decodes(tiny_run: Run, tiny_sorter:
     sorted_ = headcount.attention(tiny_sorter, "3 5 9")
     torch.testing.assert_close(sorted_["L0H1"][0], tiny_sorter.attention("3 5 9", "L0H1"))
     assert repr(sorted_) == "2 heads, L0H0 to L0H1: [batch, query, key] of [1, 3, 3]"
-    with pytest.raises(InputError, match=r"no head 'layer\.7\.self\.0' here"):
+    with pytest.raises(InputError, match=r"no head 'layer\.7\.self\.0'"):
         sorted_["L7H0"]
 
 

@@ -155,7 +155,7 @@ def test_heads_are_set_to_zero_before_anything_else_replaces_them(
 
     monkeypatch.setattr(measurements, "ablate_heads", ablate)
     with limited(TimeLimit(30.0, clock)):
-        result = measurements._ablated(api.open_model(run), None, True)
+        result = measurements._ablate(api.open_model(run), None, True)
     assert asked[0] == (["zero"], 10), "on the test set, and on no further examples"
     assert set(result.replacements) == set(replacements)
     named = reporting._shortened(result, None, None)
@@ -175,10 +175,10 @@ def test_a_search_for_removable_heads_has_the_time_of_a_quick_report(
     model = api.open_model(run)
     for limit in (None, TimeLimit(45.0, clock), TimeLimit(8.0, clock)):
         with limited(limit), pytest.raises(InputError):
-            measurements._pruned(model, None, True)
+            measurements._prune(model, None, True)
     assert budgets == [None, *measurements.BRIEF_SEARCHES]
     with limited(TimeLimit(1.0, clock)), pytest.raises(OutOfTime):
-        measurements._pruned(model, None, True)
+        measurements._prune(model, None, True)
 
 
 def test_a_thorough_report_does_not_take_a_shorter_measurement_for_the_whole(run: Run) -> None:

@@ -140,7 +140,9 @@ def test_the_files_of_an_exercise_are_protected(
     mine.write_text("mine")
     Path("hand-in/problem2/results/notes.odt").write_text("mine too")
     command = f"{PAGE} -o page.html --exercise hand-in"
-    assert f"{mine} exists, and headcount did not write it" in refused(command, capsys)
+    message = refused(command, capsys)
+    assert f"{mine} exists, and headcount did not write it" in message
+    assert "choose another name with --exercise" in message
     assert not Path("page.html").exists()
     assert cli.main(shlex.split(f"{command} --force")) == 0
     assert cli.main(shlex.split(command)) == 0, "headcount wrote these files"

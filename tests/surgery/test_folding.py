@@ -168,7 +168,7 @@ def test_a_folder_says_that_means_were_folded(in_tmp: Path) -> None:
     with torch.no_grad():
         plain, folded = (load_external(name).model(*given) for name in ("plain", "folded"))
     assert (plain - folded).abs().max() > 1e-3
-    with pytest.raises(InputError, match=r"means to fold, but no folder"):
+    with pytest.raises(InputError, match=r"--fold-mean needs a folder"):
         prune_heads(model, data="data.tsv", fold_mean=True, quiet=True)
 
 

@@ -1,7 +1,7 @@
-"""What the command line does, as functions.
+"""Python functions that do what the commands of the command line do.
 
-Each returns a typed result; with `save` it is also written, with its pictures, into the folder that is named or
-(`save=True`) the model's own. A name is imported when it is first used, so that `headcount predict` does not wait for
+Each function returns a typed result. `save` names a folder for the result and its figures; `save=True` means the
+model's own folder. Each name is imported when it is first used, so that `headcount predict` does not wait for
 matplotlib.
 """
 

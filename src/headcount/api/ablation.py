@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from headcount.analysis.ablation import Ablation, AblationRun, ablate, decide
 from headcount.api.opening import AnyModel, open_model
-from headcount.api.saving import Place, Saved, asked_data, folder_for, result_name, save_in, unless
+from headcount.api.saving import Place, Saved, data_setting, folder_for, result_name, save_in, unless_default
 from headcount.auditing.audit import quick_audit
 from headcount.data.dataset import Metric
 from headcount.data.tables import text_lines
@@ -40,21 +40,26 @@ def ablate_heads(
     quiet: bool = False,
     run_adapter: bool = False,
 ) -> Saved[Ablation]:
-    """Ablate each head alone, with every replacement, and compare outputs on the same examples.
-
-    Without `n`, a run is measured on its test set. Heads that change an answer there are measured again on 40,000 new
-    examples (under resample ablation on a quarter as many, each with four donors).
+    """Ablate each head alone with every replacement, and measure the drop on the same examples.
 
     `model` and `data` are one of these:
 
     * a run: `data` is the name of a split, or examples of its task; `metric` is a name or a function.
     * the folder or adapter of another model: `data` is a file, a folder, a dataset of Hugging Face's library, or a
       split of the adapter's task. With `lines`, each line of a file is one example.
-    * a PyTorch module: `data` are its input tensors, `metric(output, rows)` returns one score per row, and `sites`
-      lists its heads unless the module has them itself.
+    * a PyTorch module: `data` are its input tensors, and `metric(output, rows)` returns one score per row. `sites`
+      lists the heads of a module whose heads headcount cannot find.
 
-    `replacements` selects some of the replacements. `run_adapter` allows the adapter's file to be run that a pruned
-    folder names. Results are saved if `save` names a folder; `save=True` stands for the model's own folder.
+    The other arguments:
+
+    * `replacements` selects replacements, such as `["zero"]`; the default is all of them.
+    * `n` is the number of examples. Without it, a run is measured on its test set. Heads that change an answer there
+      are measured again on 40,000 new examples (resample ablation: a quarter as many, with four donors each).
+    * `lengths` measures sequences of these lengths. `examples` also records which kinds of answer break.
+    * `save` names a folder for the result; `save=True` means the model's own folder.
+    * `run_adapter` allows running the adapter's Python file that a pruned folder names.
+
+    The returned `result` is an `Ablation`, with one effect per head and replacement.
 
     >>> ablation = ablate_heads("sample:sortedness", n=20, replacements=["zero"], quiet=True).result
     >>> [effect.short for effect in ablation.heads]
@@ -62,17 +67,18 @@ def ablate_heads(
     """
     opened, at_once = open_model(model, sites=sites, run_adapter=run_adapter), batch_rows(batch_size)
     data = text_lines(data) if lines else data
-    asked = tuple(dict.fromkeys(lengths)) or (None,)
-    experiments = [opened.experiment(data, metric, n, length=length, at_once=at_once) for length in asked]
+    measured_lengths = tuple(dict.fromkeys(lengths)) or (None,)
+    experiments = [opened.experiment(data, metric, n, length=length, at_once=at_once) for length in measured_lengths]
     if examples and experiments[0].examples is None:
         raise InputError(
-            f"{opened.name} is not measured on the tokens of a task, so what broke is not known", "leave --examples out"
+            f"--examples needs a model that is measured on the tokens of a task, and {opened.name} is not",
+            "leave --examples out",
         )
     for replacement in replacements or ():
         REPLACEMENTS.get(replacement)
     folder = folder_for(opened, save)
     runs = []
-    for length, experiment in zip(asked, experiments, strict=True):
+    for length, experiment in zip(measured_lengths, experiments, strict=True):
         at = "" if length is None else f" at length {length}"
         with counting(f"ablating heads of {opened.name}{at}", quiet=quiet) as progress:
             run = ablate(
@@ -92,17 +98,17 @@ def ablate_heads(
     result = replace(_joined(opened, experiments[0].metric, runs), audit=quick_audit(opened))
     if folder is None:
         return Saved(result)
-    every = replacements is None or set(replacements) == set(REPLACEMENTS.names())
+    has_all = replacements is None or set(replacements) == set(REPLACEMENTS.names())
     name = result_name(
         "ablation",
-        data=asked_data(data),
+        data=data_setting(data),
         metric=metric,
-        replacements=None if every else replacements,
+        replacements=None if has_all else replacements,
         n=n,
         lengths=tuple(lengths) or None,
         examples=examples,
-        donors=unless(DONORS, donors),
-        batch=unless(BATCH, batch_size),
+        donors=unless_default(DONORS, donors),
+        batch=unless_default(BATCH, batch_size),
     )
     saved = save_in(folder, name, result, _draw)
     tables = {".md": markdown_text(describe(result)), ".csv": result.to_csv()}
@@ -129,14 +135,16 @@ def _joined(opened: OpenModel, metric: Metric, runs: Sequence[AblationRun]) -> A
 
 
 def batch_rows(batch_size: int) -> int:
-    """Return the examples per batch with which four ablations fit into one forward pass."""
+    """Return the number of examples per batch, such that four ablations fit into one forward pass."""
     if batch_size < 1:
-        raise InputError(f"--batch-size must be at least 1, got {batch_size}", "it is rows per forward pass")
+        raise InputError(
+            f"--batch-size must be at least 1, got {batch_size}", "it is the number of rows per forward pass"
+        )
     return max(1, batch_size // 4)
 
 
 def _draw(name: str, result: Ablation) -> dict[str, Figure]:
-    """Draw the figures of an ablation by the names of their files."""
+    """Return the figures of an ablation by file name: a ranking and a map per length."""
     by_length = len(result.conditions) > 1
     figures = {f"{name}-by-length": draw_lengths(result)} if by_length else {}
     for condition in result.conditions:

@@ -1,4 +1,4 @@
-"""Name every known way in which a model, its figures or an intervention may mislead."""
+"""Check models for known mistakes, and write feedback for the students of a course."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from headcount.rendering.markdown import report_text
 from headcount.rendering.progress import counting
 
 SUMMARY = "_summary.md"
-"""The teacher's file beside the students' files; no submission is called so."""
+"""Name of the teacher's file beside the students' files; no submission can have this name."""
 
 
 def audit(
@@ -31,25 +31,30 @@ def audit(
     quiet: bool = False,
     run_adapter: bool = False,
 ) -> Saved[Audit]:
-    """Run every check that applies to a run or to an adapter's model, and say what is at the bottom of what they find.
+    """Check a model for known mistakes, and name the root cause of those that are found.
 
-    `n` test examples are looked at, all unless it is given. `only` names checks, by id or name; `ignore` says of some
-    why what they find is no fault here. With `save`, feedback is written as Markdown, too.
+    * `model` is a run or an adapter's model. Only the checks that apply to it are run.
+    * `n` is the number of test examples; the default is all.
+    * `only` selects checks by id or name, such as `["HC101"]`.
+    * `ignore` maps checks to the reason why their findings are not mistakes here.
+    * `save` names a folder for the result and for feedback as Markdown; `save=True` means the model's own folder.
 
-    >>> found = audit("sample:sortedness", n=200, only=["one-answer"], quiet=True)
-    >>> found.result.is_sound
+    The returned `result` is an `Audit`, with the outcome and the evidence of each check.
+
+    >>> saved = audit("sample:sortedness", n=200, only=["one-answer"], quiet=True)
+    >>> saved.result.is_sound
     True
     """
     _require_count(n)
     opened, checks = open_on_task(model, run_adapter=run_adapter), checks_named(only)
     folder = folder_for(opened, save)
     with counting(f"auditing {opened.name}", quiet=quiet) as progress:
-        found = run_checks(audited_model(opened, n), checks, ignore=ignore, progress=progress)
-    saved = save_in(folder, result_name("audit", n=n, only=tuple(checks) if only else None), found)
+        result = run_checks(audited_model(opened, n), checks, ignore=ignore, progress=progress)
+    saved = save_in(folder, result_name("audit", n=n, only=tuple(checks) if only else None), result)
     if folder is None:
         return saved
     feedback = saved.data[0].with_suffix(".md")
-    write_atomically(feedback, report_text(audit_page(found)).encode(errors="replace"))
+    write_atomically(feedback, report_text(audit_page(result)).encode(errors="replace"))
     return replace(saved, others=(feedback,))
 
 
@@ -65,39 +70,40 @@ def audit_all(
     timeout: float = TIMEOUT,
     at_once: int = AT_ONCE,
 ) -> dict[str, Submission[Audit]]:
-    """Audit several models, such as a course's submissions, each in a process of its own, and return them by name.
+    """Audit several models, such as the submissions of a course, each in a separate process; return them by name.
 
-    A submission that fails, never returns (`timeout` seconds) or ends its process has an `error` instead of a result.
+    A submission that fails, takes more than `timeout` seconds or ends its process has an `error` instead of a result.
+    `at_once` processes run at the same time. See `audit` for the other parameters.
     """
     _require_count(n)
     checks_named(only)
-    how: dict[str, Any] = {"n": n, "only": only, "ignore": dict(ignore or {}), "quiet": True}
-    clock: dict[str, Any] = {"timeout": timeout, "at_once": at_once, "is_quiet": quiet}
+    settings: dict[str, Any] = {"n": n, "only": only, "ignore": dict(ignore or {}), "quiet": True}
+    limits: dict[str, Any] = {"timeout": timeout, "at_once": at_once, "is_quiet": quiet}
     place = save if isinstance(save, bool) else str(save)
     return run_course(
-        models, audit, [Audit], title="auditing models", run_adapter=run_adapter, **clock, save=place, **how
+        models, audit, [Audit], title="auditing models", run_adapter=run_adapter, **limits, save=place, **settings
     )
 
 
 def write_feedback(course: Mapping[str, Submission[Audit]], folder: str | Path) -> tuple[Path, ...]:
-    """Write one Markdown file for each student, with what to mend, and a summary for the teacher, which comes first.
+    """Write a summary for the teacher and one Markdown file per student; return the paths, the summary first.
 
-    A file that headcount did not write is left alone, and is an error.
+    Raise an error rather than replace a file that headcount did not write.
     """
-    place, labels = Path(folder), {each.label: each for each in course.values()}
-    pages = {SUMMARY: course_page({label: each.outcome for label, each in labels.items()})}
-    for label, each in labels.items():
-        pages[f"{label}.md"] = feedback_page(label, each.outcome, each.name, each.output)
-    outputs = {place / name: report_text(page).encode(errors="replace") for name, page in pages.items()}
+    pages = {SUMMARY: course_page({submission.label: submission.outcome for submission in course.values()})}
+    for submission in course.values():
+        label = submission.label
+        pages[f"{label}.md"] = feedback_page(label, submission.outcome, submission.name, submission.output)
+    outputs = {Path(folder) / name: report_text(page).encode(errors="replace") for name, page in pages.items()}
     return tuple(write_outputs(outputs, force=None))
 
 
 def require_feedback_folder(folder: str | Path, models: Sequence[str]) -> None:
-    """Find out before long work that the folder can be written, and that no file there is somebody else's."""
+    """Refuse a feedback folder that cannot be written, or that holds files which headcount did not write."""
     for name in (SUMMARY, *(f"{label}.md" for label in course_labels(models).values())):
         claim_output(Path(folder) / name, ".md", force=None)
 
 
 def _require_count(n: int | None) -> None:
     if n is not None and n < 1:
-        raise InputError(f"--n must be at least 1, got {n}", "it is examples of the test set")
+        raise InputError(f"--n must be at least 1, got {n}", "it is a number of examples of the test set")

@@ -1,12 +1,12 @@
-"""A course: several models, each opened and measured in a process of its own, so that none can spoil the others.
+"""Measure the models of a course, each in a separate process, so that no submission can affect the others.
 
-A submission may change the working directory, patch torch, print, hang, use up the memory or end its process: its own
-row says so, and the other rows stay as they are. A process protects from accidents and not from malice: a submission
-runs with the rights of whoever measures it.
+A submission may change the working directory, patch torch, print, hang, use up the memory or end its process. Its own
+row then shows an error, and the other rows are not affected. Processes protect from accidents, not from malice: a
+submission runs with the rights of the user who measures it.
 
-    parent                                      child, one for each model
-    start (fork, or a new interpreter) -------> session of its own, limits, standard streams into a pipe
-    read the pipe, watch the clock              open the model, call the verb, write JSON into a file
+    parent                                      child, one per model
+    start (fork, or a new interpreter) -------> new session, limits, standard streams into a pipe
+    read the pipe, watch the time limit         open the model, call the verb, write JSON into a file
     read the JSON <---------------------------- end
 """
 
@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -44,21 +45,21 @@ from headcount.results import Result
 
 R = TypeVar("R", bound=Result)
 AT_ONCE = 2
-"""Models that are measured at the same time, with one thread each."""
+"""Number of models that are measured at the same time, with one thread each."""
 MOST_OUTPUT = 2_000
-"""Characters kept of the beginning of what a submission prints, and as many of the end."""
+"""Number of characters that are kept from the beginning and from the end of a submission's output."""
 MOST_MESSAGE = 500
-"""Characters of each line of an error."""
+"""Largest number of characters per line of an error."""
 MOST_RESULT = 2**28
-"""Bytes of a result that are read."""
+"""Largest size of a result in bytes."""
 TICK = 0.05
-"""Seconds between two looks at the clock."""
+"""Seconds between two checks of the time limits."""
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
-"""Where CUDA's and ROCm's drivers are, and WSL's."""
-FIRST_TO_GO = "800"
-"""Of 1000: how readily the system ends a submission where memory runs out, before it ends the course."""
+"""Device files of the drivers of CUDA, ROCm and WSL."""
+OOM_SCORE = "800"
+"""Linux's `oom_score_adj` of a submission, at most 1000: out of memory, Linux kills submissions before the parent."""
 GRACE = 10
-"""Seconds after the time limit until the system ends a process whose parent is gone."""
+"""Seconds after the time limit until the system kills a process whose parent has ended."""
 
 
 @dataclass(frozen=True)
@@ -66,36 +67,36 @@ class Submission(Generic[R]):
     """One model of a course: its result, or the error that stands in its place."""
 
     name: str
-    """As it was named: `submissions/alice/adapter.py:Model`."""
+    """The model as the user named it, such as `submissions/alice/adapter.py:Model`."""
     label: str
-    """What tells it from the others: `alice`."""
+    """A short name that no other submission has, such as `alice`."""
     saved_or_error: Saved[R] | HeadcountError
     output: str = ""
-    """What its code printed, shortened."""
+    """Text that the submission's code printed, shortened."""
 
     @property
     def saved(self) -> Saved[R] | None:
-        """The result and its files; None if the submission is broken."""
+        """The result and its files, or None if there was an error."""
         return self.saved_or_error if isinstance(self.saved_or_error, Saved) else None
 
     @property
     def error(self) -> HeadcountError | None:
-        """What is wrong with a submission that is broken."""
+        """The error, or None if there is a result."""
         return self.saved_or_error if isinstance(self.saved_or_error, HeadcountError) else None
 
     @property
     def outcome(self) -> R | HeadcountError:
-        """The result, or the error in its place."""
+        """The result, or the error if there is no result."""
         return self.saved_or_error.result if isinstance(self.saved_or_error, Saved) else self.saved_or_error
 
     @property
     def result(self) -> R | None:
-        """What was measured; None if the submission is broken."""
+        """The result, or None if there was an error."""
         return None if self.saved is None else self.saved.result
 
 
 class CourseInterrupted(KeyboardInterrupt):
-    """The user ended a course: `finished` holds the models that were measured before."""
+    """The user interrupted a course; `finished` holds the submissions that were measured before."""
 
     def __init__(self, finished: Mapping[str, Submission[Any]], exit_code: int) -> None:
         super().__init__(exit_code)
@@ -114,73 +115,78 @@ def run_course(
     run_adapter: bool = False,
     **settings: Any,
 ) -> dict[str, Submission[R]]:
-    """Call `verb(model, **settings)` for each model in a process of its own, `at_once` of them at a time.
+    """Call `verb(model, **settings)` for each model in a separate process; return the submissions by name.
 
-    `verb` is a function of a module, and `settings` are plain data. Each result is read from JSON as one of `types`;
-    nothing that a process wrote is unpickled. A process that takes longer than `timeout` seconds is killed, with
-    everything it started.
+    `verb` is a module-level function, and `settings` can be written as JSON. Each result is read from JSON as one of
+    `types`; nothing is unpickled. At most `at_once` processes run at a time. A process that takes longer than `timeout`
+    seconds is killed together with all processes that it started.
     """
     if os.name != "posix":
-        raise InputError("several models are measured only on Linux and macOS", "name one model at a time")
+        raise InputError("only Linux and macOS can measure several models in one call", "name one model at a time")
     if not timeout > 0:
-        raise InputError(f"--timeout must be above 0, got {timeout:g}", "it is seconds for each model")
+        raise InputError(f"--timeout must be above 0, got {timeout:g}", "it is the number of seconds per model")
     if n_adapters := sum(is_adapter_class(name) for name in models):
-        announcer(quiet=False)(f"running the code of {n_adapters:,} submissions, each in a process of its own")
-    labels, found = course_labels(models), dict[str, Submission[R]]()
+        announcer(quiet=False)(f"running the code of {n_adapters:,} submissions, each in a separate process")
+    labels, submissions = course_labels(models), dict[str, Submission[R]]()
     waiting, running = list(models), dict[str, _Process]()
     with tempfile.TemporaryDirectory(prefix="headcount-") as folder, counting(title, quiet=is_quiet) as progress:
         try:
             while waiting or running:
                 while waiting and len(running) < at_once:
                     name = waiting.pop(0)
-                    how = {"run_adapter": run_adapter, "label": labels[name], "settings": settings}
-                    job = {"model": name, "verb": f"{verb.__module__}:{verb.__qualname__}", "timeout": timeout, **how}
-                    job["result"] = str(Path(folder) / f"{len(waiting)}.json")
+                    job = {
+                        "model": name,
+                        "label": labels[name],
+                        "verb": f"{verb.__module__}:{verb.__qualname__}",
+                        "settings": settings,
+                        "run_adapter": run_adapter,
+                        "timeout": timeout,
+                        "result": str(Path(folder) / f"{len(waiting)}.json"),
+                    }
                     running[name] = _Process.start(job, at_once)
                 _read_all(running.values())
-                for name, process in [each for each in running.items() if each[1].has_ended()]:
+                for name, process in [item for item in running.items() if item[1].has_ended()]:
                     del running[name]
-                    found[name] = Submission(name, labels[name], _outcome(process, types), process.text())
-                    progress(len(found), len(models))
+                    submissions[name] = Submission(name, labels[name], _outcome(process, types), process.text())
+                    progress(len(submissions), len(models))
         except KeyboardInterrupt as stop:
-            done = {name: found[name] for name in models if name in found}
+            done = {name: submissions[name] for name in models if name in submissions}
             raise CourseInterrupted(done, getattr(stop, "exit_code", 130)) from stop
         finally:
             for process in running.values():
                 process.kill()
-    return {name: found[name] for name in models}
+    return {name: submissions[name] for name in models}
 
 
 def course_labels(models: Sequence[str]) -> dict[str, str]:
-    """Name each model by what tells it from the others: its folder; where that is one for all, its file or class.
+    """Map each model to a short unique label: for adapters, the first part of their paths that differs.
 
     >>> course_labels(["hand-in/alice/adapter.py:Model", "hand-in/bob/adapter.py:Model"])
     {'hand-in/alice/adapter.py:Model': 'alice', 'hand-in/bob/adapter.py:Model': 'bob'}
     >>> list(course_labels(["sums.py:A", "sums.py:B", "sample:addition"]).values())
     ['A', 'B', 'sample-addition']
     """
-    parts = [_parts(name) for name in models]
-    folders = {folder for folder, _, _ in parts}
-    has_folders = len(folders) > 1 or (len(models) == 1 and all(folders))
-    choices: tuple[tuple[int, ...], ...] = ((0,), (0, 2), (0, 1), (0, 1, 2)) if has_folders else ((1,), (2,), (1, 2))
-    for choice in choices:
-        labels = ["-".join(dict.fromkeys(part[i] for i in choice if part[i])) for part in parts]
-        if all(labels) and len(set(labels)) == len(labels):
-            return dict(zip(models, labels, strict=True))
+    adapters = {name: _path_parts(name) for name in models if is_adapter_class(name)}
+    others = {name: _file_name(name.rstrip("/").rpartition("/")[2]) for name in models if name not in adapters}
+    columns = list(zip_longest(*adapters.values(), fillvalue=""))
+    differing = [column for column in columns if len(set(column)) > 1] or columns[-3:-1]
+    choices = [[column] for column in differing] + [differing[:n] for n in range(2, len(differing) + 1)]
+    for choice in choices or [[]]:
+        labels = ["-".join(filter(None, parts)) for parts in zip(*choice, strict=True)]
+        by_name = dict(zip(adapters, labels, strict=True)) | others
+        if all(by_name.values()) and len(set(by_name.values())) == len(models):
+            return {name: by_name[name] for name in models}
     return {name: f"{i + 1}-{_file_name(name)}" for i, name in enumerate(models)}
 
 
-def _parts(name: str) -> tuple[str, str, str]:
-    """Return the folder, file and class of an adapter; of any other model, three times its last part."""
-    path, colon, class_name = name.rpartition(":")
-    if not (colon and path.endswith(".py")):
-        last = _file_name(name.rstrip("/").rpartition("/")[2])
-        return last, last, last
-    return _file_name(Path(path).parent.name), _file_name(Path(path).stem), class_name
+def _path_parts(name: str) -> list[str]:
+    """Return the folders, the file and the class of an adapter, as parts of file names."""
+    path, _, class_name = name.rpartition(":")
+    return [*map(_file_name, Path(path).with_suffix("").parts), class_name]
 
 
 def _file_name(text: str) -> str:
-    """Replace what a file's name should not hold."""
+    """Replace characters that should not be in a file name."""
     return re.sub(r"[^\w.+=-]+", "-", text).strip("-.")
 
 
@@ -189,17 +195,17 @@ def _file_name(text: str) -> str:
 
 @dataclass
 class _Process:
-    """A process that measures one model, as its parent sees it."""
+    """The parent's view of a process that measures one model."""
 
     pid: int
     output: int
-    """What it prints is read here."""
+    """File descriptor from which the parent reads what the process prints."""
     result: Path
-    """Where it writes its result."""
+    """File that the process writes its result to."""
     timeout: float
     deadline: float
     popen: subprocess.Popen[bytes] | None = None
-    """Of a new interpreter; None of a fork."""
+    """Handle of a new interpreter; None for a fork."""
     printed: bytearray = field(default_factory=bytearray)
     n_printed: int = 0
     code: int | None = None
@@ -207,17 +213,17 @@ class _Process:
 
     @classmethod
     def start(cls, job: Mapping[str, Any], at_once: int) -> _Process:
-        """Fork this process, which has torch loaded; or begin a new interpreter where a fork is not safe."""
-        memory = available_memory() if fork_is_safe() else None  # a GPU's driver maps more than there is
+        """Fork this process, which has torch loaded, or start a new interpreter where a fork is not safe."""
+        memory = available_memory() if fork_is_safe() else None  # a GPU's driver maps more memory than the machine has
         job = {**job, "memory": None if memory is None else memory * 9 // (10 * at_once), "folder": str(Path.cwd())}
         output, entry = os.pipe()
         popen = None
         if fork_is_safe():
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # threads of the parent do nothing in the child
+                warnings.simplefilter("ignore", DeprecationWarning)  # the parent's threads do not run in the child
                 pid = os.fork()
             if pid == 0:
-                _live(job, entry)
+                _run_in_fork(job, entry)
         else:
             popen = _new_interpreter(job, entry)
             pid = popen.pid
@@ -227,7 +233,7 @@ class _Process:
         return cls(pid, output, Path(job["result"]), timeout, time.monotonic() + timeout, popen)
 
     def has_ended(self) -> bool:
-        """Whether it has ended; a process that is late is ended now, and so is whatever it leaves behind."""
+        """Return whether the process has ended; kill it past its deadline, and always kill the processes it left."""
         self._wait(os.WNOHANG)
         if self.code is None and time.monotonic() > self.deadline:
             self.is_late = True
@@ -237,8 +243,11 @@ class _Process:
         return False
 
     def kill(self) -> None:
-        """End it with every process of its session, and read the rest of what was printed."""
-        for end in (os.killpg, *(() if self.code is not None else (os.kill,))):  # it may have no session yet
+        """Kill the process and all processes of its session, and read the rest of the output."""
+        for end in (
+            os.killpg,
+            *(() if self.code is not None else (os.kill,)),
+        ):  # it may have no session yet
             with suppress(ProcessLookupError, PermissionError):
                 end(self.pid, signal.SIGKILL)
         self._wait(0)
@@ -246,7 +255,7 @@ class _Process:
         os.close(self.output)
 
     def read(self) -> None:
-        """Read what is there: the beginning and the end are kept."""
+        """Read the available output, and keep its beginning and its end."""
         with suppress(BlockingIOError):
             while piece := os.read(self.output, 2**16):
                 self.n_printed += len(piece)
@@ -255,7 +264,7 @@ class _Process:
                     del self.printed[4 * MOST_OUTPUT : -4 * MOST_OUTPUT]
 
     def text(self) -> str:
-        """What was printed, shortened."""
+        """Return the output, shortened."""
         text = bytes(self.printed).decode(errors="replace").strip()
         if len(text) <= 2 * MOST_OUTPUT and len(self.printed) == self.n_printed:
             return text
@@ -272,26 +281,26 @@ class _Process:
 
 
 def fork_is_safe() -> bool:
-    """Whether a child can use torch after a fork.
+    """Return whether a child can use torch after a fork.
 
-    It cannot where the parent may have asked for a GPU, nor on macOS, whose libraries forbid it.
+    It cannot if the parent may have used a GPU, nor on macOS, whose libraries forbid it.
     """
     has_gpu = any(Path(device).exists() for device in GPU_DRIVERS)
     return sys.platform == "linux" and not has_gpu and not torch.cuda.is_initialized()
 
 
 def _new_interpreter(job: Mapping[str, Any], entry: int) -> subprocess.Popen[bytes]:
-    """Begin a process that imports headcount anew, from where this one has it."""
+    """Start an interpreter that imports headcount from the same place as this one."""
     code = "import sys; sys.path[:] = __import__('json').loads(sys.argv[1]); import headcount.api.courses as courses; "
-    code += "courses.live_in_new_interpreter(sys.argv[2])"
-    how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": entry, "stderr": entry, "start_new_session": True}
-    settings = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-    words = [sys.executable, "-c", code, json.dumps(sys.path), json.dumps(job)]
-    return subprocess.Popen(words, env=os.environ | settings, **how)
+    code += "courses.run_in_new_interpreter(sys.argv[2])"
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": entry, "stderr": entry, "start_new_session": True}
+    variables = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    command = [sys.executable, "-c", code, json.dumps(sys.path), json.dumps(job)]
+    return subprocess.Popen(command, env=os.environ | variables, **streams)
 
 
 def _read_all(processes: Collection[_Process]) -> None:
-    """Wait a moment, or until one of them prints something or ends."""
+    """Wait until a process prints something or ends, for at most `TICK` seconds, and read the output."""
     with selectors.DefaultSelector() as selector:
         for process in processes:
             selector.register(process.output, selectors.EVENT_READ, process)
@@ -299,31 +308,31 @@ def _read_all(processes: Collection[_Process]) -> None:
     for key, _ in ready:
         key.data.read()
     if ready:
-        time.sleep(TICK / 5)  # a pipe at its end is ready at once
+        time.sleep(TICK / 5)  # a closed pipe is always ready
 
 
 def _outcome(process: _Process, types: Sequence[type[R]]) -> Saved[R] | HeadcountError:
-    """Read what a process that has ended left, or say how it ended."""
+    """Return the result of a process that has ended, or an error that says how it ended."""
     if process.is_late:
         return _ending(process)
     try:
-        found = parse_json(read_bytes(process.result, MOST_RESULT), "its result")
-        if "error" in found:
-            what, *advice = (shortened(str(each), MOST_MESSAGE) for each in found["error"])
+        message = parse_json(read_bytes(process.result, MOST_RESULT), "its result")
+        if "error" in message:
+            what, *advice = (shortened(str(line), MOST_MESSAGE) for line in message["error"])
             return InputError(what, *advice)
-        kind = next(kind for kind in types if kind.__name__ == found["type"])
-        data, figures, others = (tuple(map(Path, found[key])) for key in ("data", "figures", "others"))
-        return Saved(kind.from_json(found["result"]), data, figures, others)
+        kind = next(kind for kind in types if kind.__name__ == message["type"])
+        data, figures, others = (tuple(map(Path, message[key])) for key in ("data", "figures", "others"))
+        return Saved(kind.from_json(message["result"]), data, figures, others)
     except (HeadcountError, KeyError, TypeError, ValueError, StopIteration):
-        return _ending(process)  # no result, or one of whatever the submission put in json's place
+        return _ending(process)  # no result, or a broken one because the submission replaced json
 
 
 def _ending(process: _Process) -> HeadcountError:
-    """Say how a process ended that left no result."""
+    """Return an error that says how a process without a result ended."""
     if process.is_late:
         return InputError(
             f"it gave no result within {process.timeout:g} seconds and was stopped",
-            "look for a loop that does not end; or give it more time: --timeout SECONDS",
+            "look for a loop that does not end, or give it more time: --timeout SECONDS",
         )
     if process.code is not None and process.code < 0:
         number = -process.code
@@ -331,23 +340,26 @@ def _ending(process: _Process) -> HeadcountError:
         name = signal.Signals(number).name if number in set(signal.Signals) else "no name"
         return InputError(f"its process was killed (signal {number}, {name}{perhaps})", "run it alone to see why")
     if process.result.exists():
-        return InputError("it left a result that cannot be read", "its code changes Python's own json or files")
+        return InputError(
+            "it left a result that cannot be read",
+            "its code must not change Python's json module",
+        )
     return InputError(
         f"its code ended the process (exit code {process.code}) before there was a result",
-        "take os._exit() and the like out of it: measuring code must return",
+        "take os._exit() and similar calls out of its code",
     )
 
 
 # --- the child's side -------------------------------------------------------------------------------------------------
 
 
-def live_in_new_interpreter(job: str) -> None:
-    """Measure one model in an interpreter that was begun for it; its streams lead to the parent already."""
+def run_in_new_interpreter(job: str) -> None:
+    """Measure one model in a new interpreter, whose streams already lead to the parent."""
     _limit_and_measure(json.loads(job))
 
 
-def _live(job: Mapping[str, Any], entry: int) -> NoReturn:
-    """Measure one model in a fork of the parent, and end."""
+def _run_in_fork(job: Mapping[str, Any], entry: int) -> NoReturn:
+    """Measure one model in a fork of the parent, and end the process."""
     try:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -355,7 +367,7 @@ def _live(job: Mapping[str, Any], entry: int) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(entry, 1)
         os.dup2(entry, 2)
-        # New objects: what the parent had printed but not yet flushed is the parent's to flush.
+        # New objects, so that the child does not flush text that the parent has buffered.
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
         sys.stdout = sys.__stdout__ = open(1, "w", 1, errors="replace", closefd=False)  # type: ignore[misc]  # noqa: SIM115
         sys.stderr = sys.__stderr__ = open(2, "w", 1, errors="replace", closefd=False)  # type: ignore[misc]  # noqa: SIM115
@@ -366,25 +378,25 @@ def _live(job: Mapping[str, Any], entry: int) -> NoReturn:
 
 def _limit_and_measure(job: Mapping[str, Any]) -> NoReturn:
     own = os.getpid()
-    faulthandler.enable(2, all_threads=False)  # where a crash happened is printed, and captured
+    faulthandler.enable(2, all_threads=False)  # prints where a crash happened; the parent captures it
     torch.set_num_threads(1)
     _limit(job)
-    found = _measure(job)
+    message = _measure(job)
     if os.getpid() != own:
-        os._exit(0)  # a fork that the submission made has come this far
+        os._exit(0)  # a fork that the submission itself made
     draft = Path(job["result"] + ".draft")
-    draft.write_text(json.dumps(found))
+    draft.write_text(json.dumps(message))
     draft.replace(job["result"])
     with suppress(Exception):
         sys.stdout.flush()
     with suppress(Exception):
         sys.stderr.flush()
-    os._exit(0)  # whatever threads are left, and without the parent's handlers of its own end
+    os._exit(0)  # do not wait for threads, and skip the parent's exit handlers
 
 
 def _limit(job: Mapping[str, Any]) -> None:
-    """Let the system refuse memory that the machine does not have, and end what outlives its parent."""
-    import resource  # not on Windows, where the rest of this module must still be imported
+    """Set system limits on memory, processor time and core dumps."""
+    import resource  # Windows has no such module, and must still be able to import this one
 
     seconds = int(job["timeout"] + GRACE) * (os.cpu_count() or 1)
     limits = [(resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)]
@@ -392,14 +404,14 @@ def _limit(job: Mapping[str, Any]) -> None:
         in_use = int(statm.read_text().split()[5]) * resource.getpagesize()
         limits.append((resource.RLIMIT_DATA, in_use + int(job["memory"])))
     with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
+        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
     for kind, most in limits:
-        with suppress(ValueError, OSError):  # a lower limit of the system's stays
+        with suppress(ValueError, OSError):  # a lower limit of the system stays
             resource.setrlimit(kind, (most, most))
 
 
 def _measure(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is sent to the parent: a result and its files, or what went wrong."""
+    """Return the message to the parent: a result and its files, or an error."""
     try:
         module, _, function = job["verb"].partition(":")
         opened = open_on_task(job["model"], run_adapter=job["run_adapter"], label=job["label"])
@@ -410,7 +422,7 @@ def _measure(job: Mapping[str, Any]) -> dict[str, Any]:
         return {"type": type(saved.result).__name__, "result": saved.result.to_json(), **files}
     except HeadcountError as error:
         return {"error": [error.what, *error.advice]}
-    except BaseException as error:  # an interrupt, too: nobody but the submission can raise it here
+    except BaseException as error:  # also an interrupt: only the submission can raise it here
         folder = Path(job["folder"]) / Path(job["model"].rpartition(":")[0]).parent
         what, place = describe_failure(error, folder)
         return {"error": [f"it {what}", place]}

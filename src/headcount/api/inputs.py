@@ -1,4 +1,4 @@
-"""A model's own tensors as texts are given elsewhere: row by row, with a name for each position."""
+"""Use the input tensors of a model in place of texts: one row per text, with a name for each position."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ from headcount.experiments.models import OpenModel
 from headcount.hooks.attention import attention_of
 
 MOST_ROWS = 64
-"""Rows of tensors that heads are measured on unasked."""
+"""Default number of rows of tensors that heads are measured on."""
 NO_TOKENS = ("mask", "type", "position")
-"""What the names of tensors hold that are no tokens."""
+"""Words in the names of tensors that do not hold tokens."""
 
 
 def are_tensors(given: Any) -> TypeGuard[Tensor | Sequence[Tensor] | Mapping[str, Tensor]]:
-    """Return whether these are a model's tensors, and not texts."""
+    """Return whether the given inputs are tensors rather than texts."""
     parts = given.values() if isinstance(given, Mapping) else given if isinstance(given, list | tuple) else [given]
-    return bool(parts) and all(isinstance(each, Tensor) for each in parts)
+    return bool(parts) and all(isinstance(part, Tensor) for part in parts)
 
 
 @dataclass(frozen=True, repr=False)
 class ModuleWithInputs(OpenModel):
-    """A bare module, with tensors to look at its heads on where no texts are named."""
+    """A PyTorch module with the input tensors on which its heads are measured."""
 
     inputs: tuple[Tensor, ...]
 
     @classmethod
     def of_opened(cls, opened: OpenModel, inputs: Tensor | Sequence[Tensor]) -> ModuleWithInputs:
-        """A module that is open, with its tensors in the order in which it takes them."""
+        """Return an opened module with its tensors, in the order of the arguments of `forward`."""
         module, batch = input_batch(opened, inputs)
         return cls(opened.name, opened.label, "", module, opened.sites, None, batch.inputs)
 
     def texts(self, on: Sequence[str], data: str | Path | None = None) -> list[TokenizedText]:
-        """Return its tensors row by row: it takes no texts."""
+        """Return the texts that are given; without any, the rows of the tensors."""
         return super().texts(on, data) or self.rows(MOST_ROWS)
 
     def rows(self, most: int) -> list[TokenizedText]:
-        """Return the first rows of its tensors."""
+        """Return the first rows of the tensors, at most `most`."""
         n = len(self.inputs[0])
-        return tensor_rows(self, [each[:most] if len(each) == n else each for each in self.inputs])[1]
+        return tensor_rows(self, [tensor[:most] if len(tensor) == n else tensor for tensor in self.inputs])[1]
 
 
 def tensor_rows(opened: OpenModel, inputs: Inputs) -> tuple[nn.Module, list[TokenizedText]]:
-    """Return what is called, and every row of these tensors by itself.
+    """Return the module to call, and each row of the tensors as one example.
 
-    Positions have the ids of whole numbers that the model is given there, or else their places: 0, 1, ...
+    Positions are named by the token ids of the row, or 0, 1, ... if no tensor holds token ids.
     """
     if not are_tensors(inputs):
-        raise InputError(f"inputs are tensors, not {type(inputs).__name__}", "texts go into `on`")
+        raise InputError(f"inputs must be tensors, got {type(inputs).__name__}", "give texts as `on`")
     module, batch = input_batch(opened, inputs)
     if batch.n_inputs < 1:
-        raise InputError("inputs of 0 rows", "give tensors whose first axis counts the examples")
+        raise InputError("inputs have 0 rows", "give tensors whose first axis counts the examples")
     names = tuple(inputs) if isinstance(inputs, Mapping) else ()
     sizes = _stack_sizes(module, opened, _row(batch, 0))
     tokens = {stack: _token_tensor(batch, stack, n, names) for stack, n in sizes.items()}
@@ -82,12 +82,12 @@ def tensor_rows(opened: OpenModel, inputs: Inputs) -> tuple[nn.Module, list[Toke
 
 
 def _row(batch: EvalBatch, i: int) -> tuple[Tensor, ...]:
-    """Return one row; a tensor without an axis of rows, such as a causal mask, stays as it is."""
+    """Return one row of each tensor; a tensor without a row axis, such as a causal mask, is returned whole."""
     return tuple(each[i : i + 1] if len(each) == batch.n_inputs else each for each in batch.inputs)
 
 
 def _stack_sizes(module: nn.Module, opened: OpenModel, row: Sequence[Tensor]) -> dict[str, int]:
-    """Return how many positions each stack has, by its attention weights."""
+    """Return the number of positions of each stack, read from the shapes of the attention weights."""
     sizes = dict[str, int]()
     for site, weights in attention_of(module, opened.sites, *row).items():
         sizes |= dict(zip(stacks_of(site), weights.shape[2:], strict=True))
@@ -95,21 +95,23 @@ def _stack_sizes(module: nn.Module, opened: OpenModel, row: Sequence[Tensor]) ->
 
 
 def _token_tensor(batch: EvalBatch, stack: str, n: int, names: Sequence[str]) -> Tensor | None:
-    """Return the whole numbers [row, position] that stand for tokens of a stack; None if there are none."""
-    given = list(enumerate(batch.inputs))
+    """Return the tensor of token ids of a stack, [row, position], or None if there is none."""
+    tensors = list(batch.inputs)
     if names:
-        is_fed = {i: names[i].startswith("decoder") for i, _ in given}
-        given = [(i, each) for i, each in given if not any(word in names[i] for word in NO_TOKENS)]
-        given = [(i, each) for i, each in given if is_fed[i] == (stack == "decoder") or stack == "layer"]
-    whole = [each for _, each in given if not (each.is_floating_point() or each.is_complex())]
-    whole = [each for each in whole if each.dtype != torch.bool and each.shape == (batch.n_inputs, n)]
-    is_mask = [bool(i) and bool(((each == 0) | (each == 1)).all()) for i, each in enumerate(whole)]
-    known = [each for each, mask in zip(whole, is_mask, strict=True) if not mask]
-    return None if not known else known[-1 if stack == "decoder" else 0]
+        tensors = [
+            tensor
+            for name, tensor in zip(names, tensors, strict=False)
+            if not any(word in name for word in NO_TOKENS)
+            and (stack == "layer" or name.startswith("decoder") == (stack == "decoder"))
+        ]
+    integers = [tensor for tensor in tensors if not (tensor.is_floating_point() or tensor.is_complex())]
+    integers = [tensor for tensor in integers if tensor.dtype != torch.bool and tensor.shape == (batch.n_inputs, n)]
+    tokens = [tensor for i, tensor in enumerate(integers) if i == 0 or bool(((tensor != 0) & (tensor != 1)).any())]
+    return None if not tokens else tokens[-1 if stack == "decoder" else 0]
 
 
 def _n_unpadded(batch: EvalBatch, sizes: Mapping[str, int], i: int) -> dict[str, int]:
-    """Return how many positions of each stack a row has before the padding that a mask shows at its end."""
+    """Return the number of positions of each stack before the padding at the end of a row."""
     mask = batch.token_mask.get("layer")
     if set(sizes) != {"layer"} or mask is None or mask.shape != (batch.n_inputs, sizes["layer"]):
         return dict(sizes)

@@ -1,4 +1,4 @@
-"""The measurements of a report, in the order of what people look at; where time is limited, in a shorter form."""
+"""The measurements of a report, the most important ones first; with a time limit, in a shorter form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headcount.analysis.specialisation import Specialisation
 from headcount.api.ablation import ablate_heads
 from headcount.api.auditing import audit
 from headcount.api.pruning import prune_heads
-from headcount.api.saving import Saved, asked_data, result_name
+from headcount.api.saving import Saved, data_setting, result_name
 from headcount.api.training import evaluate, verify
 from headcount.api.viewing import head_roles, head_stats, show_positions, stretch
 from headcount.auditing.audit import Audit
@@ -30,36 +30,36 @@ from headcount.tasks.base import SequenceTask
 from headcount.training.evaluation import Classification, Evaluation
 
 LARGEST_WALK = 1_000_000
-"""Examples that are checked unasked; a larger domain is `headcount verify`'s."""
-MOST_OF_IT = 0.6
-"""Share of the time left that one measurement may take, so that one slow measurement does not displace the others."""
-FEWEST, FEWEST_CONTROLS = 100, 4
-"""Examples, and controls of each kind, below which a measurement is left out rather than made on fewer."""
-ALL_TAKE = 4
-"""How many times as long as setting heads to zero all replacements take at least, with means and four donors."""
+"""Largest number of examples that a report checks exhaustively; `headcount verify` checks larger domains."""
+LARGEST_TIME_SHARE = 0.6
+"""Fraction of the remaining time that one measurement may take, so that a slow one leaves time for the others."""
+MIN_EXAMPLES, MIN_CONTROLS = 100, 4
+"""Smallest number of examples, and of controls of each kind; a measurement on fewer is left out."""
+ALL_REPLACEMENTS_COST = 4
+"""Least time of an ablation with all replacements, as a multiple of the time of zero ablation alone."""
 BRIEF_LENGTH, BRIEF_N = 256, 200
-"""The longest sequences, and examples per length and kind, where there is a time limit."""
+"""Longest sequences, and number of examples per length and kind, if there is a time limit."""
 BRIEF_SEARCHES, SEARCH_SECONDS = (12, 6), 300
-"""Seconds that the search for removable heads may take: the first that fit a time limit; thoroughly, on data."""
+"""Seconds that the search for removable heads may take: with a time limit, the first that fits; on data, the second."""
 Make = Callable[[OpenModel, Data, bool], Any]
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """One kind of result: read if it is there, made if it is not."""
+    """One kind of result of a report: read from a file if there is one, otherwise measured."""
 
     field: str
-    """Of a subject."""
+    """Field of `Subject` that holds the result."""
     words: str
-    """What is measured, for people."""
+    """Name of the measurement in messages."""
     stem: str
-    """How its file's name begins."""
+    """First part of the name of the result's file."""
     types: tuple[type[Result], ...]
     make: Make | None = None
-    """From a model, the data that it is measured on if it has no task, and whether to be quiet; None: only read."""
+    """Function of a model, the data of a model without a task, and `quiet`; None if the result is only read."""
     is_quick: bool = False
-    """Whether it takes seconds."""
+    """Whether the measurement takes only seconds."""
 
 
 WANTED = (
@@ -68,13 +68,13 @@ WANTED = (
         "accuracy on the test set",
         "evaluation-test",
         (Evaluation, Classification),
-        lambda m, *_: evaluate(m, save=_place(m)),
+        lambda m, *_: evaluate(m, save=m.has_output),
         True,
     ),
     Wanted("audit", "the audit", "audit", (Audit,), lambda m, _, quiet: _result(audit, m, quiet), True),
-    Wanted("ablation", "what each head is worth", "ablation", (Ablation,), lambda *asked: _ablated(*asked)),
-    Wanted("stretch", "accuracy by length", "stretch", (Stretch,), lambda m, _, quiet: _stretched(m, quiet)),
-    Wanted("pruning", "heads removed together", "pruning", (Pruning,), lambda *asked: _pruned(*asked)),
+    Wanted("ablation", "what each head is worth", "ablation", (Ablation,), lambda *arguments: _ablate(*arguments)),
+    Wanted("stretch", "accuracy by length", "stretch", (Stretch,), lambda m, _, quiet: _stretch(m, quiet)),
+    Wanted("pruning", "heads removed together", "pruning", (Pruning,), lambda *arguments: _prune(*arguments)),
     Wanted(
         "stats",
         "what heads attend to",
@@ -88,68 +88,63 @@ WANTED = (
         "every possible example",
         "certificate",
         (Certificate,),
-        lambda m, _, quiet: _walked(m, quiet),
+        lambda m, _, quiet: _verify(m, quiet),
     ),
     Wanted(
         "positions",
         "position encodings",
         "positions",
         (PositionsShown,),
-        lambda m, *_: show_positions(m, save=_place(m)).result,
+        lambda m, *_: show_positions(m, save=m.has_output).result,
         True,
     ),
-    # Written beside positions.
+    # `show_positions` writes it together with the positions.
     Wanted("encodings", "other encodings", "encodings", (EncodingsShown,)),
-    # A lab makes it, for it trains models.
+    # `headcount lab` writes it, because it needs trained models.
     Wanted("poolings", "poolings compared", "poolings", (PoolingComparison,)),
 )
-"""In the order of what people look at: where time is limited, the last ones are left out."""
+"""All measurements, the most important ones first; if time is short, the last ones are left out."""
 
 
 def measure(wanted: Wanted, model: OpenModel, data: Data, quiet: bool) -> Result | None:
-    """Measure this, unless the time is up before it begins."""
+    """Make one measurement, or raise `OutOfTime` if no time is left."""
     limit = time_limit()
     if limit is not None and limit.seconds_left <= 0:
         raise OutOfTime(wanted.words, 0.0)
-    assert wanted.make is not None, "it can be measured"
+    assert wanted.make is not None, "only results that can be measured are passed here"
     return cast("Result | None", wanted.make(model, data, quiet))
 
 
 def brief_names(wanted: Wanted, model: OpenModel, data: Data) -> list[str]:
-    """Return the names under which a report in limited time stores this result, the fullest first."""
-    asked: dict[str, Any] = {"data": asked_data(data)}
+    """Return the file names of this result in a report with a time limit, the most complete result first."""
+    settings: dict[str, Any] = {"data": data_setting(data)}
     if wanted.field == "stretch":
         return [result_name(wanted.stem, lengths=_brief_lengths(), n=BRIEF_N, draw=REPORTED)]
     if wanted.field == "pruning":
-        return [result_name(wanted.stem, **asked, budget=f"{seconds}s") for seconds in BRIEF_SEARCHES]
+        return [result_name(wanted.stem, **settings, budget=f"{seconds}s") for seconds in BRIEF_SEARCHES]
     if wanted.field == "ablation":
-        how = {"n": _whole_test_set(model, data), "examples": model.task is not None}
-        return [result_name(wanted.stem, **asked, replacements=each, **how) for each in (None, ["zero"])]
+        settings |= {"n": _whole_test_set(model, data), "examples": model.task is not None}
+        return [result_name(wanted.stem, replacements=names, **settings) for names in (None, ["zero"])]
     return []
 
 
-def _place(model: OpenModel) -> bool:
-    return model.has_output
-
-
 def _result(verb: Callable[..., Saved[Any]], model: OpenModel, quiet: bool) -> Any:
-    return verb(model, save=_place(model), quiet=quiet).result
+    return verb(model, save=model.has_output, quiet=quiet).result
 
 
-def _ablated(model: OpenModel, data: Data, quiet: bool) -> Ablation:
-    """Ablate each head, with what broke where a task can say so.
+def _ablate(model: OpenModel, data: Data, quiet: bool) -> Ablation:
+    """Ablate each head; for a model with a task, also record which kinds of answer break.
 
-    In limited time each head is first set to zero, on the test set alone; then, if that went quickly, all replacements
-    are measured.
+    With a time limit, zero ablation on the test set comes first. All replacements follow if there is time for them.
     """
-    ablate = partial(ablate_heads, model, data, examples=model.task is not None, save=_place(model), quiet=quiet)
+    ablate = partial(ablate_heads, model, data, examples=model.task is not None, save=model.has_output, quiet=quiet)
     limit = time_limit()
     if limit is None:
         return ablate().result
     n, whole = _n_examples(model, data), _whole_test_set(model, data)
     started = limit.clock()
-    zeroed = _on_fewer(lambda fewer: ablate(n=fewer or whole, replacements=["zero"]).result, n, FEWEST)
-    if ALL_TAKE * (limit.clock() - started) > limit.seconds_left:
+    zeroed = _on_fewer(lambda fewer: ablate(n=fewer or whole, replacements=["zero"]).result, n, MIN_EXAMPLES)
+    if ALL_REPLACEMENTS_COST * (limit.clock() - started) > limit.seconds_left:
         return zeroed
     try:
         return ablate(n=whole).result
@@ -158,56 +153,54 @@ def _ablated(model: OpenModel, data: Data, quiet: bool) -> Ablation:
 
 
 def _n_examples(model: OpenModel, data: Data) -> int:
-    """Return how many examples an ablation has by default."""
+    """Return the default number of examples of an ablation."""
     dataset, rows = model.examples(data, None, None, None)
     return len(dataset) if rows is None else len(rows)
 
 
 def _whole_test_set(model: OpenModel, data: Data) -> int | None:
-    """Return the n that keeps heads from being measured again on new examples; None for models that never are."""
+    """Return the size of a run's test set; with it as `n`, no head is measured again on new examples."""
     return _n_examples(model, data) if isinstance(model, RunModel) else None
 
 
 def _roles(model: OpenModel, quiet: bool) -> HeadRoles:
-    """Name heads by their roles; in limited time against fewer controls."""
-    measure = partial(head_roles, model, save=_place(model), quiet=quiet)
-    return _on_fewer(
-        lambda fewer: (measure(n_controls=fewer) if fewer else measure()).result, N_CONTROLS, FEWEST_CONTROLS
-    )
+    """Find the roles of heads; with a time limit, against fewer controls."""
+    measure = partial(head_roles, model, save=model.has_output, quiet=quiet)
+    return _on_fewer(lambda fewer: (measure(n_controls=fewer) if fewer else measure()).result, N_CONTROLS, MIN_CONTROLS)
 
 
 def _on_fewer(measure: Callable[[int | None], R], n: int, fewest: int) -> R:
-    """Measure on all `n`; where there is no time for that, on as many as there is time for."""
+    """Measure on all `n`, or on as many as there is time for, but at least `fewest`."""
     try:
         return measure(None)
     except OutOfTime as error:
         limit = time_limit()
-        assert limit is not None, "nothing else is out of time"
-        fewer = int(n * MOST_OF_IT * limit.seconds_left / max(error.seconds, 1.0))
+        assert limit is not None, "only a time limit raises OutOfTime"
+        fewer = int(n * LARGEST_TIME_SHARE * limit.seconds_left / max(error.seconds, 1.0))
         if not fewest <= fewer < n:
             raise
         return measure(fewer)
 
 
-def _pruned(model: OpenModel, data: Data, quiet: bool) -> Pruning | None:
+def _prune(model: OpenModel, data: Data, quiet: bool) -> Pruning | None:
     limit, budget = time_limit(), None if data is None else SEARCH_SECONDS
     if limit is not None:
-        budget = next((each for each in BRIEF_SEARCHES if each <= limit.seconds_left), None)
+        budget = next((seconds for seconds in BRIEF_SEARCHES if seconds <= limit.seconds_left), None)
         if budget is None:
             raise OutOfTime("removing heads", BRIEF_SEARCHES[-1])
-    with limited(None):  # the search has a budget of its own, and its pace says little
-        return prune_heads(model, data=data, budget=budget, save=_place(model), quiet=quiet).result
+    with limited(None):  # the search keeps to its own budget; its progress does not predict its end
+        return prune_heads(model, data=data, budget=budget, save=model.has_output, quiet=quiet).result
 
 
-def _walked(model: OpenModel, quiet: bool) -> Certificate | None:
+def _verify(model: OpenModel, quiet: bool) -> Certificate | None:
     if cast(SequenceTask, model.task).domain_size > LARGEST_WALK:
         return None
-    return verify(model, save=_place(model), quiet=quiet)
+    return verify(model, save=model.has_output, quiet=quiet)
 
 
-def _stretched(model: OpenModel, quiet: bool) -> Stretch:
-    """Measure accuracy by length; in limited time up to a length that takes seconds."""
-    measure = partial(stretch, model, draw=REPORTED, save=_place(model), quiet=quiet)
+def _stretch(model: OpenModel, quiet: bool) -> Stretch:
+    """Measure accuracy by length; with a time limit, only on lengths that take seconds."""
+    measure = partial(stretch, model, draw=REPORTED, save=model.has_output, quiet=quiet)
     if time_limit() is None:
         return measure().result[0]
     return measure(lengths=_brief_lengths(), n=BRIEF_N).result[0]

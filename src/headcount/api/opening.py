@@ -1,4 +1,4 @@
-"""What every verb begins with, a model by name or one that is ready; and its answer to one example."""
+"""Open models, and predict the answer to one example."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from headcount.runs.run import Prediction, Run, load
 
 AnyModel: TypeAlias = "str | Path | Run | OpenModel | nn.Module"
 PROVEN_ON = 4
-"""Test examples that show that the gates act on the model."""
+"""Number of test examples on which the gates are verified."""
 
 
 def open_model(model: AnyModel, *, sites: Sites | None = None, run_adapter: bool = False, label: str = "") -> OpenModel:
-    """Open a model, whoever wrote it; a pruned folder's adapter is run only if `run_adapter` says so.
+    """Open a run, a Hugging Face folder, an adapter's model or a PyTorch module.
 
-    `label` is what a model of others is called in titles, and the name of the folder for its results.
+    `run_adapter` allows running the adapter's Python file that a pruned folder names. `label` is the name of an
+    external model in titles, and the name of the folder for its results.
     """
     if isinstance(model, OpenModel):
         return model
@@ -35,19 +36,19 @@ def open_model(model: AnyModel, *, sites: Sites | None = None, run_adapter: bool
         return OpenModel.of_module(model, sites)
     if isinstance(model, Run) or (_is_sample(model) and not run_adapter):
         return RunModel.of(open_run(model))
-    from headcount.experiments.external_models import load_external  # what samples need not wait for
+    from headcount.experiments.external_models import load_external  # imported late, so that samples open quickly
     from headcount.external.models import code_of, is_external
 
     if run_adapter or is_external(model):
         code = code_of(model, run_adapter=run_adapter)
-        if code is not None and not label:  # a course says so once, for all
+        if code is not None and not label:  # a course prints one message for all submissions
             announcer(quiet=False)(f"running {code} to build the model")
         return load_external(model, run_adapter=run_adapter, title=label)
     return RunModel.of(open_run(model))
 
 
 def open_on_task(model: AnyModel, *, run_adapter: bool = False, label: str = "") -> OpenModel:
-    """Open a model that may have a task; a Hugging Face folder is refused before it is read."""
+    """Open a model that may have a task; refuse a Hugging Face folder before reading it."""
     if isinstance(model, str | Path) and not _is_sample(model):
         from headcount.external.models import has_only_an_adapter, is_adapter_class, is_external
 
@@ -57,7 +58,7 @@ def open_on_task(model: AnyModel, *, run_adapter: bool = False, label: str = "")
 
 
 def open_run(run: AnyModel, what: str = "this") -> Run:
-    """The run itself, for what needs its settings; a model without any is refused before its code is run."""
+    """Open a run; refuse any other model before its code is run. `what` names the caller in the error."""
     if isinstance(run, RunModel):
         return run.run
     if isinstance(run, Run):
@@ -67,14 +68,14 @@ def open_run(run: AnyModel, what: str = "this") -> Run:
     from headcount.external.models import is_external
 
     if not isinstance(run, str | Path) or is_external(run):
+        name = run if isinstance(run, str | Path) else getattr(run, "name", type(run).__name__)
         raise InputError(
-            f"{what} needs a run: a model whose task and settings are known, and "
-            f"{run if isinstance(run, str | Path) else getattr(run, 'name', type(run).__name__)} is none",
+            f"{what} needs a run (a model that headcount trained), and {name} is not a run",
             "train one: headcount train addition",
             "or use sample:addition",
         )
     if str(run).endswith(".py") and Path(run).is_file():
-        raise InputError(f"which class of {run}?", f"say {run}:Class, one that inherits headcount.Adapter")
+        raise InputError(f"{run} names no class", f"name one that inherits headcount.Adapter: {run}:Class")
     if not (Path(run) / "config.json").exists():
         raise InputError(
             f"no run and no model in {run}",
@@ -89,7 +90,7 @@ def _is_sample(name: object) -> bool:
 
 @dataclass(frozen=True)
 class Change:
-    """One position of the output that is another without the heads."""
+    """One position of the output that changes when heads are ablated."""
 
     position: str
     clean: str
@@ -98,25 +99,28 @@ class Change:
 
 @dataclass(frozen=True)
 class PredictionPair:
-    """What a model outputs, and what it outputs with some heads ablated."""
+    """A model's answer to one example, and its answer with some heads ablated."""
 
     clean: Prediction
     heads: tuple[HeadId, ...] = ()
-    """Those whose outputs were set to 0 (zero ablation)."""
+    """Heads whose outputs were set to zero."""
     without: Prediction | None = None
-    """With these heads ablated; None if none were named."""
+    """The answer with these heads ablated, or None if no heads were named."""
     changes: tuple[Change, ...] = ()
     n_sites: int = 0
-    """Attention blocks at which the ablation was proven to act."""
+    """Number of attention blocks at which the ablation was verified."""
 
 
 def predict(
     model: AnyModel, text: str, without: Sequence[str | HeadId] = (), *, run_adapter: bool = False
 ) -> PredictionPair:
-    """The model's own answer; with `without`, also its answer while these heads are ablated, decoded for real.
+    """Return a model's answer to one example, with and without some heads.
 
-    >>> found = predict("sample:addition", "999+100", without=["E0H2"])
-    >>> found.clean.predicted, found.without.predicted
+    `without` lists heads to set to zero; the model then decodes its answer again. `run_adapter` allows running the
+    adapter's Python file that a pruned folder names. The result holds both answers and the positions that changed.
+
+    >>> pair = predict("sample:addition", "999+100", without=["E0H2"])
+    >>> pair.clean.predicted, pair.without.predicted
     ('1099', '1199')
     """
     opened = open_model(model, run_adapter=run_adapter)
@@ -125,7 +129,7 @@ def predict(
     if not heads:
         return PredictionPair(clean)
     proof = prove(opened.module, opened.sites, opened.some_inputs(PROVEN_ON))
-    with Gates(opened.sites, closed_gates(opened.sites, heads)):  # an error if no pass came through them
+    with Gates(opened.sites, closed_gates(opened.sites, heads)):  # raises an error if no pass reached them
         ablated = opened.predict(text)
     pairs = list(zip(clean.positions, clean.output_tokens, ablated.output_tokens, strict=False))
     pairs = pairs or [("class", clean.predicted, ablated.predicted)]

@@ -1,4 +1,4 @@
-"""Attention of a report's models: averages, and the examples and texts that its readers choose from."""
+"""Attention patterns of a report's models: averages, and patterns on single examples and texts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from headcount.tasks.base import Task
 from headcount.training.device import n_threads
 
 MOST_CELLS = 12_000_000
-"""Weights of texts that are kept one by one, a byte each: 12 x 12 heads on one text of 256 tokens have 9.4 million."""
+"""Largest number of attention weights stored token by token; 144 heads on 256 tokens have 9.4 million."""
 
 
 def text_book(model: OpenModel, on: Sequence[str], summaries: Sequence[Attention]) -> PatternBook | None:
-    """Return texts token by token, as many as there is room for; the others as results have pooled them."""
+    """Return the patterns on each text: token by token while there is room, pooled for the other texts."""
     pages, room = list[PatternPage](), MOST_CELLS
     for text, summary in zip(on, summaries, strict=True):
         if (size := n_cells(summary)) > room:
@@ -32,8 +32,8 @@ def text_book(model: OpenModel, on: Sequence[str], summaries: Sequence[Attention
             continue
         room -= size
         weights = attention_of(model.module, model.sites, *model.text_input(text).inputs)
-        found = {str(site): each[0].float().cpu().numpy() for site, each in weights.items()}
-        pages.append(whole_page(summary, found))
+        arrays = {str(site): tensor[0].float().cpu().numpy() for site, tensor in weights.items()}
+        pages.append(whole_page(summary, arrays))
     return PatternBook(sites_of(summaries[0]), tuple(pages)) if pages else None
 
 
@@ -45,9 +45,9 @@ def patterns_of(
     limit: TimeLimit | None,
     left_out: list[str],
 ) -> Iterator[Attention]:
-    """Yield the average, then examples of the task, or rows of tensors; else the texts that were named.
+    """Yield the average pattern, then the patterns on examples of the task, on rows of tensors, or on given texts.
 
-    Add to `left_out` the examples that there was no time for.
+    Add a sentence to `left_out` if there was no time for some examples.
     """
     if model.task is None:
         if on:
@@ -60,31 +60,32 @@ def patterns_of(
     except HeadcountError:
         return
     task = model.task
-    every = task.split("test")
-    rows = np.sort(np.random.default_rng(0).permutation(len(every))[: max(0, n_examples)])
-    asked = dict.fromkeys([*(text for text in on if is_example(task, text)), *(task.show(every[row]) for row in rows)])
+    test_set = task.split("test")
+    rows = np.sort(np.random.default_rng(0).permutation(len(test_set))[: max(0, n_examples)])
+    given = [text for text in on if is_example(task, text)]
+    texts = list(dict.fromkeys([*given, *(task.show(test_set[row]) for row in rows)]))
     if isinstance(model, RunModel):
         try:
-            yield from patterns_on_each(model.run, list(asked))
-        except HeadcountError as error:  # such as a sequence that is longer than its positions
+            yield from patterns_on_each(model.run, texts)
+        except HeadcountError as error:  # such as a sequence that is longer than the model's positions
             announcer(quiet)(f"no attention on single examples: {error.what}")
         return
-    # One example at a time is too little work for two threads: they would mostly wait for each other.
+    # One example at a time is too little work for two threads, which would mostly wait for each other.
     with n_threads(1), limited(None), counting(f"reading attention of {model.label}", quiet=quiet) as show:
-        for i, text in enumerate(asked):
+        for i, text in enumerate(texts):
             try:
-                found = _on_example(model, text)
-            except HeadcountError:  # an adapter that reads no single example
+                pattern = _on_example(model, text)
+            except HeadcountError:  # an adapter that cannot read a single example
                 return
-            yield found
-            if limit is not None and limit.seconds_left <= 0 and i + 1 < len(asked):
-                left_out.append(f"attention on {len(asked) - i - 1:,} of {len(asked):,} examples")
+            yield pattern
+            if limit is not None and limit.seconds_left <= 0 and i + 1 < len(texts):
+                left_out.append(f"attention on {len(texts) - i - 1:,} of {len(texts):,} examples")
                 return
-            show(i + 1, len(asked))
+            show(i + 1, len(texts))
 
 
 def _on_rows(model: OpenModel, rows: Sequence[TokenizedText]) -> Iterator[Attention]:
-    """Yield the average over rows of tensors, then every row by itself."""
+    """Yield the average pattern over the rows, then the pattern on each row."""
     known = model.label, model.weights_sha256, model.module, model.sites
     if len(rows) > 1 and len({tuple(map(len, row.tokens.values())) for row in rows}) == 1:
         yield patterns_on_inputs(*known, rows)
@@ -93,12 +94,12 @@ def _on_rows(model: OpenModel, rows: Sequence[TokenizedText]) -> Iterator[Attent
 
 
 def _on_example(model: OpenModel, text: str) -> Attention:
-    (found,) = summarise_attention(model, text).result
-    return replace(found, example=text, title=found.note or found.title, note="")
+    (summary,) = summarise_attention(model, text).result
+    return replace(summary, example=text, title=summary.note or summary.title, note="")
 
 
 def is_example(task: Task, text: str) -> bool:
-    """Return whether a text is an example of this task: in a report on several, it may be for another one."""
+    """Return whether a text is an example of this task; a report on several tasks has examples of each."""
     try:
         task.parse(text)
     except InputError:

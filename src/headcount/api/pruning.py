@@ -9,7 +9,7 @@ from headcount.analysis.cost import Cost, compare_cost
 from headcount.analysis.pruning import Pruning, prune_curves
 from headcount.api.ablation import batch_rows
 from headcount.api.opening import AnyModel, open_model
-from headcount.api.saving import Place, Saved, asked_data, folder_for, result_name, save_in, unless
+from headcount.api.saving import Place, Saved, data_setting, folder_for, result_name, save_in, unless_default
 from headcount.auditing.audit import quick_audit
 from headcount.bands import CRITICAL
 from headcount.data.tables import text_lines
@@ -26,13 +26,14 @@ from headcount.rendering.progress import TrainingProgress, announcer, counting
 from headcount.runs.folder import require_vacant
 
 MOST_ORDERS = 10_000
+"""Largest number of random orders of removal."""
 SEARCH_ROWS = 2
 """Factor on the batch size: a search measures one head at a time, so its batches hold more examples than `ablate`'s."""
 
 
 @dataclass(frozen=True, repr=False)
 class SavedPruning(Saved[Pruning | None]):
-    """The pruning (None if the heads were given) and the model without the heads (None if nothing was cut)."""
+    """The result of a search for removable heads (None if the heads were given), and the smaller model."""
 
     cost: Cost | None = None
     """Size, speed and score before and after; None if nothing was cut."""
@@ -64,14 +65,20 @@ def prune_heads(
 ) -> SavedPruning:
     """Find the heads that can be removed together for a drop of at most `loss`, and save the smaller model in `out`.
 
-    * `share`, such as 0.2, removes this fraction of the heads instead, and the result says what that costs.
-    * `heads` are cut without a search. Without `out`, nothing is cut.
+    * `out` is the folder of the smaller model. Without it, nothing is cut. A PyTorch module cannot be cut here: use
+      `cut_heads` on a copy.
+    * `loss` is the largest drop that is allowed: 0.01 is one point of accuracy.
+    * `share` removes this fraction of the heads instead, such as 0.2, and the result gives the drop.
+    * `heads` are cut without a search.
+    * `data` and `metric` are those of `ablate_heads`. One half of a file or of tensors is used to choose heads, and the
+      other half to measure.
     * `fold_mean` adds the mean output of the cut heads, over unlabelled training inputs, to the bias of their block.
-    * `data` and `metric` are as in `ablate_heads`. Of a file or of tensors, one half of the examples serves to choose
-      heads and the other half to measure. A PyTorch module is not cut: use `cut_heads` on a copy.
+    * `fine_tune` is the number of training steps after the cut.
+    * `n_orders` is the number of random orders of removal that the search is compared with.
     * `budget` limits the time of the search, in seconds or as "5m". The result lists what was `not_measured`.
+    * `save` names a folder for the result and its figure; `save=True` means the model's own folder.
 
-    Curves are saved if `save` names a folder; `save=True` stands for the model's own folder.
+    Return the `Pruning`, the size, speed and score before and after the cut (`cost`), and the smaller model (`model`).
 
         headcount.prune_heads("sample:addition", "runs/smaller", loss=0.01)
     """
@@ -80,29 +87,29 @@ def prune_heads(
     data = text_lines(data) if lines else data
     _require_share(share, loss, heads)
     _require_sense(opened, out, heads, fine_tune, fold_mean)
-    found, experiments = SavedPruning(None), None
+    saved_pruning, experiments = SavedPruning(None), None
     if heads is None or not opened.measures_itself:
         experiments = opened.selection(data, metric, n, length=length, at_once=batch_rows(SEARCH_ROWS * batch_size))
     if heads is None:
-        assert experiments is not None, "made for the search"
+        assert experiments is not None, "the search needs experiments"
         is_default = data is None and metric is None and n is None and length is None
-        how = (loss, share, n_orders, batch_size, seconds, save, quiet)
-        result = _search(opened, experiments, *how, is_default=is_default)
+        settings = (loss, share, n_orders, batch_size, seconds, save, quiet)
+        result = _search(opened, experiments, *settings, is_default=is_default)
         result = replace(result, audit=quick_audit(opened))
         name = result_name(
             "pruning",
-            data=asked_data(data),
+            data=data_setting(data),
             metric=metric,
             share=share,
-            loss=unless(LOSS, loss),
+            loss=unless_default(LOSS, loss),
             length=length,
             n=n,
-            orders=unless(ORDERS, n_orders),
+            orders=unless_default(ORDERS, n_orders),
             budget=None if seconds is None else f"{seconds:g}s",
-            batch=unless(BATCH, batch_size),
+            batch=unless_default(BATCH, batch_size),
         )
-        saved = save_in(folder_for(opened, save), name, result, lambda name, found: {name: draw_pruning(found)})
-        found = SavedPruning(result, saved.data, saved.figures)
+        saved = save_in(folder_for(opened, save), name, result, lambda name, result: {name: draw_pruning(result)})
+        saved_pruning = SavedPruning(result, saved.data, saved.figures)
         heads = result.chosen
     is_all = len(heads) == len(opened.sites.heads) and not opened.can_lose_all_heads
     if out is None or not heads or is_all:
@@ -110,20 +117,20 @@ def prune_heads(
             which = "all heads" if heads else "no head"
             limit = f"a drop of {loss:g}" if share is None else f"{100 * share:g} % of the heads"
             announcer(quiet)(f"the search removes {which} for {limit}: nothing was cut")
-        return found
+        return saved_pruning
     measured = None if experiments is None else experiments[1]
     with TrainingProgress(fine_tune, quiet=quiet or not fine_tune) as progress:
         cut = opened.cut(heads, Path(out), measured, fold_mean=fold_mean, fine_tune=fine_tune, listeners=[progress])
     cost = compare_cost(opened, cut, opened.cost_experiment(measured), fine_tune)
-    return replace(found, cost=cost, model=cut.model)
+    return replace(saved_pruning, cost=cost, model=cut.model)
 
 
 def _require_share(share: float | None, loss: float, heads: Sequence[str | HeadId] | None) -> None:
-    """Refuse a share outside (0, 1), or one beside another choice of heads."""
+    """Refuse a share outside (0, 1), and a share together with `loss` or `heads`."""
     if share is None:
         return
     if not 0 < share < 1:
-        raise InputError(f"--share must be in (0, 1), got {share:g}", "it is a share of all heads, such as 0.2")
+        raise InputError(f"--share must be in (0, 1), got {share:g}", "it is a fraction of all heads, such as 0.2")
     if loss != LOSS or heads is not None:
         other = "--heads" if heads is not None else "--loss"
         raise InputError(f"--share and {other} cannot be combined", f"leave {other} or --share out")
@@ -132,7 +139,7 @@ def _require_share(share: float | None, loss: float, heads: Sequence[str | HeadI
 def _require_sense(
     opened: OpenModel, out: str | Path | None, heads: Sequence[str | HeadId] | None, fine_tune: int, fold_mean: bool
 ) -> None:
-    """Refuse before a long search what could not be done after it."""
+    """Refuse settings that would fail only after a long search."""
     if not opened.has_output and (out is not None or heads is not None or fine_tune or fold_mean):
         raise InputError(NO_FOLDER, CUT_IT)
     if fine_tune < 0:
@@ -147,8 +154,8 @@ def _require_sense(
     if out is not None:
         require_vacant(Path(out))
     elif heads is not None or fine_tune or fold_mean:
-        what = "heads to cut" if heads is not None else "fine-tuning" if fine_tune else "means to fold"
-        raise InputError(f"{what}, but no folder for the model that it makes", "add -o DIR")
+        flag = "--heads" if heads is not None else "--fine-tune" if fine_tune else "--fold-mean"
+        raise InputError(f"{flag} needs a folder for the smaller model", "add -o DIR")
 
 
 def _search(
@@ -164,24 +171,24 @@ def _search(
     *,
     is_default: bool,
 ) -> Pruning:
-    """Search for heads to remove; with default examples, a stored ablation decides which heads are harmless alone."""
+    """Search for removable heads; with default examples, take individual effects from a stored ablation."""
     selection_set = experiments[0]
     if not (0 <= loss < 1 or (loss >= 0 and not selection_set.metric.in_points)):
         raise InputError(f"--loss must be in [0, 1), got {loss}", "0.01 stands for one point")
     if not 1 <= n_orders <= MOST_ORDERS:
         raise InputError(f"--orders must be from 1 to {MOST_ORDERS:,}, got {n_orders:,}")
-    found = run_interventions(selection_set, [])
-    clean, baseline = float(selection_set.aggregate(found.clean)), found.majority_baseline
+    scores = run_interventions(selection_set, [])
+    clean, baseline = float(selection_set.aggregate(scores.clean)), scores.majority_baseline
     if selection_set.metric.is_loss and clean <= baseline:
         raise InputError(
-            f"{opened.name} has a loss of {-clean:.3f} nats on {selection_set.data}, guessing {-baseline:.3f}",
-            "the model has nothing to lose there: choose a model or data on which it works",
+            f"{opened.name} has a loss of {-clean:.3f} nats on {selection_set.data}; guessing has {-baseline:.3f}",
+            "removing heads means nothing there: choose a model and data that fit",
         )
     constant = selection_set.majority_baseline
     if selection_set.metric.in_points and clean - constant < CRITICAL:
         raise InputError(
-            f"{opened.name} scores {clean:.3f} on {selection_set.data}, the best constant answer {constant:.3f}",
-            "the model has nothing to lose there: choose a model or a length that works",
+            f"{opened.name} scores {clean:.3f} on {selection_set.data}; the best constant answer scores {constant:.3f}",
+            "removing heads means nothing there: choose a model or a length that works",
         )
     folder_for(opened, save)
     ablation = _known_ablation(opened, selection_set.metric.name) if is_default else None
@@ -205,7 +212,7 @@ def _known_ablation(opened: OpenModel, metric: str) -> Ablation | None:
     for name in ("ablation-examples", "ablation") if opened.has_output else ():
         try:
             result = opened.output.read_result(name, Ablation)
-        except HeadcountError:  # there is none, or another version wrote it
+        except HeadcountError:  # no such file, or one of another version
             continue
         is_whole = set(result.replacements) == set(REPLACEMENTS.names())
         if is_whole and (result.weights_sha256, result.metric) == (opened.weights_sha256, metric):

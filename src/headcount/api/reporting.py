@@ -1,4 +1,4 @@
-"""One file that can be handed in: everything that is known of some models, and what follows from it."""
+"""Write a report about models: gather stored results, measure what is missing, and write one HTML file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,18 @@ from headcount.analysis.ablation import Ablation
 from headcount.analysis.length_generalisation import REPORTED, Stretch
 from headcount.analysis.pruning import Pruning
 from headcount.api.inputs import ModuleWithInputs, are_tensors
-from headcount.api.measurements import BRIEF_LENGTH, MOST_OF_IT, SEARCH_SECONDS, WANTED, Wanted, brief_names, measure
+from headcount.api.measurements import (
+    BRIEF_LENGTH,
+    LARGEST_TIME_SHARE,
+    SEARCH_SECONDS,
+    WANTED,
+    Wanted,
+    brief_names,
+    measure,
+)
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.patterns import is_example, patterns_of, text_book
-from headcount.api.saving import asked_data, result_name
+from headcount.api.saving import data_setting, result_name
 from headcount.data.dataset import tensor_dataset
 from headcount.data.tables import TextLines, text_lines
 from headcount.describing.report import IN_MEMORY, ModelResults, ReportResults, build_report
@@ -36,13 +44,13 @@ from headcount.runs.folder import RunFolder
 from headcount.tasks.base import Task
 
 N_EXAMPLES = 200
-"""Examples whose patterns are kept."""
+"""Default number of examples whose attention patterns a report contains."""
 TIME_LIMIT = 40.0
-"""Seconds that all measurements may take unless they are to be thorough: loading and writing need some of a minute."""
+"""Seconds for all measurements; with loading and writing, a report takes about a minute."""
 PATTERNS_SHARE = 0.25
-"""Share of the time that may go into the attention on single examples."""
+"""Fraction of the time that attention on single examples may take."""
 ON_DATA = ("ablation", "pruning")
-"""What a model without a task is measured for, if there are data."""
+"""Measurements of a model without a task that need data."""
 
 
 def report(
@@ -64,19 +72,21 @@ def report(
     quiet: bool = False,
     run_adapter: bool = False,
 ) -> tuple[Path, ...]:
-    """Write one file about these models, offline and complete: figures, tables, and what they come to in words.
+    """Write a report about models: one HTML file with sentences, figures and tables that opens offline.
 
-    Results that are stored in a model's folder are read; the others are measured and stored there, unless `stored`
-    leaves them out. All measurements together take about a minute at most, the most important ones first, and the
-    report names what was left out; with `thorough`, everything is measured, however long that takes.
+    Results that are stored in a model's folder are read. The others are measured, the most important ones first, and
+    stored there. All measurements together take about a minute; the report lists those that were left out.
 
-    `on` are examples or texts to look at attention on first. On `data` (see `ablate_heads`) heads of models without a
-    task are ablated and removed. Of any PyTorch module `data` are its tensors, on which its heads are looked at and, if
-    `metric(output, rows)` gives one score per row, ablated and removed; `sites` says where its heads are.
+    * `out` is the file to write. `force` allows replacing files that headcount did not write.
+    * `thorough` measures everything, however long it takes. `stored` leaves out measurements that take long.
+    * `on` are examples or texts whose attention is shown first. `n_examples` is the number of examples in all.
+    * `data` is a file for models without a task, on which their heads are ablated and removed (see `ablate_heads`).
+      For a PyTorch module, `data` are its input tensors, and `sites` lists heads that headcount cannot find. Heads of
+      a module are ablated and removed only if `metric(output, rows)` returns one score per row.
+    * `markdown` also writes Markdown with figures, `latex` also writes tables as LaTeX, and `exercise` names a folder
+      for the files that the exercise asks for.
 
-    Beside the page there may be Markdown with pictures, LaTeX tables, and the files that the exercise asks for, into a
-    folder. Returns all files, the page first.
-    Files that headcount did not write are replaced only with `force`.
+    Return the paths of all files, the HTML file first.
 
         headcount.report("sample:addition", out="adder.html")
     """
@@ -102,7 +112,7 @@ def report(
 
 
 def claim_forms(path: Path, forms: Mapping[str, Path] | None = None, *, force: bool | None = False) -> None:
-    """Refuse the outputs of a report that would replace somebody's files, before the measuring begins."""
+    """Refuse outputs that would replace files which headcount did not write; call this before measuring."""
     claim_output(path, ".html", force=force)
     for name, place in (forms or {}).items():
         FORMS.get(name).claim(place, bool(force))
@@ -111,7 +121,7 @@ def claim_forms(path: Path, forms: Mapping[str, Path] | None = None, *, force: b
 def write_forms(
     report_results: ReportResults, path: Path, forms: Mapping[str, Path] | None = None, *, force: bool = False
 ) -> tuple[Path, ...]:
-    """Write a report, and each of its other forms into its place; return the files, the page first."""
+    """Write a report as HTML and in the other forms; return the paths of the files, the HTML file first."""
     whole_report = build_report(report_results)
     files = list[Path]()
     for name, place in (forms or {}).items():
@@ -134,54 +144,54 @@ def gather(
     run_adapter: bool = False,
     clock: Callable[[], float] | None = None,
 ) -> ReportResults:
-    """Return everything that a report is written from, measured within the time limit unless it is to be thorough."""
+    """Return the results that a report is written from, measured within the time limit unless `thorough`."""
     if not models:
-        raise InputError("no model to report on", "name some: headcount report runs/addition-0")
+        raise InputError("no model was given", "name one or more: headcount report runs/addition-0")
     if stored and thorough:
-        raise InputError("--stored measures nothing that takes long, --thorough everything", "leave one of them out")
+        raise InputError("--stored and --thorough cannot be combined", "leave one of them out")
     opened = [open_model(model, sites=sites, run_adapter=run_adapter) for model in models]
     if are_tensors(data):
         tensors = [data] if isinstance(data, Tensor) else list(data)
-        opened = [ModuleWithInputs.of_opened(each, tensors) if not each.has_output else each for each in opened]
+        opened = [model if model.has_output else ModuleWithInputs.of_opened(model, tensors) for model in opened]
         data = tensor_dataset(tensors, metric) if callable(metric) else None
     elif metric is not None:
-        raise InputError("a metric is for a PyTorch module with its tensors", "give them: data=tensors")
-    elif bare := [each.label for each in opened if type(each) is OpenModel]:
-        raise InputError(f"{bare[0]} is a bare module: there is nothing to look at its heads on", "give data=tensors")
+        raise InputError("`metric` needs a PyTorch module and its input tensors", "give them: data=tensors")
+    elif bare := [model.label for model in opened if type(model) is OpenModel]:
+        raise InputError(f"{bare[0]} is a PyTorch module, which needs input tensors", "give them: data=tensors")
     if data is not None:
-        _require_fitting(data, [model for model in opened if model.task is None])
+        _require_data(data, [model for model in opened if model.task is None])
     _require_examples(on, [model.task for model in opened])
     titles = _titles([model.label or model.name for model in opened])
     clock = clock or WorkingTime()
     limit = None if stored or thorough else TimeLimit(clock() + TIME_LIMIT, clock)
     all_models = list[ModelResults]()
-    for model, each in zip(opened, titles, strict=True):
+    for model, name in zip(opened, titles, strict=True):
         with limited(limit and limit.share(1 / (len(opened) - len(all_models)))):
-            all_models.append(_model_results(model, each, on, data, n_examples, stored, thorough, quiet))
+            all_models.append(_model_results(model, name, on, data, n_examples, stored, thorough, quiet))
     names = titles[0] if len(titles) == 1 else f"{titles[0]} and {titles[1]}" if len(titles) == 2 else ""
-    weights = ", ".join(f"{each.title} `{each.weights_sha256[:16] or 'in memory'}`" for each in all_models)
-    made = f"Made by headcount {__version__} from results of these weights: {weights}."
-    return ReportResults(title or f"The heads of {names or f'{len(titles)} models'}", tuple(all_models), made)
+    weights = ", ".join(f"{part.title} `{part.weights_sha256[:16] or 'in memory'}`" for part in all_models)
+    source = f"Made by headcount {__version__} from results of these weights: {weights}."
+    return ReportResults(title or f"The heads of {names or f'{len(titles)} models'}", tuple(all_models), source)
 
 
-def _require_fitting(data: Data, models: Sequence[OpenModel]) -> None:
-    """That these can be measured on them, before hours of work and not after."""
+def _require_data(data: Data, models: Sequence[OpenModel]) -> None:
+    """Refuse data on which these models cannot be measured, before any long measurement begins."""
     if not models:
-        raise InputError("every model here has a task of its own to be measured on", "leave --data out")
+        raise InputError("--data is for models without a task, and every model here has one", "leave --data out")
     for model in models:
         model.examples(data, None, None, None)
 
 
 def _require_examples(texts: Sequence[str], tasks: Sequence[Task | None]) -> None:
-    """That each is one of some model's; any text is, for a model without a task."""
+    """Refuse a text that is an example of none of the tasks; a model without a task accepts any text."""
     known = [task for task in tasks if task is not None]
     for text in texts if len(known) == len(tasks) else ():
         if not any(is_example(task, text) for task in known):
-            known[0].parse(text)  # says what is wrong with it
+            known[0].parse(text)  # raises an error that says what is wrong
 
 
 def _titles(names: Sequence[str]) -> list[str]:
-    """The last part of each name, unless two have the same."""
+    """Return the last part of each name, or the whole name if two models share the last part."""
     short = [name.rstrip("/").rpartition("/")[2] or name for name in names]
     return [one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)]
 
@@ -199,7 +209,7 @@ def _model_results(
     data, limit = None if model.task is not None else data, time_limit()
     left_out = list[str]()
     patterns = tuple(patterns_of(model, on, n_examples, quiet, limit and limit.share(PATTERNS_SHARE), left_out))
-    found = _results(model, title, data, stored, thorough, quiet, left_out)
+    results = _results(model, title, data, stored, thorough, quiet, left_out)
     if left_out:
         announcer(quiet)(f"{title}: not measured: {'; '.join(left_out)}")
     settings, log = _recipe(model)
@@ -216,14 +226,14 @@ def _model_results(
         patterns=patterns,
         book=text_book(model, on, patterns) if model.task is None and on else None,
         not_measured=tuple(left_out),
-        **found,
+        **results,
     )
 
 
 def _results(
     model: OpenModel, title: str, data: Data, stored: bool, thorough: bool, quiet: bool, left_out: list[str]
 ) -> dict[str, Any]:
-    """Return every result by its field, read or measured; add to `left_out` what there was no time for."""
+    """Return every result by field name, read or measured; add measurements without time to `left_out`."""
     say, limit = announcer(quiet), time_limit()
     read = partial(_read, model, data=data, thorough=thorough, say=say if stored else None)
     known: dict[str, Any] = {each.field: read(wanted=each) for each in WANTED if each.make}
@@ -235,18 +245,18 @@ def _results(
     for i, wanted in enumerate(missing, start=1):
         say(f"{title}: measuring {wanted.words} ({i} of {len(missing)})")
         try:
-            with limited(limit and limit.share(MOST_OF_IT)):
+            with limited(limit and limit.share(LARGEST_TIME_SHARE)):
                 known[wanted.field] = measure(wanted, model, data, quiet)
         except OutOfTime:
             left_out.append(wanted.words)
-        except HeadcountError as error:  # what this model cannot be asked is left out
+        except HeadcountError as error:  # this model does not support the measurement
             say(f"no {wanted.words}: {error.what}")
     left_out += _shortened(known["ablation"], known["stretch"], known["pruning"]) if limit else []
     return known | {each.field: read(wanted=each) for each in WANTED if not each.make}
 
 
 def _shortened(ablation: Ablation | None, reach: Stretch | None, pruning: Pruning | None) -> list[str]:
-    """Name what these results leave out that a thorough report has."""
+    """Return the parts of these results that only a thorough report has."""
     used = set(REPLACEMENTS.names()) if ablation is None else set(ablation.replacements)
     others = [name for name in REPLACEMENTS.names() if name not in used]
     longest = 0 if reach is None else max((cell.length for cell in reach.cells), default=0)
@@ -258,7 +268,7 @@ def _shortened(ablation: Ablation | None, reach: Stretch | None, pruning: Prunin
 
 
 def _data_flags(data: Data) -> str:
-    """As commands are given them; nothing for what is no file."""
+    """Return the data as flags of a command, or an empty text if they are not a file."""
     if isinstance(data, TextLines):
         return f"--data {argument(data.file)} --lines"
     return f"--data {argument(data)}" if isinstance(data, str | Path) else ""
@@ -268,7 +278,7 @@ def _data_flags(data: Data) -> str:
 
 
 def _applies(model: OpenModel, wanted: Wanted, data: Data) -> bool:
-    """Whether it makes sense to ask; whether it can be answered is for the answer to say."""
+    """Return whether a measurement makes sense for this kind of model; it may still fail."""
     kind = None if model.task is None else model.task.output_type
     if kind is None:
         return wanted.field in ("roles", "positions") or (data is not None and wanted.field in ON_DATA)
@@ -280,27 +290,26 @@ def _applies(model: OpenModel, wanted: Wanted, data: Data) -> bool:
 def _read(
     model: OpenModel, wanted: Wanted, data: Data, *, thorough: bool = False, say: Callable[[str], None] | None = None
 ) -> Result | None:
-    """Return the stored result of these weights that was asked as the report would ask, on the data if there are any.
+    """Return the stored result of these weights that was measured with the settings of a report, or None.
 
-    A thorough report takes only what was measured in full: what the verb of that result writes by default. With `say`,
-    a result that was asked in another way, such as `--n 200`, is taken where there is no other: the newest, and what it
-    is called is said.
+    A thorough report accepts only results with the default settings of the verb. With `say`, the newest result with
+    other settings, such as `--n 200`, is accepted if there is no other; `say` is then called with its file name.
     """
     if not model.has_output:
         return None
     stem = wanted.stem
-    named = [f"{stem}-examples", result_name(stem, draw=REPORTED), stem]  # as _ablated, _stretched and the others ask
+    named = [f"{stem}-examples", result_name(stem, draw=REPORTED), stem]  # the names that measurements.py saves under
     if data is not None and wanted.field in ON_DATA:
-        stem = result_name(wanted.stem, data=asked_data(data))
-        named = [stem, result_name(wanted.stem, data=asked_data(data), budget=f"{SEARCH_SECONDS}s")]
+        stem = result_name(wanted.stem, data=data_setting(data))
+        named = [stem, result_name(wanted.stem, data=data_setting(data), budget=f"{SEARCH_SECONDS}s")]
     named += [] if thorough else brief_names(wanted, model, data)
     for folder, file in _stored_files(model, named, stem if say else None):
         for kind in wanted.types:
             try:
                 result = folder.read_result(file.stem, kind)
             except ResultError:
-                raise  # to measure it again would replace the file unasked, and hide that somebody changed it
-            except HeadcountError:  # of another kind or version
+                raise  # measuring again would replace the file, and hide that it was changed
+            except HeadcountError:  # another type or version
                 continue
             if getattr(result, "weights_sha256", model.weights_sha256) == model.weights_sha256:
                 require_heads(result, [str(head) for head in model.sites.heads], file)
@@ -311,12 +320,12 @@ def _read(
 
 
 def _stored_files(model: OpenModel, names: Sequence[str], stem: str | None) -> Iterator[tuple[RunFolder, Path]]:
-    """Yield the files of these names, then all that begin with the stem, the newest first; each with its folder.
+    """Yield the result files with these names, then those whose names begin with the stem, the newest first.
 
-    What comes with the package is the result of a packaged run, too.
+    Each file comes with its folder. The results of a packaged run may also be in the package.
     """
     folders = [model.output, *([model.run.folder] if isinstance(model, RunModel) else [])]
-    for folder in {each.path.resolve(): each for each in folders}.values():
+    for folder in {folder.path.resolve(): folder for folder in folders}.values():
         results = folder.result_file("x").parent
         for name in names:
             if (file := results / f"{name}.json").exists():
@@ -328,7 +337,7 @@ def _stored_files(model: OpenModel, names: Sequence[str], stem: str | None) -> I
 
 
 def _recipe(model: OpenModel) -> tuple[dict[str, Any], Sequence[dict[str, Any]]]:
-    """What a run was trained with and how that went; nothing for models of others."""
+    """Return the settings and the training log of a run; both are empty for other models."""
     if not isinstance(model, RunModel):
         return {}, ()
     run = model.run

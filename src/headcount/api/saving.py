@@ -1,4 +1,4 @@
-"""A result and where it was written: under a name by what was asked, so that none is ever put over another.
+"""Save results under names that contain their settings, so that no result replaces another.
 
 >>> result_name("ablation", replacements=("zero",), n=500), result_name("ablation", replacements=None, n=None)
 ('ablation-zero-n500', 'ablation')
@@ -27,37 +27,37 @@ from headcount.runs.run import Run
 T = TypeVar("T")
 R = TypeVar("R", bound=Result)
 Place: TypeAlias = bool | str | Path
-"""Where a result is written: False for nowhere, True for the model's own folder, or a folder."""
+"""Where to save a result: False for nowhere, True for the model's own folder, or the path of a folder."""
 BARE = ("replacements", "metric", "negatives", "lengths", "data")
-"""Settings whose value says what it is."""
+"""Settings whose value stands in a file name without the name of the setting."""
 
 
 @dataclass(frozen=True)
 class Saved(Generic[T]):
-    """What was found, and where it was written."""
+    """A result, and the files that it was saved in."""
 
     result: T
     data: tuple[Path, ...] = ()
-    """The numbers; no file if no folder was named."""
+    """JSON files of the result; empty if it was not saved."""
     figures: tuple[Path, ...] = ()
-    """Pages."""
+    """Figures of the result."""
     others: tuple[Path, ...] = ()
-    """Tables as Markdown and CSV; or one picture per head."""
+    """Other files: tables as Markdown and CSV, or one figure per head."""
 
     def __repr__(self) -> str:
         results = self.result if isinstance(self.result, tuple) else (self.result,)
         files = [*self.data, *self.figures, *self.others]
-        where = f"written: {files[0]}" + (f" and {len(files) - 1} more files" if files[1:] else "") if files else ""
-        return "\n".join([*map(repr, results), where or "not written: no folder was named"])
+        where = f"saved: {files[0]}" + (f" and {len(files) - 1} more files" if files[1:] else "") if files else ""
+        return "\n".join([*map(repr, results), where or "not saved: no folder was given"])
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return HTML for a notebook."""
         results = self.result if isinstance(self.result, tuple) else (self.result,)
-        return "".join(each._repr_html_() for each in results if isinstance(each, Result))
+        return "".join(result._repr_html_() for result in results if isinstance(result, Result))
 
 
 def folder_for(model: OpenModel | Run, save: Place) -> RunFolder | None:
-    """Return the folder that `save` means, or None for nowhere; refuse it before the measuring begins, not after."""
+    """Return the folder that `save` means, or None; refuse a folder that holds another model or cannot be written."""
     if save is False:
         return None
     folder = model.output if save is True else RunFolder(Path(save))
@@ -68,7 +68,7 @@ def folder_for(model: OpenModel | Run, save: Place) -> RunFolder | None:
 
 
 def _is_home_of(folder: Path, model: OpenModel | Run) -> bool:
-    """Whether the results of a model belong into this folder, which holds a model."""
+    """Return whether a folder is the model's own folder."""
     own = model.output.path if isinstance(model, Run) or model.has_output else None
     return own is not None and own.resolve() == folder.resolve()
 
@@ -76,61 +76,61 @@ def _is_home_of(folder: Path, model: OpenModel | Run) -> bool:
 def save_in(
     folder: RunFolder | None, name: str, result: R, draw: Callable[[str, R], Mapping[str, Figure]] = lambda *_: {}
 ) -> Saved[R]:
-    """Write a result and, each under a name of its own, its figures; without a folder nothing is drawn or written."""
+    """Write a result and its figures; without a folder, draw and write nothing."""
     if folder is None:
         return Saved(result)
     return Saved(result, (folder.write_result(name, result),), write_figures(folder, lambda: draw(name, result)))
 
 
 def write_figures(folder: RunFolder | None, draw: Callable[[], Mapping[str, Figure]]) -> tuple[Path, ...]:
-    """Figures by name, drawn if there is a folder for them."""
+    """Draw figures and write them under their names; without a folder, draw nothing."""
     if folder is None:
         return ()
     return tuple(folder.write_figure(f"{name}.png", png(figure)) for name, figure in draw().items())
 
 
 def within(folder: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """Figures by title, in a folder of their own."""
+    """Return the figures with a folder in front of their names."""
     return {f"{folder}/{title}": figure for title, figure in figures.items()}
 
 
 def join(parts: Sequence[Saved[T]], *more: Path) -> Saved[tuple[T, ...]]:
-    """Several results and their files; then a figure of all of them, if there is one."""
+    """Join several results and their files into one; `more` are figures of all of them."""
     return Saved(
-        tuple(each.result for each in parts),
-        tuple(path for each in parts for path in each.data),
-        (*(path for each in parts for path in each.figures), *more),
+        tuple(part.result for part in parts),
+        tuple(path for part in parts for path in part.data),
+        (*(path for part in parts for path in part.figures), *more),
     )
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def asked_data(data: Any) -> Any:
-    """What a result's name says of the examples; nothing if they are those that are taken unasked."""
+def data_setting(data: Any) -> Any:
+    """Return the examples as a setting for `result_name`; None for the default examples."""
     if data is None or (isinstance(data, str) and data == "test"):
         return None
     if isinstance(data, EvalDataset):
         return data.data
     if isinstance(data, TextLines):
-        return (asked_data(data.file), "lines")
+        return (data_setting(data.file), "lines")
     if isinstance(data, str | Path):
         return Path(data) if data not in SPLITS and Path(data).exists() else str(data)
-    if is_dataset(data):  # of Hugging Face's, whose own fingerprint is of what is in it
-        told = getattr(data, "_fingerprint", None) or repr([(name, list(data[name])) for name in data.column_names])
-        return f"dataset-{digest(told.encode(errors='surrogatepass'))[:8]}"
+    if is_dataset(data):  # the fingerprint of a Hugging Face dataset is a digest of its content
+        content = getattr(data, "_fingerprint", None) or repr([(name, list(data[name])) for name in data.column_names])
+        return f"dataset-{digest(content.encode(errors='surrogatepass'))[:8]}"
     return np.asarray(data)
 
 
-def unless(usual: Any, asked: Any) -> Any:
-    """A setting, unless it is the default."""
-    return None if asked == usual else asked
+def unless_default(default: Any, value: Any) -> Any:
+    """Return the value of a setting, or None if it is the default."""
+    return None if value == default else value
 
 
-def result_name(verb: str, **asked: Any) -> str:
-    """The verb, then each setting that was given (None, False and nothing are the defaults)."""
+def result_name(verb: str, **settings: Any) -> str:
+    """Return a file name from the verb and its settings; None and False are defaults, which are left out."""
     parts = [verb]
-    for name, value in asked.items():
+    for name, value in settings.items():
         if value is not None and value is not False:
             text = "" if value is True else _text(value)
             parts.append(text if text and name in BARE else f"{name.replace('_', '-')}{text}")
@@ -138,14 +138,14 @@ def result_name(verb: str, **asked: Any) -> str:
 
 
 def file_name(*texts: str) -> str:
-    """A name for examples: readable, and another for all other texts."""
+    """Return a readable file name for texts; different texts have different names."""
     name = "_".join(texts).replace(" ", "_")
-    is_told = not any("_" in text for text in texts) and (len(texts) == 1 or " " not in "".join(texts))
-    return _safe(name, name if is_told else repr(texts))
+    is_unique = not any("_" in text for text in texts) and (len(texts) == 1 or " " not in "".join(texts))
+    return _safe(name, name if is_unique else repr(texts))
 
 
 def _safe(name: str, meaning: str | None = None) -> str:
-    """A name for every file system; one that is longer, or does not tell its meaning, ends in the digest of that."""
+    """Return a name that every file system allows; one that is long or ambiguous ends in a digest of its meaning."""
     plain, meaning = re.sub(r"[^\w.,+=-]", "-", name), name if meaning is None else meaning
     plain = plain if not plain.startswith(".") else f"_{plain}"
     if name == plain == meaning and len(name) <= 80:
@@ -154,9 +154,9 @@ def _safe(name: str, meaning: str | None = None) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value in letters that a file's name may have; what is longer than that by its digest."""
+    """Return a setting as part of a file name; files, functions and arrays are given by a digest."""
     if isinstance(value, Path):
-        return f"{value.stem}-{digest(_content(value))[:8]}"  # another file of that name is another question
+        return f"{value.stem}-{digest(_content(value))[:8]}"  # another file may have the same name
     if isinstance(value, HeadId):
         return value.short
     if isinstance(value, str):
@@ -171,8 +171,8 @@ def _text(value: Any) -> str:
 
 
 def _content(path: Path) -> bytes:
-    """Of a file; of a folder, the names of all files in it and what they come to."""
+    """Return the bytes of a file; for a folder, the names and digests of all files in it."""
     if path.is_file():
         return read_bytes(path)
-    files = sorted(each for each in path.rglob("*") if each.is_file())
-    return repr([(str(each.relative_to(path)), digest(read_bytes(each))) for each in files]).encode()
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return repr([(str(file.relative_to(path)), digest(read_bytes(file))) for file in files]).encode()

@@ -42,28 +42,34 @@ def train(
     quiet: bool = False,
     **settings: Any,
 ) -> Run:
-    """Train a model, evaluate it on its test set and draw its training curves.
+    """Train a model on a task, evaluate it on the test set and draw the training curves.
 
-    `settings` are those of `headcount train --help` (`n_heads=2`). `config` is the folder or file of another run whose
-    settings replace the defaults. The default folder is `runs/TASK-SEED`.
+    * `out` is the run folder to write; the default is `runs/TASK-SEED`.
+    * `seed` is the seed of everything random in training.
+    * `preset` names one or more sets of settings; `headcount train TASK --help` lists them.
+    * `config` is the folder or config file of another run, whose settings replace the defaults.
+    * `resume` continues the unfinished run in the folder.
+    * `settings` are the other flags of `headcount train TASK --help`, such as `n_heads=2`.
+
+    Return the run, which predicts with `run.predict("374+814")`.
 
         run = headcount.train("addition", n_heads=2, steps=3000, out="runs/mine")
     """
     base = None
     if config:
         base = read_config(Path(config)) if Path(config).is_file() else locate(config).read_config()
-    wanted = RunConfig.build(task, base=base, seed=seed, preset=preset, **settings)
-    path = Path(out) if out else Path("runs") / f"{task}-{wanted.seed}"
+    run_config = RunConfig.build(task, base=base, seed=seed, preset=preset, **settings)
+    path = Path(out) if out else Path("runs") / f"{task}-{run_config.seed}"
     say = announcer(quiet)
     if resume and RunFolder(path).holds_a_run:
         # Settings that are not given keep the values of the unfinished run.
         base = base or RunFolder(path).read_config()
-        wanted = RunConfig.build(task, base=base, seed=seed, preset=preset, **settings)
+        run_config = RunConfig.build(task, base=base, seed=seed, preset=preset, **settings)
         say(f"{path} is already finished" if RunFolder(path).is_finished else f"continuing {path}")
     elif resume:
         say(f"nothing to resume in {path}: starting a new run")
-    with TrainingProgress(wanted.training.steps, quiet=quiet) as progress:
-        run = train_run(wanted, path, resume=resume, listeners=[progress])
+    with TrainingProgress(run_config.training.steps, quiet=quiet) as progress:
+        run = train_run(run_config, path, resume=resume, listeners=[progress])
     write_figures(run.output, lambda: {"curves": draw_curves(run.folder.read_log(), f"Training of {run.name}")})
     evaluate(run, save=True)
     return run
@@ -72,7 +78,14 @@ def train(
 def evaluate(
     model: AnyModel, split: str = "test", *, save: Place = False, run_adapter: bool = False
 ) -> Evaluation | Classification:
-    """Measure a model on a held-out set of its task: both accuracies and every digit, or every class and length.
+    """Measure the accuracy of a model on a held-out split of its task.
+
+    `model` is a run or an adapter's model, and `split` is "test" or "validation". `save` names a folder for the result
+    and its figure; `save=True` means the model's own folder. `run_adapter` allows running the adapter's Python file
+    that a pruned folder names.
+
+    Return an `Evaluation` (exact match and accuracy by place) for answers that are sequences, or a `Classification`
+    (accuracy by class and length) for answers that are classes.
 
     >>> evaluate("sample:sortedness").accuracy.right.rate
     1.0
@@ -100,18 +113,19 @@ def evaluate_all(
     timeout: float = TIMEOUT,
     at_once: int = AT_ONCE,
 ) -> dict[str, Submission[Evaluation | Classification]]:
-    """Evaluate several models, such as a course's submissions, each in its own process; return them by name.
+    """Evaluate several models, such as the submissions of a course, each in a separate process; return them by name.
 
     A submission that fails, takes more than `timeout` seconds or ends its process has an `error` instead of a result.
+    `at_once` processes run at the same time.
     """
     types: list[type[Evaluation | Classification]] = [Evaluation, Classification]
-    how: dict[str, Any] = {"split": split, "save": save if isinstance(save, bool) else str(save)}
-    clock: dict[str, Any] = {"timeout": timeout, "at_once": at_once, "is_quiet": quiet}
-    return run_course(models, evaluate, types, title="evaluating models", run_adapter=run_adapter, **clock, **how)
+    settings: dict[str, Any] = {"split": split, "save": save if isinstance(save, bool) else str(save)}
+    limits: dict[str, Any] = {"timeout": timeout, "at_once": at_once, "is_quiet": quiet}
+    return run_course(models, evaluate, types, title="evaluating models", run_adapter=run_adapter, **limits, **settings)
 
 
 def read_evaluation(run: Run, split: str = "test") -> Evaluation | Classification:
-    """Read the evaluation that `evaluate` saved."""
+    """Read the evaluation of a run that `evaluate` has saved."""
     return run.output.read_result(f"evaluation-{split}", EVALUATIONS[run.task.output_type])
 
 
@@ -122,15 +136,18 @@ def next_command(run: Run) -> str:
         few_enough = cast(SequenceTask, run.task).domain_size <= LARGEST_DOMAIN
         return f"headcount {'verify' if few_enough else 'evaluate'} {name}"
     shortest, longest = cast(ClassTask, run.task).trained_lengths
-    own = "" if longest >= LENGTHS[0] else f" --lengths {shortest},{longest}"  # it may not accept longer ones
-    return f"headcount stretch {name}{own}"
+    flags = "" if longest >= LENGTHS[0] else f" --lengths {shortest},{longest}"  # it may not accept longer ones
+    return f"headcount stretch {name}{flags}"
 
 
 def verify(model: AnyModel, *, save: Place = False, quiet: bool = False, run_adapter: bool = False) -> Certificate:
-    """Check every example there is.
+    """Check a model on every example of its task.
 
-    certificate = headcount.verify("sample:addition")
-    certificate.errors, certificate.least_margin
+    `save` names a folder for the certificate; `save=True` means the model's own folder. `run_adapter` allows running
+    the adapter's Python file that a pruned folder names. The returned `Certificate` lists every error.
+
+        certificate = headcount.verify("sample:addition")
+        certificate.errors, certificate.least_margin
     """
     opened = open_on_task(model, run_adapter=run_adapter)
     require_domain(opened)

@@ -1,6 +1,6 @@
-"""See where heads attend, what each is for, what a model knows of positions, and how far it reaches.
+"""Show what heads attend to, which roles they have, how a model represents position, and how far it extrapolates.
 
-Nothing is written unless `save` names a folder; with `save=True` that is the model's own.
+Nothing is written unless `save` names a folder; `save=True` means the model's own folder.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ from headcount.api.saving import (
     join,
     result_name,
     save_in,
-    unless,
+    unless_default,
     within,
     write_figures,
 )
@@ -64,51 +64,61 @@ def show_heads(
     norm_weighted: bool = False,
     save: Place = False,
 ) -> Saved[AttentionPatterns]:
-    """Heat maps of every head: on one example or text; averaged over a held-out set of a task, or over tensors.
+    """Return the attention pattern of every head, on one example or averaged over many.
 
-    A run decodes its own answer to an example. Of any PyTorch module, `inputs` are its tensors, and `sites` says where
-    its heads are unless it has them itself.
+    * `on` is an example of the task or a text; a run decodes its own answer to it. Without `on`, patterns are averaged
+      over a `split` of the task.
+    * `inputs` are the tensors of a PyTorch module, and patterns are averaged over their rows. `sites` lists the heads
+      of a module whose heads headcount cannot find.
+    * `norm_weighted` weights attention by the norm of what each key adds; it needs a run.
+    * `save` names a folder for the result and its heat maps; `save=True` means the model's own folder.
+
+    The returned `result` is an `AttentionPatterns`.
 
     >>> show_heads("sample:addition", "374+814").result.verdict
     '374+814 = 1188 (right; probability 1.0000)'
     """
-    found, asked = open_model(run, sites=sites), inputs if inputs is not None else on
-    if norm_weighted and not found.records_attention:
-        what = f"norm_weighted needs a run: what each key adds is not known of {found.label}"
-        raise InputError(what, "leave it out: attention weights can be read off any model")
-    if asked is None:
-        patterns = average_patterns(found.task_attention(), split, norm_weighted=norm_weighted)
-    elif isinstance(asked, str) and isinstance(found, RunModel):
-        patterns = patterns_on(found.run, asked, norm_weighted=norm_weighted)
+    opened, given = open_model(run, sites=sites), inputs if inputs is not None else on
+    if norm_weighted and not opened.records_attention:
+        what = f"norm_weighted needs a run: {opened.label} does not record what each key adds"
+        raise InputError(what, "leave it out: attention weights can be read from any model")
+    if given is None:
+        patterns = average_patterns(opened.task_attention(), split, norm_weighted=norm_weighted)
+    elif isinstance(given, str) and isinstance(opened, RunModel):
+        patterns = patterns_on(opened.run, given, norm_weighted=norm_weighted)
     else:
         module, rows = (
-            (found.module, [found.text_input(asked)]) if isinstance(asked, str) else tensor_rows(found, asked)
+            (opened.module, [opened.text_input(given)]) if isinstance(given, str) else tensor_rows(opened, given)
         )
-        text = asked if isinstance(asked, str) else None
-        patterns = patterns_on_inputs(found.label, found.weights_sha256, module, found.sites, rows, text)
-    shown = patterns.example or (split if asked is None else "inputs")
+        text = given if isinstance(given, str) else None
+        patterns = patterns_on_inputs(opened.label, opened.weights_sha256, module, opened.sites, rows, text)
+    shown = patterns.example or (split if given is None else "inputs")
     name = f"heads-{file_name(shown)}{_suffix(norm_weighted)}"
-    folder = folder_for(found, save)
-    saved = save_in(folder, name, patterns, lambda name, found: within(name, draw_pages(found)))
+    folder = folder_for(opened, save)
+    saved = save_in(folder, name, patterns, lambda name, patterns: within(name, draw_pages(patterns)))
     return replace(saved, others=write_figures(folder, lambda: within(name, draw_heads(patterns))))
 
 
 def show_head(
     run: AnyModel, head: str | HeadId, on: Sequence[str], *, norm_weighted: bool = False, save: Place = False
 ) -> Saved[tuple[AttentionPatterns, ...]]:
-    """One head of a run on these examples, side by side on one page; on one example alone, large."""
-    opened = open_run(run, "attention while it decodes")
+    """Return the attention pattern of one head of a run on several examples, and draw them side by side.
+
+    `norm_weighted` weights attention by the norm of what each key adds. `save` names a folder for the results and the
+    figure; `save=True` means the model's own folder. The returned `result` has one `AttentionPatterns` per example.
+    """
+    opened = open_run(run, "attention during decoding")
     if not on:
-        raise InputError("no example to look at", "give some, such as 374+814")
-    found = opened.find_head(head)
+        raise InputError("no example was given", "give one or more, such as 374+814")
+    head = opened.find_head(head)
     patterns = tuple(patterns_on(opened, text, norm_weighted=norm_weighted) for text in on)
     suffix = _suffix(norm_weighted)
-    names = [f"heads-{file_name(str(each.example))}{suffix}" for each in patterns]
+    names = [f"heads-{file_name(str(pattern.example))}{suffix}" for pattern in patterns]
     folder = folder_for(opened, save)
-    saved = [save_in(folder, name, each) for name, each in zip(names, patterns, strict=True)]
-    name = f"head-{found.short}-{file_name(*(str(each.example) for each in patterns))}{suffix}"
-    name = f"{names[0]}/{found}" if len(names) == 1 else name
-    return join(saved, *write_figures(folder, lambda: {name: draw_over_examples(patterns, str(found))}))
+    saved = [save_in(folder, name, pattern) for name, pattern in zip(names, patterns, strict=True)]
+    name = f"head-{head.short}-{file_name(*(str(pattern.example) for pattern in patterns))}{suffix}"
+    name = f"{names[0]}/{head}" if len(names) == 1 else name
+    return join(saved, *write_figures(folder, lambda: {name: draw_over_examples(patterns, str(head))}))
 
 
 def summarise_attention(
@@ -121,39 +131,42 @@ def summarise_attention(
     save: Place = False,
     run_adapter: bool = False,
 ) -> Saved[tuple[AttentionSummary, ...]]:
-    """Every head of any model on some texts, pooled to a small map each; one `head` also as it is.
+    """Return the attention of every head of any model on texts, each pooled to a small map.
 
-    Of any PyTorch module, `inputs` are its tensors, each row of which takes the place of a text; see `show_heads`.
+    `on` are one or more texts. For a PyTorch module, `inputs` are its tensors, and each row takes the place of a text;
+    `sites` lists the heads of a module whose heads headcount cannot find. `head` names one head to draw in full.
+    `run_adapter` allows running the adapter's Python file that a pruned folder names. The returned `result` has one
+    `AttentionSummary` per text.
     """
     opened = open_model(model, sites=sites, run_adapter=run_adapter)
     module, texts, rows = _rows(opened, on, inputs)
     if not texts:
-        what = 'give one: --on "The cat sat on the mat."' if opened.has_output else "give its tensors: inputs=..."
-        raise InputError("there is nothing to look at attention on", what)
-    found = None if head is None else opened.find_head(head)
+        advice = 'give one: --on "The cat sat on the mat."' if opened.has_output else "give its tensors: inputs=..."
+        raise InputError("no text was given", advice)
+    head = None if head is None else opened.find_head(head)
     parts, weights = list[Saved[AttentionSummary]](), list[Any]()
-    for text, given in zip(texts, rows, strict=True):
-        known = opened.label, opened.weights_sha256, module, opened.sites
-        tokens = given.inputs, given.tokens, given.special or None
-        summary = attention_summary(*known, *tokens, separators=given.separators, text=text)
-        summary = replace(summary, note=given.note, predicted=given.predicted, right=given.right)
-        if found is not None:
-            weights.append(head_pattern(module, opened.sites, given.inputs, found))
-        folder, draw = folder_for(opened, save), partial(_draw_text, head=found, weights=weights[-1:])
+    for text, row in zip(texts, rows, strict=True):
+        model_fields = opened.label, opened.weights_sha256, module, opened.sites
+        tokens = row.inputs, row.tokens, row.special or None
+        summary = attention_summary(*model_fields, *tokens, separators=row.separators, text=text)
+        summary = replace(summary, note=row.note, predicted=row.predicted, right=row.right)
+        if head is not None:
+            weights.append(head_pattern(module, opened.sites, row.inputs, head))
+        folder, draw = folder_for(opened, save), partial(_draw_text, head=head, weights=weights[-1:])
         parts.append(save_in(folder, f"heads-{file_name(text)}", summary, draw))
     saved = join(parts)
-    if found is None or len(texts) == 1:
+    if head is None or len(texts) == 1:
         return saved
-    notes = [each.note if each.predicted else "" for each in saved.result]
-    name = f"head-{found.short}-{file_name(*texts)}"
-    page = write_figures(folder, lambda: {name: draw_over_texts(saved.result, notes, found, weights)})
+    notes = [summary.note if summary.predicted else "" for summary in saved.result]
+    name = f"head-{head.short}-{file_name(*texts)}"
+    page = write_figures(folder, lambda: {name: draw_over_texts(saved.result, notes, head, weights)})
     return replace(saved, others=page)
 
 
 def _rows(
     opened: OpenModel, on: str | Sequence[str] | Inputs, inputs: Inputs | None
 ) -> tuple[nn.Module, list[str], list[TokenizedText]]:
-    """Return what is called; and the names and the tensors of texts, or of rows of given tensors."""
+    """Return the module to call, and the names and inputs of the given texts or rows of tensors."""
     if inputs is not None or are_tensors(on):
         module, rows = tensor_rows(opened, cast(Inputs, on if inputs is None else inputs))
         return module, [f"input {i}" for i in range(len(rows))], rows
@@ -162,7 +175,7 @@ def _rows(
 
 
 def _draw_text(name: str, summary: AttentionSummary, head: HeadId | None, weights: Sequence[Any]) -> dict[str, Figure]:
-    """Every head on a text; then the one that is looked at."""
+    """Return the figures of all heads on a text and, if `head` is given, one of that head."""
     figures = draw_pages(summary)
     if head is not None:
         figures[str(head)] = draw_head_on_text(summary, head, weights[0])
@@ -181,18 +194,22 @@ def head_stats(
     save: Place = False,
     quiet: bool = False,
 ) -> Saved[Specialisation]:
-    """Where every head attends over many examples, with standard errors and, where a threshold holds, a label.
+    """Measure what every head attends to over many examples of a task, and label heads that specialise.
 
-    found = headcount.head_stats("sample:addition").result
-    found.plot(), found.to_frame()
+    `length` measures sequences of this length. `norm_weighted` weights attention by the norm of what each key adds.
+    `save` names a folder for the result and its figures; `save=True` means the model's own folder. The returned
+    `result` is a `Specialisation`, with standard errors.
+
+        stats = headcount.head_stats("sample:addition").result
+        stats.plot(), stats.to_frame()
     """
     opened = open_model(run)
     model, folder = opened.task_attention(), folder_for(opened, save)
     with counting(f"reading attention of {opened.name}", quiet=quiet) as progress:
-        found = specialise(model, length, norm_weighted=norm_weighted, progress=progress)
+        stats = specialise(model, length, norm_weighted=norm_weighted, progress=progress)
     name = "head-stats" + ("" if length is None else f"-{length}") + _suffix(norm_weighted)
-    draw = lambda name, found: {name: draw_stats(found), **within(name, draw_conditions(found))}  # noqa: E731
-    return save_in(folder, name, found, draw)
+    draw = lambda name, stats: {name: draw_stats(stats), **within(name, draw_conditions(stats))}  # noqa: E731
+    return save_in(folder, name, stats, draw)
 
 
 def match_heads(
@@ -206,36 +223,39 @@ def match_heads(
     save: Place = False,
     quiet: bool = False,
 ) -> Saved[tuple[Matching, ...]]:
-    """Which heads attend alike, write alike and do the same job as those of each other model, beyond chance?
+    """Match the heads of a model with those of other models by attention, output and effect, beyond chance.
 
-    Models of one task are matched on its examples. Others are matched on texts (`on`, or those of a file, `data`) that
-    their tokenizers split alike; PyTorch modules on their tensors, `inputs`, four rows or more. Where the heads of a
-    module are, is said before: `match_heads(api.open_model(module, sites=...), ...)`.
+    Models of one task are matched on its examples. Other models are matched on texts that their tokenizers split
+    alike: `on`, or the texts of the file `data`. PyTorch modules are matched on their tensors, `inputs`, of four rows
+    or more; to list the heads of a module, open it first: `match_heads(api.open_model(module, sites=...), ...)`.
+
+    `length` measures sequences of this length. `effort` sets how many examples and permutations are used. The returned
+    `result` has one `Matching` per other model.
     """
     opened, saved = open_model(run), list[Saved[Matching]]()
     is_given = inputs is not None or data is not None or len(on) > 0
     if not is_given and opened.task is None:
-        given = 'texts: --on "a text", four or more, or --data FILE' if opened.has_output else "tensors: inputs=..."
-        raise InputError(f"{opened.label} names no task whose examples its heads could be matched on", f"give {given}")
+        needed = 'texts: --on "a text", four or more, or --data FILE' if opened.has_output else "tensors: inputs=..."
+        raise InputError(f"{opened.label} has no task, so there are no examples to match heads on", f"give {needed}")
     folder = folder_for(opened, save)
     for other in map(open_model, others):
         with counting(f"matching with {other.label or other.name}", quiet=quiet) as progress:
             if is_given:
-                ours, theirs = (_on_inputs(each, on, data, inputs) for each in (opened, other))
-                found = match_inputs(ours, theirs, "given inputs", effort, progress)
+                ours, theirs = (_on_inputs(model, on, data, inputs) for model in (opened, other))
+                matching = match_inputs(ours, theirs, "given inputs", effort, progress)
             else:
-                found = match(opened.task_attention(), other.task_attention(), length, effort, progress)
-        # Two runs of one name in different folders have different weights.
+                matching = match(opened.task_attention(), other.task_attention(), length, effort, progress)
+        # Runs in different folders may have the same name, but their weights differ.
         name = f"match-{file_name(Path(other.name.removeprefix(SAMPLE)).name)}-{other.weights_sha256[:8]}"
         name += "" if length is None else f"-{length}"
-        saved.append(save_in(folder, name, found, lambda name, found: {name: draw_matching(found)}))
+        saved.append(save_in(folder, name, matching, lambda name, result: {name: draw_matching(result)}))
     return join(saved)
 
 
 def _on_inputs(
     opened: OpenModel, on: str | Sequence[str] | Inputs, data: str | Path | None, inputs: Inputs | None
 ) -> ModelOnInputs:
-    """Return a model with the rows that its heads are matched on."""
+    """Return a model with the inputs that its heads are matched on."""
     if inputs is not None or are_tensors(on):
         module, _, rows = _rows(opened, on, inputs)
     else:
@@ -255,16 +275,23 @@ def stretch(
     quiet: bool = False,
     run_adapter: bool = False,
 ) -> Saved[tuple[Stretch, ...]]:
-    """Measure accuracy far beyond the training lengths, by kind of negative.
+    """Measure the accuracy of classifiers on sequences far longer than those of training.
 
-    `draw` chooses other new sequences: choose settings on one draw, and report on another. Each model has a figure of
-    its accuracy and one of its attention; several models also share a figure in `out`.
+    * `lengths` are the lengths to test, and `negatives` the kinds of negative examples; the default is all kinds.
+    * `n` is the number of examples per length and kind, and `batch_size` the number per forward pass.
+    * `draw` numbers the random draw of sequences. Choose settings on one draw, and report another.
+    * `save` names a folder for the results and their figures; `save=True` means each model's own folder.
+    * `out` is the folder for a figure of several models.
+    * `run_adapter` allows running the adapter's Python file that a pruned folder names.
+
+    The returned `result` has one `Stretch` per model, with a cell per length and kind.
 
     >>> [cell.accuracy for cell in stretch("sample:sortedness", lengths=[64], n=8, quiet=True).result[0].cells]
     [1.0, 1.0, 1.0, 1.0]
     """
     opened = [open_on_task(model, run_adapter=run_adapter) for model in models]
-    asked: dict[str, Any] = {"lengths": lengths, "negatives": negatives, "n": n, "batch_size": batch_size, "draw": draw}
+    settings: dict[str, Any] = {"lengths": lengths, "negatives": negatives, "n": n}
+    settings |= {"batch_size": batch_size, "draw": draw}
     for model in opened:
         require_possible(model, LENGTHS if lengths is None else lengths, negatives, n, batch_size, draw or 0)
     together = out or ("runs/stretch" if save is True else save or None)
@@ -272,10 +299,10 @@ def stretch(
         RunFolder(Path(together)).require_writable()
     saved = list[Saved[Stretch]]()
     for model in opened:
-        own = f"{file_name(Path(model.label).name)}-{model.weights_sha256[:8]}"  # in one folder, none over another
-        place = save if isinstance(save, bool) or len(opened) == 1 else Path(save) / own
-        saved.append(stretch_one(model, **asked, save=place, quiet=quiet))
-    return join_stretches(saved, together, **asked)
+        name = f"{file_name(Path(model.label).name)}-{model.weights_sha256[:8]}"  # a subfolder per model
+        place = save if isinstance(save, bool) or len(opened) == 1 else Path(save) / name
+        saved.append(stretch_one(model, **settings, save=place, quiet=quiet))
+    return join_stretches(saved, together, **settings)
 
 
 def stretch_one(
@@ -289,7 +316,7 @@ def stretch_one(
     save: Place = False,
     quiet: bool = False,
 ) -> Saved[Stretch]:
-    """Measure one model far beyond its training lengths, with a figure of accuracy and one of attention."""
+    """Measure one model beyond its training lengths, and draw its accuracy and the spread of its attention."""
     opened, tried = open_on_task(model), LENGTHS if lengths is None else lengths
     require_possible(opened, tried, negatives, n, batch_size, draw or 0)
     name = partial(result_name, lengths=lengths, negatives=negatives, n=n, batch=batch_size, draw=draw)
@@ -309,16 +336,17 @@ def stretch_all(
     run_adapter: bool = False,
     timeout: float = TIMEOUT,
     at_once: int = AT_ONCE,
-    **asked: Any,
+    **settings: Any,
 ) -> dict[str, Submission[Stretch]]:
-    """Stretch several models, each in its own process, and return them by name; `asked` as in `stretch_one`.
+    """Measure several models beyond their training lengths, each in a separate process; return them by name.
 
+    `settings` are those of `stretch_one`, and `at_once` processes run at the same time.
     A submission that fails, takes more than `timeout` seconds or ends its process has an `error` instead of a result.
     """
-    how: dict[str, Any] = {"save": save if isinstance(save, bool) else str(save), "quiet": True, **asked}
-    clock: dict[str, Any] = {"timeout": timeout, "at_once": at_once, "is_quiet": quiet}
+    settings |= {"save": save if isinstance(save, bool) else str(save), "quiet": True}
+    limits: dict[str, Any] = {"timeout": timeout, "at_once": at_once, "is_quiet": quiet}
     return run_course(
-        models, stretch_one, [Stretch], title="stretching models", run_adapter=run_adapter, **clock, **how
+        models, stretch_one, [Stretch], title="stretching models", run_adapter=run_adapter, **limits, **settings
     )
 
 
@@ -332,11 +360,11 @@ def join_stretches(
     batch_size: int | None,
     draw: int | None,
 ) -> Saved[tuple[Stretch, ...]]:
-    """Join the results of several models, and draw one figure of all of them in the folder."""
+    """Join the results of several models, and draw one figure of all models in the folder."""
     if len(saved) < 2:
         return join(saved)
-    results = [each.result for each in saved]
-    weights = digest("".join(each.weights_sha256 for each in results).encode())
+    results = [part.result for part in saved]
+    weights = digest("".join(result.weights_sha256 for result in results).encode())
     stem = result_name("stretch", lengths=lengths, negatives=negatives, n=n, batch=batch_size, draw=draw)
     name = f"{stem}-of-{len(results)}-runs-{weights[:8]}"
     shared = RunFolder(Path(folder)) if folder else None
@@ -348,16 +376,21 @@ def join_stretches(
 def show_positions(
     run: AnyModel, n_positions: int | None = None, *, save: Place = False, run_adapter: bool = False
 ) -> Saved[PositionsShown]:
-    """Show what a model's encoding does at trained positions and beyond, and all encodings side by side."""
+    """Return what a model's position encoding does at trained positions and beyond.
+
+    `n_positions` is the number of positions. `save` names a folder for the result, for all encodings at the same
+    positions, and for figures of both; `save=True` means the model's own folder. `run_adapter` allows running the
+    adapter's Python file that a pruned folder names. The returned `result` is a `PositionsShown`.
+    """
     opened = open_model(run, run_adapter=run_adapter)
     model = opened.positions()
-    shown, found = positions_of(model, n_positions), model.encoding_in_use()
+    shown, in_use = positions_of(model, n_positions), model.encoding_in_use()
     folder = folder_for(opened, save)
-    shape = {"d_model": found.encoding.d_model, "n_heads": found.n_heads}
-    beside = all_encodings(model, n_positions=shown.n_positions, **shape)
+    shape = {"d_model": in_use.encoding.d_model, "n_heads": in_use.n_heads}
+    encodings = all_encodings(model, n_positions=shown.n_positions, **shape)
     first, second = result_name("positions", n=n_positions), result_name("encodings", n=n_positions)
-    saved = save_in(folder, first, shown, lambda name, found: {f"positions/{name}": draw_positions(found)})
-    others = save_in(folder, second, beside, lambda name, found: {f"positions/{name}": draw_encodings(found)})
+    saved = save_in(folder, first, shown, lambda name, result: {f"positions/{name}": draw_positions(result)})
+    others = save_in(folder, second, encodings, lambda name, result: {f"positions/{name}": draw_encodings(result)})
     return replace(saved, data=saved.data + others.data, figures=saved.figures + others.figures)
 
 
@@ -374,11 +407,18 @@ def head_roles(
     run_adapter: bool = False,
     quiet: bool = False,
 ) -> Saved[HeadRoles]:
-    """What each head stands out for: on these texts, on those of a file, and on repeated random tokens.
+    """Find heads with a role: attention to neighbouring tokens, to copies, or to what follows copies (induction).
 
-    Neighbouring tokens, copies, what follows copies (induction), and copies across a separator; heads are named against
-    the other heads of the model and against as many controls of each kind, which learned nothing. Of any PyTorch
-    module, `inputs` are its tensors, each row of which takes the place of a text; see `show_heads`.
+    * `on` are texts, and `data` is a file of texts. Heads are also measured on repeated random tokens.
+    * `separators` are tokens between sentences; attention to copies across them is a role, too.
+    * `inputs` are the tensors of a PyTorch module, and each row takes the place of a text. `sites` lists the heads of
+      a module whose heads headcount cannot find.
+    * `n_controls` is the number of control models of each kind, which have not learned anything. A head has a role if
+      it stands out from the model's other heads and from the controls.
+    * `save` names a folder for the result and its figures; `save=True` means the model's own folder.
+    * `run_adapter` allows running the adapter's Python file that a pruned folder names.
+
+    The returned `result` is a `HeadRoles`.
     """
     opened = open_model(model, sites=sites, run_adapter=run_adapter)
     if inputs is not None or are_tensors(on):
@@ -388,16 +428,16 @@ def head_roles(
         module, given = opened.module, [on] if isinstance(on, str) else cast("list[str]", list(on))
         texts = {TEXTS: opened.texts(given, data), REPEATED: opened.repeated_tokens()}
     if not any(texts.values()) and not opened.has_output:
-        raise InputError("there is nothing to measure heads on", "give the module's tensors: inputs=...")
+        raise InputError("no inputs were given", "give the module's tensors: inputs=...")
     folder = folder_for(opened, save)
-    known = opened.label, opened.weights_sha256, module, opened.sites
-    with counting(f"reading controls of {opened.label}", quiet=quiet) as progress:
-        found = roles_of(*known, texts, separators, n_controls=n_controls, progress=progress)
-    asked = result_name(
+    model_fields = opened.label, opened.weights_sha256, module, opened.sites
+    with counting(f"measuring controls of {opened.label}", quiet=quiet) as progress:
+        roles = roles_of(*model_fields, texts, separators, n_controls=n_controls, progress=progress)
+    stem = result_name(
         "head-roles",
         data=None if data is None else Path(data),
         separators=separators or None,
-        controls=unless(N_CONTROLS, n_controls),
+        controls=unless_default(N_CONTROLS, n_controls),
     )
-    name = f"{asked}-{file_name(*given)}" if given else asked
-    return save_in(folder, name, found, lambda name, found: within(name, draw_roles(found)))
+    name = f"{stem}-{file_name(*given)}" if given else stem
+    return save_in(folder, name, roles, lambda name, roles: within(name, draw_roles(roles)))

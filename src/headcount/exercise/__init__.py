@@ -1,5 +1,5 @@
-"""The exercise: the lab that does it, the files and answers it asks for, and the published figures.
+"""The exercise: the lab that runs it, the files and answers that it asks for, and the published figures.
 
-Nothing else in headcount imports this room. Its verb, its section and its form of a report are found by entry points,
-as those of any other package are.
+No other room imports this one. Its verb, its section and its form of a report are found by entry points, like those of
+any other package.
 """

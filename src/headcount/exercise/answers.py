@@ -1,6 +1,6 @@
-"""What a student hands in first: an answer to each question of the exercise, in its order, on two pages at most.
+"""Write `answers.md`: a short answer to each question of the exercise, in order, on at most two pages.
 
-Each answer has its figures with n and 95 % intervals, and names the file that holds the rest.
+Each answer has its figures with n and 95 % CIs, and names the file with the details.
 """
 
 from __future__ import annotations
@@ -36,19 +36,22 @@ LENGTHS = (32, 64, 128, 256)
 """Lengths that the exercise asks for."""
 STATISTICS = ("operator", "diagonal", "aligned column", "carry column", "entropy share", "sparsity")
 FIRST = 5
-"""Heads of the ranking that are named."""
+"""Number of heads of the ranking that are named."""
 NAMED = 4
-"""Heads of each kind of error that are named."""
+"""Number of heads that are named for each kind of error."""
 SHOWN = 5
-"""Heat maps that are handed in: the average and four examples."""
+"""Number of heat maps that are handed in: the average and four examples."""
 D_MODEL = 128
-"""The exercise's width, for models that do not say theirs."""
+"""Width of the exercise's model, for models whose width is not known."""
 NOT_MEASURED = "not measured"
 
 
 def answers_markdown(adders: Sequence[ModelResults], sorters: dict[str, ModelResults], files: Collection[str]) -> str:
-    """Answer the exercise for the first adder and for one sortedness model per encoding; point to files that exist."""
-    parts = ["# Answers", "All intervals are 95 % intervals. Each model is one training run: another seed may differ."]
+    """Return the answers for the first adder and for one sortedness model per encoding; name only files that exist."""
+    parts = [
+        "# Answers",
+        "All intervals are 95 % CIs. Each model is one training run; another seed may give other results.",
+    ]
     if adders:
         parts += [f"## Problem 1: addition ({adders[0].title})"]
         parts += [_answer(question, text, paths, files) for question, text, paths in _addition(adders[0])]
@@ -59,7 +62,7 @@ def answers_markdown(adders: Sequence[ModelResults], sorters: dict[str, ModelRes
 
 
 Answer = tuple[str, str, Sequence[str]]
-"""A question, its answer, and the files or folders that hold the rest."""
+"""A question, its answer, and the files or folders with the details."""
 
 
 def _answer(question: str, text: str, paths: Sequence[str], files: Collection[str]) -> str:
@@ -90,17 +93,17 @@ def _addition(adder: ModelResults) -> Iterator[Answer]:
 
 
 def _heat_maps(patterns: Sequence[Attention]) -> str:
-    """Say what the heat maps show: the average over many examples, and single examples."""
+    """Return a sentence that lists the heat maps: the average, and single examples."""
     if not patterns:
         return ""
     n_heads = sum(len(site.heads) for site in patterns[0].sites)
-    shown = [f"the average over {each.n:,} examples" for each in patterns[:1] if each.example is None]
-    shown += [each.example for each in patterns[:SHOWN] if each.example is not None]
+    shown = [f"the average over {pattern.n:,} examples" for pattern in patterns[:1] if pattern.example is None]
+    shown += [pattern.example for pattern in patterns[:SHOWN] if pattern.example is not None]
     return f"All {n_heads} heads on {some(shown)}."
 
 
 def _training(model: ModelResults) -> str:
-    """Say how often a model is right, how long its training took and with which losses it ended."""
+    """Return sentences on the accuracy of a model, the time of its training and its final losses."""
     evaluation, sentences = model.evaluation, list[str]()
     if evaluation is not None:
         sentences.append(f"On the {evaluation.split} set, {right_words(main_share(evaluation))}.")
@@ -118,45 +121,50 @@ def _training(model: ModelResults) -> str:
 
 
 def _statistics(result: Specialisation) -> str:
-    """Name the head with the largest mean of each statistic, with half of its 95 % interval."""
+    """Return a sentence that names the head with the largest mean of each statistic."""
     parts = []
     for name in STATISTICS:
         measured = [(head.short, each) for head in result.heads if (each := head.find(name))]
         if measured:
             head, most = max(measured, key=lambda pair: pair[1].mean)
             parts.append(f"{name} {head} {100 * most.mean:.1f} ± {100 * most.half():.1f}")
-    return f"The head with the most of each, mean in % ± half its interval (n = {result.n:,} sums): {'; '.join(parts)}."
+    return f"Head with the largest mean of each statistic, % ± half its CI (n = {result.n:,} sums): {'; '.join(parts)}."
 
 
 def _ranking(result: Ablation) -> str:
-    """Say what removing heads costs, then what swapping their outputs does."""
+    """Return sentences on the most important head under zero and resample ablation, and the first heads."""
     condition = result.conditions[0]
-    ways = dict.fromkeys((result.ranked_by, *(each for each in result.replacements if each == "resample")))
-    texts = [leader_text(result, each, costliest(result, condition, each)) for each in ways]
+    ways = dict.fromkeys((result.ranked_by, *(name for name in result.replacements if name == "resample")))
+    texts = [leader_text(result, name, costliest(result, condition, name)) for name in ways]
     ranked = [effects[result.ranked_by] for effects in result.ranking(condition.length).values()]
-    drops = [amount_cell(each.drop, each.low, each.high, result.unit).text for each in ranked[:FIRST]]
-    names = [f"{each.short} {drop}" for each, drop in zip(ranked, drops, strict=False)]
-    return f"{' '.join(texts)} The first of {len(ranked)}, drop in {result.unit}: {some(names, FIRST)}."
+    drops = [amount_cell(effect.drop, effect.low, effect.high, result.unit).text for effect in ranked[:FIRST]]
+    names = [f"{effect.short} {drop}" for effect, drop in zip(ranked, drops, strict=False)]
+    return f"{' '.join(texts)} The first of {len(ranked)} heads, drop in {result.unit}: {some(names, FIRST)}."
 
 
 def _bands(result: Ablation) -> str:
-    """List the heads of each band by what their removal costs."""
+    """Return a sentence that lists the heads of each band."""
     effects = result.effects(result.ranked_by, result.conditions[0].length)
     if not any(each.band for each in effects):
-        return "The model has nothing to lose, so no head has a band."
-    limits = {"critical": "over 10 points", "important": "1 to 10", "redundant": "under 1", "undecided": "on a border"}
+        return "The model is no better than a constant answer, so no head has a band."
+    limits = {
+        "critical": "over 10 points",
+        "important": "1 to 10",
+        "redundant": "under 1",
+        "undecided": "CI crosses a limit",
+    }
     parts = []
     for band, cost in limits.items():
         names = [each.short for each in effects if each.band == band]
         parts.append(f"{len(names)} {band} ({cost}{f': {some(names, 8)}' if names else ''})")
-    return f"By what removing each head costs, by the whole interval: {'; '.join(parts)}."
+    return f"Bands by the 95 % CI of the drop when a head is removed alone: {'; '.join(parts)}."
 
 
 def _carries(adder: ModelResults) -> str:
-    """Say what a carry does to attention, what breaks without heads, and whose broken answers are carry errors."""
+    """Return sentences on how a carry moves attention, and on which sums break without which heads."""
     texts = []
     if adder.stats is not None and sensitivities(adder.stats):
-        texts.append(_moved(adder.stats))
+        texts.append(_carry_sentence(adder.stats))
     breaks = [] if adder.ablation is None else breaks_of(adder.ablation, WORDS)
     if breaks:
         errors = error_sentences(breaks, WORDS, "", NAMED)
@@ -164,8 +172,8 @@ def _carries(adder: ModelResults) -> str:
     return " ".join(texts)
 
 
-def _moved(result: Specialisation) -> str:
-    """Say how many heads' attention a carry moves, and whose most."""
+def _carry_sentence(result: Specialisation) -> str:
+    """Return a sentence on how many heads respond to a carry, and which head responds most."""
     top, *others = sensitivities(result)
     n = f"{len(responding_heads(result))} of {counted(1 + len(others), 'head')}"
     doubt = f"{interval(top.low, top.high)}; n = {top.shift.n:,} contrasts"
@@ -174,7 +182,7 @@ def _moved(result: Specialisation) -> str:
 
 
 def _pruning(adder: ModelResults) -> str:
-    """Say which share can be removed for 1 and 5 points, and what the heads that are harmless alone leave together."""
+    """Return sentences on the share of heads that can be removed for 1 and 5 points, one at a time and together."""
     result = adder.pruning
     if result is None:
         return ""
@@ -206,7 +214,7 @@ def _sortedness(sorters: dict[str, ModelResults]) -> Iterator[Answer]:
 
 
 def _accuracies(stretches: dict[str, Stretch]) -> str:
-    """Say which encodings go beyond training, and tabulate the accuracy at every length that the exercise asks for."""
+    """Return a sentence on which encodings extrapolate, and tables of accuracy at the lengths of the exercise."""
     if not stretches:
         return ""
     kind = hardest_kind(list(stretches.values()))
@@ -221,7 +229,7 @@ def _accuracies(stretches: dict[str, Stretch]) -> str:
 
 
 def _accuracy_table(stretches: dict[str, Stretch], kind: str) -> str:
-    """Tabulate accuracy with its interval by encoding and length, for one kind of unsorted sequences."""
+    """Return a table of accuracy by encoding and length, for one kind of unsorted sequences."""
     by_place = {
         (name, cell.length): cell for name, each in stretches.items() for cell in each.cells if cell.negative == kind
     }
@@ -239,14 +247,14 @@ def _accuracy_table(stretches: dict[str, Stretch], kind: str) -> str:
         ]
         lines.append(f"| {name} | {' | '.join(texts)} |")
     sizes = " to ".join(f"{each:,}" for each in dict.fromkeys((n[0], n[-1]))) if n else "0"
-    return "\n".join([*lines, "", f"Right in %, n = {sizes} per cell."])
+    return "\n".join([*lines, "", f"Accuracy in %, n = {sizes} per cell."])
 
 
 def _why(models: Sequence[ModelResults]) -> str:
-    """Give the mathematics, with the errors computed for it, and what was measured."""
+    """Return the mathematical reason, its numerical errors, and the measured extrapolation."""
     width = next((each.settings["d_model"] for each in models if each.settings.get("d_model")), D_MODEL)
     texts = [each.text for each in identity_sentences(width, rotation_error(width), kernel_error(width))]
     lookup = (
-        "A learned encoding is a table lookup: a row beyond the trained positions met no gradient and stays random."
+        "A learned encoding is a table lookup: a row beyond the trained positions gets no gradient and stays random."
     )
     return " ".join([*texts, lookup, *(each.text for each in extrapolation_sentences(models))])

@@ -1,4 +1,4 @@
-"""The same report_results under the file names that the exercise asks for: what a student hands in.
+"""Write the results of a report under the file names that the exercise asks for.
 
 answers.md          an answer to each question, in the exercise's order
 problem1/results/   training_log.json, attention_patterns/, head_analysis/
@@ -33,35 +33,35 @@ if TYPE_CHECKING:
     from headcount.analysis.pruning import Pruning
 
 N_EXAMPLES = 4
-"""Examples whose heads are drawn, beside the average."""
+"""Number of examples whose heads are drawn, in addition to the average."""
 ENCODINGS = ("sinusoidal", "learned", "none")
 
 
 RESULTS = ("problem1/results", "problem2/results")
-"""Where the exercise wants its files."""
+"""Folders that the exercise asks for."""
 ANSWERS, RANKING = "answers.md", "head_importance_ranking.txt"
 
 
 def claim_exercise(folder: Path, *, force: bool = False) -> None:
-    """Refuse a folder whose results headcount did not write, before the measuring begins."""
+    """Refuse a folder that holds results which headcount did not write; call this before measuring."""
     require_writable(folder)
     results = (path for name in RESULTS for path in sorted((folder / name).rglob("[!.]*.*")))
     for path in (folder / ANSWERS, *results):
         if path.suffix in (".json", ".png") or path.name in (ANSWERS, RANKING):
-            claim_output(path, path.suffix, force=force)
+            claim_output(path, path.suffix, force=force, flag="--exercise")
 
 
 def write_exercise(report_results: ReportResults, folder: Path, *, force: bool = False) -> list[Path]:
-    """Write the exercise's files for the first adder, and for the first sortedness model with each encoding."""
-    found: dict[str, bytes] = {}
+    """Write the files of the exercise for the first adder and for the first sortedness model of each encoding."""
+    files: dict[str, bytes] = {}
     for adder in report_results.of_task("addition")[:1]:
-        found |= {f"{RESULTS[0]}/{name}": data for name, data in _addition(adder)}
-    found |= {f"{RESULTS[1]}/{name}": data for name, data in _sortedness(report_results.of_task("sortedness"))}
-    found |= {f"{RESULTS[1]}/pooling/{name}": data for name, data in _poolings(report_results)}
-    if found:
+        files |= {f"{RESULTS[0]}/{name}": data for name, data in _addition(adder)}
+    files |= {f"{RESULTS[1]}/{name}": data for name, data in _sortedness(report_results.of_task("sortedness"))}
+    files |= {f"{RESULTS[1]}/pooling/{name}": data for name, data in _poolings(report_results)}
+    if files:
         adders, sorters = report_results.of_task("addition"), _by_encoding(report_results.of_task("sortedness"))
-        found = {ANSWERS: answers_markdown(adders, sorters, found.keys()).encode(), **found}
-    return write_outputs({folder / name: data for name, data in found.items()}, force=force)
+        files = {ANSWERS: answers_markdown(adders, sorters, files.keys()).encode(), **files}
+    return write_outputs({folder / name: data for name, data in files.items()}, force=force, flag="--exercise")
 
 
 def _addition(adder: ModelResults) -> Iterator[tuple[str, bytes]]:
@@ -84,15 +84,15 @@ def _addition(adder: ModelResults) -> Iterator[tuple[str, bytes]]:
 
 
 def _ablation(result: Ablation) -> dict[str, Any]:
-    """Return the whole result, the costliest heads to remove first, and what they are ranked by."""
+    """Return the result as data, with the most important heads first, and the replacement that ranks them."""
     heads = sorted(result.to_dict()["heads"], key=lambda row: (row["replacement"] != result.ranked_by, -row["drop"]))
     return {"ranked_by": result.ranked_by, **result.to_dict(), "heads": heads}
 
 
 def _ranking(result: Ablation) -> str:
-    """Write a line per head: its rank by what its removal costs, and the other replacements in columns beside it."""
+    """Return the ranking as text: one line per head, with one column per replacement."""
     condition, by = result.conditions[0], result.ranked_by
-    names = [by, *(each for each in result.replacements if each != by)]
+    names = [by, *(name for name in result.replacements if name != by)]
     rows = [["rank", "head", f"band ({by})", *(f"{name}: drop [95 % CI] n" for name in names)]]
     for head, effects in result.ranking(condition.length).items():
         cells = [_drop(result, effects[name]) for name in names]
@@ -103,21 +103,21 @@ def _ranking(result: Ablation) -> str:
 
 
 def _ranking_notes(result: Ablation, condition: AblationCondition) -> list[str]:
-    """Say what heads are ranked by, when a rank is a range, and what the columns are."""
+    """Return the notes above the ranking: what heads are ranked by, and what the columns mean."""
     by, unit = result.ranked_by, result.unit or result.metric
     again = f"; heads with a larger n: {condition.decided_on}" if condition.decided_on else ""
-    bands = "critical: the whole interval lies above 10 points; important: between 1 and 10; redundant: below 1"
+    bands = "critical: the 95 % CI lies above 10 points; important: between 1 and 10; redundant: below 1"
     return [
-        f"Heads of {result.name or 'the model'}, ranked by what {action(by)} costs ({by} ablation).",
-        f"Drops are in {unit}, with 95 % intervals for one head by itself; on {condition.data}{again}.",
-        "A rank is a range where 95 % intervals overlap.",
-        *([f"{bands}; undecided: the interval reaches over one of these borders."] if result.unit == "points" else []),
+        f"Heads of {result.name or 'the model'}, ranked by the drop after {action(by)} ({by} ablation).",
+        f"Drops are in {unit}, with 95 % CIs for each head alone, on {condition.data}{again}.",
+        "A rank is a range where 95 % CIs overlap.",
+        *([f"{bands}; undecided: the CI crosses one of these limits."] if result.unit == "points" else []),
         *(f"{name}: {action(name)}." for name in result.replacements if name != by),
     ]
 
 
 def _drop(result: Ablation, effect: Effect) -> str:
-    """Write `2.87 [2.71, 3.04] n = 40,000`."""
+    """Return a drop with its interval, such as `2.87 [2.71, 3.04] n = 40,000`."""
     return f"{amount_cell(effect.drop, effect.low, effect.high, result.unit).text} n = {effect.n:,}"
 
 
@@ -127,17 +127,17 @@ def _sortedness(models: Sequence[ModelResults]) -> Iterator[tuple[str, bytes]]:
         if model.log:
             yield f"{name}/training_log.json", _json(_log(model))
             yield f"{name}/training_curves.png", png(draw_curves(model.log, f"Training of {model.title}"))
-    stretches = {name: each.stretch for name, each in chosen.items() if each.stretch is not None}
+    stretches = {name: model.stretch for name, model in chosen.items() if model.stretch is not None}
     if stretches:
-        told = {name: each.to_dict() for name, each in stretches.items()}
-        yield "extrapolation/extrapolation_results.json", _json(told)
+        results = {name: stretch.to_dict() for name, stretch in stretches.items()}
+        yield "extrapolation/extrapolation_results.json", _json(results)
         yield "extrapolation/extrapolation_curves.png", png(draw_stretch(list(stretches.values())))
     learned = chosen.get("learned")
     if learned is not None and learned.positions is not None:
         yield "extrapolation/learned_position_embeddings.png", png(draw_positions(learned.positions))
-    beside = [each.encodings for each in (learned, *chosen.values()) if each is not None and each.encodings is not None]
-    if beside:
-        yield "extrapolation/encoding_comparison.png", png(draw_encodings(beside[0]))
+    encodings = [model.encodings for model in (learned, *chosen.values()) if model is not None and model.encodings]
+    if encodings:
+        yield "extrapolation/encoding_comparison.png", png(draw_encodings(encodings[0]))
 
 
 def _by_encoding(models: Sequence[ModelResults]) -> dict[str, ModelResults]:
@@ -149,7 +149,7 @@ def _by_encoding(models: Sequence[ModelResults]) -> dict[str, ModelResults]:
 
 
 def _pruning(result: Pruning) -> dict[str, Any]:
-    """Return the whole result, and the prunable share for each loss as percentages."""
+    """Return the result as data, and the percentage of prunable heads for each allowed loss."""
     shares = [
         {
             "loss_points": 100 * each.loss,
@@ -162,14 +162,14 @@ def _pruning(result: Pruning) -> dict[str, Any]:
 
 
 def _poolings(report_results: ReportResults) -> Iterator[tuple[str, bytes]]:
-    """Yield the comparison of poolings, if there is one."""
+    """Yield the files of the comparison of poolings, if there is one."""
     if models := pooled_models(report_results):
         yield "pooling_comparison.json", _json({"models": [asdict(each) for each in models]})
         yield "pooling_comparison.png", png(draw_poolings(models, KIND))
 
 
 def _log(model: ModelResults) -> dict[str, Any]:
-    """Settings and every logged step."""
+    """Return the settings and the training log of a model."""
     return {"settings": dict(model.settings), "weights_sha256": model.weights_sha256, "log": list(model.log)}
 
 

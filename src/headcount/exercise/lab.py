@@ -1,7 +1,7 @@
-"""Both experiments in one go, with one report.
+"""Run both experiments of the exercise, and write one report.
 
-An adder, checked on every sum, and which of its heads count; how far sortedness models extrapolate, and how much of
-that is due to their pooling.
+The first experiment trains an adder, checks every sum and measures which heads matter. The second measures how far
+sortedness models extrapolate, and how that depends on encoding and pooling.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from headcount.tasks.base import SequenceTask
 from headcount.training.evaluation import Evaluation
 
 EXAMPLE = "374+814"
-"""The sum that report 003's model answers with 0188."""
+"""A sum that the model of report 003 answers wrongly, with 0188."""
 EXPERIMENTS = ("addition", "sortedness")
 SORTEDNESS: dict[str, dict[str, Any]] = {
     "sinusoidal": {"encoding": "sinusoidal"},
@@ -42,35 +42,35 @@ SORTEDNESS: dict[str, dict[str, Any]] = {
     "far-generic": {"preset": "far-generic"},
     "far": {"preset": "far"},
 }
-"""The exercise's three encodings, report 000's in disguise, and the two that reach far."""
+"""Settings of the models: the three encodings of the exercise, that of report 000, and two that extrapolate far."""
 POOLINGS = ("mean", "score-max", "neighbour-difference")
-"""Poolings that are compared with the default, max, on the exercise's encodings."""
+"""Poolings that are compared with the default (max) on the encodings of the exercise."""
 POOLING_STEPS, STEPS_AT_CHANCE = 2000, 300
-"""Steps of these trainings: all nine together take about four minutes of one core.
+"""Training steps of the models with other poolings; all nine take about four minutes on one core.
 
-A symmetric pooling without an encoding gets fewer, since such a model is at 50 % however long it is trained.
+A model with a symmetric pooling and no encoding gets fewer steps, because it stays at 50 % however long it trains.
 """
 N_WRONG = 4
-"""Wrong sums whose attention the report has."""
+"""Number of wrong sums whose attention the report shows."""
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024)
 MOST_POOLED = 256
-"""The longest length at which poolings are compared."""
+"""Longest sequences on which poolings are compared."""
 
 
 @dataclass(frozen=True)
 class AdditionLab:
-    """A trained adder and its certificate."""
+    """Results of the addition experiment."""
 
     run: Run
     evaluation: Evaluation
     certificate: Certificate
     pruning: Pruning | None
-    """None if it is hardly ever right: then it has nothing to lose."""
+    """None if the adder is almost never right, so that removing heads means nothing."""
 
 
 @dataclass(frozen=True)
 class SortednessLab:
-    """Trained classifiers and how far each reaches."""
+    """Results of the sortedness experiment, by the name of the model."""
 
     runs: dict[str, Run]
     stretches: dict[str, Stretch]
@@ -78,7 +78,7 @@ class SortednessLab:
 
 @dataclass(frozen=True)
 class Lab:
-    """What a lab made, and where."""
+    """Results of a lab, and the path of its report."""
 
     report: Path
     addition: AdditionLab | None
@@ -95,7 +95,10 @@ def run_lab(
     n: int = 200,
     n_examples: int = N_EXAMPLES,
 ) -> Lab:
-    """Everything on the defaults, or with other `settings` by experiment; an interrupted lab goes on where it was."""
+    """Run the experiments and write a report; continue a lab that was interrupted.
+
+    `settings` are training settings by experiment. `n` is the number of sequences per length and kind.
+    """
     settings = settings or {}
     whole = set(experiments) == set(EXPERIMENTS)
     report = out / ("report.html" if whole else f"report-{'-'.join(experiments)}.html")
@@ -110,17 +113,16 @@ def run_lab(
         sortedness = _sortedness(out, seed, quiet, settings.get("sortedness", {}), n)
         runs += sortedness.runs.values()
     announcer(quiet)("writing the report")
-    shown = () if addition is None else _worth_a_look(addition)
+    shown = () if addition is None else _shown_sums(addition)
     results = gather(*runs, title="headcount lab", on=shown, stored=True, n_examples=n_examples, quiet=True)
     write_forms(results, report)
     return Lab(report, addition, sortedness)
 
 
-def _worth_a_look(addition: AdditionLab) -> tuple[str, ...]:
-    """The reports' own sum, the one with most carries, and the first ones that are wrong."""
-    return *examples_of(cast(Addition, addition.run.task)), *(
-        each.example for each in addition.certificate.wrong[:N_WRONG]
-    )
+def _shown_sums(addition: AdditionLab) -> tuple[str, ...]:
+    """Return the sums whose attention the report shows: two chosen sums, then wrong ones."""
+    wrong = (sum_.example for sum_ in addition.certificate.wrong[:N_WRONG])
+    return *examples_of(cast(Addition, addition.run.task)), *wrong
 
 
 def _train(task: str, path: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) -> Run:
@@ -129,11 +131,11 @@ def _train(task: str, path: Path, seed: int, quiet: bool, settings: Mapping[str,
 
 def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) -> AdditionLab:
     say = announcer(quiet)
-    say("addition 1/5  training an adder (3-digit sums, every sum of the test set held out)")
+    say("addition 1/5  training an adder on 3-digit sums (test set held out)")
     run = _train("addition", out / "addition", seed, quiet, settings)
     say(f"addition 2/5  checking all {cast(SequenceTask, run.task).domain_size:,} sums")
     certificate = verify(run, save=True, quiet=quiet)
-    say("addition 3/5  drawing every head")
+    say("addition 3/5  drawing the attention of every head")
     show_heads(run, examples_of(cast(Addition, run.task))[0], save=True)
     show_heads(run, save=True)
     head_stats(run, save=True, quiet=quiet)
@@ -142,14 +144,14 @@ def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) ->
     say("addition 5/5  removing heads together")
     try:
         pruned = prune_heads(run, save=True, quiet=quiet)
-    except InputError as error:  # it has nothing to lose, which is no reason to stop a lab
+    except InputError as error:  # the adder is almost never right; the lab goes on
         say(str(error))
         pruned = SavedPruning(None)
     return AdditionLab(run, cast(Evaluation, read_evaluation(run)), certificate, pruned.result)
 
 
 def examples_of(task: Addition) -> tuple[str, str]:
-    """A sum to look at, the reports' own if the task has it, and the held-out one with the most carries in a row."""
+    """Return two sums to show: that of the reports, if the task has it, and the one with the longest carry chain."""
     test = task.split("test")
     hardest = task.show(test[task.carries(test).longest.argmax()])
     try:
@@ -161,10 +163,10 @@ def examples_of(task: Addition) -> tuple[str, str]:
 def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], n: int) -> SortednessLab:
     say, runs, plain = announcer(quiet), dict[str, Run](), [name for name in EXERCISE if name in SORTEDNESS]
     n_parts = len(SORTEDNESS) + 1 + len(plain)
-    for i, (name, own) in enumerate(SORTEDNESS.items(), start=1):
+    for i, (name, model_settings) in enumerate(SORTEDNESS.items(), start=1):
         say(f"sortedness {i}/{n_parts}  training on lengths 8-16: {name}")
-        runs[name] = _train("sortedness", out / f"sortedness-{name}", seed, quiet, {**own, **settings})
-    say(f"sortedness {len(SORTEDNESS) + 1}/{n_parts}  how far does each reach?")
+        runs[name] = _train("sortedness", out / f"sortedness-{name}", seed, quiet, model_settings | dict(settings))
+    say(f"sortedness {len(SORTEDNESS) + 1}/{n_parts}  measuring how far each model extrapolates")
     shared = out / "stretch"
     stretched = stretch(*runs.values(), lengths=LENGTHS, n=n, draw=REPORTED, out=shared, save=True, quiet=quiet)
     stretches = dict(zip(runs, stretched.result, strict=True))
@@ -172,20 +174,20 @@ def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], 
     for i, encoding in enumerate(plain, start=len(SORTEDNESS) + 2):
         say(f"sortedness {i}/{n_parts}  training with other poolings: {encoding} ({', '.join(POOLINGS)})")
         others = _other_poolings(out, encoding, seed, quiet, settings, n)
-        found = compare_poolings(stretches[encoding], others, runs[encoding].folder.read_training())
-        save_in(runs[encoding].output, "poolings", found)
+        comparison = compare_poolings(stretches[encoding], others, runs[encoding].folder.read_training())
+        save_in(runs[encoding].output, "poolings", comparison)
     return SortednessLab(runs, stretches)
 
 
 def _other_poolings(
     out: Path, encoding: str, seed: int, quiet: bool, settings: Mapping[str, Any], n: int
 ) -> list[tuple[Stretch, TrainingRecord]]:
-    """Train the exercise's model with other poolings, and measure each on the sequences that the others were given."""
+    """Train models with other poolings, and measure each on the same sequences as the models of the exercise."""
     results = []
     for pooling in POOLINGS:
         steps = STEPS_AT_CHANCE if encoding == "none" and PARTS[pooling].symmetric else POOLING_STEPS
-        asked = {"encoding": encoding, "pooling": pooling, "steps": steps, "eval_every": 500, **settings}
-        run = _train("sortedness", out / "poolings" / f"{encoding}-{pooling}", seed, quiet, asked)
+        model_settings = {"encoding": encoding, "pooling": pooling, "steps": steps, "eval_every": 500, **settings}
+        run = _train("sortedness", out / "poolings" / f"{encoding}-{pooling}", seed, quiet, model_settings)
         lengths = [length for length in LENGTHS if length <= MOST_POOLED]
         result = measure_lengths(RunModel.of(run), lengths, n=n, draw=REPORTED, explain=False)
         results.append((result, run.folder.read_training()))

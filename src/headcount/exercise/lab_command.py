@@ -1,4 +1,4 @@
-"""`headcount lab`: both experiments on their defaults, with a report at the end."""
+"""`headcount lab`: run both experiments of the exercise, and write a report."""
 
 import argparse
 from pathlib import Path
@@ -9,7 +9,7 @@ from headcount.cli._output import Line, Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where to, and which seed."""
+    """Add the folder, the seed and the choice of experiment."""
     add_out(parser, "folder for all results [runs/lab]", "runs/lab")
     add_int(parser, "--seed", "seed of everything random in training", 0)
     parser.add_argument("--only", choices=["addition", "sortedness"], help="run only one of the two experiments")
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Train, verify, stretch, draw; a lab that was interrupted goes on where it was."""
+    """Run the experiments, and describe the accuracy of the models."""
     from headcount.describing import certificate as certificates
     from headcount.describing.evaluation import accuracy_table
     from headcount.describing.extrapolation import HARDEST
@@ -31,8 +31,11 @@ def run(args: argparse.Namespace) -> Output:
     lines: list[Line] = []
     if lab.addition:
         evaluation, certificate = lab.addition.evaluation, lab.addition.certificate
-        found = {"evaluation": evaluation.to_dict(), "certificate": certificate.to_dict()}
-        data["addition"] = {"run": lab.addition.run.name, **found}
+        data["addition"] = {
+            "run": lab.addition.run.name,
+            "evaluation": evaluation.to_dict(),
+            "certificate": certificate.to_dict(),
+        }
         lines += [accuracy_table("accuracy", lab.addition.run.name, evaluation), *certificates.describe(certificate)]
     if lab.sortedness:
         data["sortedness"] = {name: result.to_dict() for name, result in lab.sortedness.stretches.items()}

@@ -1,4 +1,4 @@
-"""What five reports of the exercise published, and in a few words what was wrong with each figure (docs/reports.md)."""
+"""Figures that five reports of the exercise published, and what was wrong with each (docs/reports.md)."""
 
 from __future__ import annotations
 
@@ -12,62 +12,66 @@ from typing import Any
 from headcount.stats import Proportion
 
 LENGTHS = (32, 64, 128, 256)
-"""At which all five were tested, ..."""
+"""Lengths at which all five reports tested their models."""
 N_SEQUENCES = 500
-"""... on so many sequences each."""
+"""Number of test sequences per length in the reports."""
 ENCODINGS = ("sinusoidal", "learned", "none")
 WRONG_SUMS = {
-    "000": "one example, and head h of all six blocks at once",
-    "001": "fed the right digits, zeros not compared; each head alone",
-    "002": "no start token, and 0 is never a target; each head alone",
-    "003": "no start token; fed the right digits; each head alone",
-    "004": "no start token: right where the sum is below 1000; each head alone",
+    "000": "measured on one example, with head h of all six blocks removed at once",
+    "001": "teacher-forced, and zeros were not compared; heads removed only one at a time",
+    "002": "no start token, and 0 was never a target; heads removed only one at a time",
+    "003": "no start token; teacher-forced; heads removed only one at a time",
+    "004": "no start token, so only sums below 1000 are right; heads removed only one at a time",
 }
-ONE_ANSWER = "one answer to everything: these are shares of a class"
-THEOREM = "as it must be, if the pooling is symmetric: without positions 50 % is a theorem"
+ONE_ANSWER = "the model gives one answer to everything: the figure is the share of a class"
+THEOREM = "nothing, if the pooling is symmetric: without positions, 50 % is a theorem"
 WRONG_SEQUENCES = {
-    "000": ("positions were multiplied by 512 / length: of adjacent swaps 0 % are found", "not known", THEOREM),
-    "001": ("beyond training, “unsorted” to everything", "it learned nothing: its loss stayed at ln 2", THEOREM),
+    "000": ("positions were multiplied by 512 / length; the model finds 0 % of adjacent swaps", "not known", THEOREM),
+    "001": (
+        "beyond the training lengths, it answers “unsorted” to everything",
+        "it learned nothing: its loss stayed at ln 2",
+        THEOREM,
+    ),
     "002": (ONE_ANSWER, ONE_ANSWER, ONE_ANSWER),
     "003": (ONE_ANSWER, ONE_ANSWER, THEOREM),
     "004": (ONE_ANSWER, ONE_ANSWER, ONE_ANSWER),
 }
-"""By encoding."""
+"""Faults of each report, in the order of `ENCODINGS`."""
 OLDER = ("000", "001")
 """Reports whose unsorted sequences are full shuffles; those of the others are transpositions."""
 TOGETHER = {"004": 0.0}
-"""What is left without all heads that a report calls prunable, where that was tried: from its own weights, later."""
+"""Accuracy without all heads that a report calls prunable, measured later with the report's own weights."""
 
 
 @dataclass(frozen=True)
 class PublishedAdder:
-    """What a report says of its adder."""
+    """The figures that a report published about its adder."""
 
     report: str
     generated: float | None
-    """Exact match of answers that the model wrote."""
+    """Exact match of answers that the model decoded itself."""
     teacher_forced: float | None
     drops: dict[str, float]
-    """By short names of heads, as shares."""
+    """Drop in accuracy (1 is 100 points) by short name of the head."""
     prunable: tuple[float, ...]
-    """Shares of heads; three in one report."""
+    """Fractions of heads that the report calls prunable; one report has three."""
     prunable_words: str
     wrong: str
 
     @property
     def costliest(self) -> str | None:
-        """Of the heads that it names."""
+        """The head with the largest drop, or None if the report names no heads."""
         return max(self.drops, key=lambda head: self.drops[head]) if self.drops else None
 
 
 @dataclass(frozen=True)
 class PublishedSorter:
-    """One encoding of one report."""
+    """The accuracy that a report published for one encoding."""
 
     report: str
     encoding: str
     right: dict[int, Proportion]
-    """By length."""
+    """Accuracy by length."""
     negative: str
     wrong: str
 
@@ -79,40 +83,40 @@ def _read() -> dict[str, Any]:
 
 
 def adders() -> list[PublishedAdder]:
-    """All five."""
+    """Return the adders of the five reports."""
     return [_adder(name, parts["addition"]) for name, parts in _read().items()]
 
 
-def _adder(report: str, said: dict[str, Any]) -> PublishedAdder:
-    """Where a report has one accuracy, the text of its experiment says which of the two it is."""
-    forced, share = said.get("teacher_forced"), said.get("prunable_share", [])
-    baseline = said.get("baseline")
+def _adder(report: str, published: dict[str, Any]) -> PublishedAdder:
+    """Return an adder from its published figures; the only accuracy of report 001 is teacher-forced."""
+    forced, share = published.get("teacher_forced"), published.get("prunable_share", [])
+    baseline = published.get("baseline")
     if report == "001":
         forced, baseline = baseline, None
     return PublishedAdder(
         report=report,
         generated=baseline,
         teacher_forced=forced,
-        drops=dict(said.get("drops", {})),
+        drops=dict(published.get("drops", {})),
         prunable=tuple(share) if isinstance(share, list) else (share,),
-        prunable_words=said.get("prunable", ""),
+        prunable_words=published.get("prunable", ""),
         wrong=WRONG_SUMS[report],
     )
 
 
 def sorters() -> list[PublishedSorter]:
-    """Every encoding of all five."""
-    found = []
+    """Return the sortedness models of the five reports, one per encoding."""
+    models = []
     for report, parts in _read().items():
         figures = {length: parts["sortedness"][str(length)] for length in LENGTHS}
         kind = "shuffle" if report in OLDER else "transpositions"
         for i, encoding in enumerate(ENCODINGS):
             right = {length: Proportion.of(round(row[i] * N_SEQUENCES), N_SEQUENCES) for length, row in figures.items()}
-            found.append(PublishedSorter(report, encoding, right, kind, WRONG_SEQUENCES[report][i]))
-    return found
+            models.append(PublishedSorter(report, encoding, right, kind, WRONG_SEQUENCES[report][i]))
+    return models
 
 
-def alike(ours: Proportion, theirs: Sequence[tuple[str, Proportion]]) -> tuple[list[str], list[str]]:
-    """Reports whose interval overlaps ours, and the others."""
+def overlapping(ours: Proportion, theirs: Sequence[tuple[str, Proportion]]) -> tuple[list[str], list[str]]:
+    """Return the names of the reports whose interval overlaps ours, and those of the others."""
     same = [name for name, share in theirs if share.low <= ours.high and ours.low <= share.high]
     return same, [name for name, _ in theirs if name not in same]

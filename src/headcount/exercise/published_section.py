@@ -1,4 +1,4 @@
-"""What five reports published, beside ours: the same figures with intervals, and what was wrong with theirs."""
+"""The section that compares our models with five published reports, and names the fault of each report."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult
 
 KINDS = ("shuffle", "transpositions", HARDEST)
-"""What the reports had, and what they should have had."""
+"""Kinds of negatives in the tables: the two of the reports, and the hardest one."""
 MOST = 3
-"""Heads that are named."""
+"""Number of heads that are named."""
 
 
 def section(results: ReportResults) -> Section | None:
-    """Adders, and sortedness models that are the exercise's but for their encoding."""
+    """Return the section on adders and on sortedness models with the exercise's settings, or None without any."""
     sums = [each for each in results.of_task("addition") if each.evaluation or each.ablation or each.pruning]
     plain = [each for each in results.of_task("sortedness") if each.stretch and is_plain(each.stretch)]
     plain = [each for each in plain if each.stretch and each.stretch.encoding in ENCODINGS]
@@ -31,42 +31,41 @@ def section(results: ReportResults) -> Section | None:
         return None
     blocks: list[Block] = [
         Paragraph(
-            "Five people did this exercise and wrote five reports, which disagree on nearly everything; what was wrong "
-            "was found in their own code, data and weights. Heads of different trainings have nothing in common but "
-            "their names."
+            "Five people did this exercise and wrote five reports, which disagree on nearly everything. Their code, "
+            "data and weights show what went wrong. Heads of different training runs share only their names."
         )
     ]
     if sums:
-        found = [each for model in sums for each in adder_sentences(model, "published-addition")]
-        blocks += [*([Conclusions(tuple(found))] if found else []), _adder_table(sums)]
+        sentences = [each for model in sums for each in adder_sentences(model, "published-addition")]
+        blocks += [*([Conclusions(tuple(sentences))] if sentences else []), _adder_table(sums)]
     if plain:
-        found = [each for model in plain for each in sorter_sentences(model, "published-sortedness")]
-        blocks += [*([Conclusions(tuple(found))] if found else []), _sorter_table(plain)]
-    return Section("published", "What five reports published, beside ours", tuple(blocks))
+        sentences = [each for model in plain for each in sorter_sentences(model, "published-sortedness")]
+        blocks += [*([Conclusions(tuple(sentences))] if sentences else []), _sorter_table(plain)]
+    return Section("published", "Comparison with five published reports", tuple(blocks))
 
 
 def _adder_table(models: Sequence[ModelResults]) -> DataTable:
     columns = (
-        "whose", "written by itself (%)", "fed the right digits (%)", "costliest heads (points)", "prunable alone (%)",
-        "left together (%)", "what was wrong",
+        "model", "exact match (%)", "teacher-forced (%)", "most important heads (drop in points)",
+        "prunable one at a time (%)", "accuracy without all of these (%)", "fault",
     )  # fmt: skip
     rows = [*map(_published_row, adders()), *map(_own_row, models)]
-    note = "Drops are those of one head alone, set to zero. Ours have 95 % intervals."
-    return DataTable("published-addition", "Addition: published, and measured here", columns, tuple(rows), note)
+    note = "Each drop is that of one head alone under zero ablation. Our figures have 95 % CIs."
+    return DataTable("published-addition", "Addition: published and measured here", columns, tuple(rows), note)
 
 
-def _published_row(said: PublishedAdder) -> tuple[Cell | str, ...]:
-    drops = sorted((each for each in said.drops.items() if each[1] > 0), key=lambda each: -each[1])[:MOST]
-    shares = " or ".join(f"{100 * share:.1f}" for share in said.prunable) or said.prunable_words
-    left = TOGETHER.get(said.report)
+def _published_row(adder: PublishedAdder) -> tuple[Cell | str, ...]:
+    drops = sorted((each for each in adder.drops.items() if each[1] > 0), key=lambda each: -each[1])[:MOST]
+    shares = " or ".join(f"{100 * share:.1f}" for share in adder.prunable) or adder.prunable_words
+    left = TOGETHER.get(adder.report)
     return (
-        f"report {said.report}",
-        _percent(said.generated),
-        _percent(said.teacher_forced),
-        Cell(", ".join(f"{head} {100 * drop:.2f}" for head, drop in drops) or "head 2, then head 3 (by index)"),
-        Cell(shares, 100 * max(said.prunable) if said.prunable else None),
-        Cell("never tried") if left is None else Cell(f"{100 * left:.1f} (found later)", 100 * left),
-        said.wrong,
+        f"report {adder.report}",
+        _percent(adder.generated),
+        _percent(adder.teacher_forced),
+        Cell(", ".join(f"{head} {100 * drop:.2f}" for head, drop in drops) or "head 2, then head 3 (of all blocks)"),
+        Cell(shares, 100 * max(adder.prunable) if adder.prunable else None),
+        Cell("not measured") if left is None else Cell(f"{100 * left:.1f} (measured later)", 100 * left),
+        adder.wrong,
     )
 
 
@@ -95,36 +94,36 @@ def _own_row(model: ModelResults) -> tuple[Cell | str, ...]:
 
 
 def _fault(model: ModelResults) -> str:
-    """What the audit, or quick checks, found in ours."""
+    """Return the faults of our model, by the audit or by quick checks."""
     if model.audit is not None:
         checks = [f"{each.id} {each.check.replace('-', ' ')}" for each in urgent(model.audit)]
-        return f"by the audit: {some(checks)}" if checks else "nothing that the audit finds"
+        return f"audit: {some(checks)}" if checks else "none found by the audit"
     fault = getattr(model.evaluation, "audit", None)
-    return "not audited" if fault is None else fault or "nothing that quick checks find"
+    return "not audited" if fault is None else fault or "none found by quick checks"
 
 
 def _interval(rate: float, low: float, high: float, digits: int = 2) -> str:
-    """`1.65 [1.18, 2.31]`."""
+    """Return a percentage with its interval, such as `1.65 [1.18, 2.31]`."""
     return f"{100 * rate:.{digits}f} [{100 * low:.{digits}f}, {100 * high:.{digits}f}]"
 
 
 def _sorter_table(models: Sequence[ModelResults]) -> DataTable:
-    """A row for each report and encoding, and for each of ours and two kinds of negatives."""
+    """Return a table with a row per report and encoding, and a row per model of ours and kind of negatives."""
     rows: list[tuple[Cell | str, ...]] = []
-    for said in sorters():
-        shares = [Cell(f"{100 * said.right[x].rate:.1f}", 100 * said.right[x].rate) for x in LENGTHS]
-        rows.append((f"report {said.report}", said.encoding, said.negative, *shares, said.wrong))
+    for published in sorters():
+        shares = [Cell(f"{100 * published.right[x].rate:.1f}", 100 * published.right[x].rate) for x in LENGTHS]
+        rows.append((f"report {published.report}", published.encoding, published.negative, *shares, published.wrong))
     for model in models:
         result = model.stretch
-        assert result is not None, "asked of models that were stretched"
+        assert result is not None, "only models with a stretch are passed here"
         for kind in [each for each in KINDS if any(cell.negative == each for cell in result.cells)]:
             cells = {cell.length: cell for cell in result.cells if cell.negative == kind}
             shown = [_field(cells.get(length)) for length in LENGTHS]
             name = Cell(f"ours: {model.title}", None, "strong")
             rows.append((name, result.encoding, kind, *shown, _fault(model)))
-    columns = ("whose", "encoding", "negatives", *map(str, LENGTHS), "what was wrong")
-    note = "Right (%); theirs on 500 sequences of each length, ours with 95 % intervals."
-    return DataTable("published-sortedness", "Sortedness: published, and measured here", columns, tuple(rows), note)
+    columns = ("model", "encoding", "negatives", *map(str, LENGTHS), "fault")
+    note = "Accuracy in %. The reports used 500 sequences per length; our figures have 95 % CIs."
+    return DataTable("published-sortedness", "Sortedness: published and measured here", columns, tuple(rows), note)
 
 
 def _field(cell: LengthResult | None) -> Cell:

@@ -1,4 +1,4 @@
-"""Ours held against what five reports published, in sentences that ours can turn round."""
+"""Sentences that compare our models with the figures of five published reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headcount.describing.blocks import Sentence
 from headcount.describing.extrapolation import kind_words
 from headcount.describing.report import ModelResults
 from headcount.describing.words import amount, counted, interval, once, percent, rate, some
-from headcount.exercise.published import LENGTHS, TOGETHER, adders, alike, sorters
+from headcount.exercise.published import LENGTHS, TOGETHER, adders, overlapping, sorters
 from headcount.heads import HeadId
 from headcount.stats import Proportion
 
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
     from headcount.analysis.pruning import Pruning
 
 BY = "zero"
-"""What the reports set heads to."""
+"""The replacement that the reports use."""
 
 
 def adder_sentences(model: ModelResults, rests_on: str) -> list[Sentence]:
-    """Accuracy, the costliest head, and what can go."""
+    """Return sentences on accuracy, on the most important head and on prunable heads."""
     exact = getattr(model.evaluation, "exact", None)
-    found = []
+    sentences = []
     if exact is not None and exact.free_running is not None:
-        found.append(_accuracy(model, exact.free_running, rests_on))
+        sentences.append(_accuracy(model, exact.free_running, rests_on))
     if top := costliest(model, 2):
-        found.append(_head(model, top, rests_on))
+        sentences.append(_head(model, top, rests_on))
     if model.pruning is not None and model.pruning.is_accuracy and model.pruning.by_zero:
-        found.append(_pruning(model, model.pruning, rests_on))
-    return found
+        sentences.append(_pruning(model, model.pruning, rests_on))
+    return sentences
 
 
 def costliest(model: ModelResults, most: int) -> list[Effect]:
-    """By zero, the first condition; nothing if that was not tried, or the unit is not points."""
+    """Return the heads with the largest drops under zero ablation; none if drops are not measured in points."""
     result = model.ablation
     if result is None or result.unit != "points":
         return []
-    mine = result.effects(BY, result.conditions[0].length)
-    return sorted(mine, key=lambda each: -each.drop)[:most]
+    effects = result.effects(BY, result.conditions[0].length)
+    return sorted(effects, key=lambda effect: -effect.drop)[:most]
 
 
 def _accuracy(model: ModelResults, ours: Proportion, rests_on: str) -> Sentence:
-    """Answers that models wrote by themselves, ours and theirs."""
+    """Return a sentence that compares the exact match of our model with that of the reports."""
     theirs = {each.report: each.generated for each in adders() if each.generated is not None}
-    told = some([f"{percent(share)} ({name})" for name, share in theirs.items()])
-    text = f"Writing its answers by itself, {model.title} ({once(model.settings)}) is right in {rate(ours)}; reports "
-    text += f"that let theirs write have {told}: ours is "
+    shares = some([f"{percent(share)} ({name})" for name, share in theirs.items()])
+    text = f"Decoding its answers itself, {model.title} ({once(model.settings)}) is right in {rate(ours)}. The reports "
+    text += f"that measured this have {shares}: ours is "
     within = [name for name, share in theirs.items() if ours.low <= share <= ours.high]
     if within:
         return Sentence(f"{text}the same as {some(within)}, by its interval.", rests_on)
@@ -59,46 +59,48 @@ def _accuracy(model: ModelResults, ours: Proportion, rests_on: str) -> Sentence:
 
 
 def _head(model: ModelResults, top: list[Effect], rests_on: str) -> Sentence:
-    """Whether reports found the head that costs most in the same place."""
+    """Return a sentence on whether the reports name the same most important head."""
     first, theirs = top[0], {each.report: each.costliest for each in adders() if each.costliest}
     reports = {head: [name for name, each in theirs.items() if each == head] for head in theirs.values() if head}
-    told = some([f"{head} ({some(names)})" for head, names in reports.items()])
+    named = some([f"{head} ({some(names)})" for head, names in reports.items()])
     cost = f"{amount(first.drop, 'points')} ({interval(first.low, first.high)}; n = {first.n:,})"
     if (len(top) > 1 and top[1].rank_low == 1) or first.low <= 0:
-        text = f"Which head costs most in {model.title} is undecided: {first.short} comes first with {cost}, but "
-        return Sentence(f"{text}others may cost as much; the reports name {told}.", rests_on, is_decided=False)
+        text = f"The most important head of {model.title} is undecided: {first.short} comes first with {cost}, but "
+        return Sentence(f"{text}others may cost as much. The reports name {named}.", rests_on, is_decided=False)
     own = HeadId.parse(first.head).site
     sites = {name: HeadId.parse(head).site for name, head in theirs.items() if head}
     kind = [name for name, site in sites.items() if (site.stack, site.kind) == (own.stack, own.kind)]
     layer = [name for name, site in sites.items() if site.layer == own.layer]
-    text = f"Removing {first.short} costs most in {model.title} ({once(model.settings)}): {cost}; the reports "
+    text = f"Removing {first.short} costs most in {model.title} ({once(model.settings)}): {cost}. The reports "
     where = (
         f"{len(kind) or 'none'} of {len(sites)} in the same kind of attention, {len(layer) or 'none'} in the same layer"
     )
-    return Sentence(f"{text}name {told}: {where}.", rests_on)
+    return Sentence(f"{text}name {named}: {where}.", rests_on)
 
 
 def _pruning(model: ModelResults, ours: Pruning, rests_on: str) -> Sentence:
-    """What the reports' way of counting comes to when heads go together."""
+    """Return a sentence on the accuracy that is left when all heads that are prunable alone are removed."""
     shares = [share for each in adders() for share in each.prunable]
     n, left, lost = len(ours.by_zero), ours.by_zero_left, ours.by_zero_left.drop
-    text = f"The reports call {percent(min(shares))} to {percent(max(shares))} of heads prunable, each tried alone; in "
-    text += f"{model.title} that would be {n} of {counted(ours.n_heads, 'head')} ({percent(n / ours.n_heads)}). "
+    text = (
+        f"The reports call {percent(min(shares))} to {percent(max(shares))} of heads prunable, removing one at a time. "
+    )
+    text += f"In {model.title} that would be {n} of {counted(ours.n_heads, 'head')} ({percent(n / ours.n_heads)}). "
     left_over = f"{percent(left.score)} ({interval(left.low, left.high)}; n = {ours.n:,})"
     text += f"Removed together they leave {left_over} of {percent(ours.clean)}: "
     if lost is not None and lost.high < IMPORTANT:
-        return Sentence(f"{text}here they can go together ({once(model.settings)}).", rests_on)
+        return Sentence(f"{text}here, they can be removed together ({once(model.settings)}).", rests_on)
     if lost is None or lost.low <= IMPORTANT:
-        text += "whether they can go for under 1 point is undecided"
+        text += "whether this costs under 1 point is undecided"
         return Sentence(f"{text} ({once(model.settings)}).", rests_on, is_decided=False)
-    found = some([f"those of {name} leave {percent(share)}" for name, share in TOGETHER.items()])
-    return Sentence(f"{text}these {n} cannot go together ({once(model.settings)}; {found}).", rests_on)
+    others = some([f"those of {name} leave {percent(share)}" for name, share in TOGETHER.items()])
+    return Sentence(f"{text}these {n} cannot be removed together ({once(model.settings)}; {others}).", rests_on)
 
 
 def sorter_sentences(model: ModelResults, rests_on: str) -> list[Sentence]:
-    """At the longest length that all have, on the reports' own kind of negatives: who agrees with ours?"""
+    """Return a sentence that compares accuracy at the longest shared length, on the reports' kind of negatives."""
     result = model.stretch
-    assert result is not None, "asked of models that were stretched"
+    assert result is not None, "only models with a stretch are passed here"
     cells = [cell for cell in result.cells if cell.negative == "shuffle" and cell.length in LENGTHS]
     cells = cells or [cell for cell in result.cells if cell.negative == "transpositions" and cell.length in LENGTHS]
     if not cells:
@@ -106,12 +108,12 @@ def sorter_sentences(model: ModelResults, rests_on: str) -> list[Sentence]:
     cell = max(cells, key=lambda each: each.length)
     ours = Proportion.of(round(cell.accuracy * cell.n), cell.n)
     theirs = [(each.report, each.right[cell.length]) for each in sorters() if each.encoding == result.encoding]
-    same, others = alike(ours, theirs)
+    same, others = overlapping(ours, theirs)
     known = "" if result.encoding in model.title else f"{result.encoding}, "
     who = f"{model.title} ({known}{once(model.settings)})"
     text = f"On {kind_words(cell.negative)} of {cell.length}, {who} is right in {rate(ours)}"
     text += f", answering “{cell.constant_class}” to everything" if cell.constant else ""
-    agrees = f"the interval overlaps that of report {some(same)}" if same else "no report's interval overlaps that"
+    agrees = f"the interval overlaps that of report {some(same)}" if same else "no report's interval overlaps ours"
     shares = dict(theirs)
     apart = some([f"{name} ({percent(shares[name].rate)})" for name in others])
     against = f", not that of {apart}" if others and same else ""
