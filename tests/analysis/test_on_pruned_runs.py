@@ -47,6 +47,7 @@ def test_heads_are_shown_by_their_own_names(cut: Run) -> None:
     assert list(draw_heads(on_one)) == [str(head) for head in cut.model.heads]
 
 
+@pytest.mark.usefixtures("painted")
 def test_a_page_leaves_the_place_of_a_missing_head_empty(cut: Run) -> None:
     pages = draw_pages(patterns_on(cut, "3+4"))
     sites = dict.fromkeys(f"{site.stack}-{site.kind}" for site in cut.model.sites)
@@ -66,6 +67,7 @@ def _first_of_each_row(run: Run) -> list[HeadId]:
     return [run.model.heads_at(site)[0] for site in run.model.sites]
 
 
+@pytest.mark.usefixtures("painted")
 def test_a_page_of_unequal_rows(tiny_run: Run, tmp_path: Path) -> None:
     run = prune_run(tiny_run, ["D0H0", "X1H0", "X1H1"], tmp_path / "cut").model
     page = draw_pages(patterns_on(run, "3+4"))["decoder-self"]
