@@ -64,7 +64,7 @@ def test_what_cannot_fit_is_told_with_its_estimate(
         (["train", "addition", "--n-encoder-layers", "10000000"], "should be less than or equal to 1024"),
         (["train", "sortedness", "--n-layers", "10000000"], "should be less than or equal to 1024"),
         (["prune", "sample:addition", "--orders", BILLION], "from 1 to 10,000"),
-        (["positions", "sample:addition", "--n", BILLION], "cannot show"),
+        (["positions", "sample:addition", "--n", BILLION], "must be from 3 to"),
     ],
 )
 def test_sizes_beyond_sense_are_refused_at_once(

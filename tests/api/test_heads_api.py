@@ -207,7 +207,7 @@ def test_no_batch_is_too_small(tiny_sorter: Run, size: int) -> None:
 
 
 def test_no_replacements_are_told(tiny_run: Run) -> None:
-    with pytest.raises(InputError, match="there are: zero, resample, mean"):
+    with pytest.raises(InputError, match="choose at least one of zero, resample, mean"):
         ablate_heads(tiny_run, replacements=(), quiet=True)
 
 

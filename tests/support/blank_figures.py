@@ -41,8 +41,12 @@ def _subplots(figure: Figure, nrows: int = 1, ncols: int = 1, *, squeeze: bool =
     return BLANK if grid.size == 1 else grid.squeeze()
 
 
+def _nothing(figure: Figure, *args: Any, **settings: Any) -> Blank:
+    return BLANK
+
+
 def leave_figures_blank(patch: pytest.MonkeyPatch) -> None:
     """Let every figure run its view's code on blank axes: matplotlib takes longer than most of what is tested."""
     patch.setattr(Figure, "subplots", _subplots)
     for name in ("add_axes", "delaxes", "colorbar", "legend"):
-        patch.setattr(Figure, name, BLANK)
+        patch.setattr(Figure, name, _nothing)

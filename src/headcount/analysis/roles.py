@@ -263,7 +263,7 @@ def head_roles(
     if not texts:
         raise InputError(
             "there are no texts to measure heads on",
-            'give a text: --on "The cat sat on the mat."; or name a task in the adapter: task = ...',
+            'give a text: --on "The cat sat on the mat."; or name a task in the adapter, such as task = "addition"',
         )
     labels = [tokens for text in texts.get(TEXTS, ()) for tokens in text.tokens.values()]
     for separator in separators:
