@@ -34,7 +34,7 @@ def test_every_setting_has_its_help(task: str) -> None:
         "NAME,...",
     )
     assert flags["window"].startswith("Largest distance over which self-attention can attend")
-    assert flags["pruned"] == "Heads that are cut out, by name, such as E0H1,X1H2."
+    assert flags["pruned"] == "Names of the heads that are cut out, such as E0H1,X1H2."
 
 
 def test_a_model_is_trained_without_the_heads_that_a_flag_names(

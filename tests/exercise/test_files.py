@@ -66,8 +66,8 @@ def test_the_ranking_goes_by_removal_and_ties_share_a_rank(handed_in) -> None:
         ("5", "encoder.1.self.3", "redundant", "0.01", "32.68"),
     ]
     head = text.partition("\n\n")[0]
-    assert "ranked by what removing a head costs (zero ablation)" in head
-    assert "A rank is a range where 95 % intervals overlap." in head
+    assert "ranked by the drop after removing a head (zero ablation)" in head
+    assert "A rank is a range where 95 % CIs overlap." in head
     assert "resample: replacing a head's output with its output on another example." in head
     assert "95 % intervals for one head by itself; on the test set." in head
 
