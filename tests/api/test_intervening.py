@@ -68,7 +68,7 @@ def test_generate_of_a_decoder_without_heads(gpt2: Any, use_cache: bool) -> None
     assert not torch.equal(found, generate(gpt2)), "heads that change nothing are no test"
     assert list(acting.calls.values()) == [STEPS, STEPS]
     assert acting.n_proven == 0
-    assert repr(acting) == "L0H1, L1H2 of GPT2LMHeadModel ablated by zero: 12 calls so far, not verified before"
+    assert repr(acting) == "L0H1, L1H2 of GPT2LMHeadModel ablated by zero: 12 calls so far, not verified"
 
 
 def test_generate_of_an_encoder_decoder_without_heads(t5: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from headcount import api
 from headcount.api import measurements, reporting
-from headcount.api.measurements import WANTED, Wanted
+from headcount.api.measurements import MEASUREMENTS, Measurement
 from headcount.api.reporting import TIME_LIMIT, gather
 from headcount.api.saving import Saved
 from headcount.describing.blocks import Commands
@@ -44,7 +44,7 @@ def run(tiny_run: Run, in_tmp: Path) -> Run:
     return load("adder")
 
 
-def taking(clock: Clock, begun: list[str], **seconds: float) -> tuple[Wanted, ...]:
+def taking(clock: Clock, begun: list[str], **seconds: float) -> tuple[Measurement, ...]:
     """The measurements of a report, each of which lets these seconds pass and finds nothing."""
 
     def make(field: str) -> Callable[..., Any]:
@@ -57,30 +57,30 @@ def taking(clock: Clock, begun: list[str], **seconds: float) -> tuple[Wanted, ..
 
         return work
 
-    return tuple(Wanted(each.field, each.words, each.stem, each.types, make(each.field)) for each in WANTED)
+    return tuple(Measurement(each.field, each.words, each.stem, each.types, make(each.field)) for each in MEASUREMENTS)
 
 
 def test_what_people_look_at_comes_first_and_what_takes_too_long_is_named(
     run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = list[str]()
-    monkeypatch.setattr(reporting, "WANTED", taking(clock, begun, pruning=1000.0, stats=12.0, positions=60.0))
+    monkeypatch.setattr(reporting, "MEASUREMENTS", taking(clock, begun, pruning=1000.0, stats=12.0, positions=60.0))
     report_results = gather(run, n_examples=0, quiet=True, clock=clock)
     order = ["evaluation", "audit", "ablation", "pruning", "stats", "certificate", "positions"]
     assert begun[: len(order)] == order
     assert clock.now <= TIME_LIMIT
-    assert report_results.models[0].not_measured == ("heads removed together", "position encodings")
+    assert report_results.models[0].not_measured == ("the removal of several heads", "position encodings")
     first = build_report(report_results).sections[0]
     (left_out,) = (each for each in first.blocks if isinstance(each, Commands))
     assert left_out.words.startswith(
-        "To be quick, this report leaves out heads removed together and position encodings."
+        "To be quick, this report leaves out the removal of several heads and position encodings."
     )
     assert left_out.commands == ("headcount report adder --thorough",)
 
 
 def test_what_is_measured_when_time_is_up_is_not_begun(run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = list[str]()
-    monkeypatch.setattr(reporting, "WANTED", taking(clock, begun))
+    monkeypatch.setattr(reporting, "MEASUREMENTS", taking(clock, begun))
     monkeypatch.setattr(reporting, "TIME_LIMIT", 0.0)
     (model_results,) = gather(run, n_examples=0, quiet=True, clock=clock).models
     assert not begun
@@ -89,7 +89,7 @@ def test_what_is_measured_when_time_is_up_is_not_begun(run: Run, clock: Clock, m
 
 def test_thorough_measures_everything(run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = list[str]()
-    monkeypatch.setattr(reporting, "WANTED", taking(clock, begun, pruning=1000.0, certificate=5000.0))
+    monkeypatch.setattr(reporting, "MEASUREMENTS", taking(clock, begun, pruning=1000.0, certificate=5000.0))
     (model_results,) = gather(run, thorough=True, n_examples=0, quiet=True, clock=clock).models
     assert "certificate" in begun
     assert clock.now > 6000
@@ -110,8 +110,8 @@ def test_models_of_one_report_share_its_time(run: Run, clock: Clock, monkeypatch
         assert limit is not None
         ends.append(limit.end)
 
-    wanted = Wanted("evaluation", "accuracy", "evaluation-test", (), work)
-    monkeypatch.setattr(reporting, "WANTED", (wanted, *taking(clock, [])[1:]))
+    measurement = Measurement("evaluation", "accuracy", "evaluation-test", (), work)
+    monkeypatch.setattr(reporting, "MEASUREMENTS", (measurement, *taking(clock, [])[1:]))
     gather(run, "second", n_examples=0, quiet=True, clock=clock)
     assert ends[0] <= TIME_LIMIT / 2 < ends[1] <= TIME_LIMIT
 
@@ -183,9 +183,9 @@ def test_a_search_for_removable_heads_has_the_time_of_a_quick_report(
 
 def test_a_thorough_report_does_not_take_a_shorter_measurement_for_the_whole(run: Run) -> None:
     model = api.open_model(run)
-    wanted = next(each for each in WANTED if each.field == "ablation")
+    measurement = next(each for each in MEASUREMENTS if each.field == "ablation")
     api.ablate_heads(run, n=5, replacements=["zero"], save=True, quiet=True)
-    assert reporting._read(model, wanted, None, thorough=False) is None, "no report asks for this"
+    assert reporting._read(model, measurement, None, thorough=False) is None, "no report asks for this"
     api.ablate_heads(run, n=run.task.config.n_test, examples=True, save=True, quiet=True)  # as in limited time
-    assert reporting._read(model, wanted, None, thorough=False) is not None
-    assert reporting._read(model, wanted, None, thorough=True) is None
+    assert reporting._read(model, measurement, None, thorough=False) is not None
+    assert reporting._read(model, measurement, None, thorough=True) is None

@@ -12,7 +12,7 @@ import hub_models as hub
 import pytest
 
 from headcount import api
-from headcount.api.measurements import WANTED
+from headcount.api.measurements import MEASUREMENTS
 from headcount.api.reporting import gather
 from headcount.api.viewing import head_roles
 from headcount.data.tables import TextLines
@@ -64,7 +64,9 @@ def test_sections_without_results_are_left_out(runs: list[Run], capsys: pytest.C
     again = gather(*runs, stored=True, n_examples=0)
     assert again.models[0].ablation is not None, "what is stored is read, whatever it was asked for"
     told = " ".join(capsys.readouterr().err.split())
-    assert "adder: what each head is worth is read from ablation-zero-n10.json, not measured with the defaults" in told
+    assert (
+        "adder: the ablation of each head is read from ablation-zero-n10.json, not measured with the defaults" in told
+    )
     assert "ablation" in [section.id for section in build_report(again).sections]
 
 
@@ -73,8 +75,8 @@ def test_an_ablation_of_few_examples_is_not_the_reports_figure(
 ) -> None:
     """Where the default is missing, it is measured."""
     monkeypatch.setattr("headcount.stats.N_RESAMPLES", 99)
-    alone = [each if each.field == "ablation" else replace(each, make=lambda *_: None) for each in WANTED]
-    monkeypatch.setattr("headcount.api.reporting.WANTED", alone)
+    alone = [each if each.field == "ablation" else replace(each, make=lambda *_: None) for each in MEASUREMENTS]
+    monkeypatch.setattr("headcount.api.reporting.MEASUREMENTS", alone)
     few = api.ablate_heads(runs[0], n=4, save=True, quiet=True).result
     (model_results,) = gather(runs[0], n_examples=0, quiet=True).models
     assert model_results.ablation is not None
@@ -86,7 +88,9 @@ def test_the_certificate_of_a_packaged_run_comes_with_the_package(
     in_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for 810,000 sums that were checked with these very weights."""
-    monkeypatch.setattr("headcount.api.reporting.WANTED", [each for each in WANTED if each.field == "certificate"])
+    monkeypatch.setattr(
+        "headcount.api.reporting.MEASUREMENTS", [each for each in MEASUREMENTS if each.field == "certificate"]
+    )
     monkeypatch.setattr("headcount.api.reporting._shortened", lambda *_: [])
     monkeypatch.setattr("headcount.api.measurements.verify", lambda *_, **__: pytest.fail("it was checked again"))
     results = api.reporting._results(api.open_model("sample:addition"), "", None, False, False, True, [])

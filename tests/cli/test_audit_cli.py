@@ -185,7 +185,7 @@ def test_a_check_can_be_ignored_with_a_reason(course: str, capsys: pytest.Captur
     code, found = run_json(capsys, "audit", frank, "--only", "one-answer", "--ignore", "HC301=it is the baseline")
     (verdict,) = found["verdicts"]
     assert (code, verdict["verdict"], verdict["reason"]) == (0, "ignored", "it is the baseline")
-    for wrong, words in ((["--ignore", "HC301"], "no reason is given"), (["--only", "HC999"], "no check 'HC999'")):
+    for wrong, words in ((["--ignore", "HC301"], "gives no reason"), (["--only", "HC999"], "no check 'HC999'")):
         assert main(["audit", frank, *wrong]) == 2
         assert words in capsys.readouterr().err
     assert main(["audit", frank, "--n", "0"]) == 2

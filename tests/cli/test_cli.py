@@ -151,7 +151,7 @@ def test_wrong_usage_is_exit_code_2_and_says_what_to_do(in_tmp, capsys):
     assert "2 faults" in error
     assert "must divide d_model" in error
     assert main(["train", "addition", "--head", "7"]) == 2
-    assert "headcount train addition has no '--head'" in capsys.readouterr().err
+    assert "headcount train addition has no option '--head'" in capsys.readouterr().err
     assert main(["verify", "runs/none"]) == 2
     assert "no run and no model in runs/none" in capsys.readouterr().err
     assert main(["predict", "sample:subtraction", "1+1"]) == 2

@@ -113,7 +113,7 @@ def test_an_empty_name_is_none(in_tmp: Path, capsys: pytest.CaptureFixture[str])
         with pytest.raises(SystemExit) as stopped:
             main([*verb, "-o", ""])
         assert stopped.value.code == 2
-        assert "an empty name is none" in capsys.readouterr().err
+        assert "the name is empty" in capsys.readouterr().err
     assert not any(in_tmp.iterdir())
 
 

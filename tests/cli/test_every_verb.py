@@ -292,7 +292,7 @@ def test_a_course_gets_one_table(capsys: pytest.CaptureFixture[str], in_tmp: Pat
     assert "broken" in printed
     assert "100.00 [99.24, 100.00]" in printed
     assert main(["evaluate", "nobody/*/adder_adapter.py:Adder"]) == 2
-    assert "no file is like nobody/*/adder_adapter.py" in capsys.readouterr().err
+    assert "no file matches nobody/*/adder_adapter.py" in capsys.readouterr().err
 
 
 def test_two_adapters_in_one_file_are_two(capsys: pytest.CaptureFixture[str], in_tmp: Path) -> None:

@@ -125,7 +125,7 @@ def test_several_examples_are_drawn_one_after_the_other(tiny_run, capsys):
     assert all(Path(file).exists() for each in predicted["examples"] for file in each["files"]["pictures"])
     assert main(["heads", str(path), "--on", "3+4", "--on", "12+1"]) == 2
     printed = capsys.readouterr()
-    assert (printed.out, "outside what this task knows" in printed.err) == ("", True)
+    assert (printed.out, "is out of range" in printed.err) == ("", True)
     assert main(["heads", str(path), "--on", "3+4", "--head", "E7H1"]) == 2
     assert "no head 'encoder.7.self.1'" in capsys.readouterr().err
 

@@ -67,9 +67,9 @@ def test_the_ranking_goes_by_removal_and_ties_share_a_rank(handed_in) -> None:
     ]
     head = text.partition("\n\n")[0]
     assert "ranked by the drop after removing a head (zero ablation)" in head
-    assert "A rank is a range where 95 % intervals overlap." in head
+    assert "A rank is a range where 95 % CIs overlap." in head
     assert "resample: replacing a head's output with its output on another example." in head
-    assert "95 % intervals for one head by itself; on the test set." in head
+    assert "95 % CIs for each head alone, on the test set." in head
 
 
 def test_the_numbers_go_by_removal_too(handed_in) -> None:

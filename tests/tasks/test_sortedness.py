@@ -212,12 +212,12 @@ def test_negatives_come_in_the_shares_asked_for():
         ("", "no kind ''"),
         ("shuffle,", "no kind ''"),
         ("shuffle,adjacent,shuffle:2", "shuffle is named twice"),
-        ("shuffle:often", "'often' is not how often shuffle should come: write shuffle:2"),
-        ("shuffle:1:2", "'1:2' is not how often"),
-        ("shuffle:0", "more often than never"),
-        ("shuffle:-1", "more often than never"),
-        ("shuffle:inf", "more often than never"),
-        ("shuffle:nan", "more often than never"),
+        ("shuffle:often", "'often' is not a weight for shuffle: write a number, such as shuffle:2"),
+        ("shuffle:1:2", "'1:2' is not a weight"),
+        ("shuffle:0", "must be positive and finite"),
+        ("shuffle:-1", "must be positive and finite"),
+        ("shuffle:inf", "must be positive and finite"),
+        ("shuffle:nan", "must be positive and finite"),
     ],
 )
 def test_nonsense_negatives_are_told(negatives, explanation):
@@ -316,8 +316,8 @@ def test_sequences_are_read(text):
         ("3 -5", "'-5' in '3 -5' is not a number"),
         ("3 5.0", "'5.0' in '3 5.0' is not a number"),
         ("3 ²", "is not a number"),
-        ("3 30", "30 in '3 30' is outside"),
-        ("9" * 5000, "is outside"),
+        ("3 30", "30 in '3 30' is out of range"),
+        ("9" * 5000, "is out of range"),
     ],
 )
 def test_what_is_no_sequence_is_told_what_is(text, what):

@@ -95,7 +95,7 @@ def ablate_heads(
             with counting(f"measuring {len(run.unsettled)} ablations again{at}", quiet=quiet) as progress:
                 run = decide(run, more, donors=donors, batch_size=batch_size, progress=progress)
         runs.append(run)
-    result = replace(_joined(opened, experiments[0].metric, runs), audit=quick_audit(opened))
+    result = replace(_join_runs(opened, experiments[0].metric, runs), audit=quick_audit(opened))
     if folder is None:
         return Saved(result)
     has_all = replacements is None or set(replacements) == set(REPLACEMENTS.names())
@@ -118,7 +118,7 @@ def ablate_heads(
     return replace(saved, others=files)
 
 
-def _joined(opened: OpenModel, metric: Metric, runs: Sequence[AblationRun]) -> Ablation:
+def _join_runs(opened: OpenModel, metric: Metric, runs: Sequence[AblationRun]) -> Ablation:
     """Join the measurements at all lengths into one result."""
     effects = [effect for run in runs for effect in run.effects]
     return Ablation(

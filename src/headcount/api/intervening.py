@@ -86,7 +86,7 @@ class HeadIntervention:
     heads: tuple[HeadId, ...]
     what: str
     n_proven: int
-    """Number of attention blocks at which the hooks were verified before the block; 0 without inputs to verify on."""
+    """Number of attention blocks at which the hooks were verified first; 0 without inputs to verify on."""
     _gates: Gates = field(repr=False)
 
     @property
@@ -97,7 +97,7 @@ class HeadIntervention:
     def __repr__(self) -> str:
         names, most = [head.short for head in self.heads], 6
         more = f" and {len(names) - most} more" if len(names) > most else ""
-        proven = f"verified at {self.n_proven} blocks" if self.n_proven else "not verified before"
+        proven = f"verified at {self.n_proven} blocks" if self.n_proven else "not verified"
         where = self.model.label or type(self.model.inner).__name__
         return f"{', '.join(names[:most])}{more} of {where} {self.what}: {self.calls.total()} calls so far, {proven}"
 
@@ -125,12 +125,12 @@ def ablated(
       examples of the model's task. A position that no input has gets the mean over all positions.
 
     The hooks are first verified on `inputs`, or on examples of the model's task. Without either, an error at the end
-    of the block names the heads whose attention block was never called.
+    of the `with` block names the heads whose attention block was never called.
 
     While a model decodes with a cache, Hugging Face's caches give the position. In other models, a pass over a single
     position is taken to follow the last pass of its block, unless the encoder has run since.
 
-    The block receives a `HeadIntervention`, which counts the calls.
+    `as` gives a `HeadIntervention`, which counts the calls.
 
     >>> import headcount
     >>> run = headcount.load("sample:addition")
@@ -183,7 +183,7 @@ def patched(
     of the tensor; positions beyond the tensor keep the model's own output.
 
     The hooks are first verified on `inputs`, or on examples of the model's task. Without either, an error at the end
-    of the block names the heads whose attention block was never called. The block receives a `HeadIntervention`.
+    of the `with` block names the heads whose attention block was never called. `as` gives a `HeadIntervention`.
 
     >>> import headcount, torch
     >>> run = headcount.load("sample:addition")

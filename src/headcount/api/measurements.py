@@ -46,7 +46,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Measurement:
     """One kind of result of a report: read from a file if there is one, otherwise measured."""
 
     field: str
@@ -62,8 +62,8 @@ class Wanted:
     """Whether the measurement takes only seconds."""
 
 
-WANTED = (
-    Wanted(
+MEASUREMENTS = (
+    Measurement(
         "evaluation",
         "accuracy on the test set",
         "evaluation-test",
@@ -71,26 +71,30 @@ WANTED = (
         lambda m, *_: evaluate(m, save=m.has_output),
         True,
     ),
-    Wanted("audit", "the audit", "audit", (Audit,), lambda m, _, quiet: _result(audit, m, quiet), True),
-    Wanted("ablation", "what each head is worth", "ablation", (Ablation,), lambda *arguments: _ablate(*arguments)),
-    Wanted("stretch", "accuracy by length", "stretch", (Stretch,), lambda m, _, quiet: _stretch(m, quiet)),
-    Wanted("pruning", "heads removed together", "pruning", (Pruning,), lambda *arguments: _prune(*arguments)),
-    Wanted(
+    Measurement("audit", "the audit", "audit", (Audit,), lambda m, _, quiet: _result(audit, m, quiet), True),
+    Measurement(
+        "ablation", "the ablation of each head", "ablation", (Ablation,), lambda *arguments: _ablate(*arguments)
+    ),
+    Measurement("stretch", "accuracy by length", "stretch", (Stretch,), lambda m, _, quiet: _stretch(m, quiet)),
+    Measurement(
+        "pruning", "the removal of several heads", "pruning", (Pruning,), lambda *arguments: _prune(*arguments)
+    ),
+    Measurement(
         "stats",
-        "what heads attend to",
+        "the attention statistics of heads",
         "head-stats",
         (Specialisation,),
         lambda m, _, quiet: _result(head_stats, m, quiet),
     ),
-    Wanted("roles", "roles of heads", "head-roles", (HeadRoles,), lambda m, _, quiet: _roles(m, quiet)),
-    Wanted(
+    Measurement("roles", "the roles of heads", "head-roles", (HeadRoles,), lambda m, _, quiet: _roles(m, quiet)),
+    Measurement(
         "certificate",
-        "every possible example",
+        "the check of every example",
         "certificate",
         (Certificate,),
         lambda m, _, quiet: _verify(m, quiet),
     ),
-    Wanted(
+    Measurement(
         "positions",
         "position encodings",
         "positions",
@@ -99,32 +103,32 @@ WANTED = (
         True,
     ),
     # `show_positions` writes it together with the positions.
-    Wanted("encodings", "other encodings", "encodings", (EncodingsShown,)),
+    Measurement("encodings", "other encodings", "encodings", (EncodingsShown,)),
     # `headcount lab` writes it, because it needs trained models.
-    Wanted("poolings", "poolings compared", "poolings", (PoolingComparison,)),
+    Measurement("poolings", "poolings compared", "poolings", (PoolingComparison,)),
 )
 """All measurements, the most important ones first; if time is short, the last ones are left out."""
 
 
-def measure(wanted: Wanted, model: OpenModel, data: Data, quiet: bool) -> Result | None:
+def measure(measurement: Measurement, model: OpenModel, data: Data, quiet: bool) -> Result | None:
     """Make one measurement, or raise `OutOfTime` if no time is left."""
     limit = time_limit()
     if limit is not None and limit.seconds_left <= 0:
-        raise OutOfTime(wanted.words, 0.0)
-    assert wanted.make is not None, "only results that can be measured are passed here"
-    return cast("Result | None", wanted.make(model, data, quiet))
+        raise OutOfTime(measurement.words, 0.0)
+    assert measurement.make is not None, "only results that can be measured are passed here"
+    return cast("Result | None", measurement.make(model, data, quiet))
 
 
-def brief_names(wanted: Wanted, model: OpenModel, data: Data) -> list[str]:
+def brief_names(measurement: Measurement, model: OpenModel, data: Data) -> list[str]:
     """Return the file names of this result in a report with a time limit, the most complete result first."""
     settings: dict[str, Any] = {"data": data_setting(data)}
-    if wanted.field == "stretch":
-        return [result_name(wanted.stem, lengths=_brief_lengths(), n=BRIEF_N, draw=REPORTED)]
-    if wanted.field == "pruning":
-        return [result_name(wanted.stem, **settings, budget=f"{seconds}s") for seconds in BRIEF_SEARCHES]
-    if wanted.field == "ablation":
+    if measurement.field == "stretch":
+        return [result_name(measurement.stem, lengths=_brief_lengths(), n=BRIEF_N, draw=REPORTED)]
+    if measurement.field == "pruning":
+        return [result_name(measurement.stem, **settings, budget=f"{seconds}s") for seconds in BRIEF_SEARCHES]
+    if measurement.field == "ablation":
         settings |= {"n": _whole_test_set(model, data), "examples": model.task is not None}
-        return [result_name(wanted.stem, replacements=names, **settings) for names in (None, ["zero"])]
+        return [result_name(measurement.stem, replacements=names, **settings) for names in (None, ["zero"])]
     return []
 
 

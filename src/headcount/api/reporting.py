@@ -19,9 +19,9 @@ from headcount.api.inputs import ModuleWithInputs, are_tensors
 from headcount.api.measurements import (
     BRIEF_LENGTH,
     LARGEST_TIME_SHARE,
+    MEASUREMENTS,
     SEARCH_SECONDS,
-    WANTED,
-    Wanted,
+    Measurement,
     brief_names,
     measure,
 )
@@ -236,23 +236,23 @@ def _results(
     """Return every result by field name, read or measured; add measurements without time to `left_out`."""
     say, limit = announcer(quiet), time_limit()
     read = partial(_read, model, data=data, thorough=thorough, say=say if stored else None)
-    known: dict[str, Any] = {each.field: read(wanted=each) for each in WANTED if each.make}
+    known: dict[str, Any] = {each.field: read(measurement=each) for each in MEASUREMENTS if each.make}
     missing = [
         each
-        for each in WANTED
+        for each in MEASUREMENTS
         if each.make and known[each.field] is None and _applies(model, each, data) and (each.is_quick or not stored)
     ]
-    for i, wanted in enumerate(missing, start=1):
-        say(f"{title}: measuring {wanted.words} ({i} of {len(missing)})")
+    for i, measurement in enumerate(missing, start=1):
+        say(f"{title}: measuring {measurement.words} ({i} of {len(missing)})")
         try:
             with limited(limit and limit.share(LARGEST_TIME_SHARE)):
-                known[wanted.field] = measure(wanted, model, data, quiet)
+                known[measurement.field] = measure(measurement, model, data, quiet)
         except OutOfTime:
-            left_out.append(wanted.words)
+            left_out.append(measurement.words)
         except HeadcountError as error:  # this model does not support the measurement
-            say(f"no {wanted.words}: {error.what}")
+            say(f"{title}: {measurement.words} could not be measured: {error.what}")
     left_out += _shortened(known["ablation"], known["stretch"], known["pruning"]) if limit else []
-    return known | {each.field: read(wanted=each) for each in WANTED if not each.make}
+    return known | {each.field: read(measurement=each) for each in MEASUREMENTS if not each.make}
 
 
 def _shortened(ablation: Ablation | None, reach: Stretch | None, pruning: Pruning | None) -> list[str]:
@@ -277,18 +277,23 @@ def _data_flags(data: Data) -> str:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-def _applies(model: OpenModel, wanted: Wanted, data: Data) -> bool:
+def _applies(model: OpenModel, measurement: Measurement, data: Data) -> bool:
     """Return whether a measurement makes sense for this kind of model; it may still fail."""
     kind = None if model.task is None else model.task.output_type
     if kind is None:
-        return wanted.field in ("roles", "positions") or (data is not None and wanted.field in ON_DATA)
-    if wanted.field in ("certificate", "stretch"):
-        return kind == ("sequence" if wanted.field == "certificate" else "class")
-    return wanted.field != "roles"
+        return measurement.field in ("roles", "positions") or (data is not None and measurement.field in ON_DATA)
+    if measurement.field in ("certificate", "stretch"):
+        return kind == ("sequence" if measurement.field == "certificate" else "class")
+    return measurement.field != "roles"
 
 
 def _read(
-    model: OpenModel, wanted: Wanted, data: Data, *, thorough: bool = False, say: Callable[[str], None] | None = None
+    model: OpenModel,
+    measurement: Measurement,
+    data: Data,
+    *,
+    thorough: bool = False,
+    say: Callable[[str], None] | None = None,
 ) -> Result | None:
     """Return the stored result of these weights that was measured with the settings of a report, or None.
 
@@ -297,14 +302,14 @@ def _read(
     """
     if not model.has_output:
         return None
-    stem = wanted.stem
+    stem = measurement.stem
     named = [f"{stem}-examples", result_name(stem, draw=REPORTED), stem]  # the names that measurements.py saves under
-    if data is not None and wanted.field in ON_DATA:
-        stem = result_name(wanted.stem, data=data_setting(data))
-        named = [stem, result_name(wanted.stem, data=data_setting(data), budget=f"{SEARCH_SECONDS}s")]
-    named += [] if thorough else brief_names(wanted, model, data)
+    if data is not None and measurement.field in ON_DATA:
+        stem = result_name(measurement.stem, data=data_setting(data))
+        named = [stem, result_name(measurement.stem, data=data_setting(data), budget=f"{SEARCH_SECONDS}s")]
+    named += [] if thorough else brief_names(measurement, model, data)
     for folder, file in _stored_files(model, named, stem if say else None):
-        for kind in wanted.types:
+        for kind in measurement.types:
             try:
                 result = folder.read_result(file.stem, kind)
             except ResultError:
@@ -314,7 +319,7 @@ def _read(
             if getattr(result, "weights_sha256", model.weights_sha256) == model.weights_sha256:
                 require_heads(result, [str(head) for head in model.sites.heads], file)
                 if say and file.stem not in named:
-                    say(f"{model.label}: {wanted.words} is read from {file.name}, not measured with the defaults")
+                    say(f"{model.label}: {measurement.words} is read from {file.name}, not measured with the defaults")
                 return result
     return None
 

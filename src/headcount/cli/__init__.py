@@ -1,7 +1,7 @@
 """The command line: one verb, one file.
 
-A verb's module names its `PART`, a `Command`. It imports what computes only inside `run`, so that help is instant.
-`headcount VERB ...` exits with 0 when it did its job, 1 when a check failed, 2 for wrong usage, 128 + N for signal N.
+Each verb's module defines `PART`, a `Command`. Slow imports are inside `run`, so that help appears at once.
+`headcount VERB ...` exits with 0 on success, 1 if a check failed, 2 for wrong usage, and 128 + N for signal N.
 """
 
 import argparse
@@ -24,14 +24,14 @@ VERBS = Registry("headcount.cli")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit code."""
-    # Threads that wait by spinning are a hundred times slower as soon as something else wants a core.
+    """Run one verb and return the exit code."""
+    # Threads that wait by spinning are a hundred times slower once another process needs a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ["MPLBACKEND"] = "agg"  # no window is ever opened, whatever the user has set for others
-    _print_anything()
+    os.environ["MPLBACKEND"] = "agg"  # never open a window, whatever backend the user has set
+    _make_streams_printable()
     LOST.clear()
     try:
-        with _ending_in_good_order():
+        with _signals_as_exceptions():
             code = _run(sys.argv[1:] if arguments is None else list(arguments))
     finally:
         Steady(sys.stdout).flush()
@@ -50,9 +50,9 @@ def _run(arguments: list[str]) -> int:
         args, unknown = parser.parse_known_args(arguments)
         if unknown:
             raise _unknown(unknown[0], args.parser)
-        found = args.run(args)
-        print_output(found, as_json=args.json)
-        return int(found.exit_code)
+        output = args.run(args)
+        print_output(output, as_json=args.json)
+        return int(output.exit_code)
     except Interrupted as stopped:
         print_error(str(stopped))
         return stopped.exit_code
@@ -60,22 +60,22 @@ def _run(arguments: list[str]) -> int:
         print_error(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt as stopped:
-        Terminal(stderr=True).show_cursor()  # a bar that was just being opened has hidden it
+        Terminal(stderr=True).show_cursor()  # a progress bar may have hidden it
         print_error("error: interrupted")
         return getattr(stopped, "exit_code", 130)
     except (OSError, MemoryError) as error:
         print_error(f"error: {str(error) or 'out of memory'}")
         return 2
-    except RuntimeError as error:  # PyTorch's own way of saying that memory is out
+    except RuntimeError as error:  # PyTorch raises this when memory runs out
         if "allocate" not in str(error):
             raise
         what = f"error: out of memory: {shortened(str(error))}"
-        print_error(f"{what}\n  ask for less: a smaller model, --n or --batch-size")
+        print_error(f"{what}\n  use a smaller model, --n or --batch-size")
         return 2
 
 
-def _print_anything() -> None:
-    """A character that the terminal or a pipe cannot show is replaced by one that it can; a closed stream gets all."""
+def _make_streams_printable() -> None:
+    """Replace characters that a stream cannot encode, and send output for a closed stream to the null device."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
@@ -84,8 +84,8 @@ def _print_anything() -> None:
 
 
 @contextlib.contextmanager
-def _ending_in_good_order() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP unwind as Ctrl-C does: the cursor comes back, drafts go, exit code 143 or 129."""
+def _signals_as_exceptions() -> Iterator[None]:
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that cleanup runs; exit codes are 143 and 129."""
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     if threading.current_thread() is not threading.main_thread():
         numbers = []
@@ -93,7 +93,7 @@ def _ending_in_good_order() -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         raise Terminated(number)
 
-    # One that is ignored, as under nohup, stays so.
+    # A signal that is ignored, as under nohup, stays ignored.
     before = {number: signal.signal(number, stop) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
     try:
         yield
@@ -103,10 +103,10 @@ def _ending_in_good_order() -> Iterator[None]:
 
 
 def _parser(*verbs: str) -> Parser:
-    """Of the verbs that are named, which are then all that is imported; else of all."""
+    """Return the parser of these verbs, or of all verbs; only the modules of these verbs are imported."""
     parser = Parser(
         prog="headcount",
-        description="A laboratory for attention: which heads count, and how far they reach.",
+        description="Measure which attention heads matter, and how far a model extrapolates.",
         epilog="Try: headcount predict sample:addition 374+814",
     )
     parser.add_argument("--version", action="version", version=f"headcount {__version__}")
@@ -128,7 +128,7 @@ def _parser(*verbs: str) -> Parser:
 def _unknown(argument: str, parser: argparse.ArgumentParser) -> InputError:
     flag, see = argument.partition("=")[0], f"see: {parser.prog} --help"
     if not argument.startswith("-"):
-        return InputError(f"{parser.prog} takes no further {shortened(argument)!r}", see)
+        return InputError(f"{parser.prog} got an extra argument {shortened(argument)!r}", see)
 
     known = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
-    return InputError(f"{parser.prog} has no {shortened(flag)!r}", suggestion(flag, known), see)
+    return InputError(f"{parser.prog} has no option {shortened(flag)!r}", suggestion(flag, known), see)

@@ -1,4 +1,4 @@
-"""What a verb is, and the arguments that several verbs share."""
+"""The class of a verb, and arguments that several verbs share."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +17,14 @@ from headcount.registry import suggestion
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors look like headcount's other errors."""
+    """An argument parser whose errors look like headcount's other errors."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what was wrong and where help is; exit code 2."""
+        """Print the error and where to find help, and exit with code 2."""
         self.exit(2, f"error: {message}\n  see: {self.prog} --help\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse what is none of the choices, with the one that was meant; argparse would list all of them."""
+        """Refuse a value that is not a choice, and suggest the nearest choice; argparse would list all of them."""
         if action.choices is not None and value not in action.choices:
             what = f"value {value!r} for {action.option_strings[-1]}" if action.option_strings else f"{value!r}"
             named = "" if action.option_strings else f"{str(action.metavar or action.dest).lower()} "
@@ -39,7 +39,7 @@ class Command:
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Output]
     examples: tuple[str, ...] = ()
-    """Command lines that the help ends with."""
+    """Example commands at the end of the help."""
 
 
 MODEL = "a run folder, sample:addition, sample:sortedness, a Hugging Face folder, or my_adapter.py:Class"
@@ -47,13 +47,13 @@ ADVANCED = "advanced options"
 
 
 def advanced(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Return the group of flags that few people need, which the help lists last."""
+    """Return the group of flags that few people need; the help lists it last."""
     groups = [group for group in parser._action_groups if group.title == ADVANCED]
     return groups[0] if groups else parser.add_argument_group(ADVANCED)
 
 
 def add_models_argument(parser: argparse.ArgumentParser, *, data: bool = False) -> None:
-    """Add one or several models and, with `data`, a file to measure them on."""
+    """Add one or more models and, with `data`, a file to measure them on."""
     several = f"{MODEL}; 'submissions/*/my_adapter.py:Class' names all models of a course"
     parser.add_argument("models", metavar="MODEL", nargs="+", help=several)
     _add_run_adapter(parser)
@@ -62,8 +62,8 @@ def add_models_argument(parser: argparse.ArgumentParser, *, data: bool = False) 
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
-    """Add the time limit for each of several models, which are measured in a process each."""
-    text = "time limit for each of several models, such as 90s or 5m; a model that takes longer is broken [5m]"
+    """Add the time limit per model, for verbs that measure several models in separate processes."""
+    text = "time limit for each of several models, such as 90s or 5m; a model that takes longer counts as broken [5m]"
     advanced(parser).add_argument("--timeout", type=_time_limit, metavar="SECONDS", default=TIMEOUT, help=text)
 
 
@@ -72,28 +72,32 @@ def _time_limit(text: str) -> float:
 
 
 def all_models(names: Sequence[str]) -> list[str]:
-    """Each once, in the order given; also by a pattern, `submissions/*/adapter.py:Model`, which no shell expands."""
-    found = list[str]()
+    """Return the names of all models without repeats, and expand patterns such as `submissions/*/adapter.py:Model`."""
+    models = list[str]()
     for name in names:
         pattern, colon, class_name = name.rpartition(":")
         if not (colon and pattern.endswith(".py") and any(letter in pattern for letter in "*?[")):
-            found.append(name)
+            models.append(name)
             continue
-        files = sorted(glob(pattern))  # noqa: PTH207  # a full path, too, which Path.glob refuses
+        files = sorted(glob(pattern))  # noqa: PTH207  # Path.glob refuses absolute paths
         if not files and not Path(pattern).exists():
-            raise InputError(f"no file is like {pattern}", "such as submissions/*/adapter.py:Model, in quotes")
-        if without := _folders_without(pattern, files):
-            print_error(f"no {Path(pattern).name} in {', '.join(without)}")
-        found += [f"{file}:{class_name}" for file in files or [pattern]]
-    return list(dict.fromkeys(found))
+            raise InputError(
+                f"no file matches {pattern}", "write a pattern such as 'submissions/*/adapter.py:Model', in quotes"
+            )
+        if folders := _folders_without(pattern, files):
+            print_error(f"no {Path(pattern).name} in {', '.join(folders)}")
+        models += [f"{file}:{class_name}" for file in files or [pattern]]
+    return list(dict.fromkeys(models))
 
 
 def _folders_without(pattern: str, files: Sequence[str]) -> list[str]:
-    """Folders of a course that a pattern means, and that do not have the file: a submission that is missing is said."""
-    parent, have = Path(pattern).parent, {str(Path(file).parent) for file in files}
+    """Return the folders that match the folder part of a pattern but lack the file: missing submissions."""
+    parent, complete = Path(pattern).parent, {str(Path(file).parent) for file in files}
     folders = sorted(glob(str(parent))) if any(letter in str(parent) for letter in "*?[") else []  # noqa: PTH207
     return [
-        each for each in folders if Path(each).is_dir() and each not in have and not Path(each).name.startswith("_")
+        folder
+        for folder in folders
+        if Path(folder).is_dir() and folder not in complete and not Path(folder).name.startswith("_")
     ]
 
 
@@ -122,13 +126,13 @@ def _add_run_adapter(parser: argparse.ArgumentParser) -> None:
 def add_int(
     parser: argparse.ArgumentParser | argparse._ArgumentGroup, flag: str, text: str, default: int | None = None
 ) -> None:
-    """Add a flag for a number; its help ends with the default."""
+    """Add a flag for an integer; its help ends with the default."""
     shown = text if default is None else f"{text} [{default}]"
     parser.add_argument(flag, type=int, metavar="INT", default=default, help=shown)
 
 
 def add_out(parser: argparse.ArgumentParser, text: str, default: str | None = None) -> None:
-    """Add the folder to write to."""
+    """Add the folder to write to (-o)."""
     parser.add_argument("-o", "--out", type=_folder_name, metavar="DIR", default=default, help=text)
 
 
@@ -140,12 +144,12 @@ def add_json(parser: argparse.ArgumentParser, *, quiet: bool = False) -> None:
 
 
 def comma_list(text: str) -> list[str]:
-    """Names with commas between them."""
+    """Return the names of a list that is separated by commas."""
     return [name.strip() for name in text.split(",")]
 
 
 def lengths(text: str) -> list[int]:
-    """Numbers with commas between them."""
+    """Return the numbers of a list that is separated by commas."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -154,40 +158,40 @@ def lengths(text: str) -> list[int]:
 
 def _folder_name(text: str) -> str:
     if not text:
-        raise argparse.ArgumentTypeError("an empty name is none: give a folder")
+        raise argparse.ArgumentTypeError("the name is empty: give a folder")
     return text
 
 
 def keywords(args: argparse.Namespace, *others: str) -> dict[str, Any]:
-    """All that was given, but `others`, for a function whose parameters are called as the flags are."""
+    """Return the flags as keyword arguments, except for `others`; flags and parameters have the same names."""
     return {name: value for name, value in vars(args).items() if name not in ("verb", "run", "parser", "json", *others)}
 
 
 # --- flags ------------------------------------------------------------------------------------------------------------
-# Flags made from settings: a field `n_heads` is the flag `--n-heads`, its docstring is the help.
+# Flags made from settings: the field `n_heads` becomes the flag `--n-heads`, and its docstring the help.
 #
-# Values stay text until the whole configuration is checked at once, so that every fault is told together.
+# Values stay text until the whole configuration is checked, so that one error lists every fault.
 
 
 SHORT = 32
-"""Letters of all choices of a setting up to which they stand beside the flag instead of behind its help."""
+"""Largest total length of choices that are shown beside the flag; longer lists are shown in the help."""
 
 
 def add_settings(
     parser: argparse.ArgumentParser, sections: dict[str, type], defaults: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """One flag per setting, grouped by section; `defaults` go before those of the settings' class."""
+    """Add one flag per setting, grouped by section; `defaults` replace those of the settings' class."""
     for section, cls in sections.items():
         group = parser.add_argument_group("data" if section == "task" else section)
         for name, field in _fields(cls).items():
-            # pydantic knows the docstring under a setting only in the class that it stands in.
-            known = [vars(base).get("__pydantic_fields__", {}).get(name) for base in cls.__mro__]
-            text = next((each.description for each in known if each and each.description), "")
+            # pydantic has the docstring of a setting only in the class that defines it.
+            definitions = [vars(base).get("__pydantic_fields__", {}).get(name) for base in cls.__mro__]
+            text = next((part.description for part in definitions if part and part.description), "")
             _add_flag(group, name, field, text, defaults.get(section, {}).get(name, field.default))
 
 
 def given_settings(args: argparse.Namespace, sections: dict[str, type]) -> dict[str, Any]:
-    """The settings that were on the command line; `none` means None where a setting may be without a value."""
+    """Return the settings that the command line gives; `none` means None for a setting that may be None."""
     given = {}
     for cls in sections.values():
         for name, field in _fields(cls).items():
@@ -202,11 +206,11 @@ def _fields(cls: type) -> dict[str, FieldInfo]:
 
 
 def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo, text: str, default: Any) -> None:
-    # argparse takes every flag that begins with --no- for the negation of another.
-    assert not name.startswith("no_"), f"say it the positive way round: --{name} cannot be switched on"
+    # argparse treats every flag that begins with --no- as the negation of another flag.
+    assert not name.startswith("no_"), f"name the setting for what it switches on: argparse cannot set --{name}"
     flag, text = f"--{name.replace('_', '-')}", " ".join(text.split())
     if field.annotation is bool:
-        # Both ways, so that what a preset switches on can be switched off.
+        # On and off, so that the user can switch off what a preset switches on.
         action, shown = argparse.BooleanOptionalAction, f"{text} [{'on' if default else 'off'}]".replace("%", "%%")
         group.add_argument(flag, dest=name, action=action, default=argparse.SUPPRESS, help=shown)
         return
@@ -220,7 +224,7 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo, text:
 
 
 def _metavar(annotation: Any) -> str:
-    """Which type of value a flag takes: `INT`, `FLOAT|none`, `NAME,...`."""
+    """Return the type of a flag's value as help shows it: `INT`, `FLOAT|none`, `NAME,...`."""
     if get_origin(annotation) is tuple:
         return "NAME,..."
     if get_origin(annotation) is Annotated:

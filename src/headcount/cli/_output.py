@@ -20,25 +20,25 @@ Line = str | Block
 """A block of a description, or a line of text."""
 R = TypeVar("R", bound=Result)
 WIDE = 240
-"""Characters in a line of a pipe or a file: no line of a table wraps."""
+"""Width of output to a pipe or a file, in characters, so that no line of a table wraps."""
 OLDER = 20
-"""Older result files that are named beside the newest."""
+"""Largest number of older result files that are named beside the newest."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """The result of a verb, for programs and for people; the files that it wrote are printed below."""
+    """The result of a verb as data (for --json) and as text; the paths of saved files are printed below the text."""
 
     data: Result | dict[str, Any]
-    """For programs."""
+    """The data that --json prints."""
     lines: Iterable[Line]
-    """For people: blocks and lines of text; empty lines are left out."""
+    """Blocks and lines of text; empty lines are left out."""
     saved: Sequence[Saved[Any]] = ()
     exit_code: int = 0
 
 
 def print_output(output: Output, *, as_json: bool) -> None:
-    """Print one JSON object on one line, or blocks and lines for people."""
+    """Print one JSON object on one line, or blocks and lines of text."""
     if as_json:
         data = output.data.to_dict() if isinstance(output.data, Result) else output.data
         files = {"files": files_of(*output.saved)} if output.saved else {}
@@ -65,15 +65,15 @@ def course_output(measure: Callable[[], dict[str, Submission[R]]]) -> tuple[dict
 
 
 def audit_lines(output: Output) -> Iterator[str]:
-    """Yield the root cause that quick checks found, for each model of the output; nothing if no check fails."""
-    parts = (each.result if isinstance(each.result, tuple) else (each.result,) for each in output.saved)
+    """Yield one line per model with the root cause that the quick audit found; nothing if every check passed."""
+    parts = (saved.result if isinstance(saved.result, tuple) else (saved.result,) for saved in output.saved)
     results = (output.data, *(result for part in parts for result in part))
-    faults = dict.fromkeys((getattr(each, "name", ""), getattr(each, "audit", "")) for each in results)
+    faults = dict.fromkeys((getattr(result, "name", ""), getattr(result, "audit", "")) for result in results)
     yield from (audit_line(fault, name) for name, fault in faults if fault)
 
 
 def audit_line(fault: str, name: str = "") -> str:
-    """Write the line that a verb prints for a fault; empty without a fault."""
+    """Return the line that a verb prints for a fault; empty without a fault."""
     return fault and f"AUDIT:   {f'{name}: ' if name else ''}{fault} (more: headcount audit MODEL)"
 
 
@@ -83,7 +83,7 @@ def print_text(text: str) -> None:
 
 
 def print_error(text: str) -> None:
-    """Print text on standard error, and ignore a reader that has gone."""
+    """Print text on standard error, and ignore a closed stream."""
     Steady(sys.stderr).write(f"{text}\n")
 
 
@@ -108,7 +108,7 @@ def files_of(*saved: Saved[Any]) -> dict[str, list[str]]:
 
 
 def file_lines(*saved: Saved[Any]) -> Iterator[str]:
-    """Yield where pictures and numbers are; beside older results with other settings, say which is the newest."""
+    """Yield the paths of figures and results; if there are older results, say that this one is the newest."""
     yield from (f"figure:  {path}" for each in saved for path in each.figures)
     others = [path for each in saved for path in each.others]
     pictures = [path for path in others if path.suffix == ".png"]

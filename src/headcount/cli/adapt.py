@@ -1,6 +1,6 @@
-"""`headcount adapt FILE.py:Class`: a first adapter for a model of your own, by what its class looks like.
+"""`headcount adapt FILE.py:Class`: write a first adapter for your own model.
 
-Or for a folder of a Hugging Face model, of a family that headcount does not know.
+The model may also be a Hugging Face folder of a family that headcount does not know.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from headcount.errors import argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The class, its weights, and the file to write."""
+    """Add the class, its weights, and the file to write."""
     parser.add_argument(
         "model",
         metavar="FILE.py:Class",
@@ -26,24 +26,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Write it, and say what it finds."""
+    """Write the adapter, and list the probable output projections and what is left to do."""
     from headcount.describing.blocks import DataTable
     from headcount.external.scaffold import write_scaffold
 
-    made = write_scaffold(args.model, args.out, args.checkpoint, say=print_error)
-    caption = f"Probable output projections in {made.name}: check them"
-    rows = tuple((each.role, each.pattern, str(each.n_layers), str(each.n_heads or "?")) for each in made.guesses)
+    scaffold = write_scaffold(args.model, args.out, args.checkpoint, say=print_error)
+    caption = f"Probable output projections in {scaffold.name}: check them"
+    rows = tuple(
+        (guess.role, guess.pattern, str(guess.n_layers), str(guess.n_heads or "?")) for guess in scaffold.guesses
+    )
     table = DataTable("projections", caption, ("role", "path", "layers", "heads each"), rows)
-    heads, guesses = [str(head) for head in made.heads], [vars(guess) for guess in made.guesses]
+    heads, guesses = [str(head) for head in scaffold.heads], [vars(guess) for guess in scaffold.guesses]
     return Output(
-        {"file": str(made.file), "guesses": guesses, "heads": heads, "notes": list(made.notes)},
+        {"file": str(scaffold.file), "guesses": guesses, "heads": heads, "notes": list(scaffold.notes)},
         [
             table,
-            *(f"to do:   {note}" for note in made.notes),
-            f"heads:   {len(heads)}, {made.heads[0].short} to {made.heads[-1].short}" if heads else "",
-            f"written: {made.file}; "
-            + ("it is ready:" if made.reads_files else "fill in what is marked TODO there, then"),
-            f"         headcount ablate {argument(f'{made.file}:Model')}" + " --data FILE" * made.reads_files,
+            *(f"to do:   {note}" for note in scaffold.notes),
+            f"heads:   {len(heads)}, {scaffold.heads[0].short} to {scaffold.heads[-1].short}" if heads else "",
+            f"written: {scaffold.file}; "
+            + ("it is ready:" if scaffold.reads_files else "fill in what is marked TODO there, then"),
+            f"         headcount ablate {argument(f'{scaffold.file}:Model')}" + " --data FILE" * scaffold.reads_files,
         ],
     )
 

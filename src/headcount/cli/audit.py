@@ -37,27 +37,29 @@ def run(args: argparse.Namespace) -> Output:
     from headcount.describing.audit import audit_page, describe
     from headcount.rendering.markdown import report_text
 
-    names, how = all_models(args.models), {"n": args.n, "only": args.only, "ignore": _reasons(args.ignore)}
+    names, settings = all_models(args.models), {"n": args.n, "only": args.only, "ignore": _reasons(args.ignore)}
     if args.out is not None:
         api.require_feedback_folder(args.out, names)
     if len(names) > 1 or args.out is not None:
-        return _course(names, args, how)
-    saved = api.audit(names[0], save=True, quiet=args.quiet or args.json, run_adapter=args.run_adapter, **how)
+        return _course(names, args, settings)
+    saved = api.audit(names[0], save=True, quiet=args.quiet or args.json, run_adapter=args.run_adapter, **settings)
     code = 0 if saved.result.is_sound else 1
     if args.markdown:
         return Output(saved.result, [report_text(audit_page(saved.result))], exit_code=code)
     return Output(saved.result, describe(saved.result), [saved], code)
 
 
-def _course(names: list[str], args: argparse.Namespace, how: dict[str, Any]) -> Output:
+def _course(names: list[str], args: argparse.Namespace, settings: dict[str, Any]) -> Output:
     """Audit every model, and continue after a broken one."""
     from headcount import api
     from headcount.describing.audit import course_summary, course_table, feedback_page
     from headcount.rendering.markdown import report_text
 
-    clock = {"timeout": args.timeout, "quiet": args.quiet or args.json}
-    course, code = course_output(lambda: api.audit_all(names, save=True, run_adapter=args.run_adapter, **clock, **how))
-    outcomes = {each.label: each.outcome for each in course.values()}
+    limits = {"timeout": args.timeout, "quiet": args.quiet or args.json}
+    course, code = course_output(
+        lambda: api.audit_all(names, save=True, run_adapter=args.run_adapter, **limits, **settings)
+    )
+    outcomes = {submission.label: submission.outcome for submission in course.values()}
     files = api.write_feedback(course, args.out) if args.out is not None else ()
     lines: list[Line] = [*course_summary(outcomes)]
     if args.markdown and not files:
@@ -65,20 +67,20 @@ def _course(names: list[str], args: argparse.Namespace, how: dict[str, Any]) -> 
         lines += map(report_text, pages)
     else:
         lines.append(course_table(outcomes))
-        lines += [f"{each.label}: {each.error}" for each in course.values() if each.error]
+        lines += [f"{submission.label}: {submission.error}" for submission in course.values() if submission.error]
     lines += [f"feedback: {files[0]} and {len(files) - 1:,} files beside it"] if files else []
     models = [
         {
-            "name": each.name,
-            "submission": each.label,
-            "audit": each.result and each.result.to_dict(),
-            "error": each.error and str(each.error),
-            "output": each.output,
+            "name": submission.name,
+            "submission": submission.label,
+            "audit": submission.result and submission.result.to_dict(),
+            "error": submission.error and str(submission.error),
+            "output": submission.output,
         }
-        for each in course.values()
+        for submission in course.values()
     ]
-    is_sound = all(each.result is not None and each.result.is_sound for each in course.values())
-    saved = () if args.markdown else [each.saved for each in course.values() if each.saved]
+    is_sound = all(submission.result is not None and submission.result.is_sound for submission in course.values())
+    saved = () if args.markdown else [submission.saved for submission in course.values() if submission.saved]
     data = {"summary": course_summary(outcomes), "models": models, "feedback": list(map(str, files))}
     return Output(data, lines, saved, code or (0 if is_sound else 1))
 
@@ -87,7 +89,7 @@ def _reasons(given: list[str]) -> dict[str, str]:
     """Parse `HC403=reason` into a mapping from check to reason."""
     for text in given:
         if "=" not in text:
-            raise InputError(f"--ignore {text}: no reason is given", f'say why: --ignore {text}="classes are skewed"')
+            raise InputError(f"--ignore {text} gives no reason", f'give one: --ignore {text}="classes are skewed"')
     pairs = (text.partition("=") for text in given)
     return {name.strip(): reason.strip() for name, _, reason in pairs}
 

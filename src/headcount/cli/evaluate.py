@@ -35,22 +35,22 @@ def _survey(names: list[str], args: argparse.Namespace) -> Output:
     from headcount import api
     from headcount.describing.evaluation import describe_several
 
-    clock = {"timeout": args.timeout, "quiet": args.quiet or args.json}
+    limits = {"timeout": args.timeout, "quiet": args.quiet or args.json}
     course, code = course_output(
-        lambda: api.evaluate_all(names, args.split, save=True, run_adapter=args.run_adapter, **clock)
+        lambda: api.evaluate_all(names, args.split, save=True, run_adapter=args.run_adapter, **limits)
     )
-    outcomes = [(each.label, each.outcome) for each in course.values()]
+    outcomes = [(submission.label, submission.outcome) for submission in course.values()]
     models = [
         {
-            "name": each.name,
-            "submission": each.label,
-            "evaluation": each.result and each.result.to_dict(),
-            "error": each.error and str(each.error),
-            "output": each.output,
+            "name": submission.name,
+            "submission": submission.label,
+            "evaluation": submission.result and submission.result.to_dict(),
+            "error": submission.error and str(submission.error),
+            "output": submission.output,
         }
-        for each in course.values()
+        for submission in course.values()
     ]
-    notes = [f"{each.name}: {each.error}" for each in course.values() if each.error]
+    notes = [f"{submission.name}: {submission.error}" for submission in course.values() if submission.error]
     lines: list[Line] = [*describe_several(outcomes, args.split), *notes]
     return Output({"models": models}, lines, exit_code=code or (1 if notes else 0))
 

@@ -75,12 +75,12 @@ def run(args: argparse.Namespace) -> Output:
     if args.stats and (args.on or args.data or args.separator):
         raise InputError(f"{model.label} is measured on its own task", "leave --on, --data and --separator out")
     if args.norm_weighted and not model.records_attention:
-        what = f"--norm-weighted needs a run: {model.label} does not say what each key adds"
-        raise InputError(what, "leave it out: attention weights can be read off any model")
+        what = f"--norm-weighted needs a run: {model.label} does not record what each key adds"
+        raise InputError(what, "leave it out: attention weights can be read from any model")
     if args.stats:
         return _stats(model, args)
     if args.all_test:
-        return _shown([api.show_heads(model, norm_weighted=args.norm_weighted, save=True)])
+        return _drawn([api.show_heads(model, norm_weighted=args.norm_weighted, save=True)])
     if args.on is None:
         return _list(model)
     examples = list(dict.fromkeys(args.on))
@@ -102,13 +102,13 @@ def _patterns(model: OpenModel, args: argparse.Namespace, examples: list[str]) -
         shown_on = [{key: getattr(each, key) for key in keys} for each in saved.result]
         data = {"head": str(head), "short": head.short, "examples": shown_on}
         return Output(data, [each.verdict for each in saved.result], [saved])
-    return _shown(
+    return _drawn(
         [api.show_heads(run, on=example, norm_weighted=args.norm_weighted, save=True) for example in examples]
     )
 
 
-def _shown(shown: Sequence[Saved[AttentionPatterns]]) -> Output:
-    """Return the answers and the files that were drawn."""
+def _drawn(shown: Sequence[Saved[AttentionPatterns]]) -> Output:
+    """Return the answers to examples, and the files of their figures."""
     return Output(
         _one_or_all([{**each.result.to_dict(), "files": files_of(each)} for each in shown]),
         (line for each in shown for line in (each.result.verdict, *file_lines(each))),

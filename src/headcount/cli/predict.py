@@ -1,4 +1,4 @@
-"""`headcount predict MODEL 374+814`: answer one example, with --without also when some heads are ablated."""
+"""`headcount predict MODEL 374+814`: answer one example, also with some heads ablated."""
 
 from __future__ import annotations
 

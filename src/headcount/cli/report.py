@@ -1,4 +1,4 @@
-"""`headcount report MODEL... -o report.html`: one file to hand in, offline, with what the data say in sentences."""
+"""`headcount report MODEL... -o report.html`: write a report about models, one HTML file that opens offline."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The models, the file, and which forms."""
+    """Add the models, the file to write, and other forms of the report."""
     add_models_argument(parser, data=True)
     add_json(parser, quiet=True)
     page = "the file to write, ending in .html [report.html]"
@@ -30,12 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Where the files are."""
+    """Write the report, and print the paths of its files."""
     from headcount import api
 
-    asked = keywords(args, "models", "examples", "quiet")
+    settings = keywords(args, "models", "examples", "quiet")
     quiet = args.quiet or args.json
-    files = api.report(*all_models(args.models), n_examples=args.examples, quiet=quiet, **asked)
+    files = api.report(*all_models(args.models), n_examples=args.examples, quiet=quiet, **settings)
     page = files[0]
     size = f"{Path(page).stat().st_size / 1e6:.1f} MB"
     others = [f"{len(files) - 1:,} more files beside it: {files[1].parent}"] if len(files) > 1 else []

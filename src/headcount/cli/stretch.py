@@ -46,17 +46,17 @@ def run(args: argparse.Namespace) -> Output:
     if len(names) == 1:
         shown = api.stretch(*names, save=True, **keywords(args, "models", "timeout"))
     else:
-        asked = keywords(args, "models", "out", "quiet", "timeout", "run_adapter")
-        how = {"quiet": args.quiet or args.json, "timeout": args.timeout, "run_adapter": args.run_adapter}
+        settings = keywords(args, "models", "out", "quiet", "timeout", "run_adapter")
+        limits = {"quiet": args.quiet or args.json, "timeout": args.timeout, "run_adapter": args.run_adapter}
         require_writable(Path(args.out or "runs/stretch") / "figures")  # before anything is measured
-        course, code = course_output(lambda: api.stretch_all(names, save=True, **how, **asked))
-        saved = [each.saved for each in course.values() if each.saved]
-        shown = api.join_stretches(saved, args.out or "runs/stretch", **asked)
-        broken = [f"{each.name}: {each.error}" for each in course.values() if each.error]
-    cells = [{"name": each.name, **asdict(cell)} for each in shown.result for cell in each.cells]
-    lines: list[Line] = [block for each in shown.result for block in describe(each)]
-    lines += [f"broken: {each}" for each in broken]
-    data = {"cells": cells, "runs": [each.to_dict() for each in shown.result], "broken": broken}
+        course, code = course_output(lambda: api.stretch_all(names, save=True, **limits, **settings))
+        saved = [submission.saved for submission in course.values() if submission.saved]
+        shown = api.join_stretches(saved, args.out or "runs/stretch", **settings)
+        broken = [f"{part.name}: {part.error}" for part in course.values() if part.error]
+    cells = [{"name": result.name, **asdict(cell)} for result in shown.result for cell in result.cells]
+    lines: list[Line] = [block for result in shown.result for block in describe(result)]
+    lines += [f"broken: {message}" for message in broken]
+    data = {"cells": cells, "runs": [result.to_dict() for result in shown.result], "broken": broken}
     return Output(data, lines, [shown], code or int(bool(broken)))
 
 

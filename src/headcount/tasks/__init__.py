@@ -1,6 +1,7 @@
-"""Tasks whose right answer is known: one task, one file.
+"""Tasks with known right answers: one task, one file.
 
-A task makes examples, turns them into tokens and back, and knows what each position means. Tasks know numpy, not torch.
+A task generates examples, converts them to tokens and back, and describes what each position means. Tasks use numpy,
+not torch.
 """
 
 from headcount.registry import Registry
@@ -16,7 +17,7 @@ def words_of(task: str | None) -> TaskWords:
 
 
 def target_meanings() -> dict[str, str]:
-    """Return what the attention targets of all tasks are, for targets whose name does not say it."""
+    """Return explanations of the attention targets of all tasks, by the name of the target."""
     return {target: meaning for task in TASKS.names() for target, meaning in words_of(task).targets.items()}
 
 

@@ -1,16 +1,16 @@
-"""Addition: two numbers in, their sum out, digit by digit.
+"""The addition task: read two numbers, and write their sum digit by digit.
 
 One example, most significant digit first, 3-digit operands:
 
     source   3 7 4 + 8 1 4       columns 2 1 0 . 2 1 0
     answer   1 1 8 8             columns 3 2 1 0        zero-filled to one digit more than the operands
-    fed      <s> 1 1 8           the answer behind a start token, without its last digit
+    decoder  <s> 1 1 8           decoder input: a start token, then the answer without its last digit
     carry    out of column 2 (3 + 8 = 11) into column 3; none out of 0 (4 + 4 = 8) or 1 (7 + 1 = 8)
 
-The two faults of the reports (off by default) change what is fed and asked:
+Two faults of the reports (off by default) change the decoder input and the labels:
 
-    start_token=False   fed 1 1 8, asked 1 8 8: the first digit is never predicted; generation starts from 0
-    loss_ignores_zero   a 0 in the answer is never asked for, as if it were padding
+    start_token=False   decoder input 1 1 8, labels 1 8 8: the first digit is never predicted; decoding starts from 0
+    loss_ignores_zero   a 0 in the answer is never a label, as if it were padding
 """
 
 import re
@@ -47,15 +47,15 @@ from headcount.tasks.base import (
 
 Count = Annotated[int, Field(ge=0)]
 Columns = NDArray[np.int64]
-"""Digits, [..., column]: columns count from the least significant digit, 0."""
+"""Digits, [..., column]; column 0 is the least significant digit."""
 PLUS, START, PAD = 10, 11, 12
 TRIES = 40
-"""Pairs drawn for each that a contrast wants; about one in fifteen will do."""
+"""Number of pairs drawn per example of a contrast; about one in fifteen is usable."""
 
 
 @config
 class AdditionConfig:
-    """The data."""
+    """Settings of the data."""
 
     digits: Annotated[int, Field(ge=1, le=9)] = 3
     """Digits of each operand; shorter numbers are zero-filled."""
@@ -66,24 +66,24 @@ class AdditionConfig:
     least_first: bool = False
     """Write numbers with their least significant digit first."""
     n_train: Count = 0
-    """Train on a fixed set of this many sums; 0 draws fresh ones at every step."""
+    """Train on a fixed set of this many sums; 0 draws new sums at every step."""
     n_validation: Annotated[int, Field(ge=1)] = 2000
-    """Held-out sums that training is followed with."""
+    """Number of held-out sums for validation during training."""
     n_test: Annotated[int, Field(ge=1)] = 2000
-    """Held-out sums that the finished model is tested on."""
+    """Number of held-out sums for the test of the trained model."""
     splits_may_overlap: bool = False
-    """FAULT of the newer reports: draw each split by itself, so that they share sums."""
+    """FAULT of the newer reports: draw the splits independently, so that they share sums."""
     split_seed: int = 0
-    """Decides what is held out; apart from --seed, so that runs with different seeds share a test set."""
+    """Seed of the held-out sets; separate from --seed, so that runs with different seeds share a test set."""
     start_token: bool = True
-    """Begin the decoder's input with a start token. Without it (FAULT of the reports) the first digit is fed, never
-    predicted, and generation starts from 0."""
+    """Begin the decoder input with a start token. Without it (FAULT of the reports), the model never predicts the
+    first digit, and decoding starts from 0."""
     loss_ignores_zero: bool = False
-    """FAULT of the reports: the loss passes over digit 0 as if it were padding."""
+    """FAULT of the reports: the loss ignores the digit 0 as if it were padding."""
 
     @property
     def range(self) -> tuple[int, int]:
-        """The smallest and the largest operand."""
+        """Smallest and largest operand."""
         return _range(self.digits, self.low, self.high)
 
     @field_validator("low", "high")
@@ -104,11 +104,11 @@ class AdditionConfig:
         if {"digits", "low", "high", "n_train", "n_validation"} <= info.data.keys():
             low, high = _range(info.data["digits"], info.data["low"], info.data["high"])
             pairs = (high - low + 1) * (high - low + 2) // 2
-            asked = info.data["n_train"] + info.data["n_validation"] + n_test
-            if asked > pairs // 2:
+            n_sums = info.data["n_train"] + info.data["n_validation"] + n_test
+            if n_sums > pairs // 2:
                 raise ValueError(
-                    f"n_train + n_validation + n_test = {asked:,} sums, but {low}..{high} has only {pairs:,} pairs "
-                    f"and at most half of them may be set apart: ask for fewer, or widen the range"
+                    f"n_train + n_validation + n_test = {n_sums:,} sums, but {low}..{high} has only {pairs:,} pairs "
+                    f"and at most half of them may be set apart: lower these numbers, or widen the range"
                 )
         return n_test
 
@@ -120,7 +120,7 @@ def _range(digits: int, low: int | None, high: int | None) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Carries:
-    """Carry into and out of each column, [example, column]; how many, and the longest unbroken run of them."""
+    """Carries of sums: into and out of each column [example, column], their number, and the longest chain."""
 
     into: NDArray[np.bool_]
     out: NDArray[np.bool_]
@@ -129,12 +129,12 @@ class Carries:
 
 
 def digits_of(numbers: NDArray[np.int64], n_columns: int) -> Columns:
-    """Digits of each number."""
+    """Return the digits of each number, the least significant digit first."""
     return numbers[..., None] // 10 ** np.arange(n_columns) % 10
 
 
 def column_name(column: int) -> str:
-    """`1s`, `10s`, `100s`, ..."""
+    """Return the name of a column: `1s`, `10s`, `100s`, ..."""
     return f"{10**column}s" if column < 6 else f"10^{column}s"
 
 
@@ -169,19 +169,19 @@ WORDS = TaskWords(
 FIXED = {"n_train": 10_000, "n_validation": 2_000, "n_test": 2_000}
 PRESETS = {
     "older": Preset(
-        "the older reports' data: operands 0..999, 10,000 fixed sums, no pair in two splits",
+        "data of the older reports: operands 0..999, 10,000 fixed sums, no pair in two splits",
         {"task": {**FIXED, "low": 0, "high": 999}},
     ),
     "newer": Preset(
-        "the newer reports' data: operands 100..999, 10,000 fixed sums, splits drawn apart so that they overlap",
+        "data of the newer reports: operands 100..999, 10,000 fixed sums, independent splits that overlap",
         {"task": {**FIXED, "low": 100, "high": 999, "splits_may_overlap": True}},
     ),
     "reports-recipe": Preset(
-        "the reports' training: sinusoidal, post-LN, dropout 0.1, Adam at a constant 1e-3, batch 64, 50 epochs",
+        "training of the reports: sinusoidal, post-LN, dropout 0.1, Adam at a constant 1e-3, batch 64, 50 epochs",
         {"model": {"encoding": "sinusoidal", **REPORTS_NORM}, "training": REPORTS_TRAINING},
     ),
 }
-"""The data and the training of the five reports (docs/reports.md)."""
+"""Presets with the data and the training of the five reports (docs/reports.md)."""
 
 
 class Addition(SequenceTask):
@@ -201,7 +201,7 @@ class Addition(SequenceTask):
         self.n_operands = self.high - self.low + 1
         self.domain_size = self.n_operands**2
         self.n_columns = n = self.config.digits
-        self.longest = 2 * n + 1  # the source; what is fed is never longer
+        self.longest = 2 * n + 1  # length of the source; the decoder input is never longer
         first, given = (START, ()) if self.config.start_token else (0, (0,))
         self.decoding_start = DecodingStart(first, given, n_tokens=n + 1 - len(given))
         columns = self._in_order(np.arange(n + 1)).tolist()
@@ -213,7 +213,7 @@ class Addition(SequenceTask):
 
     @classmethod
     def describe_data(cls, settings: Mapping[str, Any]) -> str:
-        """Say which sums a model was trained to write.
+        """Return a phrase that completes "The model was trained ...".
 
         >>> Addition.describe_data({"digits": 3})
         'to write the sums of two 3-digit numbers, most significant digit first'
@@ -227,7 +227,7 @@ class Addition(SequenceTask):
 
     @cached_property
     def splits(self) -> dict[str, Examples]:
-        """`validation`, `test` and `train`, empty unless it is a fixed set; a sum and its swap are one thing here."""
+        """The splits `validation`, `test` and `train` (empty unless fixed); a+b and b+a count as one sum."""
         c = self.config
         sizes = {"validation": c.n_validation, "test": c.n_test, "train": c.n_train}
         if c.splits_may_overlap:
@@ -240,7 +240,7 @@ class Addition(SequenceTask):
         return dict(zip(sizes, np.split(everything, ends[:-1]), strict=True))
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
-        """`n` training examples, with replacement; never a held-out one, nor its swap."""
+        """Return `n` training sums, drawn with replacement; neither a sum nor its swap is held out."""
         if self.config.n_train:
             return self.splits["train"][rng.integers(self.config.n_train, size=n)]
         pairs = self._uniform(rng, n)
@@ -249,7 +249,7 @@ class Addition(SequenceTask):
         return pairs
 
     def is_held_out(self, pairs: Examples) -> NDArray[np.bool_]:
-        """Whether each pair, or its swap, is in validation or test."""
+        """Return whether each pair, or its swap, is in the validation or test set."""
         keys, held = self._keys(pairs), self._held_keys
         return np.asarray(held[np.minimum(np.searchsorted(held, keys), len(held) - 1)] == keys)
 
@@ -258,7 +258,7 @@ class Addition(SequenceTask):
         return np.sort(self._keys(np.concatenate([self.splits["validation"], self.splits["test"]])))
 
     def _keys(self, pairs: Examples) -> NDArray[np.int64]:
-        """One number per pair; a pair and its swap have the same."""
+        """Return one number per pair; a pair and its swap have the same number."""
         ordered: NDArray[np.int64] = np.sort(pairs - self.low, axis=1)
         return ordered[:, 0] * self.n_operands + ordered[:, 1]
 
@@ -266,7 +266,7 @@ class Addition(SequenceTask):
         return rng.integers(self.low, self.high + 1, size=(n, 2))
 
     def _distinct(self, rng: np.random.Generator, n: int, *, swap_is_same: bool) -> Examples:
-        """The first `n` pairs of a random sequence that do not repeat."""
+        """Return the first `n` different pairs of a random sequence."""
         pairs = np.empty((0, 2), dtype=np.int64)
         while len(pairs) < n:
             pairs = np.concatenate([pairs, self._uniform(rng, 2 * (n - len(pairs)) + 16)])
@@ -275,22 +275,24 @@ class Addition(SequenceTask):
         return pairs[:n]
 
     def iter_domain(self) -> Iterator[Examples]:
-        """Every sum there is, those with the same answer together."""
+        """Yield all sums, in blocks with the same answer."""
         for total in range(2 * self.low, 2 * self.high + 1):
             first = np.arange(max(self.low, total - self.high), min(self.high, total - self.low) + 1)
             yield np.stack([first, total - first], axis=1)
 
     def index(self, examples: Examples) -> Tokens:
-        """Row by row: `100+100` is 0, `100+101` is 1, ...; of any other pair, an error."""
+        """Return the number of each sum: 0 for `100+100`, 1 for `100+101`, ...; raise an error for other pairs."""
         if not ((self.low <= examples) & (examples <= self.high)).all():
-            raise ValueError(f"operands from {examples.min()} to {examples.max()}, not {self.low} to {self.high}")
+            raise ValueError(
+                f"operands must be from {self.low} to {self.high}, got {examples.min()} to {examples.max()}"
+            )
         first, second = (examples - self.low).T
         return np.asarray(first * self.n_operands + second)
 
     # --- tokens -------------------------------------------------------------------------------------------------------
 
     def encode(self, examples: Examples) -> Batch:
-        """Token ids of these sums."""
+        """Return the token ids of these sums."""
         operands = self._in_order(digits_of(examples, self.n_columns))
         answer = self._in_order(digits_of(examples.sum(axis=1), self.n_columns + 1))
         plus = np.full((len(examples), 1), PLUS)
@@ -303,13 +305,13 @@ class Addition(SequenceTask):
         return Batch(source, decoder_input, labels, answer)
 
     def _in_order(self, columns: Columns) -> Columns:
-        """From the least significant first to the order of writing, and back."""
+        """Convert digits from least significant first to the written order, or back."""
         return columns if self.config.least_first else np.ascontiguousarray(columns[..., ::-1])
 
     # --- meaning ------------------------------------------------------------------------------------------------------
 
     def carries(self, examples: Examples) -> Carries:
-        """Carry into and out of each column.
+        """Return the carries into and out of each column.
 
         >>> truth = Addition().carries(np.array([[374, 814], [999, 1]]))
         >>> truth.out.tolist()
@@ -327,7 +329,7 @@ class Addition(SequenceTask):
         return Carries(np.pad(out[:, :-1], ((0, 0), (1, 0))), out, out.sum(axis=1), longest)
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
-        """By number of carries, longest carry chain, and whether the sum has a digit more than the operands."""
+        """Group sums by number of carries, longest carry chain, and size of the sum."""
         carries, limit = self.carries(examples), 10**self.n_columns
         return {
             "carries": tuple(map(str, carries.count.tolist())),
@@ -336,9 +338,9 @@ class Addition(SequenceTask):
         }
 
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> AttentionTargets:
-        """Operator, aligned column, the column that makes the carry, ...; with and without a carry in.
+        """Return the targets operator, aligned column, carry column, ..., with and without a carry in.
 
-        Of 374+814, in the decoder's cross-attention, while the 10s of the answer are being predicted:
+        For 374+814, in the decoder's cross-attention, when the 10s of the answer are predicted:
 
             source            3 7 4 + 8 1 4
             aligned column      x       x          both digits that make this digit of the answer
@@ -346,8 +348,8 @@ class Addition(SequenceTask):
             operator                x
             first token       x
 
-        A digit in the encoder has its aligned column in the other operand alone. In the decoder's self-attention the
-        token that was just predicted stands on the diagonal, so it is called the previous output there.
+        In the encoder, the aligned column of a digit is in the other operand only. In the decoder's self-attention,
+        the token that was just predicted is on the diagonal, so the diagonal is called "previous output" there.
         """
         predicted = self.answer_positions[len(self.decoding_start.given) :]
         queries = self.source_positions if stack == "encoder" else predicted
@@ -360,9 +362,9 @@ class Addition(SequenceTask):
             targets: dict[str, Target] = {"previous output": lambda q, k: (q == k) & is_digit[k]}
         else:
             keys = self.source_positions
-            # As floats, None becomes NaN, which equals nothing, itself neither.
-            columns, key_columns = (np.array([p.column for p in each], dtype=float) for each in (queries, keys))
-            operands, key_operands = (np.array([p.operand for p in each], dtype=float) for each in (queries, keys))
+            # As floats, None becomes NaN, which is not equal to anything, not even to itself.
+            columns, key_columns = (np.array([p.column for p in part], dtype=float) for part in (queries, keys))
+            operands, key_operands = (np.array([p.operand for p in part], dtype=float) for part in (queries, keys))
             is_operator = np.array([p.role == "operator" for p in keys])
             targets = {
                 "operator": lambda q, k: is_operator[k],
@@ -374,46 +376,46 @@ class Addition(SequenceTask):
         return AttentionTargets(targets, tuple(map(column_name, written)), query_column, condition)
 
     def contrast(self, rng: np.random.Generator, n: int) -> Contrast:
-        """Up to `n` examples for each column: does anything change when it adds to 10 and not to 9?
+        """Return up to `n` triples of sums per column, which separate the effect of a carry from that of a digit.
 
-        Of 374+615 the 1s add to 9; one digit makes them add to 10, and a carry enters the 10s. The same digit less by
-        one makes them add to 8, which changes a digit but no carry:
+        The 1s of 374+615 add to 9. One more makes them add to 10, and a carry enters the 10s. One less makes them add
+        to 8, which changes a digit but no carry:
 
-            8 -> 9     373+615  374+615     beside the border: what a digit does
-            9 -> 10    374+615  375+615     across it: what a digit and a carry do
+            8 -> 9     373+615  374+615     the effect of a digit
+            9 -> 10    374+615  375+615     the effect of a digit and a carry
 
-        The difference of the two is what the carry does. Nothing is carried into the column, and the column above does
-        not add to 9, so that the carry goes no further. That column's own digits are the same in all three, and so is
-        what the decoder was fed before it predicts that column (most significant digit first).
+        The difference between the two is the effect of the carry. No carry comes into the column, and the next higher
+        column does not add to 9, so that the carry stops there. The digits of that higher column are the same in all
+        three sums, and so is the decoder input before that column is predicted (most significant digit first).
 
-        >>> found = Addition().contrast(np.random.default_rng(0), 2)
-        >>> found.columns
+        >>> contrast = Addition().contrast(np.random.default_rng(0), 2)
+        >>> contrast.columns
         ('10s', '10s', '100s', '100s', '1000s', '1000s')
-        >>> [step[0].tolist() for step in found.steps]
+        >>> [step[0].tolist() for step in contrast.steps]
         [[865, 673], [865, 674], [865, 675]]
         """
-        found = [self._contrast_at(column, rng, n) for column in range(self.n_columns)]
-        steps = tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
-        columns = tuple(column_name(i + 1) for i, (between, *_) in enumerate(found) for _ in between)
+        triples = [self._contrast_at(column, rng, n) for column in range(self.n_columns)]
+        steps = tuple(np.concatenate(parts) for parts in zip(*triples, strict=True))
+        columns = tuple(column_name(i + 1) for i, (before, *_) in enumerate(triples) for _ in before)
         words = "attention moved by a lower column that adds to 10 instead of 9, less that by 9 instead of 8"
         return Contrast("carry sensitivity", words, (steps[0], steps[1], steps[2]), columns)
 
     def _contrast_at(self, column: int, rng: np.random.Generator, n: int) -> tuple[Examples, Examples, Examples]:
-        """Pairs whose digits in this column add to 9, and beside them one of the two digits less, and more, by one."""
+        """Return pairs whose digits in this column add to 8, 9 and 10; only one of the two digits changes."""
         pairs, unit = self._uniform(rng, TRIES * n), 10**column
         digit_sum = digits_of(pairs, self.n_columns)[:, :, column].sum(axis=1)
-        pairs[:, 1] += (9 - digit_sum) * unit  # 9 less the first digit, whatever the second was
+        pairs[:, 1] += (9 - digit_sum) * unit  # sets the second digit to 9 minus the first
         step = np.zeros_like(pairs)
         step[np.arange(len(pairs)), rng.integers(2, size=len(pairs))] = unit
         before, after = pairs - step, pairs + step
         usable: NDArray[np.bool_] = ~self.carries(pairs).into[:, column]
         if column + 1 < self.n_columns:
             usable &= digits_of(pairs, self.n_columns)[:, :, column + 1].sum(axis=1) != 9
-        for each, total in ((before, 8), (pairs, 9), (after, 10)):
-            usable &= ((self.low <= each) & (each <= self.high)).all(axis=1)
-            # A 0 or a 9 would have borrowed from the next column.
-            usable &= digits_of(each, self.n_columns)[:, :, column].sum(axis=1) == total
-        _, first = np.unique(pairs[usable], axis=0, return_index=True)  # each once, in the order drawn
+        for step_pairs, total in ((before, 8), (pairs, 9), (after, 10)):
+            usable &= ((self.low <= step_pairs) & (step_pairs <= self.high)).all(axis=1)
+            # A step below 0 or above 9 changes the next column as well.
+            usable &= digits_of(step_pairs, self.n_columns)[:, :, column].sum(axis=1) == total
+        _, first = np.unique(pairs[usable], axis=0, return_index=True)  # without repeats, in the order drawn
         rows = np.flatnonzero(usable)[np.sort(first)[:n]]
         return before[rows], pairs[rows], after[rows]
 
@@ -430,33 +432,33 @@ class Addition(SequenceTask):
     # --- text ---------------------------------------------------------------------------------------------------------
 
     def parse(self, text: str) -> Examples:
-        """One sum, such as `374+814`."""
+        """Read one sum, such as `374+814`."""
         sample = f"{(2 * self.low + self.high) // 3}+{(self.low + 4 * self.high) // 5}"
         allowed = f"write two numbers from {self.low} to {self.high} with a plus between them, such as {sample}"
-        found = re.fullmatch(r"\s*([0-9]+)\s*\+\s*([0-9]+)\s*", text)
-        if found is None:
+        match = re.fullmatch(r"\s*([0-9]+)\s*\+\s*([0-9]+)\s*", text)
+        if match is None:
             raise InputError(f"{text!r} is not a sum" if text.strip() else "no sum was given", allowed)
-        operands = [digits.lstrip("0") or "0" for digits in found.groups()]
+        operands = [digits.lstrip("0") or "0" for digits in match.groups()]
         for digits in operands:
             if len(digits) > self.n_columns or not self.low <= int(digits) <= self.high:
-                raise InputError(f"{digits[:20]} in {text.strip()[:40]!r} is outside what this task knows", allowed)
+                raise InputError(f"{digits[:20]} in {text.strip()[:40]!r} is out of range", allowed)
         return np.array([[int(digits) for digits in operands]])
 
     def show(self, example: Examples) -> str:
-        """`374+814`."""
+        """Return a sum as text, such as `374+814`."""
         return f"{example[0]}+{example[1]}"
 
     def answer(self, example: Examples) -> str:
-        """`1188`."""
+        """Return the right answer, such as `1188`."""
         return str(int(example[0]) + int(example[1]))
 
     def show_tokens(self, tokens: Tokens) -> str:
-        """An answer's tokens as people write numbers: most significant digit first, `1188`."""
+        """Return the tokens of an answer as a number, most significant digit first, such as `1188`."""
         text = [self.tokens[token] for token in tokens]
         return "".join(reversed(text) if self.config.least_first else text)
 
     def read_answer(self, text: str) -> Tokens | None:
-        """The digits of a number, with all of its leading zeros or none; None for what is no such number, or too long.
+        """Return the tokens of a number, or None for other texts; leading zeros must be all there or left out.
 
         >>> Addition().read_answer("42"), Addition().read_answer("0042"), Addition().read_answer("042")
         (array([0, 0, 4, 2]), array([0, 0, 4, 2]), None)
@@ -466,21 +468,21 @@ class Addition(SequenceTask):
         return np.ascontiguousarray(self._in_order(digits_of(np.array(int(text)), self.n_columns + 1)))
 
     def explain(self, example: Examples, predicted: Tokens) -> str:
-        """What is wrong with a wrong sum: its digits, and the carries that were lost or made up."""
+        """Describe the wrong digits of an answer, and the carries that it lost or made up."""
         if (predicted > 9).any():
-            return f"said {self.show_tokens(predicted)}, which is not a number"
+            return f"{self.show_tokens(predicted)} is not a number"
         wrong = self._wrong(example, predicted)
         return "; ".join(f"{column_name(c)}: {digits}{f' ({note})' if note else ''}" for c, digits, note in wrong)
 
     def faults(self, example: Examples, predicted: Tokens) -> tuple[str, ...]:
-        """The kinds of mistake in a wrong sum, such as `lost the carry from the 10s`."""
+        """Return the kinds of mistakes in a wrong answer, such as `lost the carry from the 10s`."""
         if (predicted > 9).any():
             return ("not a number",)
         wrong = self._wrong(example, predicted)
         return tuple(note or f"{column_name(column)} off otherwise" for column, _, note in wrong)
 
     def _wrong(self, example: Examples, predicted: Tokens) -> list[tuple[int, str, str]]:
-        """Each wrong column, the most significant first, its digits, and what became of the carry into it.
+        """Return each wrong column, the most significant first, with its digits and a note on the carry into it.
 
         >>> Addition()._wrong(np.array([374, 816]), np.array([1, 1, 8, 0]))
         [(1, '8, should be 9', 'lost the carry from the 1s')]

@@ -1,6 +1,6 @@
-"""What every task offers, and the batches it makes.
+"""The interface of a task, and the batches that tasks return.
 
-A task asks either for a sequence (`SequenceTask`, answered token by token) or for a class (`ClassTask`).
+The answer of a task is either a sequence of tokens (`SequenceTask`) or a class (`ClassTask`).
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from headcount.errors import InputError
 from headcount.registry import suggestion
 
 Examples = NDArray[Any]
-"""Examples of a task; the first axis counts them, the rest is the task's own affair."""
+"""Examples of a task; the first axis counts examples, and each task defines the other axes."""
 Tokens = NDArray[np.int64]
 
 Target = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.bool_]]
-"""Which keys, at places [1, key], are this target of which queries, at places [query, 1]: [#query, #key], or
-[example, query, key] where it depends on the example. Asked about some places at a time."""
+"""A function that returns whether each key is the target of each query.
+
+The arguments are the places of queries [query, 1] and keys [1, key]. The result is [#query, #key], or [example, query,
+key] if it depends on the example.
+"""
 
 SPLIT_SIZES = ("n_train", "n_validation", "n_test")
-"""Settings that say how many examples a split has. A task may lack any; without `n_train` training draws fresh ones."""
+"""Settings for the sizes of splits. A task may lack any of them; without `n_train`, training draws new examples."""
 IGNORE = -100
 """A label that the loss and the teacher-forced score pass over."""
 EMPTY = -1
@@ -33,10 +36,10 @@ EMPTY = -1
 
 @dataclass(frozen=True)
 class Position:
-    """What one token position means.
+    """The meaning of one token position.
 
-    `role` is operand, operator, start, sum or number; `column` counts digits from the least significant (0), so that a
-    column of an operand and the same column of the sum have the same number.
+    `role` is operand, operator, start, sum or number. `column` counts digits from the least significant (0), so that
+    the same column of an operand and of the sum have the same number.
     """
 
     role: str
@@ -47,14 +50,14 @@ class Position:
 
 @dataclass(frozen=True)
 class Batch:
-    """Token ids of some examples: [example, position] each."""
+    """Token ids of examples of a sequence task; each array is [example, position]."""
 
     source: Tokens
-    """What the encoder reads."""
+    """Input of the encoder."""
     decoder_input: Tokens
-    """What the decoder is fed under teacher forcing."""
+    """Input of the decoder under teacher forcing."""
     labels: Tokens
-    """What it should predict after each fed token; `IGNORE` where nothing is asked."""
+    """Token to predict at each position of the decoder input; `IGNORE` where no token is required."""
     answer: Tokens
     """The whole right answer."""
 
@@ -67,7 +70,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class ClassBatch:
-    """Token ids of some examples, [example, position], and the right class of each, [example]."""
+    """Token ids of examples of a class task, [example, position], and their right classes, [example]."""
 
     source: Tokens
     labels: Tokens
@@ -81,10 +84,10 @@ class ClassBatch:
 
 @dataclass(frozen=True)
 class DecodingStart:
-    """How free-running generation begins: fed `first`; of the answer, `given` tokens are taken as written already.
+    """How free-running decoding begins: with the token `first`, and with the tokens `given` already in the answer.
 
-    A sound task feeds its start token and is given nothing. The missing-start-token fault feeds a digit that counts
-    as the answer's first.
+    A correct task begins with its start token, and `given` is empty. With the missing-start-token fault, decoding
+    begins with a digit that also counts as the first digit of the answer.
     """
 
     first: int
@@ -94,89 +97,89 @@ class DecodingStart:
 
 @dataclass(frozen=True)
 class Condition:
-    """Something that holds in some examples and not in others, such as a carry that comes in."""
+    """A condition that is true for some examples and false for others, such as a carry that comes in."""
 
     yes: str
-    """What an example is called where it holds."""
+    """Name of the examples for which the condition is true."""
     no: str
-    """And where it does not."""
+    """Name of the examples for which the condition is false."""
     when: str
-    """How a sentence goes on after "when"."""
+    """The condition as a clause after "when"."""
     holds: NDArray[np.bool_]
-    """[example, column]; [example, 1] if the queries have no columns."""
+    """Whether the condition is true, [example, column]; [example, 1] if the queries have no columns."""
 
 
 @dataclass(frozen=True)
 class AttentionTargets:
-    """What the heads of a site could be attending to, in some examples."""
+    """Possible attention targets of the heads of a site, for some examples."""
 
     targets: Mapping[str, Target]
-    """Keys that have a meaning for a query, by name."""
+    """Functions that mark the keys of each target, by the name of the target."""
     columns: tuple[str, ...]
-    """The columns that queries are about, in the order they are written; none if the task has no columns."""
+    """Names of the columns that queries are about, in order; empty if the task has no columns."""
     query_column: NDArray[np.int64]
-    """Which of the columns each query is about; -1 for none."""
+    """Index of the column that each query is about; -1 for none."""
     condition: Condition
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """Examples of which one token goes up by one, twice: first beside a border that matters, then across it."""
+    """Triples of examples in which one token increases by one twice: first without, then with a change in meaning."""
 
     name: str
-    """What a head shows that attends elsewhere across the border, such as `carry sensitivity`."""
+    """Name of the measure that compares the two steps, such as `carry sensitivity`."""
     words: str
-    """What the two steps are."""
+    """A description of the two steps."""
     steps: tuple[Examples, Examples, Examples]
-    """Alike but for that token: before the step beside the border, between the two, after the step across it."""
+    """The examples before, between and after the two steps; they differ only in that token."""
     columns: tuple[str, ...]
-    """By example, the column whose queries are compared: their own tokens are the same in all three."""
+    """For each example, the column whose queries are compared; its own tokens do not change."""
 
 
 @dataclass(frozen=True)
 class EventWords:
-    """Words for something that happens inside some examples and that heads may handle, such as a carry."""
+    """Words for an event inside some examples that heads may handle, such as a carry."""
 
     name: str
-    """One event: `carry`."""
+    """Name of the event, such as `carry`."""
     question: str
-    """The title of the section about it: `Which heads handle the carry?`"""
+    """Title of the report's section about the event, such as `Which heads handle the carry?`"""
     conditions: tuple[str, str]
-    """What examples with and without the event are called: `carry in`, `no carry in`."""
+    """Names of examples with and without the event, such as `carry in` and `no carry in`."""
     facet: str
-    """The facet whose groups count the events of an example."""
+    """Facet whose groups count the events of an example."""
     absent: str
-    """The group of examples without the event."""
+    """Group of examples without the event."""
     contrast: str
-    """Which examples are compared to see whether a head responds to the event: a sentence or two."""
+    """One or two sentences that describe which examples are compared to measure the response of a head."""
     error: str
-    """What an error about the event is, as a clause."""
+    """A clause that defines an error about the event."""
 
 
 @dataclass(frozen=True)
 class TaskWords:
-    """The words that messages and reports use for a task: nobody else knows what its examples are called."""
+    """The words that messages and reports use for a task."""
 
     example: str = "example"
     examples: str = "examples"
     place: str = "token"
-    """What one place of an answer is called: `digit`."""
+    """Name of one place of an answer, such as `digit`."""
     question: str = "What do the heads of the model attend to, and which heads matter?"
-    """What a report asks about models of this task."""
+    """The question that a report answers about models of this task."""
     targets: Mapping[str, str] = field(default_factory=dict)
-    """What an attention target is, for targets whose name does not say it."""
+    """Explanations of attention targets whose names need one."""
     groups: Mapping[str, str] = field(default_factory=dict)
-    """How a sentence names a group of a facet: `where the longest carry chain is {}`."""
+    """Phrase for a group of a facet, such as `where the longest carry chain is {}`."""
     model: str = "the model"
-    """What a model of this task is called where nothing names it."""
+    """Name of a model of this task that has no other name."""
     mark: str = ""
-    """A facet or a group of examples that no other task has: by it a result without a name tells its task."""
+    """A facet or group of examples that only this task has; it identifies the task of a result without a task name."""
     event: EventWords | None = None
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Named settings by section, and what they are for."""
+    """Settings by section, and a help text."""
 
     help: str
     settings: Mapping[str, Mapping[str, Any]]
@@ -194,57 +197,57 @@ REPORTS_TRAINING = {
     "hard_share": 0.0,
     "target": None,
 }
-"""The model's normalisation and the training of the five reports, whatever the task."""
+"""Normalisation and training settings of the five reports, for every task."""
 
 
 class Task(Protocol):
-    """A task whose right answers are known."""
+    """A task with known right answers."""
 
     name: ClassVar[str]
     words: ClassVar[TaskWords] = TaskWords()
     output_type: ClassVar[Literal["sequence", "class"]]
     config_class: ClassVar[Any] = None
-    """A dataclass of the task's settings (`headcount.config.config`), each with a default.
+    """Dataclass of the task's settings (`headcount.config.config`), each with a default.
 
-    None for a task that is made from somebody's own data.
+    None for a task that is built from the user's own data.
     """
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Settings of the model and of training that suit this task better than the general ones."""
+    """Default settings of the model and of training for this task."""
     presets: ClassVar[Mapping[str, Preset]] = {}
     """Named settings that `train --preset` offers."""
     config: Any
-    """Its settings; those that say how many examples a split has are named as in `SPLIT_SIZES`."""
+    """Settings of the task; settings for the sizes of splits have the names in `SPLIT_SIZES`."""
     tokens: tuple[str, ...]
     pad_id: int
     longest: int
-    """The longest sequence in training."""
+    """Length of the longest sequence in training."""
 
     @classmethod
     def describe_data(cls, settings: Mapping[str, Any]) -> str:
-        """Say what a model with these settings was trained to do, after "was trained"; empty if they do not say."""
+        """Return a phrase that completes "The model was trained ..."; empty if the settings are not known."""
         return ""
 
     @property
     def splits(self) -> Mapping[str, Examples]:
-        """The held-out sets, `validation` and `test`, and `train` if that is a fixed set."""
+        """The held-out sets `validation` and `test`, and `train` if the training set is fixed."""
 
     def split(self, name: str) -> Examples:
-        """The `train` (if it is a fixed set), `validation` or `test` examples."""
+        """Return the examples of a split: `validation`, `test`, or `train` if the training set is fixed."""
         if name not in self.splits:
             raise InputError(f"no split {name!r}", suggestion(name, self.splits))
         return self.splits[name]
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
-        """`n` training examples; never a held-out one."""
+        """Return `n` training examples, none of which is held out."""
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
-        """Ways to group the examples: the name of a facet, and each example's group in it."""
+        """Return the group of each example, for each way of grouping examples (facet)."""
 
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> AttentionTargets:
-        """What the heads of a site, such as `decoder` `cross`, could be attending to while these are answered."""
+        """Return the possible attention targets at a site, such as `decoder` `cross`, for these examples."""
 
     def contrast(self, rng: np.random.Generator, n: int) -> Contrast | None:
-        """`n` examples, or as many as there are, for each column of a contrast; None if the task has none."""
+        """Return up to `n` examples per column for a contrast, or None if the task has no contrast."""
         return None
 
     def repeated_tokens(self) -> Examples | None:
@@ -252,17 +255,17 @@ class Task(Protocol):
         return None
 
     def parse(self, text: str) -> Examples:
-        """The one example that the text names."""
+        """Return the example that the text names, as an array of one example."""
 
     def show(self, example: Examples) -> str:
-        """The text that names this example."""
+        """Return the text that names this example."""
 
     def answer(self, example: Examples) -> str:
-        """The right answer, as people write it."""
+        """Return the right answer as text."""
 
 
 class SequenceTask(Task, Protocol):
-    """A task whose answer is written token by token."""
+    """A task whose answer is a sequence of tokens."""
 
     decoding_start: DecodingStart
     source_positions: tuple[Position, ...]
@@ -271,54 +274,54 @@ class SequenceTask(Task, Protocol):
     domain_size: int
 
     def encode(self, examples: Examples) -> Batch:
-        """Token ids of these examples."""
+        """Return the token ids of these examples."""
 
     def iter_domain(self) -> Iterator[Examples]:
-        """Every example there is, in blocks that share one answer."""
+        """Yield every example of the task, in blocks of examples with the same answer."""
 
     def index(self, examples: Examples) -> Tokens:
-        """A number of its own for every example, from 0 to the size of the domain; an error for what is no example."""
+        """Return a unique number for each example, from 0 to `domain_size` - 1; raise an error for invalid examples."""
 
     def show_tokens(self, tokens: Tokens) -> str:
-        """Tokens as text."""
+        """Return tokens as text."""
 
     def read_answer(self, text: str) -> Tokens | None:
-        """The tokens of an answer that somebody wrote; None if it is none."""
+        """Return the tokens of a written answer, or None if the text is not an answer."""
 
     def explain(self, example: Examples, predicted: Tokens) -> str:
-        """What is wrong with a wrong answer, in words."""
+        """Return a description of what is wrong with an answer."""
 
     def faults(self, example: Examples, predicted: Tokens) -> tuple[str, ...]:
-        """The kinds of mistake in a wrong answer, so that they can be counted."""
+        """Return the kinds of mistakes in a wrong answer, for counting."""
 
 
 class ClassTask(Task, Protocol):
-    """A task whose answer is one of a few classes."""
+    """A task whose answer is a class."""
 
     classes: tuple[str, ...]
     masks_padding: bool
-    """Whether the model is told which tokens are padding; it should be."""
+    """Whether padding is masked; False only in a deliberate fault."""
     trained_lengths: tuple[int, int]
-    """The shortest and the longest sequence in training."""
+    """Lengths of the shortest and the longest sequence in training."""
     negatives: tuple[str, ...]
-    """Ways to make an example of the first class."""
+    """Ways to generate an example of the first class."""
     local_negative: str
-    """The one whose examples differ from the last class in one place: a piece around it has the values of any piece."""
+    """The way whose examples differ from the last class in one place only."""
 
     def encode(self, examples: Examples) -> ClassBatch:
-        """Token ids of these examples."""
+        """Return the token ids and classes of these examples."""
 
     def lengths(self, examples: Examples) -> NDArray[np.int64]:
-        """How long each example is."""
+        """Return the length of each example."""
 
     def sample_of_length(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
-        """`n` fresh examples of any length: of the first class, made in this way, or of the last class if None."""
+        """Return `n` new examples of one length: of the first class and this kind, or of the last class if None."""
 
     def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> tuple[Examples, Examples]:
-        """A piece of each example of the local kind that shows its class, and the same values as the last class."""
+        """Return a piece of each local negative around its fault, and the same values as examples of the last class."""
 
     def describe(self, example: Examples) -> str:
-        """Why the right answer is right, in words."""
+        """Return the reason for the right answer."""
 
     def explain(self, example: Examples, predicted: int) -> str:
-        """What is wrong with a wrong answer, in words; empty for a right one."""
+        """Return a description of what is wrong with an answer; empty for a right one."""

@@ -1,17 +1,17 @@
-"""Sortedness: is a sequence of integers non-decreasing?
+"""The sortedness task: decide whether a sequence of integers is sorted (non-decreasing).
 
     3 5 5 9        sorted
     3 5 4 9        unsorted; its first broken pair is at 1 (5 > 4)
 
-Trained on lengths 8 to 16, asked at any length. How an unsorted example is made decides what a test can show, so each
-kind is drawn, and tested, apart:
+Models train on lengths 8 to 16, and are tested at any length. Unsorted examples are generated in four ways, and each
+is tested separately, because they differ in difficulty:
 
-    shuffle          any order at all: broken nearly everywhere, so nearly any model catches it
-    transpositions   max(2, L // 3) times two places change their values (the newer reports' data)
-    moved_one        one value is taken out and put back somewhere else
-    adjacent         two neighbours of different value change places: one broken pair, the hardest
+    shuffle          random order: broken nearly everywhere, so that nearly any model detects it
+    transpositions   max(2, L // 3) swaps of two random places (the data of the newer reports)
+    moved_one        one value is moved to another place
+    adjacent         two neighbours of different value are swapped: one broken pair, the hardest kind
 
-The reports' fault (off by default): `padding_is_zero` fills short sequences with the number 0 and does not mask it.
+`padding_is_zero` (off by default) is a fault of the reports: padding is the number 0, and is not masked.
 """
 
 from collections.abc import Mapping
@@ -42,20 +42,21 @@ from headcount.tasks.base import (
 )
 
 Rows = NDArray[np.int64]
-"""Sequences, with `FILL` behind the end of a short one."""
+"""Sequences, [row, place], with `FILL` after the end of short ones."""
 FILL = np.iinfo(np.int64).max
 """Larger than any value, so that sorting keeps it there."""
 MOST_TRIES = 200
+"""Largest number of attempts to draw examples that are not held out."""
 Kinds = tuple[Examples, NDArray[np.str_]]
-"""Examples, and the kind of each: how it was unsorted, or `sorted`."""
+"""Examples, and the kind of each: a kind of unsorted example, or `sorted`."""
 
 
-# --- sorted sequences, and four ways to unsort them -------------------------------------------------------------------
+# --- sorted sequences, and four kinds of unsorted ones ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Values:
-    """Where the numbers of a sequence come from: 0 to n - 1, as the settings of these names say."""
+    """The range of the numbers, 0 to n - 1, and the settings `distinct` and `small_steps`."""
 
     n: int
     distinct: bool = False
@@ -63,10 +64,10 @@ class Values:
 
 
 def sorted_rows(rng: np.random.Generator, lengths: NDArray[np.int64], values: Values) -> Rows:
-    """Uniform numbers in order."""
+    """Return sorted sequences of random numbers."""
     shape = len(lengths), int(lengths.max(initial=0))
     if values.small_steps:
-        # The width of a range is log-uniform: a step of 1 between ties is then as common as a step of 10.
+        # The width of the range is log-uniform, so that small steps are as common as large ones.
         widths = np.exp(rng.uniform(np.log(2), np.log(values.n + 1), size=(shape[0], 1))).astype(np.int64)
         widths = np.where(rng.random((shape[0], 1)) < values.small_steps, widths, values.n)
         rows = rng.integers(values.n - widths + 1) + rng.integers(np.broadcast_to(widths, shape))
@@ -82,14 +83,14 @@ def sorted_rows(rng: np.random.Generator, lengths: NDArray[np.int64], values: Va
 
 
 def shuffle(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
-    """Any order at all."""
+    """Return the values of each row in random order."""
     keys = np.where(rows == FILL, 2.0, rng.random(rows.shape))
     return np.take_along_axis(rows, keys.argsort(axis=1), axis=1)
 
 
 def transpositions(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
-    """max(2, L // 3) times, two random places change their values."""
-    # Of two values, a second swap would undo the first, for ever.
+    """Swap two random places of each row, max(2, L // 3) times."""
+    # In a row of two values, a second swap would always undo the first.
     rows, times = rows.copy(), np.where(lengths == 2, 1, np.maximum(2, lengths // 3))
     for done in range(int(times.max(initial=0))):
         which = np.flatnonzero(done < times)
@@ -99,50 +100,50 @@ def transpositions(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int
 
 
 def adjacent(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
-    """Two neighbours of different value change places: one broken pair, and the rest in order."""
-    rows, each = rows.copy(), np.arange(len(rows))
+    """Swap two neighbours of different value in each row, which breaks one pair."""
+    rows, numbers = rows.copy(), np.arange(len(rows))
     rises = (rows[:, :-1] < rows[:, 1:]) & (rows[:, 1:] != FILL)
     i = np.where(rises, rng.random(rises.shape), -1.0).argmax(axis=1)
-    rows[each, i], rows[each, i + 1] = rows[each, i + 1], rows[each, i]
+    rows[numbers, i], rows[numbers, i + 1] = rows[numbers, i + 1], rows[numbers, i]
     return rows
 
 
 def moved_one(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
-    """One value is taken out and put back somewhere else."""
+    """Move one value of each row to another place."""
     i, j = (place[:, None] for place in _two_places(rng, lengths))
     at = np.broadcast_to(np.arange(rows.shape[1]), rows.shape)
     source = np.where((i <= at) & (at < j), at + 1, np.where((j < at) & (at <= i), at - 1, at))
     return np.take_along_axis(rows, np.where(at == j, i, source), axis=1)
 
 
-NEGATIVES = {each.__name__: each for each in (shuffle, transpositions, moved_one, adjacent)}
+NEGATIVES = {function.__name__: function for function in (shuffle, transpositions, moved_one, adjacent)}
 
 
 def unsorted_rows(
     rng: np.random.Generator, kinds: NDArray[np.str_], lengths: NDArray[np.int64], values: Values
 ) -> tuple[Rows, Rows]:
-    """Rows of these kinds, and the sorted rows they were made of; a row that came out sorted is made again."""
+    """Return unsorted rows of these kinds, and the sorted rows that they were made from."""
     if (lengths < 2).any():
-        raise InputError("a single number cannot be unsorted", "ask for 2 numbers or more")
+        raise InputError("a single number cannot be unsorted", "set the length to 2 or more")
     ordered = sorted_rows(rng, lengths, values)
     if not len(ordered):
         return ordered, ordered
     while (flat := ordered[:, 0] == ordered[np.arange(len(ordered)), lengths - 1]).any():
         fresh = sorted_rows(rng, lengths[flat], values)
         ordered[flat, : fresh.shape[1]] = fresh
-    made, todo = ordered.copy(), np.ones(len(ordered), dtype=bool)
+    unsorted, todo = ordered.copy(), np.ones(len(ordered), dtype=bool)
     while todo.any():
-        # In one order always: the order of a set changes from process to process.
+        # A fixed order of kinds, so that the same seed gives the same rows.
         for kind, unsort in NEGATIVES.items():
             rows = np.flatnonzero(todo & (kinds == kind))
             if len(rows):
-                made[rows] = unsort(rng, ordered[rows], lengths[rows])
-        todo = first_broken(made) < 0
-    return made, ordered
+                unsorted[rows] = unsort(rng, ordered[rows], lengths[rows])
+        todo = first_broken(unsorted) < 0  # rows that are still sorted are drawn again
+    return unsorted, ordered
 
 
 def first_broken(rows: Rows) -> NDArray[np.int64]:
-    """The first i with x_i > x_(i+1), for each row; -1 if there is none."""
+    """Return the first i with x_i > x_(i+1) in each row, or -1 if the row is sorted."""
     falls = rows[:, :-1] > rows[:, 1:]
     return np.where(falls.any(axis=1), falls.argmax(axis=1), -1) if falls.shape[1] else np.full(len(rows), -1)
 
@@ -158,34 +159,34 @@ def _two_places(rng: np.random.Generator, lengths: NDArray[np.int64]) -> tuple[N
 
 @config
 class SortednessConfig:
-    """The data."""
+    """Settings of the data."""
 
     n_values: Annotated[int, Field(ge=2, le=100_000)] = 100
-    """Numbers run from 0 to one less than this."""
+    """Number of different values; values run from 0 to one less."""
     shortest: Annotated[int, Field(ge=2)] = 8
-    """Shortest sequence in training."""
+    """Length of the shortest sequence in training."""
     longest: Annotated[int, Field(ge=2, le=100_000)] = 16
-    """Longest sequence in training."""
+    """Length of the longest sequence in training."""
     negatives: str = "shuffle:1,transpositions:1,moved_one:1,adjacent:3"
-    """Kinds of unsorted example and how often each: shuffle, transpositions, moved_one, adjacent."""
+    """Kinds of unsorted examples with their weights: shuffle, transpositions, moved_one, adjacent."""
     balance: Literal["exact", "coin"] = "exact"
-    """Half of each set and of each fresh batch is sorted, exactly or by the toss of a coin."""
+    """Sort exactly half of each set and batch, or each sequence with probability 1/2 (coin)."""
     paired: bool = False
-    """Pairs: each unsorted sequence comes with its own sorted self."""
+    """Add the sorted version of each unsorted sequence."""
     distinct: bool = False
-    """No number twice in a sequence, where it is no longer than there are numbers."""
+    """Use different numbers in a sequence, unless it is longer than n_values."""
     small_steps: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the sequences whose numbers come from a narrow range: ties and small steps, as in long sequences."""
+    """Fraction of sequences from a narrow range of values, with ties and small steps as in long sequences."""
     n_train: Annotated[int, Field(ge=0)] = 0
-    """Train on a fixed set of this many sequences; 0 draws fresh ones at every step."""
+    """Train on a fixed set of this many sequences; 0 draws new sequences at every step."""
     n_validation: Annotated[int, Field(ge=2)] = 2000
-    """Held-out sequences that training is followed with."""
+    """Number of held-out sequences for validation during training."""
     n_test: Annotated[int, Field(ge=2)] = 2000
-    """Held-out sequences that the finished model is tested on."""
+    """Number of held-out sequences for the test of the trained model."""
     split_seed: int = 0
-    """Decides what is held out; apart from --seed, so that runs with different seeds share a test set."""
+    """Seed of the held-out sets; separate from --seed, so that runs with different seeds share a test set."""
     padding_is_zero: bool = False
-    """FAULT of the older reports: short sequences are filled up with the number 0, which is not masked."""
+    """FAULT of the older reports: short sequences are padded with the number 0, which is not masked."""
 
     @field_validator("longest")
     @classmethod
@@ -211,12 +212,12 @@ class SortednessConfig:
     @classmethod
     def _not_by_coin(cls, paired: bool, info: ValidationInfo) -> bool:
         if paired and info.data.get("balance") == "coin":
-            raise ValueError("matched pairs are balanced as they are: leave --balance exact")
+            raise ValueError("pairs are always balanced exactly: leave --balance coin out")
         return paired
 
 
 def kind_shares(text: str) -> dict[str, float]:
-    """The share of each kind of unsorted example.
+    """Return the share of each kind of unsorted example.
 
     >>> kind_shares("shuffle,adjacent:3")
     {'shuffle': 0.25, 'adjacent': 0.75}
@@ -227,13 +228,13 @@ def kind_shares(text: str) -> dict[str, float]:
         if kind not in NEGATIVES:
             raise ValueError(f"no kind {kind!r}; {suggestion(kind, tuple(NEGATIVES))}")
         if kind in weights:
-            raise ValueError(f"{kind} is named twice: write {kind}:2 to have it twice as often")
+            raise ValueError(f"{kind} is named twice: write {kind}:2 to use it twice as often")
         try:
             weights[kind] = float(weight or 1)
         except ValueError:
-            raise ValueError(f"{weight!r} is not how often {kind} should come: write {kind}:2") from None
+            raise ValueError(f"{weight!r} is not a weight for {kind}: write a number, such as {kind}:2") from None
         if not 0 < weights[kind] < float("inf"):
-            raise ValueError(f"{kind} should come more often than never: write {kind}:1, or leave it out")
+            raise ValueError(f"the weight of {kind} must be positive and finite: write {kind}:1, or leave it out")
     total = sum(weights.values())
     return {kind: weight / total for kind, weight in weights.items()}
 
@@ -256,15 +257,15 @@ WORDS = TaskWords(
 FIXED = {"n_train": 10_000, "n_validation": 2_000, "n_test": 2_000}
 PRESETS = {
     "older": Preset(
-        "the older reports' data: 10,000 fixed sequences of different numbers, full shuffles, padded with the number 0",
+        "data of the older reports: 10,000 sequences of different numbers, full shuffles, padded with the number 0",
         {"task": {**FIXED, "negatives": "shuffle", "distinct": True, "padding_is_zero": True}},
     ),
     "newer": Preset(
-        "the newer reports' data: 10,000 fixed sequences, max(2, L//3) transpositions, classes by the toss of a coin",
+        "data of the newer reports: 10,000 fixed sequences, max(2, L//3) transpositions, classes drawn at random",
         {"task": {**FIXED, "negatives": "transpositions", "balance": "coin"}},
     ),
     "reports-model": Preset(
-        "the reports' model: 4 layers, d_model 128, 4 heads, d_ff 512, post-LN, dropout, mean pooling, a number table",
+        "model of the reports: 4 layers, d_model 128, 4 heads, d_ff 512, post-LN, dropout, mean pooling, number table",
         {
             "model": {
                 **{"d_model": 128, "n_heads": 4, "n_layers": 4, "d_ff": 512},
@@ -289,14 +290,15 @@ PRESETS = {
         },
     ),
     "reports-recipe": Preset(
-        "the reports' training: Adam at a constant 1e-3, batch 64, 50 epochs of 10,000", {"training": REPORTS_TRAINING}
+        "training of the reports: Adam at a constant 1e-3, batch 64, 50 epochs of 10,000",
+        {"training": REPORTS_TRAINING},
     ),
 }
-"""The data, model and training of the five reports (docs/reports.md), and two recipes that extrapolate."""
+"""Presets of the five reports (docs/reports.md): data, model and training; and two that extrapolate far."""
 
 
 class Sortedness(ClassTask):
-    """The sortedness task. Examples are int64 [example, place], `EMPTY` behind the end of a short one."""
+    """The sortedness task. Examples are int64 [example, place], with `EMPTY` after the end of short ones."""
 
     name: ClassVar[str] = "sortedness"
     words: ClassVar[TaskWords] = WORDS
@@ -324,7 +326,7 @@ class Sortedness(ClassTask):
 
     @classmethod
     def describe_data(cls, settings: Mapping[str, Any]) -> str:
-        """Say which sequences a model was trained to tell apart.
+        """Return a phrase that completes "The model was trained ...".
 
         >>> Sortedness.describe_data({"shortest": 8, "longest": 16, "negatives": "shuffle"})
         'to tell whether 8 to 16 numbers are sorted (negatives: shuffle)'
@@ -338,7 +340,7 @@ class Sortedness(ClassTask):
 
     @cached_property
     def splits(self) -> dict[str, Examples]:
-        """The held-out sets, and the fixed training set if there is one; no sequence is in two of them."""
+        """The held-out sets, and the training set if it is fixed; no sequence is in two sets."""
         c = self.config
         sets: dict[str, Examples] = {}
         for name, n in (("validation", c.n_validation), ("test", c.n_test), ("train", c.n_train)):
@@ -353,13 +355,13 @@ class Sortedness(ClassTask):
         return {row.tobytes() for name in ("validation", "test") for row in self.splits[name]}
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
-        """`n` training examples; never a held-out one."""
+        """Return `n` training examples, none of which is held out."""
         if self.config.n_train:
             return self.splits["train"][rng.integers(self.config.n_train, size=n)]
         return self._new(rng, n, self._held_out)[0]
 
     def sample_of_length(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
-        """`n` fresh sequences of one length: unsorted in this way, or sorted if None."""
+        """Return `n` new sequences of one length: unsorted ones of this kind, or sorted ones if None."""
         lengths, values = np.full(n, length), replace(self.values, small_steps=0.0)
         if kind is None:
             return sorted_rows(rng, lengths, values)
@@ -368,11 +370,11 @@ class Sortedness(ClassTask):
         return unsorted_rows(rng, np.full(n, kind), lengths, values)[0]
 
     def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> tuple[Examples, Examples]:
-        """A piece of each adjacent swap around its broken pair, and the same piece in order.
+        """Return a piece of each adjacent swap around its broken pair, and the same piece sorted.
 
-        Of adjacent swaps only: a piece of a shuffle spans all values where a piece of a sorted sequence spans few, so
-        its range alone would give the class away. Both classes have the same numbers here, so no sum, range or tie
-        can; and the steps between them are those of the long sequence.
+        This is for adjacent swaps only. A piece of a shuffle spans all values and a piece of a sorted sequence spans
+        few, so that the range alone would reveal the class. Here both classes have the same numbers, and the steps
+        between numbers are those of the long sequence.
         """
         n, width = examples.shape
         length = min(length, width)
@@ -381,7 +383,7 @@ class Sortedness(ClassTask):
         return pieces, np.sort(pieces, axis=1)
 
     def _new(self, rng: np.random.Generator, n: int, forbidden: set[bytes], *, unique: bool = False) -> Kinds:
-        """`n` examples and their kinds, none of them forbidden; `unique` ones differ from each other too."""
+        """Return `n` examples and their kinds, none of them forbidden and, if `unique`, all different."""
         rows, kinds = self._make(rng, n)
         for _ in range(MOST_TRIES):
             bad, seen = np.zeros(n, dtype=bool), set[bytes]()
@@ -402,7 +404,7 @@ class Sortedness(ClassTask):
         )
 
     def _make(self, rng: np.random.Generator, n: int) -> Kinds:
-        """Unsorted ones first, then sorted ones; and the kind of each."""
+        """Return `n` examples, the unsorted ones first, and the kind of each."""
         c = self.config
         n_unsorted = int(rng.binomial(n, 0.5)) if c.balance == "coin" else n // 2
         lengths = rng.integers(c.shortest, c.longest + 1, size=n)
@@ -420,9 +422,9 @@ class Sortedness(ClassTask):
     # --- tokens and meaning -------------------------------------------------------------------------------------------
 
     def encode(self, examples: Examples) -> ClassBatch:
-        """Token ids and classes, no wider than the longest of these."""
+        """Return token ids and classes; the width is that of the longest example."""
         width = int(self.lengths(examples).max(initial=1))
-        if not self.masks_padding:  # what is read must not depend on what stands beside it
+        if not self.masks_padding:  # the padding of an example must not depend on the other examples
             width = max(width, self.longest)
             examples = np.pad(examples, ((0, 0), (0, max(0, width - examples.shape[1]))), constant_values=EMPTY)
         numbers = examples[:, :width]
@@ -430,15 +432,15 @@ class Sortedness(ClassTask):
         return ClassBatch(np.where(numbers == EMPTY, self.pad_id, numbers), labels)
 
     def lengths(self, examples: Examples) -> NDArray[np.int64]:
-        """How many numbers each example has."""
+        """Return the number of values in each example."""
         return np.asarray((examples != EMPTY).sum(axis=1))
 
     def first_broken(self, examples: Examples) -> NDArray[np.int64]:
-        """The first i with x_i > x_(i+1); -1 in a sorted example."""
+        """Return the first i with x_i > x_(i+1) in each example, or -1 if it is sorted."""
         return first_broken(np.where(examples == EMPTY, FILL, examples))
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
-        """By class, by kind (of examples in a split), by number of broken pairs, and by length."""
+        """Group examples by class, kind (for examples of a split), number of broken pairs, and length."""
         full = np.where(examples == EMPTY, FILL, examples)
         falls = (full[:, :-1] > full[:, 1:]).sum(axis=1)
         wide = len(str(self.longest))
@@ -450,7 +452,7 @@ class Sortedness(ClassTask):
         }
 
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> AttentionTargets:
-        """Neighbours, itself, equal numbers (no number equals itself), the first token; sorted, and unsorted."""
+        """Return the targets neighbours, itself, equal numbers and first token, for sorted and unsorted sequences."""
         batch = self.encode(examples)
         targets: dict[str, Target] = {
             "left neighbour": lambda query, key: key == query - 1,
@@ -465,7 +467,7 @@ class Sortedness(ClassTask):
     # --- text ---------------------------------------------------------------------------------------------------------
 
     def parse(self, text: str) -> Examples:
-        """One sequence, such as `3 5 5 9`."""
+        """Read one sequence, such as `3 5 5 9`."""
         allowed = f"write numbers from 0 to {self.config.n_values - 1} with spaces between them, such as 3 5 5 9"
         words = text.replace(",", " ").split()
         if not words:
@@ -474,26 +476,26 @@ class Sortedness(ClassTask):
             if not (word.isascii() and word.isdigit()):
                 raise InputError(f"{word[:20]!r} in {text.strip()[:40]!r} is not a number", allowed)
             if len(word.lstrip("0")) > 9 or int(word) >= self.config.n_values:
-                raise InputError(f"{word[:20]} in {text.strip()[:40]!r} is outside what this task knows", allowed)
+                raise InputError(f"{word[:20]} in {text.strip()[:40]!r} is out of range", allowed)
         return np.array([[int(word) for word in words]])
 
     def show(self, example: Examples) -> str:
-        """`3 5 5 9`."""
+        """Return a sequence as text, such as `3 5 5 9`."""
         return " ".join(map(str, example[example != EMPTY].tolist()))
 
     def answer(self, example: Examples) -> str:
-        """`sorted` or `unsorted`."""
+        """Return the right answer, `sorted` or `unsorted`."""
         return self.classes[int(self.encode(example[None]).labels[0])]
 
     def describe(self, example: Examples) -> str:
-        """Its first broken pair, counted from 0."""
+        """Describe the first broken pair, counted from 0."""
         place = int(self.first_broken(example[None])[0])
         if place < 0:
             return "no pair is broken"
         return f"first broken pair at {place}: {example[place]} > {example[place + 1]}"
 
     def explain(self, example: Examples, predicted: int) -> str:
-        """What is wrong with a wrong answer; empty for a right one."""
+        """Describe what is wrong with an answer; empty for a right one."""
         return "" if predicted == int(self.encode(example[None]).labels[0]) else self.describe(example)
 
 
