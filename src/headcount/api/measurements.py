@@ -29,7 +29,7 @@ from headcount.results import Result
 from headcount.tasks.base import SequenceTask
 from headcount.training.evaluation import Classification, Evaluation
 
-LARGEST_WALK = 1_000_000
+LARGEST_DOMAIN_CHECKED = 1_000_000
 """Largest number of examples that a report checks exhaustively; `headcount verify` checks larger domains."""
 LARGEST_TIME_SHARE = 0.6
 """Fraction of the remaining time that one measurement may take, so that a slow one leaves time for the others."""
@@ -50,7 +50,7 @@ class Measurement:
     """One kind of result of a report: read from a file if there is one, otherwise measured."""
 
     field: str
-    """Field of `Subject` that holds the result."""
+    """Field of `ModelResults` that holds the result."""
     words: str
     """Name of the measurement in messages."""
     stem: str
@@ -197,7 +197,7 @@ def _prune(model: OpenModel, data: Data, quiet: bool) -> Pruning | None:
 
 
 def _verify(model: OpenModel, quiet: bool) -> Certificate | None:
-    if cast(SequenceTask, model.task).domain_size > LARGEST_WALK:
+    if cast(SequenceTask, model.task).domain_size > LARGEST_DOMAIN_CHECKED:
         return None
     return verify(model, save=model.has_output, quiet=quiet)
 
