@@ -184,7 +184,8 @@ def _leaves(value: Any, path: str, renames: Mapping[str, str]) -> Iterator[tuple
     if isinstance(value, dict):
         parts = [(renames.get(key, key), part) for key, part in value.items() if key not in NOT_COMPARED]
     elif isinstance(value, list):
-        parts = enumerate(value)
+        # Verdicts of the audit are compared by their id: a new check must not shift all others.
+        parts = [(part["id"] if isinstance(part, dict) and "id" in part else i, part) for i, part in enumerate(value)]
     else:
         yield path, value
     for key, part in parts:
