@@ -118,7 +118,7 @@ class AblationCondition:
     decoded: Count
     """Number of answers that were also decoded free-running; each agreed with the forward pass."""
     decoded_replacements: tuple[str, ...]
-    """Replacements under which answers were also decoded free-running."""
+    """Kinds of ablation for which answers were also generated token by token, not only teacher-forced."""
     importances: tuple[Importance, ...]
     agreements: tuple[Agreement, ...]
     clean_interval: tuple[float, float]
@@ -155,7 +155,7 @@ class Ablation(Result):
 
     @property
     def ranked_by(self) -> str:
-        """Return the replacement by which heads are ranked."""
+        """Return the kind of ablation (zero, if it was measured) whose drops the heads are ranked by."""
         return ranked_by(self.replacements)
 
     def effects(self, replacement: str, length: int | None = None) -> list[Effect]:

@@ -146,7 +146,7 @@ class Naming:
     deviations: float = 3.5
     """Smallest number of robust deviations above the median head."""
     least_deviation: float = 0.01
-    """Lower bound of a robust deviation."""
+    """Smallest robust deviation that is divided by: a smaller one is raised to this, so that no z-score explodes."""
     fewest_heads: int = 4
     """Smallest number of heads of a kind among which a head can stand out."""
 

@@ -185,7 +185,7 @@ class EvalDataset:
         return len(self.lengths)
 
     def aggregator(self, metric: Metric) -> Aggregator:
-        """Return the aggregator of a metric."""
+        """Return the function that turns the scores of all examples into the metric's one number, such as the mean."""
         return self.aggregators.get(metric.name, mean_score)
 
     def batches(self, rows: Rows, metric: Metric, score: ScoreFunction | None, at_once: int) -> Iterator[EvalBatch]:

@@ -22,7 +22,7 @@ NAME = "the author's data"
 
 
 class OwnData:
-    """The base of both kinds of answers. An example is the number of its question."""
+    """Base class of tasks made from a user's own data. An example is the index of its question."""
 
     name = NAME
     defaults: Mapping[str, Mapping[str, Any]] = {}

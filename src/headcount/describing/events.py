@@ -185,7 +185,7 @@ def error_sentences(breaks: list[Breaks], words: TaskWords, rests_on: str, most:
     event = words.event.name
     clauses = [
         *([f"mostly {event} errors without {some(mostly, most)}"] if mostly else []),
-        *([f"mostly other errors without {some(rarely, min(most, 4))}"] if rarely else []),
+        *([f"rarely {event} errors without {some(rarely, min(most, 4))}"] if rarely else []),
         *([f"undecided without {some(unsure, min(most, 6))}"] if unsure else []),
     ]
     how = f"up to 100 decoded answers for each head; 95 % CIs corrected for {counted(len(decoded), 'head')}"

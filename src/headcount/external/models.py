@@ -35,7 +35,7 @@ def is_adapter_class(name: str | Path) -> bool:
 
 
 def has_only_an_adapter(name: str | Path) -> bool:
-    """Whether the model of a folder needs an adapter: a folder with a config.json as well does not."""
+    """Return whether a model folder can be loaded only through its adapter, because it has no config.json."""
     return (Path(name) / ADAPTED).is_file() and not os.path.lexists(Path(name) / "config.json")
 
 

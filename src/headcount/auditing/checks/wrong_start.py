@@ -150,7 +150,7 @@ def _compare_one_pass(model: AuditedSequenceModel, feeding: Feeding) -> Finding:
 
 
 def _best_name(feeding: Feeding, starts: list[int], counts: list[int]) -> str:
-    """Name the first of the best start tokens, and how many others do as well."""
+    """Return the name of the start token with the highest score; of several, the first, with the number of others."""
     best, n_others = int(np.argmax(counts)), counts.count(max(counts)) - 1
     return _name(feeding, starts[best]) + (f" (or one of {n_others} that do the same)" if n_others else "")
 
