@@ -78,8 +78,8 @@ def test_help_shows_the_defaults_of_the_task(capsys):
         (["--preset", "farther"], "no preset 'farther' for sortedness"),
         (["--longest", "20", "--encoding", "learned"], "raise n_positions to 20"),
         (["--random-positions", "3"], "raise random_positions"),
-        (["--negatives", "shuffle:x"], "write shuffle:2"),
-        (["--digits", "3"], "no '--digits'"),
+        (["--negatives", "shuffle:x"], "such as shuffle:2"),
+        (["--digits", "3"], "no option '--digits'"),
         (["--n-values", "2", "--longest", "9", "--quiet"], "too few sequences"),
     ],
 )

@@ -134,7 +134,7 @@ def test_a_sortedness_config_round_trips():
     ("settings", "why"),
     [
         ({"shortest": 9, "longest": 8}, "is below shortest"),
-        ({"balance": "coin", "paired": True}, "balanced as they are"),
+        ({"balance": "coin", "paired": True}, "pairs are always balanced exactly"),
         ({"negatives": "reversed"}, "no kind 'reversed'"),
         ({"pooling": "median"}, "median"),
         ({"n_heads": 3}, r"must divide d_model \(64\)"),

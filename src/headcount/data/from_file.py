@@ -248,7 +248,7 @@ class Windows:
     tokens: Sequence[Sequence[int]]
     clusters: Rows | None
     what: str
-    """What one piece is called in messages, such as `line` or `window`."""
+    """Description of the windows, which names the data in results."""
     n_tokens: int | None
     """Tokens of each piece, if all have the same number."""
 
