@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,3 +83,16 @@ def grave_faults(page: Any, *themes: str) -> list[tuple[str, list[str]]]:
     nameless = page.locator("svg:not([role=img][aria-label])").count()
     assert nameless == 0, "every picture says what is to be seen"
     return [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in found if each["impact"] in GRAVE]
+
+
+@pytest.fixture(scope="module")  # its event loop would be in the way of others
+def browser() -> Iterator[Any]:
+    """Start chromium for the tests of one file; skip them where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no chromium on the path: apt install chromium")
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()
