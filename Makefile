@@ -35,22 +35,23 @@ bench: $(READY) $(LENS)/.ready    ## ratios, measured side by side
 sample: sample-addition sample-sortedness    ## make the packaged samples again
 
 sample-addition: $(READY)
-	rm -rf build/addition
+	rm -rf build/addition build/runs/sample-addition $(SAMPLES)/addition
 	$(BIN)/headcount train addition --seed $(ADDITION_SEED) -o build/addition
-	$(BIN)/headcount verify build/addition
-	$(call keep,addition,certificate)
+	$(call keep,addition,verify,certificate)
 
 sample-sortedness: $(READY)
-	rm -rf build/sortedness
-	$(BIN)/headcount train sortedness --preset far --seed $(SORTEDNESS_SEED) -o build/sortedness
-	$(BIN)/headcount stretch build/sortedness --draw 1
-	$(call keep,sortedness,stretch-draw1)
+	rm -rf build/sortedness build/runs/sample-sortedness $(SAMPLES)/sortedness
+	$(BIN)/headcount train sortedness --preset far --until-proved --seed $(SORTEDNESS_SEED) -o build/sortedness
+	$(call keep,sortedness,verify,certificate)
+	$(call keep,sortedness,stretch --draw 1,stretch-draw1)
 
-# What a sample is made of: settings, weights, log, manifest, and one result that says how good it is.
+# What a sample is made of: settings, weights, log, manifest, and the results that say how good it is, measured on the
+# sample itself, so that they have its name.
 define keep
-	rm -rf $(SAMPLES)/$(1) && mkdir -p $(SAMPLES)/$(1)/results
+	mkdir -p $(SAMPLES)/$(1)/results
 	cp build/$(1)/*.json build/$(1)/log.jsonl build/$(1)/model.safetensors $(SAMPLES)/$(1)
-	cp build/$(1)/results/$(2).json $(SAMPLES)/$(1)/results
+	cd build && ../$(BIN)/headcount $(firstword $(2)) sample:$(1) $(wordlist 2,9,$(2))
+	cp build/runs/sample-$(1)/results/$(3).json $(SAMPLES)/$(1)/results
 endef
 
 # Tests of the report's page need a browser: Debian's, where it may be installed; without one they are skipped, and say so.

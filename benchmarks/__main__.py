@@ -1,6 +1,6 @@
-"""Run the benchmarks and print one table; the figures also go to runs/bench.json.
+"""Run benchmarks and print one table; the figures are also written to runs/bench.json.
 
-What follows the name of a benchmark and is none itself is handed to it: python -m benchmarks matching runs/a runs/b.
+Words after the name of a benchmark are its arguments: python -m benchmarks matching runs/a runs/b.
 """
 
 from __future__ import annotations
@@ -8,71 +8,51 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import Ratio
 
-@dataclass(frozen=True)
-class Ratio:
-    """One comparison: what it took us, what it took the other, and what we promise."""
-
-    question: str
-    ours: str
-    other: str
-    ratio: float
-    promise: str
-    kept: bool
-
-
-NAMES = (
-    "startup",
-    "overhead",
-    "verification",
-    "accuracy",
-    "sortedness",
-    "ablation",
-    "hugging_face",
-    "gpt2_size",
-    "pruning",
-    "auditing",
-    "report",
+SPEED = (
+    *("startup", "overhead", "verification", "accuracy", "sortedness", "ablation"),
+    *("hugging_face", "gpt2_size", "pruning", "auditing", "report"),
 )
-"""Those about speed."""
+"""Benchmarks of speed and size, which run by default."""
 STUDIES = ("coverage", "labels", "matching", "audited_runs")
-"""Those of errors, which are run by name only."""
+"""Studies of error rates, which run by name only."""
 
 
-def asked(words: list[str]) -> list[tuple[str, list[str]]]:
-    """Benchmarks, and what each is given."""
-    found: list[tuple[str, list[str]]] = []
+def jobs_of(words: list[str]) -> list[tuple[str, list[str]]]:
+    """Return the benchmarks that the command line names, each with its arguments; without words, those of speed."""
+    jobs: list[tuple[str, list[str]]] = []
     for word in words:
-        if not found or (Path(__file__).parent / f"{word}.py").exists():
-            found.append((word, []))
+        if not jobs or (Path(__file__).parent / f"{word}.py").exists():
+            jobs.append((word, []))
         else:
-            found[-1][1].append(word)
-    return found or [(name, []) for name in NAMES]
+            jobs[-1][1].append(word)
+    return jobs or [(name, []) for name in SPEED]
 
 
 def main(words: list[str]) -> int:
-    """Measure; exit code 1 if a promise is not kept."""
+    """Run the benchmarks; the exit code is 1 if a promise is not kept."""
     if {"-h", "--help"} & set(words):
-        print(f"{__doc__}\n  by default: {', '.join(NAMES)}\n  by name:    {', '.join(STUDIES)}")
+        print(f"{__doc__}\n  by default: {', '.join(SPEED)}\n  by name:    {', '.join(STUDIES)}")
         return 0
     ratios: list[Ratio] = []
-    for name, given in asked(words):
+    for name, arguments in jobs_of(words):
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
-        ratios += [Ratio(**found) for found in importlib.import_module(f"benchmarks.{name}").measure(*given)]
+        ratios += importlib.import_module(f"benchmarks.{name}").measure(*arguments)
     table = Table("question", "ours", "other", "ratio", "promise", "kept")
-    for each in ratios:
-        table.add_row(each.question, each.ours, each.other, f"{each.ratio:.2f}", each.promise, str(each.kept))
+    for row in ratios:
+        table.add_row(row.question, row.ours, row.other, f"{row.ratio:.2f}", row.promise, str(row.kept))
     Console(width=160).print(table)
     out = Path("runs/bench.json")
     out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps([asdict(each) for each in ratios], indent=1) + "\n")
-    return 0 if all(each.kept for each in ratios) else 1
+    out.write_text(json.dumps([asdict(row) for row in ratios], indent=1) + "\n")
+    return 0 if all(row.kept for row in ratios) else 1
 
 
 if __name__ == "__main__":

@@ -1,20 +1,22 @@
-"""Sweeps over all heads, one thread: ours, against the ways people do it today.
+"""How much faster does headcount ablate every head of a model than other code does, on one thread?
 
-The first is free-running exact match of the packaged adder's 24 heads on its test set, against the exercise's way: a
-loop over heads, greedy decoding in batches of 64 without a cache. The others are `lens.py`, in its own environment.
+The first row is the free-running exact match of the packaged adder without each of its 24 heads. It is compared with
+the exercise's way, a loop over heads with greedy decoding in batches of 64 and no cache. The other rows come from
+`lens.py`, which runs in the environment of the other tools.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Iterator
-from typing import Any, cast
+from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks import Ratio, timed
 from benchmarks.sweeps import compare, run_race
 from benchmarks.textbook import ZeroedHead, generate
 from headcount.data.from_task import held_out
@@ -32,52 +34,42 @@ from headcount.training.device import n_threads
 ROUNDS, AT_ONCE = 3, 64
 
 
-def measure() -> Iterator[dict[str, Any]]:
-    """Processor time of whole sweeps, rounds alternating."""
+def measure() -> Iterator[Ratio]:
+    """Compare the processor time of whole sweeps over all heads; rounds alternate."""
     yield _against_the_exercise()
-    yield from _against_lens()
+    sweeps = run_race("benchmarks.lens")
+    for name, other, least in (("lens", "TransformerLens", 3.0), ("hooks", "a loop of plain PyTorch hooks", 1.5)):
+        question = f"teacher-forced sweep over 32 heads (4x8, d_model {sweeps['d_model']}, 256 rows of 20 tokens)"
+        yield compare(sweeps, name, f"{question}, against {other}", least)
 
 
-def _against_the_exercise() -> dict[str, Any]:
-    run = load("sample:addition")
-    ours, theirs, same = [], [], True
+def _against_the_exercise() -> Ratio:
+    run, ours, others, is_equal = load("sample:addition"), list[float](), list[float](), True
     with n_threads(1):
         for _ in range(ROUNDS):
-            mine, seconds = _timed(_sweep, run)
+            (hits, seconds), (other_hits, other_seconds) = timed(partial(_sweep, run)), timed(partial(_loop, run))
             ours.append(seconds)
-            other, seconds = _timed(_loop, run)
-            theirs.append(seconds)
-            same = same and bool((mine == other).all())
-    ratio = statistics.median(other / mine for mine, other in zip(ours, theirs, strict=True))
-    return {
-        "question": "free-running sweep over 24 heads, 2,000 sums, against a loop of greedy decoding by 64 (1 thread; "
-        + ("same hits on every sum)" if same else "THE HITS DIFFER)"),
-        "ours": f"{statistics.median(ours):.2f} s",
-        "other": f"{statistics.median(theirs):.2f} s",
-        "ratio": ratio,
-        "promise": "at least 10",
-        "kept": ratio >= 10 and same,
-    }
-
-
-def _timed(way: Any, run: Run) -> tuple[NDArray[np.bool_], float]:
-    started = time.process_time()
-    found = way(run)
-    return found, time.process_time() - started
+            others.append(other_seconds)
+            is_equal = is_equal and bool((hits == other_hits).all())
+    ratio = statistics.median(other / own for own, other in zip(ours, others, strict=True))
+    question = "free-running sweep over 24 heads, 2,000 sums, against a loop of greedy decoding by 64 (1 thread; "
+    question += "same hits on every sum)" if is_equal else "THE HITS DIFFER)"
+    own_time, other_time = (f"{statistics.median(seconds):.2f} s" for seconds in (ours, others))
+    return Ratio.at_least(question, own_time, other_time, ratio, 10, valid=is_equal)
 
 
 def _sweep(run: Run) -> NDArray[np.bool_]:
-    """Hits with all heads, then without each."""
+    """Return headcount's hits [1 + head, example]: with all heads, then without each head."""
     experiment = task_experiment(run, *held_out(run.task, "test", None))
     interventions = [Intervention((head,)) for head in experiment.sites.heads]
     check = DecodingCheck(experiment, interventions, explain=False)
-    found = run_interventions(experiment, interventions, on_batch=check)
-    return np.concatenate([found.clean[None], found.scores]) > 0.5
+    outcome = run_interventions(experiment, interventions, on_batch=check)
+    return np.concatenate([outcome.clean[None], outcome.scores]) > 0.5
 
 
 @torch.no_grad()
 def _loop(run: Run) -> NDArray[np.bool_]:
-    """The same as the exercise does it."""
+    """Return the same hits, computed as in the exercise."""
     task, model = cast(SequenceTask, run.task), cast(EncoderDecoder, run.model)
     batch, start = task.encode(task.split("test")), task.decoding_start
     source, answer = torch.from_numpy(batch.source), torch.from_numpy(batch.answer)
@@ -94,13 +86,6 @@ def _loop(run: Run) -> NDArray[np.bool_]:
 
 
 def _attention(model: EncoderDecoder, site: HeadSite) -> MultiHeadAttention:
-    found = model.blocks[site].attention
-    assert isinstance(found, MultiHeadAttention), "the packaged adder has all its heads"
-    return found
-
-
-def _against_lens() -> Iterator[dict[str, Any]]:
-    timed = run_race("benchmarks.lens")
-    for name, who, least in (("lens", "TransformerLens", 3.0), ("hooks", "a loop of plain PyTorch hooks", 1.5)):
-        question = f"teacher-forced sweep over 32 heads (4x8, d_model {timed['d_model']}, 256 rows of 20 tokens)"
-        yield compare(timed, name, f"{question}, against {who}", least)
+    attention = model.blocks[site].attention
+    assert isinstance(attention, MultiHeadAttention), "the packaged adder has all its heads"
+    return attention

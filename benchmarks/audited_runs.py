@@ -1,24 +1,27 @@
-"""Does the audit keep silent on sound trained runs, and name what is wrong with those trained by the reports' faults?
+"""How often does the audit warn of sound trained runs, and does it name the fault of runs trained with a known fault?
 
-    python -m benchmarks audited_runs                       # all of them
-    python -m benchmarks audited_runs addition-             # those whose names begin so
-    python -m benchmarks audited_runs sortedness- faulty-    # (sortedness alone is a benchmark of its own)
+    python -m benchmarks audited_runs                       # all runs
+    python -m benchmarks audited_runs addition-             # runs whose names begin with addition-
+    python -m benchmarks audited_runs sortedness- faulty-    # (`sortedness` without the hyphen is another benchmark)
 
-Runs are trained once and stay in runs/audited, so that a check can be changed and asked again. A warning is false
-unless what it warns of is so: that one answer is given to everything beyond the trained lengths, or that minimal pairs
-are not told apart, is measured again by `stretch`, on other sequences; all other warnings count as false. Runs that did
-not learn their task are no sound models, and are left out.
+Runs are trained once and stay in runs/audited, so that they can be audited again after a check was changed. Three
+warnings are measured again: that the model gives one answer to everything beyond the training lengths and that it does
+not distinguish minimal pairs (by `stretch`, on other sequences), and that wrong answers are easily found (by a search
+with another seed). A warning that this does not confirm is false, and so is every other warning. Runs that did not
+learn their task are left out: they are not sound.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks import Ratio
 from headcount import api
+from headcount.analysis.counterexamples import search
 from headcount.analysis.length_generalisation import Stretch
 from headcount.auditing.audit import Audit
 from headcount.auditing.check import FAIL, WARN
@@ -28,12 +31,14 @@ Settings = Mapping[str, Any]
 FOLDER = Path("runs/audited")
 MOST_WARNINGS = 1 / 20
 LONGEST, BEYOND, N, WELL = 16, (32, 64, 128), 400, 0.9
-"""The longest sequences in training and lengths beyond; sequences of each; the share that a sound model has right."""
+"""The longest training length, lengths beyond it, sequences per length, and the smallest accuracy of a sound model."""
+N_TRIED = 20_000
+"""Number of examples that a search tries."""
 SMALL_ADDER: Settings = {"digits": 2, "d_model": 64, "d_ff": 256, "n_test": 1000, "n_validation": 500, "steps": 1000}
 SMALL_SORTER: Settings = {"d_model": 32, "d_ff": 128, "n_test": 1000, "n_validation": 500, "steps": 1500}
 
 WHOLE: Settings = {"d_model": 64, "d_ff": 256, "steps": 3000}
-"""The recipe's own size: smaller models with absolute positions do not learn to tell minimal pairs."""
+"""The default size: smaller models with absolute positions do not learn to distinguish minimal pairs."""
 
 SOUND: dict[str, Settings] = {
     **{f"addition-seed-{seed}": {"seed": seed} for seed in range(4)},
@@ -57,7 +62,7 @@ SOUND: dict[str, Settings] = {
     "sortedness-coin": {"encoding": "relative", "balance": "coin", "distinct": True},
     "sortedness-paired": {"encoding": "relative", "paired": True},
 }
-"""Nothing is wrong with their settings."""
+"""The settings of sound runs, by name."""
 FAULTY: dict[str, tuple[str, Settings]] = {
     "faulty-addition-start-token": ("HC101", {"start_token": False}),
     "faulty-addition-ignored-zero": ("HC102", {"loss_ignores_zero": True}),
@@ -71,82 +76,84 @@ FAULTY: dict[str, tuple[str, Settings]] = {
     "faulty-sortedness-untrained-rows": ("HC501", {"encoding": "learned", "n_positions": 300}),
     "faulty-sortedness-untrained": ("HC304", {"steps": 1}),
 }
-"""The reports' faults, by setting, with the check that names each in the first line."""
+"""The faults of the exercise's reports: the check that must name the fault in the audit's first line, and settings."""
 
 
-def measure(*names: str) -> Iterator[dict[str, Any]]:
-    """Trained, audited and counted."""
+def measure(*names: str) -> Iterator[Ratio]:
+    """Train and audit the runs whose names begin with one of these names, and count the audits' mistakes."""
     chosen = [name for name in (*SOUND, *FAULTY) if not names or name.startswith(tuple(names))]
-    every = {name: _audited(name, SOUND[name]) for name in chosen if name in SOUND}
-    sound = {name: each for name, each in every.items() if _has_learned(name, each)}
+    audits = {name: _audited(name, SOUND[name]) for name in chosen if name in SOUND}
+    sound = {name: audit for name, audit in audits.items() if _has_learned(name, audit)}
     if sound:
-        fails = sum(bool(each.of(FAIL)) for each in sound.values())
-        yield _row("sound trained runs that a check fails", fails, len(sound), "none", fails == 0)
-        false = sum(bool(_false_warnings(name, each)) for name, each in sound.items())
-        kept = false <= MOST_WARNINGS * len(sound)
-        yield _row("sound trained runs that a check warns of for no reason", false, len(sound), "at most 1 in 20", kept)
+        n_failed = sum(bool(audit.of(FAIL)) for audit in sound.values())
+        yield _row("sound trained runs that a check fails", n_failed, len(sound), "none", n_failed == 0)
+        n_false = sum(bool(_false_warnings(name, audit)) for name, audit in sound.items())
+        kept, question = n_false <= MOST_WARNINGS * len(sound), "sound trained runs that a check warns of for no reason"
+        yield _row(question, n_false, len(sound), "at most 1 in 20", kept)
     faulty = {name: _audited(name, FAULTY[name][1]) for name in chosen if name in FAULTY}
     if faulty:
-        named = sum(_is_named(each, FAULTY[name][0]) for name, each in faulty.items())
-        yield _row("runs trained with a fault, which is named", named, len(faulty), "all", named == len(faulty))
+        n_named = sum(_is_named(audit, FAULTY[name][0]) for name, audit in faulty.items())
+        yield _row("runs trained with a fault, which is named", n_named, len(faulty), "all", n_named == len(faulty))
 
 
 def _audited(name: str, settings: Settings) -> Audit:
-    """Trained if it is not yet."""
+    """Train a run, unless it is trained already, and audit it."""
     task = "addition" if "addition" in name else "sortedness"
     small = SMALL_ADDER if task == "addition" else SMALL_SORTER
     run = api.train(task, out=FOLDER / name, resume=True, quiet=True, threads=1, **{**small, **settings})
-    found = api.audit(run, quiet=True).result
-    told = [f"{each.verdict} {each.id}" for each in found.verdicts if each.verdict in (FAIL, WARN)]
-    print(f"  {name}: {', '.join(told) or 'silent'}: {found.summary}", file=sys.stderr, flush=True)
-    return found
+    audit = api.audit(run, quiet=True).result
+    verdicts = [f"{verdict.verdict} {verdict.id}" for verdict in audit.verdicts if verdict.verdict in (FAIL, WARN)]
+    print(f"  {name}: {', '.join(verdicts) or 'silent'}: {audit.summary}", file=sys.stderr, flush=True)
+    return audit
 
 
 @cache
-def _reach(name: str) -> Stretch:
-    """On sequences that no check has seen."""
-    (found,) = api.stretch(str(FOLDER / name), lengths=(LONGEST, *BEYOND), n=N, draw=2, quiet=True).result
-    return found
+def _stretched(name: str) -> Stretch:
+    """Measure a run at several lengths, on sequences that no check uses."""
+    (result,) = api.stretch(str(FOLDER / name), lengths=(LONGEST, *BEYOND), n=N, draw=2, quiet=True).result
+    return result
 
 
 def _minimal_pairs(name: str) -> Proportion:
-    """The share of single adjacent swaps that is found, at the longest trained length."""
-    cell = next(each for each in _reach(name).cells if (each.length, each.negative) == (LONGEST, "adjacent"))
-    return cell.recall[_reach(name).classes.index("unsorted")]
+    """Return the share of sequences with one adjacent swap that are called unsorted, at the longest training length."""
+    result = _stretched(name)
+    cell = next(cell for cell in result.cells if (cell.length, cell.negative) == (LONGEST, "adjacent"))
+    return cell.recall[result.classes.index("unsorted")]
 
 
-def _has_learned(name: str, found: Audit) -> bool:
-    """Whether there is a sound model: one that does its task, minimal pairs included."""
-    share = _minimal_pairs(name).rate if name.startswith("sortedness") else found.measured
+def _has_learned(name: str, audit: Audit) -> bool:
+    """Return whether a model has learned its task, for sortedness by its accuracy on minimal pairs."""
+    share = _minimal_pairs(name).rate if name.startswith("sortedness") else audit.measured
     if share < WELL:
         print(f"  {name} has not learned its task, {100 * share:.1f} %: left out", file=sys.stderr, flush=True)
     return share >= WELL
 
 
-def _false_warnings(name: str, found: Audit) -> list[str]:
-    """Ids of checks that warn of what no other measurement shows."""
-    ids, shown = [each.id for each in found.of(WARN)], list[str]()
-    if "HC302" in ids and any(cell.constant for cell in _reach(name).cells if cell.length in BEYOND):
-        shown.append("HC302")
+def _false_warnings(name: str, audit: Audit) -> list[str]:
+    """Return the ids of checks whose warning `stretch` does not confirm."""
+    ids, confirmed = [verdict.id for verdict in audit.of(WARN)], list[str]()
+    if "HC302" in ids and any(cell.constant for cell in _stretched(name).cells if cell.length in BEYOND):
+        confirmed.append("HC302")
     if "HC601" in ids and _minimal_pairs(name).high < 1 - MOST_WARNINGS:
-        shown.append("HC601")
-    false = [each for each in ids if each not in shown]
+        confirmed.append("HC601")
+    if "HC603" in ids and _is_refuted(name):
+        confirmed.append("HC603")
+    false = [check for check in ids if check not in confirmed]
     print(f"  {name}: {len(ids)} warnings, false: {', '.join(false) or 'none'}", file=sys.stderr, flush=True)
     return false
 
 
-def _is_named(found: Audit, check: str) -> bool:
-    """Whether the first line is that check's."""
-    told: Sequence[str] = [each.finding for each in found.verdicts if each.id == check]
-    return any(each in found.summary for each in told)
+def _is_refuted(name: str) -> bool:
+    """Return whether a search with another seed finds an example that `predict` answers wrong."""
+    model = api.open_model(str(FOLDER / name))
+    wrong = search(model, most_tried=N_TRIED, seed=1).wrong
+    return any(model.predict(answer.example).predicted != answer.right for answer in wrong)
 
 
-def _row(question: str, count: int, n: int, promise: str, kept: bool) -> dict[str, Any]:
-    return {
-        "question": question,
-        "ours": f"{count}",
-        "other": f"of {n}",
-        "ratio": count / n,
-        "promise": promise,
-        "kept": kept,
-    }
+def _is_named(audit: Audit, check: str) -> bool:
+    """Return whether the first line of an audit contains the finding of this check."""
+    return any(verdict.finding in audit.summary for verdict in audit.verdicts if verdict.id == check)
+
+
+def _row(question: str, count: int, n: int, promise: str, kept: bool) -> Ratio:
+    return Ratio(question, f"{count}", f"of {n}", count / n, promise, kept)

@@ -1,13 +1,15 @@
-"""Do intervals cover what they say, and do decisions err no more often than they say?
+"""How often do 95 % intervals contain the truth, and how often are decisions about heads wrong?
 
     python -m benchmarks coverage                 # simulated, and on the packaged adder; half an hour of one core
     python -m benchmarks coverage simulated       # one part; or donors, hits, losses, resample, means
 
-Simulated, the truth is known; of a real model it is what very many examples give. Then intervals are made as headcount
-makes them, from small draws. A 95 % interval should hold the truth in 93 to 98 of 100 draws; a head that costs exactly
-1 point should be called redundant in 3 at most. Where fewer than four examples are expected to change, no interval can
-come down to 95 %: hits come in whole numbers. Such rows, and ranges that are wide on purpose, promise no more than "at
-least 93 %", and say so. Rows that promise nothing show why intervals are as they are, or what to know of them.
+In simulations the truth is known. For a real model, the truth is the value over very many examples. headcount then
+computes intervals from small samples. A 95 % interval should contain the truth in 93 to 98 of 100 samples. A head that
+costs exactly 1 point should be called redundant in at most 3 of 100.
+
+If fewer than four examples are expected to change, hits are so few whole numbers that no interval covers exactly 95 %.
+Such rows, and ranges that are wide on purpose, promise "at least 93 %". Rows that promise nothing show the reason for a
+choice, or a limitation.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 from torch import nn
 
+from benchmarks import Ratio
 from headcount.analysis.ablation import measure as measure_heads
 from headcount.analysis.transplants import restored_interval
 from headcount.bands import CRITICAL, IMPORTANT, band_of, examples_needed
@@ -47,22 +50,24 @@ from headcount.stats import (
 )
 
 LEAST, MOST, ERRING = 0.93, 0.98, 0.03
+"""Smallest and largest coverage of a 95 % interval, and largest rate of wrong decisions."""
 N_RESAMPLES = 4000
-"""Of what is cheap."""
+"""Number of samples for fast computations."""
 N_MEANS, FEWER = 2000, 800
-"""Of means, and of what is dear."""
+"""Number of samples for means, and for slow computations."""
 N_TRUTH = 40_000
-"""Examples that the truth of a real model is taken from."""
+"""Number of examples over which the truth of a real model is computed."""
 FEW = 4.0
-"""Expected changes below which no interval of hits can come down to 95 %."""
-AT_LEAST, NONE = "at least 93 %", "none"
+"""Number of expected changes below which no interval of hits covers exactly 95 %."""
+PRECISE, AT_LEAST, NONE = "93 to 98 %", "at least 93 %", "none"
+"""What a row can promise about its coverage."""
 OUT = Path("runs/coverage")
 
 
-def measure(*parts: str) -> Iterator[dict[str, Any]]:
-    """The rows of these parts, or of all; they also go to files, as tables for the docs."""
+def measure(*parts: str) -> Iterator[Ratio]:
+    """Yield the rows of these parts, or of all; also write them as tables for the docs."""
     torch.set_num_threads(1)
-    made = {
+    studies = {
         "simulated": _simulated,
         "donors": _donors,
         "hits": _hits_by_zero,
@@ -70,58 +75,52 @@ def measure(*parts: str) -> Iterator[dict[str, Any]]:
         "resample": _resample,
         "means": _mean,
     }
-    for part in parts or made:
+    for part in parts or studies:
         rows = []
-        for row in made[part]():
-            rows.append([row["question"], row["ours"], row["other"], row["promise"]])
+        for row in studies[part]():
+            rows.append([row.question, row.ours, row.other, row.promise])
             OUT.mkdir(parents=True, exist_ok=True)
             table = markdown_table(["what", "covered, or wrong", "missed", "promise"], rows)
             (OUT / f"{part}.md").write_text(table + "\n")
             yield row
 
 
-def _row(
-    question: str, below: int, above: int, n: int, *, promise: str = "93 to 98 %", worst: float | None = None
-) -> dict[str, Any]:
-    """How many of n intervals lay below the truth, and above it; and how many held it for the head of the fewest."""
+def _row(question: str, below: int, above: int, n: int, *, promise: str = PRECISE, worst: float | None = None) -> Ratio:
+    """Return the coverage of n intervals, of which some lie below and some above the truth.
+
+    `worst` is the smallest coverage of a single head.
+    """
     share = Proportion.of(n - below - above, n)
-    most = MOST if promise == "93 to 98 %" else 1.0
-    least = "" if worst is None else f"; worst head {worst:.1%}"
-    return {
-        "question": question,
-        "ours": f"{share.rate:.1%} [{100 * share.low:.1f}, {100 * share.high:.1f}]",
-        "other": f"{below / n:.1%} below, {above / n:.1%} above{least}",
-        "ratio": share.rate,
-        "promise": promise,
-        "kept": promise == NONE or LEAST <= share.rate <= most,
-    }
+    covered = f"{share.rate:.1%} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
+    of_worst = "" if worst is None else f"; worst head {worst:.1%}"
+    missed = f"{below / n:.1%} below, {above / n:.1%} above{of_worst}"
+    return Ratio(question, covered, missed, share.rate, promise, _is_kept(promise, share.rate))
 
 
-def _errors(question: str, n_wrong: int, n: int) -> dict[str, Any]:
+def _is_kept(promise: str, coverage: float) -> bool:
+    return promise == NONE or LEAST <= coverage <= (MOST if promise == PRECISE else 1.0)
+
+
+def _errors(question: str, n_wrong: int, n: int) -> Ratio:
+    """Return the rate of wrong decisions among n."""
     share = Proportion.of(n_wrong, n)
-    return {
-        "question": question,
-        "ours": f"{share.rate:.1%} [{100 * share.low:.1f}, {100 * share.high:.1f}]",
-        "other": "",
-        "ratio": share.rate,
-        "promise": "at most 3 %",
-        "kept": share.rate <= ERRING,
-    }
+    wrong = f"{share.rate:.1%} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
+    return Ratio(question, wrong, "", share.rate, "at most 3 %", share.rate <= ERRING)
 
 
-def _few(expected: float) -> str:
-    """What a row of hits promises where so many examples are expected to change."""
-    return AT_LEAST if expected < FEW else "93 to 98 %"
+def _promise(expected: float) -> str:
+    """Return the promise of a row of hits if `expected` examples are expected to change."""
+    return AT_LEAST if expected < FEW else PRECISE
 
 
 def _missed(intervals: Sequence[PairedDifference], truth: float | Sequence[float]) -> tuple[int, int]:
-    """Intervals that end below the truth, and that begin above it."""
-    ends = np.array([(each.low, each.high) for each in intervals])
+    """Return the number of intervals that end below the truth, and that begin above it."""
+    ends = np.array([(interval.low, interval.high) for interval in intervals])
     return int((ends[:, 1] < np.asarray(truth) - 1e-12).sum()), int((ends[:, 0] > np.asarray(truth) + 1e-12).sum())
 
 
-def _per_head(question: str, missed_H2: NDArray[np.int64], n_each: int, promise: str = "93 to 98 %") -> dict[str, Any]:
-    """Draws of several heads, pooled, and the worst of them."""
+def _per_head(question: str, missed_H2: NDArray[np.int64], n_each: int, promise: str = PRECISE) -> Ratio:
+    """Return the coverage pooled over several heads, and that of the worst head."""
     worst = 1 - int(missed_H2.sum(axis=1).max()) / n_each
     below, above = missed_H2.sum(axis=0).tolist()
     return _row(question, below, above, n_each * len(missed_H2), promise=promise, worst=worst)
@@ -130,7 +129,7 @@ def _per_head(question: str, missed_H2: NDArray[np.int64], n_each: int, promise:
 # --- simulated --------------------------------------------------------------------------------------------------------
 
 
-def _simulated() -> Iterator[dict[str, Any]]:
+def _simulated() -> Iterator[Ratio]:
     rng = np.random.default_rng(12)
     for n, worse, better in (
         (200, 0.003, 0.0),
@@ -147,7 +146,7 @@ def _simulated() -> Iterator[dict[str, Any]]:
             for counts in rng.multinomial(n, [worse, better, 1 - worse - better], size=N_RESAMPLES)[:, :2]
         ]
         what = f"hits: {100 * worse:g} % get worse, {100 * better:g} % better, n = {n:,}"
-        yield _row(what, *_missed(drops, worse - better), N_RESAMPLES, promise=_few(n * (worse + better)))
+        yield _row(what, *_missed(drops, worse - better), N_RESAMPLES, promise=_promise(n * (worse + better)))
     yield from _borders(rng)
     yield from _shares()
     yield from _means(rng)
@@ -165,11 +164,11 @@ def _hits(n: int, worse: int, better: int) -> PairedDifference:
     return paired_hits(before, after)
 
 
-def _borders(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
-    """Heads that lie on a border, where one decision is as wrong as the other."""
+def _borders(rng: np.random.Generator) -> Iterator[Ratio]:
+    """Classify heads whose true drop lies exactly on the border of two bands, and count wrong decisions."""
     for n, better in ((300, 0.0), (400, 0.0), (400, 0.02), (2000, 0.0), (2000, 0.005), (40_000, 0.0)):
         counts = rng.multinomial(n, [IMPORTANT + better, better, 1 - IMPORTANT - 2 * better], size=N_RESAMPLES)[:, :2]
-        wrong = sum(band_of(_hits(n, *each)) == "redundant" for each in counts)
+        wrong = sum(band_of(_hits(n, *changes)) == "redundant" for changes in counts)
         yield _errors(f"called redundant at 1.0 points, {100 * better:g} % get better, n = {n:,}", wrong, N_RESAMPLES)
     for n in (400, 2000):
         counts = rng.binomial(n, CRITICAL, size=N_RESAMPLES)
@@ -184,18 +183,18 @@ def _borders(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
             yield _errors("called redundant at 1.0 points, by two looks (2,000, then 40,000)", wrong, N_RESAMPLES)
         yield _row(f"hits after two looks, {100 * rate:g} % get worse", *_missed(drops, rate), N_RESAMPLES)
     drops = [_hits(1000, int(k), 0) for k in rng.binomial(1000, 0.016, size=N_RESAMPLES)]
-    ranges = [(examples_needed(drop, 1000), drop) for drop in drops if band_of(drop) == "undecided"]
+    ranges = [examples_needed(drop, 1000) for drop in drops if band_of(drop) == "undecided"]
     for name, which in (("fewest", 0), ("most", 1)):
-        sizes = [found[which] for found, _ in ranges if found is not None]
+        sizes = [needed[which] for needed in ranges if needed is not None]
         known = [int(size) for size in sizes if size is not None]
         decided = sum(band_of(_hits(n, int(rng.binomial(n, 0.016)), 0)) != "undecided" for n in known)
         open_ended = f", where there is one ({len(known) / len(sizes):.0%})" if len(known) < len(sizes) else ""
         what = f"1.6 points, undecided at n = 1,000: decided with the {name} examples that are said to{open_ended}"
-        yield _errors(what, decided, len(known)) | {"promise": NONE, "kept": True}
+        yield replace(_errors(what, decided, len(known)), promise=NONE, kept=True)
 
 
-def _shares() -> Iterator[dict[str, Any]]:
-    """Accuracies and k of n seeds: not simulated, but summed over all counts."""
+def _shares() -> Iterator[Ratio]:
+    """Compute the exact coverage of accuracies, and of k of n seeds, by summing over all counts."""
     for n, rate in (
         (2000, 0.9999),
         (2000, 0.9991),
@@ -205,34 +204,33 @@ def _shares() -> Iterator[dict[str, Any]]:
         (200, 0.99),
         (200, 0.8),
     ):
-        promise = _few(n * (1 - rate))
+        promise = _promise(n * (1 - rate))
         yield _exactly(f"an accuracy of {100 * rate:g} %, n = {n:,}", n, np.array([rate]), promise)
     for n in (5, 20):
         rates = np.linspace(0, 1, 2001)
-        yield _exactly(f"k of {n} seeds, over all rates alike", n, rates, "93 to 98 %")
+        yield _exactly(f"k of {n} seeds, over all rates alike", n, rates, PRECISE)
         worst = rates[int(np.argmax([sum(_held(n, np.array([rate]))) for rate in rates]))]
         what = f"k of {n} seeds, at the rate that is worst ({max(worst, 1 - worst):.2f})"
         yield _exactly(what, n, np.array([worst]), NONE)
 
 
 def _held(n: int, rates: NDArray[np.float64]) -> tuple[float, float]:
-    """Chances that the interval of a share ends below the rate, and that it begins above it."""
+    """Return the probabilities that the interval of a share ends below the rate, and that it begins above it."""
     shares = [Proportion.of(k, n) for k in range(n + 1)]
     low, high = (np.array([getattr(share, end) for share in shares])[:, None] for end in ("low", "high"))
     chance = binom.pmf(np.arange(n + 1)[:, None], n, rates)
-    return tuple(float((chance * out).sum(axis=0).mean()) for out in (high < rates - 1e-12, low > rates + 1e-12))  # type: ignore[return-value]
+    is_below, is_above = high < rates - 1e-12, low > rates + 1e-12
+    return float((chance * is_below).sum(axis=0).mean()), float((chance * is_above).sum(axis=0).mean())
 
 
-def _exactly(question: str, n: int, rates: NDArray[np.float64], promise: str) -> dict[str, Any]:
+def _exactly(question: str, n: int, rates: NDArray[np.float64], promise: str) -> Ratio:
     below, above = _held(n, rates)
-    covered = 1 - below - above
-    row = _row(question, 0, 0, 1, promise=promise)
-    told = {"ours": f"{covered:.1%}", "other": f"{below:.1%} below, {above:.1%} above", "ratio": covered}
-    return row | told | {"kept": promise == NONE or LEAST <= covered <= (MOST if promise == "93 to 98 %" else 1.0)}
+    covered, missed = 1 - below - above, f"{below:.1%} below, {above:.1%} above"
+    return Ratio(question, f"{covered:.1%}", missed, covered, promise, _is_kept(promise, covered))
 
 
-def _means(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
-    made: dict[str, tuple[Callable[[tuple[int, int]], NDArray[np.float64]], float]] = {
+def _means(rng: np.random.Generator) -> Iterator[Ratio]:
+    distributions: dict[str, tuple[Callable[[tuple[int, int]], NDArray[np.float64]], float]] = {
         "normal": (lambda size: rng.normal(0.2, 1.0, size=size), 0.2),
         "exponential": (lambda size: rng.exponential(size=size), 1.0),
         "lognormal, sigma 1": (lambda size: rng.lognormal(size=size), float(np.exp(0.5))),
@@ -241,18 +239,18 @@ def _means(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
             0.08,
         ),
     }
-    for name, (draw, truth) in made.items():
+    for name, (draw, truth) in distributions.items():
         for n in (50, 200, 2000):
             lost, rare = draw((N_MEANS, n)), "others nothing" in name
             drops = []
-            for some in np.split(lost, N_MEANS // 20):  # as many as a model may have heads
-                drops += paired_differences(some, rng, float(some.max()) if rare else None)
-            promise = _few(n * 0.04) if rare else "93 to 98 %"
+            for part in np.split(lost, N_MEANS // 20):  # 20 comparisons share their resamples, like heads of a model
+                drops += paired_differences(part, rng, float(part.max()) if rare else None)
+            promise = _promise(n * 0.04) if rare else PRECISE
             yield _row(f"loss: {name}, n = {n:,}", *_missed(drops, truth), N_MEANS, promise=promise)
 
 
-def _windows(rng: np.random.Generator) -> dict[str, Any]:
-    """Windows of a text, each of which is half like the one before it."""
+def _windows(rng: np.random.Generator) -> Ratio:
+    """Simulate the windows of a text, with a correlation of 0.5 between neighbours."""
     n, drops = 800, []
     for _ in range(N_MEANS):
         drift = rng.normal(size=n + 50)
@@ -263,8 +261,8 @@ def _windows(rng: np.random.Generator) -> dict[str, Any]:
     return _row("loss of 800 windows of a text, correlation of neighbours 0.5", *_missed(drops, 0.0), N_MEANS)
 
 
-def _correlations(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
-    """Two scores of the same sentences, and what people rated."""
+def _correlations(rng: np.random.Generator) -> Iterator[Ratio]:
+    """Simulate two models' scores of the same sentences, and the ratings of people."""
 
     def draw(n: int) -> tuple[NDArray[np.float64], ...]:
         truth, shared = rng.normal(size=(2, n))
@@ -287,34 +285,34 @@ def _correlations(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
         x, noise = rng.normal(size=(2, 1_000_000))
         y = np.maximum(0.0, 0.8 * x + 0.6 * noise - border)
         rho = float(rank_correlations(x, y))
-        found = []
+        intervals = []
         for rows in rng.integers(len(x), size=(N_MEANS, 24)):
-            found.append(PairedDifference(0.0, *correlation_interval(x[rows], _ranked(y[rows])), 1.0))
-        yield _row(f"rank agreement of 24 heads, {name}", *_missed(found, rho), N_MEANS)
+            intervals.append(PairedDifference(0.0, *correlation_interval(x[rows], _ranked(y[rows])), 1.0))
+        yield _row(f"rank agreement of 24 heads, {name}", *_missed(intervals, rho), N_MEANS)
 
 
 def _ranked(other: NDArray[np.float64]) -> Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.float64]]:
     return lambda scores, rows: rank_correlations(scores, other[rows])
 
 
-def _restored(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
-    """The share of a head's cost that its partner restores, of 800 examples."""
+def _restored(rng: np.random.Generator) -> Iterator[Ratio]:
+    """Simulate the share of a head's cost that its partner in another model restores, on 800 examples."""
     clean = np.ones(800, dtype=bool)
     for cost, share in ((0.02, 0.6), (0.05, 0.5), (0.05, 0.9), (0.2, 0.8)):
-        found = []
+        intervals = []
         for _ in range(FEWER):
             broken = rng.random(800) < cost
             ends = restored_interval(clean, ~broken, ~(broken & (rng.random(800) >= share)))
-            found.append(PairedDifference(0.0, *ends, 1.0))
+            intervals.append(PairedDifference(0.0, *ends, 1.0))
         what = f"restored {share:g} of a cost of {100 * cost:g} %, n = 800"
-        yield _row(what, *_missed(found, share), FEWER, promise=AT_LEAST)
+        yield _row(what, *_missed(intervals, share), FEWER, promise=AT_LEAST)
         if share == 0.5:
-            wrong = sum(each.low > 0.5 for each in found)
+            wrong = sum(interval.low > 0.5 for interval in intervals)
             yield _errors("restored, its lower bound above one half where one half is", wrong, FEWER)
 
 
-def _ranks(rng: np.random.Generator) -> dict[str, Any]:
-    """Ranges of ranks of 24 heads, most of which cost little."""
+def _ranks(rng: np.random.Generator) -> Ratio:
+    """Simulate the ranges of ranks of 24 heads, most of which cost little."""
     truth, below, above = np.sort(rng.exponential(0.01, size=24))[::-1], 0, 0
     for _ in range(FEWER):
         drops = [_hits(2000, int(k), 0) for k in rng.binomial(2000, truth)]
@@ -326,8 +324,8 @@ def _ranks(rng: np.random.Generator) -> dict[str, Any]:
     return _row("ranges of ranks of 24 heads, n = 2,000", below, above, FEWER * len(truth), promise=AT_LEAST)
 
 
-def _donors() -> Iterator[dict[str, Any]]:
-    """Others' outputs in place of each: who breaks easily, who breaks others, and who does both."""
+def _donors() -> Iterator[Ratio]:
+    """Simulate resample ablation: examples differ in how easily they break, and in how often they break others."""
     rng, n, rate = np.random.default_rng(7), 384, 0.1
     for name in ("independent of each other", "one class against another"):
         hits, losses, figures = list[PairedDifference](), list[PairedDifference](), list[PairedDifference]()
@@ -347,11 +345,12 @@ def _donors() -> Iterator[dict[str, Any]]:
                 mean: Callable[..., Any] = lambda scores, rows: scores.mean(axis=-1)  # noqa: E731
                 figures.append(paired_figures(np.zeros(n), -numbers, mean, rng, draws=1, donors=donors))
         truth = 2 * rate * (1 - rate) if name.startswith("one") else 0.2
-        for what, found in (("hits", hits), ("loss", losses), ("a figure by the jackknife", figures)):
-            yield _row(f"{what} of four donors, {name}, n = {n}", *_missed(found, truth), len(found))
+        for what, drops in (("hits", hits), ("loss", losses), ("a figure by the jackknife", figures)):
+            yield _row(f"{what} of four donors, {name}, n = {n}", *_missed(drops, truth), len(drops))
 
 
 def _ring(n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return a random donor for each example; every example is the donor of one other example."""
     order, donors = rng.permutation(n), np.empty(n, dtype=np.int64)
     donors[order] = np.roll(order, 1)
     return donors
@@ -360,35 +359,36 @@ def _ring(n: int, rng: np.random.Generator) -> NDArray[np.int64]:
 # --- a real model -----------------------------------------------------------------------------------------------------
 
 
-def _hits_by_zero() -> Iterator[dict[str, Any]]:
+def _hits_by_zero() -> Iterator[Ratio]:
     return _zero(*_truth("free-running"))
 
 
-def _losses_by_zero() -> Iterator[dict[str, Any]]:
-    """As they are printed, and without what a sample may have missed: the reason for printing more."""
+def _losses_by_zero() -> Iterator[Ratio]:
+    """Measure the printed intervals, and intervals that ignore the rare examples a sample may have missed."""
     experiment, clean, scores = _truth("loss")
     yield from _zero(experiment, clean, scores)
     without_bound = replace(experiment.dataset, metrics=(experiment.metric,), largest_loss=None)
     for row in _zero(replace(experiment, dataset=without_bound), clean, scores):
-        yield row | {"question": f"bootstrap-t alone: {row['question']}", "promise": NONE, "kept": True}
+        yield replace(row, question=f"bootstrap-t alone: {row.question}", promise=NONE, kept=True)
     rng = np.random.default_rng(3)
     for n in (200, 2000):
-        found = []
+        intervals = []
         for rows in rng.integers(len(clean), size=(FEWER, n)):
-            found.append(PairedDifference(0.0, *interval_of(experiment, clean[rows], "coverage"), 1.0))
+            intervals.append(PairedDifference(0.0, *interval_of(experiment, clean[rows], "coverage"), 1.0))
         what = f"packaged adder: its clean loss, n = {n:,}"
-        yield _row(what, *_missed(found, float(clean.mean())), FEWER, promise=AT_LEAST)
+        yield _row(what, *_missed(intervals, float(clean.mean())), FEWER, promise=AT_LEAST)
 
 
 def _truth(metric: str) -> tuple[Experiment, NDArray[np.float64], NDArray[np.float64]]:
+    """Score the packaged adder on many examples: with all heads, and without each head (zero ablation)."""
     run = load("sample:addition")
     experiment = task_experiment(run, run.task.sample(stream(0, "coverage"), N_TRUTH), "", metric)
-    found = run_interventions(experiment, [Intervention((head,)) for head in experiment.sites.heads])
-    return experiment, found.clean, found.scores
+    outcome = run_interventions(experiment, [Intervention((head,)) for head in experiment.sites.heads])
+    return experiment, outcome.clean, outcome.scores
 
 
-def _zero(experiment: Experiment, clean: NDArray[np.float64], scores: NDArray[np.float64]) -> Iterator[dict[str, Any]]:
-    """Draws of n examples; heads whose drop such a draw can tell from nothing, and the others."""
+def _zero(experiment: Experiment, clean: NDArray[np.float64], scores: NDArray[np.float64]) -> Iterator[Ratio]:
+    """Draw n examples many times; report heads whose drop n examples can show, and the other heads."""
     rng, truth = np.random.default_rng(1), clean.mean() - scores.mean(axis=1)
     worst = float((clean - scores).max())
     near = (truth > IMPORTANT) & (truth < 2 * IMPORTANT)
@@ -402,10 +402,9 @@ def _zero(experiment: Experiment, clean: NDArray[np.float64], scores: NDArray[np
                 missed[i] += _missed([drop], truth[i])
             redundant += sum(band_of(drop) == "redundant" for drop, is_near in zip(drops, near, strict=True) if is_near)
         what = "packaged adder by zero: " + ("loss" if experiment.metric.is_loss else "hits")
-        for some, name in ((seen, "drops"), (~seen, "drops below what n can show")):
-            if some.any():
-                question = f"{what}, n = {n:,}, {int(some.sum())} {name}"
-                yield _per_head(question, missed[some], n_draws, AT_LEAST if some is not seen else "93 to 98 %")
+        for heads, name, promise in ((seen, "drops", PRECISE), (~seen, "drops below what n can show", AT_LEAST)):
+            if heads.any():
+                yield _per_head(f"{what}, n = {n:,}, {int(heads.sum())} {name}", missed[heads], n_draws, promise)
         if not experiment.metric.is_loss and near.any():
             costs = " and ".join(f"{100 * cost:.2f}" for cost in truth[near])
             yield _errors(
@@ -413,8 +412,8 @@ def _zero(experiment: Experiment, clean: NDArray[np.float64], scores: NDArray[np
             )
 
 
-def _resample(n_draws: int = 200) -> Iterator[dict[str, Any]]:
-    """Samples of their own, in which examples are each other's donors as they are for the verbs."""
+def _resample(n_draws: int = 200) -> Iterator[Ratio]:
+    """Measure resample ablation on new samples; as in `ablate`, examples of one sample are each other's donors."""
     run, n = load("sample:addition"), 384
     heads = [run.find_head(head) for head in ("E0H2", "E1H3", "E0H3", "X0H2", "X1H1", "X0H1")]
     examples = run.task.sample(stream(0, "coverage"), n * n_draws)
@@ -423,41 +422,43 @@ def _resample(n_draws: int = 200) -> Iterator[dict[str, Any]]:
         drops = []
         for i in range(n_draws):
             experiment = task_experiment(run, examples[i * n : (i + 1) * n], "", metric)
-            found, donors = run_interventions(experiment, interventions, proven=True), donors_of(experiment, 4)
-            scores = list(found.scores.reshape(len(heads), 4, n))
-            drops.append(compare(experiment, found.clean, scores, "coverage", donors=[donors] * len(heads)))
-        # The truth is the mean of all samples; its own error is a fourteenth part of one sample's.
-        truth = np.array([[drop.mean for drop in each] for each in drops]).mean(axis=0)
-        missed = np.array([_missed([each[h] for each in drops], truth[h]) for h in range(len(heads))])
+            outcome, donors = run_interventions(experiment, interventions, proven=True), donors_of(experiment, 4)
+            scores = list(outcome.scores.reshape(len(heads), 4, n))
+            drops.append(compare(experiment, outcome.clean, scores, "coverage", donors=[donors] * len(heads)))
+        # The truth is the mean over all samples; its standard error is a fourteenth of one sample's.
+        truth = np.array([[drop.mean for drop in sample] for sample in drops]).mean(axis=0)
+        missed = np.array([_missed([sample[h] for sample in drops], truth[h]) for h in range(len(heads))])
         what = f"packaged adder by resample: {'hits' if metric != 'loss' else metric}, four donors, n = {n}, 6 heads"
         yield _per_head(what, missed, n_draws)
 
 
-def _mean(n_draws: int = 250, n_chunks: int = 128) -> Iterator[dict[str, Any]]:
-    """Examples are drawn anew each time, and so are the inputs that the mean is over: eight chunks of very many."""
+def _mean(n_draws: int = 250, n_chunks: int = 128) -> Iterator[Ratio]:
+    """Measure mean ablation; every sample has new examples, and new inputs that the mean is taken over."""
     run, n, size = load("sample:addition"), 500, 4096
     heads = [run.find_head(head) for head in ("E0H2", "E1H3", "E0H3", "X0H2")]
-    rng, asked = stream(1, "coverage"), [(head, "mean") for head in heads]
+    rng, ablations = stream(1, "coverage"), [(head, "mean") for head in heads]
     first = run.task.sample(rng, 2)
     chunks = [
         means_of(task_experiment(run, first, "", reference=run.task.sample(rng, size)))[0] for _ in range(n_chunks)
     ]
 
-    def over(some: Sequence[int]) -> dict[Any, torch.Tensor]:
-        return {site: torch.stack([chunks[i][site] for i in some]).mean(dim=0) for site in chunks[0]}
+    def mean_over(indices: Sequence[int]) -> dict[Any, torch.Tensor]:
+        """Return the heads' mean outputs over these chunks of inputs, by site."""
+        return {site: torch.stack([chunks[i][site] for i in indices]).mean(dim=0) for site in chunks[0]}
 
     large = task_experiment(run, run.task.sample(stream(2, "coverage"), N_TRUTH), "")
     interventions = [Intervention((head,), "mean") for head in heads]
-    truth = 1 - run_interventions(large, interventions, means=[over(range(n_chunks))]).scores.mean(axis=1)
+    truth = 1 - run_interventions(large, interventions, means=[mean_over(range(n_chunks))]).scores.mean(axis=1)
     with_noise, without = list[list[PairedDifference]](), list[list[PairedDifference]]()
     for i in range(n_draws):
         rng = stream(3 + i, "coverage")
-        some = rng.permutation(n_chunks)[:PARTS].tolist()
+        parts = rng.permutation(n_chunks)[:PARTS].tolist()
         experiment = task_experiment(run, run.task.sample(rng, n), "")
-        found, measurements = measure_heads(experiment, asked, [over(some), *(over([part]) for part in some)])
-        with_noise.append([each.drop for each in measurements])
-        without.append(compare(experiment, found.clean, list(found.scores), "coverage"))
+        means = [mean_over(parts), *(mean_over([part]) for part in parts)]
+        outcome, measurements = measure_heads(experiment, ablations, means)
+        with_noise.append([measurement.drop for measurement in measurements])
+        without.append(compare(experiment, outcome.clean, list(outcome.scores), "coverage"))
     of = f"{PARTS * size:,} inputs, n = {n:,}, 4 heads"
-    for what, drops, promise in (("", with_noise, "93 to 98 %"), (", its noise left out", without, NONE)):
-        missed = np.array([_missed([each[h] for each in drops], truth[h]) for h in range(len(heads))])
+    for what, drops, promise in (("", with_noise, PRECISE), (", its noise left out", without, NONE)):
+        missed = np.array([_missed([sample[h] for sample in drops], truth[h]) for h in range(len(heads))])
         yield _per_head(f"packaged adder by mean over {of}{what}", missed, n_draws, promise)

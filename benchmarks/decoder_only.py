@@ -1,4 +1,4 @@
-"""A decoder-only transformer as people write it today: pre-LN, fused causal attention, GELU."""
+"""A usual decoder-only transformer: pre-LN, fused causal attention, GELU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Attention(nn.Module):
 
 
 class Feed(nn.Module):
-    """Two layers for each token alone."""
+    """The feed-forward block."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Feed(nn.Module):
 
 
 class Layer(nn.Module):
-    """Look back, then think."""
+    """Causal self-attention, then the feed-forward block."""
 
     def __init__(self, d_model: int, n_heads: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Layer(nn.Module):
 
 
 class DecoderOnly(nn.Module):
-    """Logits of the next token; its parameters have the names that TransformerLens' native model gives them."""
+    """The whole model, which returns the logits of the next token; weights have the names of TransformerLens' model."""
 
     def __init__(self, n_layers: int, d_model: int, n_heads: int, n_words: int, n_tokens: int) -> None:
         super().__init__()

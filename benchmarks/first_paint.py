@@ -1,4 +1,4 @@
-"""How soon a page shows anything, and how soon its first heads, where Debian's chromium opens it from disk."""
+"""Measure how long chromium takes to show a page from disk: its first content, and its first attention patterns."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ OPENINGS = 5
 FIRST = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 HEADS = "() => window.headsPainted"
 WATCH = """
-const isPainted = (canvas) => canvas.width !== 300; // which is what a canvas has that nothing was painted on
+const isPainted = (canvas) => canvas.width !== 300; // an unpainted canvas is 300 pixels wide
 const look = () => {
   if (![...document.querySelectorAll(".thumb canvas")].some(isPainted)) requestAnimationFrame(look);
-  else setTimeout(() => { window.headsPainted = performance.now(); }); // after this frame, so they are on the screen
+  else setTimeout(() => { window.headsPainted = performance.now(); }); // after this frame is on the screen
 };
 requestAnimationFrame(look);
 """
@@ -30,24 +30,28 @@ class PaintTimes:
     first: float
     """The browser's own first-contentful-paint."""
     heads: float
-    """Until some heads have their pixels."""
+    """The time at which the first heads are painted."""
 
 
 def paint_times(file: Path, part: str) -> PaintTimes | None:
-    """Medians of a few openings at a part that has heads, for they are painted in view only; None without a browser."""
+    """Return medians over a few openings of the page at `part`; None without a browser.
+
+    The part must show heads, because the page paints heads only when they are in view.
+    """
     chromium = shutil.which("chromium")
     if chromium is None:
         print("  no chromium (apt install chromium): first paints are left out", file=sys.stderr, flush=True)
         return None
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        found = [_opened(browser, f"{file.as_uri()}#{part}") for _ in range(OPENINGS)]
+        openings = [_opened(browser, f"{file.as_uri()}#{part}") for _ in range(OPENINGS)]
         browser.close()
-    return PaintTimes(*(statistics.median(each) for each in zip(*found, strict=True)))
+    return PaintTimes(*(statistics.median(seconds) for seconds in zip(*openings, strict=True)))
 
 
 def _opened(browser: Browser, address: str) -> tuple[float, float]:
-    # Without motion: else the time would be that of a smooth scroll down to the part.
+    """Open a page once, and return the seconds until its first content and until its first heads."""
+    # Reduced motion, because a smooth scroll down to the part would count as well.
     context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce", offline=True)
     page = context.new_page()
     page.add_init_script(WATCH)
@@ -57,6 +61,7 @@ def _opened(browser: Browser, address: str) -> tuple[float, float]:
     return times
 
 
-def _seconds(page: Page, milliseconds: str) -> float:
-    found: float = page.wait_for_function(milliseconds).json_value()
-    return found / 1000
+def _seconds(page: Page, script: str) -> float:
+    """Wait until a script returns a time in milliseconds, and return the time in seconds."""
+    milliseconds: float = page.wait_for_function(script).json_value()
+    return milliseconds / 1000

@@ -1,7 +1,7 @@
-"""A sweep over the 32 heads of a Hugging Face GPT-2: ours, TransformerLens', nnsight's, and a loop of plain hooks.
+"""Time four sweeps over the 32 heads of a GPT-2: by headcount, TransformerLens, nnsight and plain hooks.
 
-All four get the same weights, drawn at random, and as many rows of tokens as the command line says. Ours and the plain
-hooks act on one and the same model; the others change the model they are given, so each gets a copy of its own.
+All four get the same random weights, and as many rows of tokens as the command line says. headcount and the plain hooks
+act on the same model. The others change the model that they are given, so each gets its own copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks import sweeps
-from benchmarks.lens import enlarge, lens
+from benchmarks.lens import lens
 from headcount.hooks.replay import rows_per_pass
 from headcount.hooks.wrapping import wrap
 
@@ -25,7 +25,7 @@ LAYERS, HEADS, D_HEAD, TOKENS, WORDS = 4, 8, 8, 20, 500
 
 
 def main(rows: int, rounds: int) -> None:
-    """Race, and say how it went."""
+    """Run the race, and print its times as JSON."""
     torch.set_num_threads(1)
     model = gpt2()
     tokens = torch.randint(WORDS, (rows, TOKENS), generator=torch.Generator().manual_seed(0))
@@ -44,7 +44,7 @@ def main(rows: int, rounds: int) -> None:
 
 
 def gpt2() -> GPT2LMHeadModel:
-    """A model of its kind that nobody trained."""
+    """Build an untrained GPT-2."""
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=WORDS,
@@ -56,12 +56,12 @@ def gpt2() -> GPT2LMHeadModel:
         eos_token_id=0,
     )
     model = GPT2LMHeadModel(config)
-    enlarge(model)
+    sweeps.enlarge(model)
     return model.eval()
 
 
 def nnsight(model: NNsight, tokens: Tensor) -> Tensor:
-    """As its documentation changes an activation, head by head."""
+    """Return the effect of each head on the loss, as in nnsight's documentation."""
     with model.trace(input_ids=tokens, use_cache=False):
         logits = model.output.logits.save()
     clean = sweeps.losses(logits, tokens).mean()

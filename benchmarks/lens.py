@@ -1,7 +1,7 @@
-"""A sweep over the 32 heads of a small decoder-only model: ours, TransformerLens', and a loop of plain hooks.
+"""Time three sweeps over the 32 heads of a small decoder-only model: by headcount, TransformerLens and plain hooks.
 
-All three get the same weights and the same 256 rows of 20 tokens. Ours and the plain hooks act on one and the same
-plain PyTorch module.
+All three get the same weights and the same 256 rows of 20 tokens. headcount and the plain hooks act on the same plain
+PyTorch module.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from benchmarks.decoder_only import DecoderOnly
 LAYERS, HEADS, D_HEAD, ROWS, TOKENS, WORDS = 4, 8, 8, 256, 20, 64
 ROUNDS = 5
 BLOCK, BATCH = 32, 128
-"""Our examples per cached pass, and rows per batch."""
+"""headcount's number of examples per cached pass, and of rows per batch."""
 
 
 def main() -> None:
-    """Race, and say how it went."""
+    """Run the race, and print its times as JSON."""
     torch.set_num_threads(1)
     bridge, plain = models()
     tokens = torch.randint(WORDS, (ROWS, TOKENS), generator=torch.Generator().manual_seed(0))
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def models() -> tuple[TransformerBridge, nn.Module]:
-    """The same weights twice: behind the bridge, and as the plain module."""
+    """Return a TransformerLens model, and a plain module with the same weights."""
     config = TransformerBridgeConfig(
         n_layers=LAYERS,
         n_heads=HEADS,
@@ -51,22 +51,15 @@ def models() -> tuple[TransformerBridge, nn.Module]:
     )
     torch.manual_seed(0)
     bridge = TransformerBridge.boot_native(config)
-    enlarge(bridge)
+    sweeps.enlarge(bridge)
     plain = DecoderOnly(LAYERS, HEADS * D_HEAD, HEADS, WORDS, TOKENS)
     state = {name.replace("_original_component.", ""): t for name, t in bridge.original_model.state_dict().items()}
     plain.load_state_dict({name: state[name] for name in plain.state_dict()})
     return bridge.eval(), plain.eval()
 
 
-def enlarge(model: nn.Module) -> None:
-    """Draw larger weights: a fresh model's heads do next to nothing."""
-    for parameter in model.parameters():
-        if parameter.dim() == 2:
-            nn.init.normal_(parameter, std=1.5 / parameter.shape[1] ** 0.5)
-
-
 def lens(bridge: TransformerBridge, tokens: Tensor) -> Tensor:
-    """As its documentation loops over heads."""
+    """Return the effect of each head on the loss, as in TransformerLens' documentation."""
     clean = sweeps.losses(bridge(tokens), tokens).mean()
     effects = []
     for layer in range(bridge.cfg.n_layers):

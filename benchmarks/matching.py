@@ -1,11 +1,11 @@
-"""How often does matching call heads alike where none can be? And what does it find in trained runs?
+"""How often does matching call heads alike by mistake, and how many heads of trained runs does it call alike?
 
-    python -m benchmarks matching                         # the packaged adder and untrained ones
-    python -m benchmarks matching runs/a runs/b runs/c    # all pairs of these runs, and these and untrained ones
+    python -m benchmarks matching                         # the packaged adder against untrained models
+    python -m benchmarks matching runs/a runs/b runs/c    # all pairs of these runs, and these against untrained models
 
-If either of two models is untrained nothing was learned alike, so every head that is called alike is an error. The
-stated rate is family-wise: at most 5 % of comparisons may call any head alike. Each comparison draws untrained models
-of its own.
+If one of two models is untrained, the two have learned nothing alike, so every head that is called alike is an error.
+The stated error rate is family-wise: at most 5 % of comparisons may call any head alike. Each comparison draws its own
+untrained models.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from benchmarks import Ratio
 from headcount.analysis.likeness import ERROR_RATE, SAME_JOB, WRITES_ALIKE, Pair
 from headcount.analysis.matching import Effort, Matching, match
 from headcount.runs.run import Run, build, load
 from headcount.stats import Proportion
 
 COMPARISONS = 20
-BEYOND = 3
-"""At a rate of 5 %, more than this many of 20 comparisons would err once in 60."""
+MOST_WRONG = 3
+"""Largest number of the 20 comparisons that may err; at a rate of 5 %, more of them err once in 60 studies."""
 
 
-def measure(*runs: str) -> Iterator[dict[str, Any]]:
-    """Untrained against untrained, and trained against untrained in both orders."""
+def measure(*runs: str) -> Iterator[Ratio]:
+    """Compare untrained models with each other, and trained with untrained models in both orders."""
     torch.set_num_threads(1)
     trained = [load(name) for name in runs or ("sample:addition",)]
     if len(trained) > 1:
@@ -42,59 +42,61 @@ def measure(*runs: str) -> Iterator[dict[str, Any]]:
 
 
 def untrained(run: Run, seed: int) -> Run:
-    """The same settings and another seed, before any training."""
+    """Return an untrained run with the same settings and another seed."""
     config = replace(run.config, seed=seed)
     task, model = build(config)
     return replace(run, name=f"untrained {seed}", config=config, task=task, model=model.eval())
 
 
-def _errors(question: str, pairs: Sequence[Sequence[Run]]) -> dict[str, Any]:
-    found = []
+def _errors(question: str, pairs: Sequence[Sequence[Run]]) -> Ratio:
+    """Match the heads of these pairs of models, and count the comparisons that call any head alike."""
+    results = []
     for i, (one, other) in enumerate(pairs):
-        found.append(match(one, other, effort=Effort(transplants=0, seed=i + 1)))
-        print(f"  {one.name} and {other.name}: {found[-1].overall.alike} alike", file=sys.stderr, flush=True)
-    wrong = [each.overall.alike for each in found]
-    n, any_wrong = sum(each.overall.of for each in found), sum(each > 0 for each in wrong)
-    share = Proportion.of(any_wrong, len(found))
+        results.append(match(one, other, effort=Effort(transplants=0, seed=i + 1)))
+        print(f"  {one.name} and {other.name}: {results[-1].overall.alike} alike", file=sys.stderr, flush=True)
+    n_alike = [result.overall.alike for result in results]
+    n_heads, n_wrong = sum(result.overall.of for result in results), sum(n > 0 for n in n_alike)
+    share = Proportion.of(n_wrong, len(results))
     interval = f"{100 * share.low:.0f} to {100 * share.high:.0f} %"
-    alone = ", ".join(f"{name} {sum(_any_by(each, name) for each in found)}" for name in ("untrained", "relabelled"))
-    return {
-        "question": f"matching, {question}: comparisons that call any head alike",
-        "ours": f"{any_wrong} of {len(found)} ({interval}); {sum(wrong)} of {n} heads; by one null alone: {alone}",
-        "other": f"{100 * ERROR_RATE:.0f} %",
-        "ratio": share.rate / ERROR_RATE,
-        "promise": f"at most {BEYOND} of {COMPARISONS}",
-        "kept": any_wrong <= BEYOND,
-    }
+    n_by_null = {null: sum(_any_by(result, null) for result in results) for null in ("untrained", "relabelled")}
+    alone = ", ".join(f"{null} {n}" for null, n in n_by_null.items())
+    return Ratio(
+        question=f"matching, {question}: comparisons that call any head alike",
+        ours=f"{n_wrong} of {len(results)} ({interval}); {sum(n_alike)} of {n_heads} heads; by one null alone: {alone}",
+        other=f"{100 * ERROR_RATE:.0f} %",
+        ratio=share.rate / ERROR_RATE,
+        promise=f"at most {MOST_WRONG} of {COMPARISONS}",
+        kept=n_wrong <= MOST_WRONG,
+    )
 
 
-def _any_by(found: Matching, null: str) -> bool:
-    """Whether one of the two nulls alone would call any head alike."""
-    pairs = [pair.attention for kind in found.kinds for pair in kind.pairs if pair.attention is not None]
-    return min(getattr(each, f"p_{null}") for each in pairs) <= ERROR_RATE
+def _any_by(result: Matching, null: str) -> bool:
+    """Return whether one of the two null distributions alone would call any head alike."""
+    likenesses = [pair.attention for kind in result.kinds for pair in kind.pairs if pair.attention is not None]
+    return min(getattr(likeness, f"p_{null}") for likeness in likenesses) <= ERROR_RATE
 
 
 def compare(runs: Sequence[Run]) -> None:
-    """All pairs of trained runs, as a Markdown table."""
+    """Match all pairs of trained runs, and print a Markdown table."""
     print("| pair | attend alike | by kind | of them write alike | same job, of heads that cost | overlap | CKA |")
     print("|---|---|---|---|---|---|---|")
     for one, other in combinations(runs, 2):
         print(_row(match(one, other)), flush=True)
 
 
-def _row(found: Matching) -> str:
-    """Overlap and CKA: the mean over pairs that attend alike, and over the others."""
-    pairs = [pair for kind in found.kinds for pair in kind.pairs if pair.partner is not None]
-    counts = {(kind.stack, kind.kind): sum(pair.is_alike for pair in kind.pairs) for kind in found.kinds}
-    alike, rest = ([pair for pair in pairs if pair.is_alike is wanted] for wanted in (True, False))
+def _row(result: Matching) -> str:
+    """Return the row of one pair of runs; overlap and CKA are means over pairs of heads: alike, and others."""
+    pairs = [pair for kind in result.kinds for pair in kind.pairs if pair.partner is not None]
+    counts = {(kind.stack, kind.kind): sum(pair.is_alike for pair in kind.pairs) for kind in result.kinds}
+    alike, rest = ([pair for pair in pairs if pair.is_alike is is_alike] for is_alike in (True, False))
     writes = sum(pair.verdict in (WRITES_ALIKE, SAME_JOB) for pair in pairs)
     costly = sum(pair.transplant is not None and pair.transplant.restored is not None for pair in pairs)
     cells = [
-        " and ".join(Path(name).name for name in (found.name, found.other)),
+        " and ".join(Path(name).name for name in (result.name, result.other)),
         f"{len(alike)} of {len(pairs)}",
         ", ".join(f"{n} {stack} {kind}" for (stack, kind), n in counts.items()),
         str(writes),
-        f"{found.overall.same_job} of {costly}",
+        f"{result.overall.same_job} of {costly}",
         f"{_mean(alike, 'attention')}, others {_mean(rest, 'attention')}",
         f"{_mean(alike, 'outputs')}, others {_mean(rest, 'outputs')}",
     ]

@@ -1,7 +1,7 @@
-"""Processor time to a goal: each recipe trains in a process of its own with one thread, two at a time.
+"""Compare recipes by the processor time that training takes to reach a score; evaluations are not timed.
 
-A recipe's process prints one line of JSON. Time spent evaluating is not counted; whatever else training does is. One
-that does not get there within its time counts with the time it was given.
+Each recipe trains in its own process with one thread, two processes at a time, and prints its report as a line of JSON.
+A training that does not reach the score counts with its whole time limit.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
+from benchmarks import Ratio
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
 from headcount.tasks.base import Task
@@ -25,28 +26,24 @@ from headcount.training.evaluation import learner_of
 from headcount.training.loop import fit, new_state
 
 EVERY = 50
-"""Steps between looks at the goal."""
+"""Number of steps between evaluations."""
 
 
 def compare(
     module: str, names: Sequence[str], seeds: Sequence[int], question: str, least: float, promise: str
-) -> Iterator[dict[str, Any]]:
-    """The first of the names is ours; each other one is set against it."""
+) -> Iterator[Ratio]:
+    """Train every recipe with every seed, and compare the first recipe, headcount's, with each of the others."""
     jobs = [(name, seed) for seed in seeds for name in names]
     with ThreadPoolExecutor(2) as pool:
         reports = dict(zip(jobs, pool.map(lambda job: _run(module, *job), jobs), strict=True))
     ours = [reports[names[0], seed] for seed in seeds]
     for name in names[1:]:
-        theirs = [reports[name, seed] for seed in seeds]
-        ratio = sum(each["seconds"] for each in theirs) / sum(each["seconds"] for each in ours)
-        yield {
-            "question": f"{question}, against {name} ({len(seeds)} seeds, 1 thread each)",
-            "ours": ", ".join(map(_shown, ours)),
-            "other": ", ".join(map(_shown, theirs)),
-            "ratio": ratio,
-            "promise": promise,
-            "kept": ratio >= least and all(each["met"] for each in ours),
-        }
+        others = [reports[name, seed] for seed in seeds]
+        own_seconds, other_seconds = (sum(report["seconds"] for report in trainings) for trainings in (ours, others))
+        own_times, other_times = (", ".join(map(_format_time, trainings)) for trainings in (ours, others))
+        kept = other_seconds / own_seconds >= least and all(report["met"] for report in ours)
+        comparison = f"{question}, against {name} ({len(seeds)} seeds, 1 thread each)"
+        yield Ratio(comparison, own_times, other_times, other_seconds / own_seconds, promise, kept)
 
 
 def _run(module: str, name: str, seed: int) -> dict[str, Any]:
@@ -56,13 +53,14 @@ def _run(module: str, name: str, seed: int) -> dict[str, Any]:
     return report
 
 
-def _shown(report: dict[str, Any]) -> str:
-    time_taken = f"{report['seconds']:.0f} s"
-    return time_taken if report["met"] else f"over {time_taken} ({report['best']:.2%})"
+def _format_time(report: dict[str, Any]) -> str:
+    """Return the time of a training, such as `40 s`, or `over 480 s (98.20%)` if it did not reach the score."""
+    seconds = f"{report['seconds']:.0f} s"
+    return seconds if report["met"] else f"over {seconds} ({report['best']:.2%})"
 
 
 class Stopwatch:
-    """Processor time of training alone, and the best score so far."""
+    """The processor time of training without evaluations, and the best score so far."""
 
     def __init__(self, goal: float) -> None:
         self.goal, self.spent, self.since = goal, 0.0, time.process_time()
@@ -80,7 +78,7 @@ class Stopwatch:
 
 
 def train_ours(config: RunConfig, goal: float) -> None:
-    """As `headcount train` runs it, until the goal."""
+    """Train like `headcount train` until the score is reached, and print the report."""
     task, model = build(config)
     target_metric, stopwatch = learner_of(model, task).target_metric, Stopwatch(goal)
 
@@ -99,7 +97,7 @@ def train_ours(config: RunConfig, goal: float) -> None:
 
 
 class Items(Dataset[tuple[torch.Tensor, ...]]):
-    """The fixed training set, one item at a time, as the exercise's code loads it."""
+    """A fixed training set that is loaded item by item, as in the exercise's code."""
 
     def __init__(self, task: Task, fields: Sequence[str]) -> None:
         batch = task.encode(task.split("train"))  # type: ignore[attr-defined]
@@ -113,7 +111,10 @@ class Items(Dataset[tuple[torch.Tensor, ...]]):
 
 
 def train_theirs(config: RunConfig, fields: Sequence[str], goal: float, longest: float) -> None:
-    """The reports' loop: Adam at 1e-3, batches of 64 from a DataLoader; the last field is the label."""
+    """Train with the loop of the exercise's reports (Adam at 1e-3, batches of 64), and print the report.
+
+    `fields` names the parts of a batch that the model gets; the last one is the labels.
+    """
     task, model = build(config)
     learner = learner_of(model, task)
     torch.manual_seed(config.seed)

@@ -1,10 +1,11 @@
-"""How large a report is, how long it takes to write one from stored results, and how soon a browser shows it.
+"""How large is a report, how long does it take to write from stored results, and how soon does a browser show it?
 
-    python -m benchmarks report                # of the lab in runs/lab, after make lab; else of the packaged models
-    make .venv-lens/.ready browser             # before, for what is measured beside BertViz and in chromium
+    make .venv-lens/.ready browser             # install BertViz and chromium first, to compare with them
+    python -m benchmarks report                # the lab's report, if `make lab` has run; else that of the samples
 
-And a page of 12 x 12 heads on 256 tokens, beside BertViz's views of the same weights. Ours has them in hundredths and
-deflated; BertViz writes all digits, and all of them twice: a comment of its script has the word that they replace, too.
+A page of 12 x 12 heads on 256 tokens is compared with BertViz's views of the same weights. headcount stores weights as
+compressed hundredths. BertViz writes all digits of every weight, and writes them twice: its template replaces a word
+that also stands in a comment.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import Ratio
 from benchmarks.first_paint import paint_times
 from benchmarks.sweeps import LENS, run_race
 from headcount import api
@@ -29,37 +30,38 @@ from headcount.rendering.page import html_page
 
 LAB = Path("runs/lab")
 MEGABYTES, SECONDS = 5.0, 20.0
-"""Of the lab's report, at most."""
+"""Largest size and time of the lab's report."""
 SHARE = 1 / 20
-"""Of BertViz's smaller view, at most."""
+"""Largest share of the size of BertViz's smaller view."""
 PAINT_SECONDS = 2.0
-"""Until a browser shows something, and until it shows heads, at most."""
+"""Largest time until a browser shows the first content, and until it shows the first heads."""
 LAYERS, HEADS, TOKENS = 12, 12, 256
 
 
-def measure() -> Iterator[dict[str, Any]]:
-    """The report of stored results, then the large page."""
+def measure() -> Iterator[Ratio]:
+    """Measure the report of stored results, then a page with many heads."""
     with tempfile.TemporaryDirectory() as folder:
         yield from _stored(Path(folder) / "report.html")
         yield from _large(Path(folder) / "large.html")
 
 
-def _stored(out: Path) -> Iterator[dict[str, Any]]:
-    """The second time, for the first one finds out what is not stored yet."""
+def _stored(out: Path) -> Iterator[Ratio]:
+    """Write the report twice and time the second writing, because the first one measures what is not stored yet."""
     runs = sorted(str(path) for path in LAB.glob("*") if (path / "manifest.json").exists())
     models = runs or ["sample:addition", "sample:sortedness"]
     api.report(*models, out=out, stored=True, quiet=True)
     started = time.perf_counter()
     api.report(*models, out=out, stored=True, quiet=True)
-    took, size = time.perf_counter() - started, out.stat().st_size / 1e6
+    seconds, size = time.perf_counter() - started, out.stat().st_size / 1e6
     what = f"the lab's report ({len(runs)} runs)" if runs else "the packaged models' report"
-    yield _row(f"{what} from stored results, against 20 s", f"{took:.1f} s", "20 s", took / SECONDS, 1)
-    yield _row(f"size of {what}, against 5 MB", f"{size:.2f} MB", "5 MB", size / MEGABYTES, 1)
+    question = f"{what} from stored results, against 20 s"
+    yield Ratio.at_most(question, f"{seconds:.1f} s", "20 s", seconds / SECONDS, 1)
+    yield Ratio.at_most(f"size of {what}, against 5 MB", f"{size:.2f} MB", "5 MB", size / MEGABYTES, 1)
     yield from _paints(what, out)
 
 
-def _large(out: Path) -> Iterator[dict[str, Any]]:
-    """Rows of weights that add up to 1, drawn at random: 0.1 leaves a few large ones in each."""
+def _large(out: Path) -> Iterator[Ratio]:
+    """Measure a page of random attention weights; the parameter 0.1 gives each query a few large weights."""
     weights = np.random.default_rng(0).dirichlet(np.full(TOKENS, 0.1), (LAYERS, HEADS, TOKENS))
     out.write_text(html_page(_report(weights)), encoding="utf-8")
     what = f"page of {LAYERS} x {HEADS} heads on {TOKENS} tokens"
@@ -76,8 +78,8 @@ def _report(weights: NDArray[np.float64]) -> Report:
     return Report("large", "", (Section("patterns", "patterns", (block,)),), "")
 
 
-def _beside_bertviz(what: str, page: Path, weights: NDArray[np.float64]) -> Iterator[dict[str, Any]]:
-    """Against the smaller of its views."""
+def _beside_bertviz(what: str, page: Path, weights: NDArray[np.float64]) -> Iterator[Ratio]:
+    """Compare the size of the page with that of BertViz's smaller view."""
     if not LENS.exists():
         print(f"  {LENS} is missing: make bench makes it; BertViz is left out", file=sys.stderr, flush=True)
         return
@@ -86,19 +88,15 @@ def _beside_bertviz(what: str, page: Path, weights: NDArray[np.float64]) -> Iter
     views = run_race("benchmarks.bertviz_views", str(file))
     smaller = min(views, key=lambda name: views[name])
     ours, theirs = page.stat().st_size / 1e6, views[smaller] / 1e6
-    yield _row(f"{what}, of BertViz's {smaller}", f"{ours:.1f} MB", f"{theirs:.0f} MB", ours / theirs, SHARE)
+    question = f"{what}, of BertViz's {smaller}"
+    yield Ratio.at_most(question, f"{ours:.1f} MB", f"{theirs:.0f} MB", ours / theirs, SHARE)
 
 
-def _paints(what: str, file: Path) -> Iterator[dict[str, Any]]:
-    """Opened at the section of patterns."""
+def _paints(what: str, file: Path) -> Iterator[Ratio]:
+    """Time how soon chromium shows the page, opened at its section of patterns."""
     times = paint_times(file, "patterns")
     if times is None:
         return
-    for event, took in (("first paint", times.first), ("first heads painted", times.heads)):
+    for event, seconds in (("first paint", times.first), ("first heads painted", times.heads)):
         question = f"{event} of {what} in chromium, against 2 s"
-        yield _row(question, f"{1000 * took:.0f} ms", "2 s", took / PAINT_SECONDS, 1)
-
-
-def _row(question: str, ours: str, other: str, ratio: float, most: float) -> dict[str, Any]:
-    promise, kept = f"at most {most:g}", ratio <= most
-    return {"question": question, "ours": ours, "other": other, "ratio": ratio, "promise": promise, "kept": kept}
+        yield Ratio.at_most(question, f"{1000 * seconds:.0f} ms", "2 s", seconds / PAINT_SECONDS, 1)

@@ -1,6 +1,6 @@
-"""Ways to compute what silencing each head alone does to the mean loss of the next token, and a race between ways.
+"""Sweeps: compute how much each head's zero ablation raises the mean loss of the next token; and races of sweeps.
 
-A race runs in an environment that has the other tools (`make .venv-lens/.ready`) and prints one line of JSON.
+A race with other tools runs in their environment (`make .venv-lens/.ready`) and prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks import Ratio, timed
 from headcount.heads import HeadSite
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Site, Sites
@@ -27,14 +27,14 @@ LENS = Path(".venv-lens/bin/python")
 
 
 def sites_at(projections: Sequence[nn.Module], n_heads: int) -> Sites:
-    """The heads of a single stack, whose output projections are given."""
+    """Return the sites of a single stack with these output projections."""
     names = [HeadSite("layer", i) for i in range(len(projections))]
     heads = [tuple(name.head(h) for h in range(n_heads)) for name in names]
-    return Sites({name: Site(*each) for name, *each in zip(names, projections, heads, strict=True)})
+    return Sites({name: Site(*parts) for name, *parts in zip(names, projections, heads, strict=True)})
 
 
 def ours(model: nn.Module, sites: Sites, tokens: Tensor, block: int, batch: int, *, checked: bool = True) -> Tensor:
-    """One job for all heads: `block` examples to a cached pass, `batch` rows to a pass that is run again.
+    """Return the effect of each head by headcount: `block` examples per cached pass, `batch` rows per replayed pass.
 
     If `checked`, samples of the first block are compared with whole passes, as in a sweep over all data.
     """
@@ -50,7 +50,7 @@ def ours(model: nn.Module, sites: Sites, tokens: Tensor, block: int, batch: int,
 
 
 def hooks(model: nn.Module, sites: Sites, tokens: Tensor) -> Tensor:
-    """A forward hook per head, and the whole model again."""
+    """Return the effect of each head by a loop of plain hooks, with a whole pass for each head."""
     clean = losses(_logits(model(tokens)), tokens).mean()
     effects = []
     for site in sites.values():
@@ -68,9 +68,15 @@ def hooks(model: nn.Module, sites: Sites, tokens: Tensor) -> Tensor:
 
 
 def losses(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Mean loss of the next token, row by row."""
-    each = F.cross_entropy(logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none")
-    return each.mean(dim=1)
+    """Return the mean loss of the next token for each row."""
+    return F.cross_entropy(logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none").mean(dim=1)
+
+
+def enlarge(model: nn.Module) -> None:
+    """Draw larger weight matrices, because the heads of a new model have almost no effect."""
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            nn.init.normal_(parameter, std=1.5 / parameter.shape[1] ** 0.5)
 
 
 def _logits(output: Tensor | tuple[Tensor, ...]) -> Tensor:
@@ -79,38 +85,31 @@ def _logits(output: Tensor | tuple[Tensor, ...]) -> Tensor:
 
 @torch.no_grad()
 def race(ways: Mapping[str, Callable[[], Tensor]], rounds: int) -> dict[str, Any]:
-    """Check that the effects agree with ours, which come first, then race: rounds alternate."""
+    """Time all sweeps, in alternating rounds, and compare their effects with headcount's ("ours")."""
     effects = {name: way() for name, way in ways.items()}
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            started = time.process_time()
-            way()
-            times[name].append(time.process_time() - started)
-    worst = {name: float((effects["ours"] - each).abs().max()) for name, each in effects.items()}
-    return {"times": times, "difference": worst, "largest": float(effects["ours"].abs().max())}
+            times[name].append(timed(way)[1])
+    differences = {name: float((effects["ours"] - other).abs().max()) for name, other in effects.items()}
+    return {"times": times, "difference": differences}
 
 
 def run_race(module: str, *arguments: str) -> dict[str, Any]:
-    """The outcome of a race that runs in the other environment, where nothing can be downloaded."""
+    """Run a race in the environment of the other tools, without downloads, and return the JSON that it prints."""
     if not LENS.exists():
         print(f"  {LENS} is missing: make bench makes it", file=sys.stderr)
     environment = {**os.environ, "PYTHONPATH": "src:.", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [LENS, "-m", module, *arguments]
-    ran = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment)
-    timed: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return timed
+    printed = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment).stdout
+    outcome: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return outcome
 
 
-def compare(timed: Mapping[str, Any], name: str, question: str, least: float) -> dict[str, Any]:
-    """One way against ours: the median of the rounds' ratios counts."""
-    ours, theirs, apart = timed["times"]["ours"], timed["times"][name], timed["difference"][name]
-    ratio = statistics.median(other / mine for mine, other in zip(ours, theirs, strict=True))
-    return {
-        "question": f"{question} (1 thread; effects apart by {apart:.0e})",
-        "ours": f"{statistics.median(ours):.2f} s",
-        "other": f"{statistics.median(theirs):.2f} s",
-        "ratio": ratio,
-        "promise": f"at least {least:g}",
-        "kept": ratio >= least and apart <= 1e-5,
-    }
+def compare(outcome: Mapping[str, Any], name: str, question: str, least: float) -> Ratio:
+    """Compare one sweep of a race with headcount's, by the median of the rounds' ratios; their effects must agree."""
+    ours, others, difference = outcome["times"]["ours"], outcome["times"][name], outcome["difference"][name]
+    ratio = statistics.median(other / own for own, other in zip(ours, others, strict=True))
+    question += f" (1 thread; effects apart by {difference:.0e})"
+    own_time, other_time = (f"{statistics.median(seconds):.2f} s" for seconds in (ours, others))
+    return Ratio.at_least(question, own_time, other_time, ratio, least, valid=difference <= 1e-5)

@@ -1,7 +1,7 @@
-"""Our weights in a forward pass written as the exercise's solutions write it.
+"""A forward pass with headcount's weights, written as in the exercise's solutions.
 
-Masks are always made and applied, attention weights are always computed, and generation runs the whole model again
-on the source and on all tokens so far, for every token.
+Masks are always built and applied, and attention weights are always computed. For every token, decoding runs the whole
+model again on the source and on all tokens so far.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from headcount.models.attention import MultiHeadAttention
 from headcount.models.transformer import AttentionBlock, EncoderDecoder, FeedForward
 
 ZeroedHead = tuple[MultiHeadAttention, int]
-"""A head that is masked out, as the exercise's ablations do it."""
+"""A head whose output is set to zero: its attention module and its index."""
 
 
 def attention(
     module: MultiHeadAttention, x: Tensor, source: Tensor, mask: Tensor, zeroed: ZeroedHead | None = None
 ) -> Tensor:
-    """Scaled dot product with a 0/1 mask."""
+    """Return the output of multi-head attention with a 0/1 mask, and with one head's output set to zero."""
     batch, heads = len(x), module.n_heads
     q = module.query(x).view(batch, -1, heads, x.shape[-1] // heads).transpose(1, 2)
     k = module.key(source).view(batch, -1, heads, x.shape[-1] // heads).transpose(1, 2)
@@ -38,7 +38,7 @@ def attention(
 
 
 def forward(model: EncoderDecoder, source: Tensor, decoder_input: Tensor, zeroed: ZeroedHead | None = None) -> Tensor:
-    """Logits of a pre-LN model."""
+    """Return the logits of a pre-LN model."""
     source_mask = (source != model.pad_id).unsqueeze(1).unsqueeze(2)
     causal = torch.tril(torch.ones(decoder_input.shape[1], decoder_input.shape[1])).unsqueeze(0).unsqueeze(0)
     x = model.source_positions(model.source_tokens(source), Positions.in_order(source.shape[1], source.device))
@@ -60,7 +60,7 @@ def forward(model: EncoderDecoder, source: Tensor, decoder_input: Tensor, zeroed
 def generate(
     model: EncoderDecoder, source: Tensor, first: int, n_tokens: int, zeroed: ZeroedHead | None = None
 ) -> Tensor:
-    """Greedy decoding without a cache."""
+    """Return the answer tokens of greedy decoding without a cache."""
     predicted = torch.full((len(source), 1), first)
     for _ in range(n_tokens):
         predicted = torch.cat([predicted, forward(model, source, predicted, zeroed)[:, -1:].argmax(dim=-1)], dim=1)

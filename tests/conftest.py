@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+# Fixtures import what they need when they need it: the process that hands tests to workers needs none of it.
 import functools
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jaxtyping
 import pytest
-import torch
-from blank_figures import leave_figures_blank
 from made_once import made_once
 
-from headcount.results import Result
-from headcount.runs.config import RunConfig
-from headcount.runs.folder import RunFolder
-from headcount.runs.run import Run, load
-from headcount.runs.train import train_run
+if TYPE_CHECKING:
+    from headcount.results import Result
+    from headcount.runs.run import Run
 
 # Some virtual machines say that they have AMX, and its first instruction kills the process: what is tested are products
 # of 16 bits, not how they are computed. oneDNN reads this before its first product.
@@ -64,6 +60,14 @@ TINY_SORTING: dict[str, Any] = {
 """Short sequences on a model of a thousand weights."""
 
 
+PROVABLE: dict[str, Any] = {
+    **{"n_values": 6, "shortest": 3, "longest": 6, "n_validation": 100, "n_test": 100},
+    **{"d_model": 16, "d_ff": 32, "n_heads": 2, "seed": 1},
+    **{"steps": 400, "learning_rate": 5e-3, "eval_every": 50, "until_proved": True, "device": "cpu"},
+}
+"""Settings for the preset `far` with which six numbers are proved after 100 to 300 steps, in seconds."""
+
+
 SHAPED = ("encodings", "models", "training")
 """Rooms in whose tests every call is checked for the shapes of its tensors."""
 PAINTED = ("figures", "describing", "rendering")
@@ -71,7 +75,7 @@ PAINTED = ("figures", "describing", "rendering")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--kills", type=int, default=3, help="how often the kill test kills")
+    parser.addoption("--kills", type=int, default=2, help="how often the kill test kills")
     parser.addoption(
         "--long", action="store_true", help="whole products of settings, and robustness in its long form: minutes"
     )
@@ -107,39 +111,47 @@ def _terminal_signals() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
+    import torch
+
     torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _checked_shapes(request: pytest.FixtureRequest) -> None:
     """Elsewhere the same functions are called, and checking them takes as long as small models do."""
+    import jaxtyping
+
     jaxtyping.config.update("jaxtyping_disable", request.path.parent.name not in SHAPED)
 
 
-@pytest.fixture(autouse=True)
-def _unpainted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _unpainted(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run the code of every figure, but on blank axes: matplotlib takes longer than most of what is tested.
 
     Pictures are real in the rooms that are about them, in commands that run in a process of their own, and where a test
     asks for `painted`.
     """
-    if "painted" not in request.fixturenames and request.path.parent.name not in PAINTED:
-        leave_figures_blank(monkeypatch)
-        monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture written by headcount")
-        monkeypatch.setattr("headcount.rendering.page.inline_svg", lambda *_: "<svg></svg>")
-        monkeypatch.setattr("headcount.rendering.markdown.png", lambda figure: b"a picture written by headcount")
-        monkeypatch.setattr("headcount.rendering.markdown.svg", lambda figure: "<svg></svg>")
-        monkeypatch.setattr("headcount.exercise.files.png", lambda figure: b"a picture written by headcount")
+    from blank_figures import leave_figures_blank
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.parent.name not in PAINTED:
+            leave_figures_blank(patch)
+        yield
 
 
 @pytest.fixture
-def painted() -> None:
+def painted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures are real ones."""
+    from blank_figures import paint_figures
+
+    paint_figures(monkeypatch)
 
 
-@pytest.fixture(autouse=True)
-def _readable_results(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _readable_results() -> Iterator[None]:
     """Every result that any test writes can be read: no check of stored results refuses what was measured."""
+    from headcount.runs.folder import RunFolder
+
     write = RunFolder.write_result
 
     @functools.wraps(write)
@@ -148,14 +160,33 @@ def _readable_results(monkeypatch: pytest.MonkeyPatch) -> None:
         folder.read_result(name, type(result))
         return file
 
-    monkeypatch.setattr(RunFolder, "write_result", write_and_read)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunFolder, "write_result", write_and_read)
+        yield
 
 
-@pytest.fixture(autouse=True)
-def _fewer_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _fewer_inputs() -> Iterator[None]:
     """Means over half a million tokens, and second looks at 40,000 examples, are for models that learned something."""
-    monkeypatch.setattr("headcount.data.from_task.REFERENCE", 2**12)
-    monkeypatch.setattr("headcount.experiments.models.N_DECIDING", 400)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headcount.data.from_task.REFERENCE", 2**12)
+        patch.setattr("headcount.experiments.models.N_DECIDING", 400)
+        yield
+
+
+@pytest.fixture
+def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals, labels and matches rest on few draws: for tests that are not about their size."""
+    from little_work import work_little
+
+    work_little(monkeypatch)
+
+
+def _trained(task: str, settings: dict[str, Any], folder: Path) -> Run:
+    from headcount.runs.config import RunConfig
+    from headcount.runs.train import train_run
+
+    return train_run(RunConfig.build(task, **settings), folder)
 
 
 @pytest.fixture
@@ -166,7 +197,7 @@ def tiny() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A finished run, hardly trained."""
-    return train_run(RunConfig.build("addition", **TINY), tmp_path_factory.mktemp("runs") / "tiny")
+    return _trained("addition", TINY, tmp_path_factory.mktemp("runs") / "tiny")
 
 
 @pytest.fixture
@@ -177,7 +208,23 @@ def tiny_sorting() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def tiny_sorter(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A finished sortedness run, hardly trained."""
-    return train_run(RunConfig.build("sortedness", **TINY_SORTING), tmp_path_factory.mktemp("runs") / "sorter")
+    return _trained("sortedness", TINY_SORTING, tmp_path_factory.mktemp("runs") / "sorter")
+
+
+@pytest.fixture
+def provable() -> dict[str, Any]:
+    return dict(PROVABLE)
+
+
+@pytest.fixture(scope="session")
+def proved_sorter(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run that is right on every sequence of every length."""
+    from headcount.runs.config import RunConfig
+    from headcount.runs.run import load
+    from headcount.runs.train import train_run
+
+    config = RunConfig.build("sortedness", preset="far", **PROVABLE)
+    return load(made_once(tmp_path_factory, "proved", lambda folder: train_run(config, folder)))
 
 
 @pytest.fixture(scope="session")
@@ -190,13 +237,14 @@ def good() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def good_copy(good: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
     """Return a new copy of a finished run with these settings; it is trained once for all processes."""
-    config = RunConfig.build("addition", **good)
-    return lambda: made_once(tmp_path_factory, "good", lambda folder: train_run(config, folder))
+    return lambda: made_once(tmp_path_factory, "good", lambda folder: _trained("addition", good, folder))
 
 
 @pytest.fixture(scope="session")
 def good_run(good_copy: Callable[[], Path]) -> Run:
     """A finished run with these settings."""
+    from headcount.runs.run import load
+
     return load(good_copy())
 
 

@@ -20,7 +20,11 @@ EXAMPLES = {
     "my_adapter": "now headcount ablate",
 }
 """What each example script says."""
-SMALLER = {"hf_encoder": ("N = 24\n", "N = 8\n")}
+SMALLER = {
+    "hf_encoder": ("N = 24\n", "N = 8\n"),
+    "hf_decoder": ("steps: int = 200", "steps: int = 20"),
+    "my_adapter": ("steps: int = 600", "steps: int = 20"),
+}
 """What is changed in a script so that it takes less time."""
 SLOW = ("heads", "hf_encoder", "hf_decoder", "hf_encoder_decoder", "foreign_module", "my_adapter")
 """Those that train or load something first."""
@@ -28,6 +32,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("little_work")
 def test_the_python_example_runs(in_tmp, capsys):
     (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     exec(compile(code, "README.md", "exec"), {})
@@ -54,6 +59,7 @@ def test_the_demonstration_is_what_the_sample_does(page):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in sorted(EXAMPLES)]
 )
+@pytest.mark.usefixtures("little_work")
 def test_the_example_scripts_run(name, in_tmp, capsys):
     """As copies, for some write beside themselves."""
     shutil.copytree(README.parent / "examples", "examples")

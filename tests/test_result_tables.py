@@ -33,6 +33,7 @@ MADE: dict[str, Any] = {
     "Pruning": lambda: every.pruned(SHAPE),
     "Specialisation": lambda: every.specialised(SHAPE),
     "Stretch": lambda: every.sample_of_length(SHAPE),
+    "WorstMargins": lambda: every.worst(SHAPE),
 }
 ROWS = {
     "Ablation": lambda found: len(found.heads),
@@ -46,6 +47,7 @@ ROWS = {
     "Pruning": lambda found: sum(len(curve.points) for curve in found.curves),
     "Specialisation": lambda found: len(found.heads),
     "Stretch": lambda found: len(found.cells),
+    "WorstMargins": lambda found: len(found.rows),
 }
 
 
@@ -119,7 +121,8 @@ def kinds_of_result() -> set[str]:
 
 
 def test_every_kind_of_result_is_drawn_or_has_nothing_to_draw(tiny_run: Run) -> None:
-    assert kinds_of_result() - {"Certificate", "Cost", "Audit", "InterventionAudit"} == set(PLOTS)
+    without_figure = {"Certificate", "ContextCertificate", "CounterexampleSearch", "Cost", "Audit", "InterventionAudit"}
+    assert kinds_of_result() - without_figure == set(PLOTS)
     assert set(PLOTS) - {"Classification"} == set(MADE)
     certificate = api.verify(tiny_run, quiet=True)
     with pytest.raises(InputError, match="Certificate has no figure"):

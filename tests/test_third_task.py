@@ -14,6 +14,7 @@ from pathlib import Path
 
 import planted_reversal
 import pytest
+from little_work import work_little
 from planted import observed
 from planted_reversal import Reverser
 from reversal import registered  # noqa: F401
@@ -101,8 +102,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, registered: None) -> Iterat
     path = tmp_path_factory.mktemp("third")
     (path / "my_adapter.py").write_text(ADAPTER)
     with chdir(path), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headcount.stats.N_RESAMPLES", 199)
-        patch.setattr("headcount.experiments.experiment.N_REFERENCE", 256)
+        work_little(patch)
         command("train", "reversal", "-o", "runs/small", *TINY)
         yield path
 

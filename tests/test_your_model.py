@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from functools import partial
 from pathlib import Path
 
 import dataset_models as texts
 import pytest
 import torch
 
-from headcount.analysis.specialisation import specialise
-from headcount.api.viewing import head_roles
 from headcount.cli import main
 from headcount.data.from_file import FORMATS
 from headcount.hooks import FAMILIES
@@ -37,12 +34,9 @@ def commands(text: str) -> list[list[str]]:
 
 
 @pytest.fixture(autouse=True)
-def _little_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Intervals are resampled less, and budgets are small."""
-    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
-    monkeypatch.setattr("headcount.experiments.experiment.N_REFERENCE", 256)
+def _little_work(little_work: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few draws, and small budgets."""
     monkeypatch.setattr("headcount.api.pruning.parse_seconds", lambda budget: 3.0)  # whatever the page says
-    monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
 
 
 @pytest.mark.slow
@@ -79,8 +73,6 @@ def test_a_hugging_face_model(
 ) -> None:
     """A small one of the same family stands in for the pretrained one, which takes minutes; it has learned nothing."""
     monkeypatch.setattr("headcount.api.pruning.CRITICAL", -1.0)
-    defaults = {**(head_roles.__kwdefaults__ or {}), "n_controls": 2}
-    monkeypatch.setattr("headcount.api.viewing.head_roles.__kwdefaults__", defaults)
     texts.classifier(max_position_embeddings=600).bert.float().save_pretrained("minilm")
     texts.tokenizer().save_pretrained("minilm")
     shutil.copytree(ROOT / "examples/data", in_tmp / "examples/data")

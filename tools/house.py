@@ -1,6 +1,6 @@
 """Measure the size of the source, and how many files and functions a command goes through.
 
-    python -m tools.house            # of the source: files, lines, imports, helpers; of seven commands: files and calls
+    python -m tools.house            # the size of the source; the files and calls of seven commands
     python -m tools.house --json
 
 These numbers are not goals. They show whether a change made the code smaller, or only moved it.
@@ -57,9 +57,9 @@ class House:
     helpers: int
     """Number of private functions and methods, whose names begin with `_`."""
     called_once: int
-    """Helpers whose name occurs once in the file that defines them, their definition apart."""
+    """Number of helpers that the file which defines them uses only once."""
     casts: int
-    """Calls of `cast`, by which the source tells the type checker what it cannot know."""
+    """Number of calls of `cast`, which tells the type checker a type that it cannot infer."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,7 @@ def traced(source: Path) -> Iterator[set[tuple[tuple[str, str], tuple[str, str]]
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(inside) and frame.f_code.co_name != "<module>":
-            called = place(frame)
-            calls.add((place(frame.f_back) or ("", ""), called or ("", "")))
+            calls.add((place(frame.f_back) or ("", ""), place(frame) or ("", "")))
 
     sys.setprofile(profile)
     try:

@@ -48,7 +48,7 @@ class Mutant:
 
     @classmethod
     def parse(cls, entry: str) -> Mutant:
-        """Read one entry: a test without a folder is in the room of the faulty file."""
+        """Read one entry of the table; a test without a folder is in the room of the faulty file."""
         head, change = entry.split("\n")
         name, file, tests, fault = head.split(" | ")
         room = file.split("/")[0] if "/" in file else "."
@@ -82,7 +82,7 @@ class Verdict:
 
 
 def misfits(source: Path) -> Iterator[str]:
-    """Find the entries of the table that do not fit the source."""
+    """Yield an error message for each entry of the table that does not fit the source."""
     for mutant in MUTANTS:
         try:
             mutant.planted((source / mutant.file).read_text(encoding="utf-8"))
@@ -91,7 +91,7 @@ def misfits(source: Path) -> Iterator[str]:
 
 
 def hunt(mutants: Iterable[Mutant], project: Path) -> Iterator[Verdict]:
-    """Plant one fault after the other, and run the tests of the project until one of them fails."""
+    """Plant one fault after the other in a copy of the project, and yield which test catches each."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "project"
         shutil.copytree(project, home, ignore=NOT_COPIED)
@@ -160,19 +160,21 @@ def _processor_seconds() -> float:
 def main(words: Sequence[str]) -> int:
     """Print which test catches each fault, and how many faults are missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=[each.name for each in MUTANTS], metavar="NAME", help="these")
-    parser.add_argument("--project", type=Path, default=ROOT, metavar="FOLDER", help="with src and tests [this one]")
+    parser.add_argument("--only", nargs="+", choices=[mutant.name for mutant in MUTANTS], metavar="NAME", help="names")
+    parser.add_argument("--project", type=Path, default=ROOT, metavar="FOLDER", help="another checkout [this one]")
     parser.add_argument("--json", action="store_true", help="print one JSON object in the end")
     args = parser.parse_args(words)
     if errors := list(misfits(args.project / "src" / "headcount")):
         print("\n".join(errors), file=sys.stderr)
         return 2
     verdicts = []
-    for each in hunt([each for each in MUTANTS if not args.only or each.name in args.only], args.project):
-        verdicts.append(each)
-        told = f"caught by {each.caught_by}" if each.caught_by else f"SURVIVED: {each.fault}"
-        print(f"{each.name:16} {each.seconds:5.0f} s  {told}", file=sys.stderr if args.json else sys.stdout, flush=True)
-    n_caught, seconds = sum(each.caught_by is not None for each in verdicts), sum(each.seconds for each in verdicts)
+    for verdict in hunt([mutant for mutant in MUTANTS if not args.only or mutant.name in args.only], args.project):
+        verdicts.append(verdict)
+        outcome = f"caught by {verdict.caught_by}" if verdict.caught_by else f"SURVIVED: {verdict.fault}"
+        line = f"{verdict.name:16} {verdict.seconds:5.0f} s  {outcome}"
+        print(line, file=sys.stderr if args.json else sys.stdout, flush=True)
+    n_caught = sum(verdict.caught_by is not None for verdict in verdicts)
+    seconds = sum(verdict.seconds for verdict in verdicts)
     if args.json:
         print(json.dumps({"caught": n_caught, "seconds": seconds, "mutants": list(map(asdict, verdicts))}, indent=1))
     else:

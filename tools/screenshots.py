@@ -44,7 +44,7 @@ def main(words: list[str]) -> int:
 
 
 def _screenshot(page: Page, part: str, file: Path) -> Path:
-    page.locator(part).first.evaluate("each => each.scrollIntoView()")
+    page.locator(part).first.evaluate("element => element.scrollIntoView()")
     page.wait_for_timeout(1000)  # until the part in view is drawn
     page.screenshot(path=file)
     return file

@@ -1,4 +1,4 @@
-"""Write down what every verb measures, and compare two such snapshots number by number.
+"""Store the JSON that every verb prints, as a snapshot, and compare two snapshots number by number.
 
     python -m tools.snapshots write FOLDER                    # one JSON file per command
     python -m tools.snapshots write FOLDER --lab runs/lab     # the finished runs of a lab as well
@@ -97,11 +97,11 @@ verify TINY/one
 heads TINY/one --stats --match TINY/two
 """
 OF_LAB = ("evaluate {}", "stretch {} --lengths 8,32,128 --n 20", "positions {}", "audit {} --n 200")
-"""Commands for each run of a lab; a model that cannot be stretched says so."""
+"""Commands for each run of a lab; for a model that cannot be stretched, the error message is stored."""
 NOT_COMPARED = ("seconds", "date", "version", "schema", "files", "path", "output", "environment")
 """Keys whose values depend on the machine, the day or the folder."""
 NUMBER = re.compile(r"(?:(?<!\w)[-−])?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
-"""Those of names count too: where X0H1 was, X0H2 is another result."""
+"""Matches numbers in sentences. The numbers of a head's name count too: X0H2 in place of X0H1 is another result."""
 
 
 # --- write ------------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def _minilm() -> str:
 
 
 def _lab_commands(lab: Path | None, copies: Path) -> Iterator[str]:
-    """Copy the finished runs of a lab without their results, and list what to ask of each."""
+    """Copy the finished runs of a lab without their results, and yield the commands for each run."""
     for manifest in sorted(lab.rglob("manifest.json")) if lab else ():
         run = manifest.parent.relative_to(lab or "")
         shutil.copytree(manifest.parent, copies / run, ignore=shutil.ignore_patterns("results", "figures"))
@@ -143,7 +143,7 @@ def _lab_commands(lab: Path | None, copies: Path) -> Iterator[str]:
 def _run(line: str, places: Mapping[str, str]) -> dict[str, Any]:
     """Return the exit code of a command with the JSON that it prints, or its error message."""
     main = import_module("headcount.cli").main
-    words = [re.sub(r"^[A-Z]+", lambda found: places.get(found[0], found[0]), word) for word in shlex.split(line)]
+    words = [re.sub(r"^[A-Z]+", lambda match: places.get(match[0], match[0]), word) for word in shlex.split(line)]
     out, errors = io.StringIO(), io.StringIO()
     with tempfile.TemporaryDirectory() as cwd, contextlib.chdir(cwd):
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
@@ -153,7 +153,7 @@ def _run(line: str, places: Mapping[str, str]) -> dict[str, Any]:
 
 
 def slug(line: str) -> str:
-    """Name the file of a command; of a long one, by its beginning and its end."""
+    """Return the file name of a command; a long command is named by its beginning and its end."""
     name = re.sub(r"[^\w]+", "-", line).strip("-")
     return name if len(name) <= 150 else f"{name[:75]}-{name[-75:]}"
 
@@ -162,12 +162,12 @@ def slug(line: str) -> str:
 
 
 Change = tuple[str, str, Any, Any]
-"""A leaf that differs: its group (`numbers`, `numbers in sentences` or `words`), its path, the old and new value."""
+"""A value that differs: its group (`numbers`, `numbers in sentences` or `words`), its path, the old and new value."""
 ABSENT = "(absent)"
 
 
 def compare(before: Path, after: Path, renames: Mapping[str, str]) -> Iterator[Change]:
-    """Find every leaf that differs; `renames` maps a former key to its new name."""
+    """Yield every value that differs; `renames` maps a former key to its new name."""
     for file in sorted(before.glob("*.json")):
         old = dict(_leaves(json.loads(file.read_text("utf-8")), file.stem, renames))
         other = after / file.name
@@ -179,7 +179,7 @@ def compare(before: Path, after: Path, renames: Mapping[str, str]) -> Iterator[C
 
 
 def _leaves(value: Any, path: str, renames: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    """List the values of a JSON object with their paths, apart from keys that are not compared."""
+    """Yield the values of a JSON object with their paths, apart from keys that are not compared."""
     parts: Any = ()
     if isinstance(value, dict):
         parts = [(renames.get(key, key), part) for key, part in value.items() if key not in NOT_COMPARED]
@@ -193,7 +193,7 @@ def _leaves(value: Any, path: str, renames: Mapping[str, str]) -> Iterator[tuple
 
 
 def _difference(old: Any, new: Any) -> str:
-    """Name the kind of difference between two values; empty if they are the same but for rounding."""
+    """Return the group of the difference between two values; empty if they are equal up to rounding."""
     if old == new:
         return ""
     if isinstance(old, (int, float)) and isinstance(new, (int, float)):
@@ -205,7 +205,7 @@ def _difference(old: Any, new: Any) -> str:
 
 def _numbers(text: str) -> list[float]:
     """Extract the numbers of a sentence, such as 74.5 and 9968 of "74.5 points, n = 9,968"."""
-    return [float(each.replace(",", "").replace("−", "-")) for each in NUMBER.findall(text)]
+    return [float(number.replace(",", "").replace("−", "-")) for number in NUMBER.findall(text)]
 
 
 def main(words: Sequence[str]) -> int:

@@ -48,35 +48,23 @@ if TYPE_CHECKING:
     from headcount.runs.run import load as load
     from headcount.surgery.cutting import cut_heads as cut_heads
 
-_EXPORTS: dict[str, tuple[str, ...]] = {
-    "api": (
-        *(
-            "ablate_heads",
-            "ablated",
-            "attention",
-            "audit",
-            "evaluate",
-            "head_outputs",
-            "head_roles",
-            "head_stats",
-            "match_heads",
-        ),
-        *("patched", "predict", "prune_heads", "report", "show_head", "show_heads", "show_positions", "stretch"),
-        *("summarise_attention", "train", "verify"),
-    ),
-    "auditing.interventions": ("audit_intervention",),
-    "errors": ("HeadcountError",),
-    "external.adapter": ("Adapter",),
-    "external.hugging_face": ("load_model", "save_model"),
-    "experiments.external_models": ("ExternalModel", "load_external"),
-    "heads": ("HeadId", "HeadSite"),
-    "hooks.sites": ("Sites",),
-    "hooks.wrapping": ("wrap",),
-    "runs.config": ("RunConfig",),
-    "runs.run": ("Run", "load"),
-    "surgery.cutting": ("cut_heads",),
+_EXPORTS = {
+    "api": "ablate_heads ablated attention audit evaluate head_outputs head_roles head_stats match_heads patched "
+    "predict prune_heads report show_head show_heads show_positions stretch summarise_attention train verify",
+    "auditing.interventions": "audit_intervention",
+    "errors": "HeadcountError",
+    "external.adapter": "Adapter",
+    "external.hugging_face": "load_model save_model",
+    "experiments.external_models": "ExternalModel load_external",
+    "heads": "HeadId HeadSite",
+    "hooks.sites": "Sites",
+    "hooks.wrapping": "wrap",
+    "runs.config": "RunConfig",
+    "runs.run": "Run load",
+    "surgery.cutting": "cut_heads",
 }
-_HOMES = {name: f"headcount.{module}" for module, names in _EXPORTS.items() for name in names}
+"""The exported names of each module."""
+_HOMES = {name: f"headcount.{module}" for module, names in _EXPORTS.items() for name in names.split()}
 
 _SHOWN = (
     *("load", "load_external", "wrap", "Sites", "Adapter", "ExternalModel", "Run", "HeadId"),  # models and their heads

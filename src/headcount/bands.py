@@ -1,27 +1,45 @@
 """Bands of importance: classify a head by the 95 % CI of its drop, never by the drop alone.
 
-critical     the whole interval lies above 10 points
-important    the whole interval lies between 1 and 10 points
-redundant    the whole interval lies below 1 point
-undecided    the interval contains one of these borders; `examples_needed` estimates the n that would decide
+`LIMITS` says where the interval lies in each band. For an undecided head, `examples_needed` estimates the n that would
+decide its band.
 """
 
 import math
 from collections.abc import Sequence
 
-from headcount.stats import PairedDifference
+from headcount.stats import Z95, PairedDifference
+
+
+def limit_text(drop: float, unit: str = "points") -> str:
+    """Write a limit of a drop without decimals that it does not need.
+
+    >>> limit_text(0.01), limit_text(0.025), limit_text(0.01, "nats")
+    ('1 point', '2.5 points', '0.01 nats')
+    """
+    if unit != "points":
+        return f"{drop:.4g} {unit}".rstrip()
+    points = f"{100 * drop:.2f}".rstrip("0").rstrip(".")
+    return f"{points} point{'' if points == '1' else 's'}"
+
 
 CRITICAL, IMPORTANT = 0.10, 0.01
-BANDS = ("critical", "important", "redundant", "undecided")
+"""The drops at which a head becomes critical and important."""
+LIMITS = {
+    "critical": f"above {limit_text(CRITICAL)}",
+    "important": f"between {100 * IMPORTANT:g} and {limit_text(CRITICAL)}",
+    "redundant": f"below {limit_text(IMPORTANT)}",
+    "undecided": "across one of these limits",
+}
+"""Where the whole 95 % CI of a head's drop lies, by band."""
+BANDS = tuple(LIMITS)
 FEW = 10
-"""Number of examples that should not make up half of a total difference."""
-Z = 1.96
-POWER = ((Z + 0.84) / Z) ** 2
+"""Number of examples; if so few make up half of a head's total difference, a result rests on too few examples."""
+POWER = ((Z95 + 0.84) / Z95) ** 2
 """Factor by which the number of examples grows when the power rises from 50 % to 80 %."""
 
 
 def ranked_by(replacements: Sequence[str]) -> str:
-    """Return the replacement that heads are ranked by: zero ablation if it was measured, else the first one.
+    """Return the kind of ablation whose drops rank the heads: zero ablation if it was measured, else the first kind.
 
     >>> ranked_by(["resample", "zero"]), ranked_by(["resample", "mean"])
     ('zero', 'resample')
@@ -64,7 +82,7 @@ def examples_needed(drop: PairedDifference, n: int) -> tuple[int, int | None] | 
         half_width = drop.mean - drop.low if border < true_drop else drop.high - drop.mean
         return max(1.0, POWER * (half_width / max(abs(true_drop - border), 1e-9)) ** 2)
 
-    drops = drop.mean - (drop.mean - drop.low) / Z, drop.mean, drop.mean + (drop.high - drop.mean) / Z
+    drops = drop.mean - (drop.mean - drop.low) / Z95, drop.mean, drop.mean + (drop.high - drop.mean) / Z95
     factors = [max(growth(true_drop, border) for border in borders) for true_drop in drops]
     is_near = any(drops[0] <= border <= drops[2] for border in borders)
     return math.ceil(n * min(factors)), None if is_near else math.ceil(n * max(factors))

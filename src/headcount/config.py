@@ -74,7 +74,7 @@ def parse(classes: Mapping[str, type], sections: Mapping[str, Mapping[str, Any]]
 
 
 def misfit(name: str, given: object, why: str) -> ValidationError:
-    """Build the error of one setting, for a check that compares several settings."""
+    """Build the error of a setting that contradicts another one, such as 4 heads with d_model = 30."""
     error = PydanticCustomError("misfit", "{why}", {"why": why})
     return ValidationError.from_exception_data(name, [InitErrorDetails(type=error, loc=(name,), input=given)])
 
@@ -91,10 +91,15 @@ def type_adapter(cls: type) -> TypeAdapter[Any]:
     return _ADAPTERS[cls]
 
 
+def plain_message(message: str) -> str:
+    """Return pydantic's message about a value without its standard beginnings."""
+    return message.removeprefix("Value error, ").removeprefix("Input ")
+
+
 def _fault(section: str, cls: type, detail: Any) -> Fault:
     where = ".".join([section, *map(str, detail["loc"])])
     if detail["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         why = f"no such setting; {suggestion(str(detail['loc'][-1]), field_names(cls))}"
     else:
-        why = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        why = plain_message(detail["msg"])
     return Fault(where, detail["input"], why)

@@ -65,9 +65,9 @@ def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
         return opened.read(size)  # read(most) would allocate `most` bytes first
 
 
-def read_json(file: Path, most: int = MOST_JSON) -> Any:
-    """Return the contents of a JSON file."""
-    return parse_json(read_bytes(file, most), file)
+def read_json(file: Path) -> Any:
+    """Return the contents of a JSON file of at most `MOST_JSON` bytes."""
+    return parse_json(read_bytes(file, MOST_JSON), file)
 
 
 def parse_json(data: bytes | str, source: object) -> Any:
@@ -214,7 +214,7 @@ def _is_marked(path: Path) -> bool:
 
 
 def _marked(data: bytes, suffix: str) -> bytes:
-    """Add the mark as a comment, or as a field of a JSON object; `views.style.png` has marked PNG files already."""
+    """Add the mark as a comment, or as a field of a JSON object; `figures.style.png` has marked PNG files already."""
     if suffix == ".json":
         return data.replace(b"{", f'{{"generator": "{MARK}",'.encode(), 1)
     comment = _COMMENTS.get(suffix)

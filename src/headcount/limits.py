@@ -19,7 +19,7 @@ ORDERS = 20
 MOST_CELL = 2**20
 """Largest number of characters in one cell of a table; more than any model's context holds."""
 TIMEOUT = 300.0
-"""Seconds that one model of a course may take."""
+"""Seconds that each of several submitted models may take."""
 COPIES = 4
 """Number of copies of an example that are in memory at the same time: drawn, shuffled, as tokens, as tensors."""
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}

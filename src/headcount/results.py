@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar, Self, get_args, get_type_hints
 from annotated_types import Ge, Le
 from pydantic import AfterValidator, ConfigDict, ValidationError
 
-from headcount.config import type_adapter
+from headcount.config import plain_message, type_adapter
 from headcount.errors import Fault, HeadcountError, InputError, ResultError
 from headcount.heads import HeadId
 
@@ -85,7 +85,7 @@ class Result:
         return pandas.DataFrame(self.to_rows())
 
     def to_csv(self) -> str:
-        """Return its table as CSV in full precision; unknown values are empty."""
+        """Return the table of `to_rows` as CSV in full precision; unknown values are empty."""
         out, rows = io.StringIO(newline=""), self.to_rows()
         writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
         writer.writeheader()
@@ -133,7 +133,8 @@ class Result:
             result: Self = type_adapter(cls).validate_python(data)
             faults = [*contradictions(result), *changed]
         except ValidationError as error:
-            faults = [Fault(_path(item["loc"]), _Brief(item["input"]), _plain(item["msg"])) for item in error.errors()]
+            details = error.errors()
+            faults = [Fault(_path(item["loc"]), _Brief(item["input"]), plain_message(item["msg"])) for item in details]
         if faults:
             more = f" (and {len(faults) - 1:,} more)" if faults[1:] else ""
             what = f"{source} {cls.__name__}" if file is None else source
@@ -161,7 +162,7 @@ def contradictions(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Fau
 
 
 def outside(owner: Any, estimate: str, low: str = "low", high: str = "high") -> Iterator[Contradiction]:
-    """Yield each end of an interval that excludes the estimate of the interval."""
+    """Yield the ends of a confidence interval that lie on the wrong side of the estimate."""
     middle, least, most = (getattr(owner, name) for name in (estimate, low, high))
     if least > middle and not is_close(least, middle):
         yield low, f"at most {estimate}, {middle}"
@@ -258,10 +259,6 @@ def _path(parts: Sequence[str | int]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
 
 
-def _plain(message: str) -> str:
-    return message.removeprefix("Value error, ").removeprefix("Input ")
-
-
 def plain_json(data: Any) -> Any:
     """Convert data to what JSON can hold: keys become strings, and numbers that are not finite become null."""
     if isinstance(data, dict):
@@ -274,6 +271,7 @@ def plain_json(data: Any) -> Any:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 SHOWN_ROWS, SHOWN_WIDTH = 6, 110
+"""Largest number of rows, and of characters per line, that `repr` prints of a table."""
 
 
 def _rows_at(holder: Any, path: list[str]) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,8 @@ Values = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 """Indices of examples."""
 Hits = NDArray[np.bool_]
+Z95 = 1.96
+"""Half the width of a 95 % CI of a normal distribution, in standard errors."""
 FEW_HITS = 3
 """Largest count for which a proportion's bound is the Poisson bound (one less for 50 trials or fewer)."""
 
@@ -100,7 +102,7 @@ class PairedDifference:
 N_RESAMPLES = 1999
 """Number of bootstrap resamples."""
 LEAST_P = 40
-"""Number of resamples per test of a family, so that the smallest possible corrected p-value is small."""
+"""Number of resamples for each test that Holm's correction covers, so that a corrected p-value can be small."""
 AT_ONCE = 2**22
 """Largest number of resampled values in memory at the same time."""
 GROUPS = 100
@@ -184,10 +186,10 @@ def paired_differences(
     """Estimate the mean losses of K comparisons on n examples with the bootstrap-t (Efron 1982).
 
     The mean and the standard error of skewed differences are correlated, which the plain bootstrap ignores. Intervals
-    and p-values therefore come from the quantiles of t = (mean* - mean) / se*. A sample may contain none of the rare
-    examples that lose much. If an example can lose as much as `broken`, the interval's upper end is raised to where it
-    would be if the examples that a sample may have missed (3.7 of n) lost that much. At least `draws` resamples are
-    drawn.
+    and p-values therefore come from the quantiles of t = (mean* - mean) / se*, over at least `draws` resamples.
+
+    A sample may contain none of the rare examples that lose much. If `broken` is given, the loss of such an example,
+    the upper end of the interval includes 3.7 of n missed examples that lose that much.
 
     >>> paired_differences(np.arange(40.0)[None] % 4, np.random.default_rng(0))
     [PairedDifference(mean=1.5, low=1.1..., high=1.8..., p=0.001)]
@@ -415,6 +417,7 @@ def rank_agreement(x: Values, y: Values, rng: np.random.Generator, draws: int = 
 
 
 Sums = Values
+"""[example, column]: sums over the queries of an example, by column."""
 Stratum = NDArray[np.bool_]
 """[example, column]: which entries are pooled into one mean."""
 

@@ -23,8 +23,10 @@ from headcount.analysis.attention_summary import (
     attention_summary,
     head_pattern,
 )
-from headcount.analysis.role_measures import stacks_of, visible_keys
+from headcount.analysis.role_measures import stacks_of
+from headcount.data.dataset import TokenizedText
 from headcount.errors import InputError
+from headcount.experiments.task_attention import visible_in
 from headcount.figures.attention import draw_pages
 from headcount.figures.style import png
 from headcount.heads import HeadId, HeadSite
@@ -59,10 +61,11 @@ def row(inputs: tuple[Tensor, ...], i: int = 0) -> tuple[Tensor, ...]:
     return tuple(each[i : i + 1] for each in inputs)
 
 
-def looked(name: str, **more: Any) -> tuple[AttentionSummary, tuple[Tensor, ...]]:
+def looked(name: str, text: str | None = None, **more: Any) -> tuple[AttentionSummary, tuple[Tensor, ...]]:
     """Return the summary in double precision, on a text without padding."""
     wrapped, inputs = wrap(hub.build(name)), row(hub.inputs_of(name))
-    return attention_summary(name, "digest", wrapped, wrapped.head_sites, inputs, tokens_of(name), **more), inputs
+    row_of_text = TokenizedText(inputs, tokens_of(name), **more)
+    return attention_summary(name, "digest", wrapped, wrapped.head_sites, row_of_text, text), inputs
 
 
 def weights_of(name: str, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
@@ -160,14 +163,15 @@ def test_sharp_heads_do_not_narrow_what_is_visible() -> None:
     sharp = torch.zeros(2, 6, 6)
     sharp[0, range(6), [0, 1, 0, 3, 1, 0]] = 1
     sharp[1] = sharp[0]
-    assert visible_keys(sharp, "self").tolist() == [[k <= q and k in (0, 1, 3) for k in range(6)] for q in range(6)]
-    assert visible_keys(sharp, "cross").tolist() == [[k in (0, 1, 3) for k in range(6)]] * 6
+    assert visible_in(sharp, "self").tolist() == [[k <= q and k in (0, 1, 3) for k in range(6)] for q in range(6)]
+    assert visible_in(sharp, "cross").tolist() == [[k in (0, 1, 3) for k in range(6)]] * 6
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_a_single_token_has_no_measures(name: str) -> None:
     wrapped, inputs = wrap(hub.build(name)), tuple(each[:, :1] for each in row(hub.inputs_of(name)))
-    result = attention_summary(name, "digest", wrapped, wrapped.head_sites, inputs, {"layer": ["a"]}, {"layer": [True]})
+    text = TokenizedText(inputs, {"layer": ["a"]}, {"layer": [True]})
+    result = attention_summary(name, "digest", wrapped, wrapped.head_sites, text)
     heads = [head for site in result.sites for head in site.heads]
     assert len(heads) == len(wrapped.heads) > 0
     for head in heads:
@@ -186,7 +190,7 @@ def bert(n_layers: int, n_heads: int, length: int) -> Any:
 def on_long(wrapped: Any, length: int) -> tuple[AttentionSummary, tuple[Tensor, ...]]:
     inputs = (torch.randint(2, hub.WORDS, (1, length), generator=torch.Generator().manual_seed(0)),)
     tokens = {"layer": [f"token{i}" for i in range(length)]}
-    return attention_summary("long", "digest", wrapped, wrapped.head_sites, inputs, tokens), inputs
+    return attention_summary("long", "digest", wrapped, wrapped.head_sites, TokenizedText(inputs, tokens)), inputs
 
 
 @pytest.mark.parametrize("length", [33, 70, 128])
@@ -270,8 +274,8 @@ def test_faults_are_told() -> None:
     wrapped, inputs = wrap(hub.build("t5")), row(hub.inputs_of("t5"))
 
     def look(inputs: tuple[Tensor, ...] = inputs, **changes: Any) -> AttentionSummary:
-        given = {"tokens": tokens_of("t5")} | changes
-        return attention_summary("t5", "digest", wrapped, wrapped.head_sites, inputs, **given)
+        text = TokenizedText(inputs, **({"tokens": tokens_of("t5")} | changes))
+        return attention_summary("t5", "digest", wrapped, wrapped.head_sites, text)
 
     with pytest.raises(InputError, match="got 3 rows"):
         look(hub.inputs_of("t5"))

@@ -129,7 +129,7 @@ def test_the_error_rate_is_that_which_is_stated(good_run):
 @pytest.mark.slow
 def test_a_twin_restores_what_a_head_does_and_an_untrained_model_does_not(monkeypatch):
     monkeypatch.setattr("headcount.analysis.transplants.N_TEST", 200)
-    run, effort = load("sample:addition"), Effort(untrained=3, relabelled=1, transplants=3)
+    run, effort = load("sample:addition"), Effort(untrained=2, relabelled=1, transplants=2)
     for other, is_twin in ((permuted(run, [1, 0, 3, 2]), True), (fresh(run, 3), False)):
         matching = match(run, other, effort=effort)
         moved = {pair.head: pair.transplant for kind in matching.kinds for pair in kind.pairs}

@@ -28,6 +28,10 @@ GENERIC = ("none", "sinusoidal", "rotary", "alibi", "alibi-symmetric", "relative
 SMALL = {"d_model": 16, "n_heads": 2, "d_ff": 16, "n_layers": 1, "longest": 10, "n_validation": 4, "n_test": 4}
 
 
+def positions_of_run(run, n_positions=None):
+    return positions_of(run.name, run.weights_sha256, run.encoding_in_use(), n_positions)
+
+
 def fresh_run(tmp_path, task="sortedness", **settings):
     """Return an untrained run."""
     config = RunConfig.build(task, **(SMALL | settings if task == "sortedness" else settings))
@@ -163,7 +167,7 @@ def test_the_curves_are_the_biases_of_each_head(everything):
 
 
 def test_rows_never_trained_kept_their_direction(sample):
-    shown = positions_of(sample)
+    shown = positions_of_run(sample)
     assert (shown.n_trained, shown.n_positions, shown.encoding.name) == (7, 32, "learned")
     trained, rest = shown.rows[:7], shown.rows[7:]
     assert {row.state for row in trained} == {"trained"}
@@ -178,17 +182,17 @@ def test_rows_never_trained_kept_their_direction(sample):
 
 def test_a_fresh_model_has_not_moved_and_a_moved_row_is_found(tmp_path):
     run = fresh_run(tmp_path, encoding="learned", n_positions=16)
-    assert {row.moved for row in positions_of(run).rows} == {0.0}
+    assert {row.moved for row in positions_of_run(run).rows} == {0.0}
     moved = replace(run, model=copy.deepcopy(run.model))
     with torch.no_grad():
         moved.model.positions.rows.weight[5] += 3 / 16**0.5
-    assert [row.position for row in positions_of(moved).rows if row.moved > 1e-5] == [5]
-    assert positions_of(moved).rows[5].moved == pytest.approx(3, rel=1e-5)
+    assert [row.position for row in positions_of_run(moved).rows if row.moved > 1e-5] == [5]
+    assert positions_of_run(moved).rows[5].moved == pytest.approx(3, rel=1e-5)
 
 
 @pytest.mark.parametrize("past_table", ["clamp", "untrained"])
 def test_positions_past_the_table_are_marked(tmp_path, past_table):
-    shown = positions_of(fresh_run(tmp_path, encoding="learned", n_positions=12, past_table=past_table), 20)
+    shown = positions_of_run(fresh_run(tmp_path, encoding="learned", n_positions=12, past_table=past_table), 20)
     states = [row.state for row in shown.rows]
     assert states == ["trained"] * 10 + ["never trained"] * 2 + ["past the table"] * 8
     table = shown.encoding.table
@@ -197,17 +201,17 @@ def test_positions_past_the_table_are_marked(tmp_path, past_table):
 
 def test_a_table_that_ends_is_not_shown_past_its_end(tmp_path):
     run = fresh_run(tmp_path, encoding="learned", n_positions=12, past_table="error")
-    assert positions_of(run).n_positions == 12
+    assert positions_of_run(run).n_positions == 12
     with pytest.raises(InputError, match=r"number of positions must be from 3 to 12, got 13(.|\n)*learned table"):
-        positions_of(run, 13)
+        positions_of_run(run, 13)
     for n in (2, 513):
         with pytest.raises(InputError, match="3 to 512"):
-            positions_of(fresh_run(tmp_path, encoding="none"), n)
+            positions_of_run(fresh_run(tmp_path, encoding="none"), n)
 
 
 def test_random_positions_are_all_trained(tmp_path):
     run = fresh_run(tmp_path, encoding="learned", n_positions=24, random_positions=20)
-    shown = positions_of(run, 30)
+    shown = positions_of_run(run, 30)
     assert (shown.n_trained, shown.random_positions) == (20, 20)
     assert [row.state for row in shown.rows].count("trained") == 20
     np.testing.assert_allclose(
@@ -217,7 +221,7 @@ def test_random_positions_are_all_trained(tmp_path):
 
 @pytest.mark.parametrize("name", ENCODINGS.names())
 def test_any_run_can_be_shown_and_read_back(tmp_path, name):
-    shown = positions_of(fresh_run(tmp_path, encoding=name), 12)
+    shown = positions_of_run(fresh_run(tmp_path, encoding=name), 12)
     assert PositionsShown.from_json(shown.to_json()) == shown
     assert shown.encoding.name == name
     assert bool(shown.rows) == (name == "learned")
@@ -226,17 +230,17 @@ def test_any_run_can_be_shown_and_read_back(tmp_path, name):
 
 def test_an_encoder_decoder_shows_its_encoder(tiny, tmp_path):
     run = fresh_run(tmp_path, task="addition", **tiny)
-    shown = positions_of(run, 9)
+    shown = positions_of_run(run, 9)
     np.testing.assert_allclose(array(shown.encoding.table), run.model.source_positions.rows.weight.detach()[:9], 1e-5)
     assert shown.n_trained == 3
 
 
 def test_the_runs_own_encoding_takes_its_place(sample):
-    shown = all_encodings(sample, d_model=8, n_heads=2, n_positions=10)
+    shown = all_encodings(positions_of_run(sample, 10), d_model=8, n_heads=2)
     assert EncodingsShown.from_json(shown.to_json()) == shown
     assert (shown.trained, shown.n_trained) == ("learned", 7)
     (learned,) = (encoding for encoding in shown.encodings if encoding.name == "learned")
-    assert learned == positions_of(sample, 10).encoding
+    assert learned == positions_of_run(sample, 10).encoding
     assert learned.shift.linear.n_rows == 7
     others = all_encodings(d_model=8, n_heads=2, n_positions=10)
     differ = [a.name for a, b in zip(shown.encodings, others.encodings, strict=True) if a != b]

@@ -180,12 +180,9 @@ def test_what_is_missing_is_told_for_the_call_that_was_made(verb: object) -> Non
         verb(classifier(), "a text")
 
 
-def test_a_report_of_a_module_is_written_from_its_tensors(
-    tagger: Tagger, in_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 99)
-    few = {**(api.viewing.head_roles.__kwdefaults__ or {}), "n_controls": 2}
-    monkeypatch.setattr("headcount.api.viewing.head_roles.__kwdefaults__", few)
+@pytest.mark.slow
+@pytest.mark.usefixtures("little_work")
+def test_a_report_of_a_module_is_written_from_its_tensors(tagger: Tagger, in_tmp: Path) -> None:
     asked = {"sites": sites(tagger), "n_examples": 3, "thorough": True, "quiet": True}
     report_results = gather(tagger, data=ids(40), metric=right_word, **asked)
     (model_results,) = report_results.models

@@ -25,7 +25,7 @@ from headcount.runs.run import Run, load
 from headcount.tasks.base import SequenceTask
 from headcount.training.answers import answer
 
-pytestmark = pytest.mark.slow  # together they take over 5 s
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_work")]  # together they take over 5 s
 
 N = 10
 
@@ -50,11 +50,6 @@ SITE = HeadSite("layer", 0)
 TOKENS = torch.randint(7, (N, 4), generator=torch.Generator().manual_seed(1))
 WEIGHTS = torch.rand(N, 4, generator=torch.Generator().manual_seed(2))
 TARGET = torch.arange(N) % 6
-
-
-@pytest.fixture(autouse=True)
-def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
 
 
 @pytest.fixture

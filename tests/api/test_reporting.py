@@ -14,21 +14,18 @@ import pytest
 from headcount import api
 from headcount.api.measurements import MEASUREMENTS
 from headcount.api.reporting import gather
-from headcount.api.viewing import head_roles
 from headcount.data.tables import TextLines
 from headcount.describing.blocks import Commands
-from headcount.describing.commands import ablate_command
 from headcount.describing.report import ReportResults, build_report
+from headcount.describing.sections.reproduce import ablate_command
 from headcount.errors import InputError, RunError
 from headcount.runs.run import Run, load
 
-pytestmark = pytest.mark.slow  # figures are drawn
-FEW_CONTROLS = {**(head_roles.__kwdefaults__ or {}), "n_controls": 2}
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_work")]  # figures are drawn
 
 
 @pytest.fixture
 def runs(tiny_run: Run, tiny_sorter: Run, in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
-    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 99)
     for name, run in (("adder", tiny_run), ("sorter", tiny_sorter)):
         shutil.copytree(run.folder.path, name, ignore=shutil.ignore_patterns("results", "figures"))
     return [load("adder"), load("sorter")]
@@ -74,7 +71,6 @@ def test_an_ablation_of_few_examples_is_not_the_reports_figure(
     runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the default is missing, it is measured."""
-    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 99)
     alone = [each if each.field == "ablation" else replace(each, make=lambda *_: None) for each in MEASUREMENTS]
     monkeypatch.setattr("headcount.api.reporting.MEASUREMENTS", alone)
     few = api.ablate_heads(runs[0], n=4, save=True, quiet=True).result
@@ -156,13 +152,11 @@ def test_heads_of_a_model_without_a_task_are_ablated_and_removed_on_data(
     in_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is stored of one file is not told of another."""
-    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 99)
     classifier = texts.classifier(max_position_embeddings=64)
     classifier.float().save_pretrained("bert")
     texts.tokenizer().save_pretrained("bert")
     Path("data.tsv").write_text(texts.own_labels(classifier, texts.MANY))
     Path("other.tsv").write_text(texts.own_labels(classifier, texts.MANY[:40]))
-    monkeypatch.setattr("headcount.api.viewing.head_roles.__kwdefaults__", FEW_CONTROLS)
     (found,) = gather("bert", data="data.tsv", on=[texts.TEXTS[0]], thorough=True, quiet=True).models
     assert found.ablation.conditions[0].n == len(texts.MANY)
     assert found.pruning.n_heads == len(found.ablation.heads) / 3
@@ -184,7 +178,6 @@ def test_heads_of_a_model_without_a_task_are_ablated_and_removed_on_data(
 
 def test_results_on_lines_are_not_those_on_the_whole_text(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a file's name needs a digest in that of a result."""
-    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 99)
     model = api.open_model(texts.model(hub.build("gpt2"), "$A"))
     Path("my texts.txt").write_text("\n".join(texts.MANY))
     api.ablate_heads(model, "my texts.txt", lines=True, save=True, quiet=True)

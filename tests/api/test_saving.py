@@ -106,9 +106,10 @@ def files() -> list[Path]:
 
 
 @pytest.fixture
-def runs(tiny_run: Run, tiny_sorter: Run, in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+def runs(
+    tiny_run: Run, tiny_sorter: Run, in_tmp: Path, little_work: None, monkeypatch: pytest.MonkeyPatch
+) -> list[Run]:
     """Copies in this folder, so that whatever is written is seen."""
-    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 99)
     monkeypatch.setattr("headcount.api.pruning.CRITICAL", -1.0)  # hardly trained, it is searched all the same
     for name, run in (("adder", tiny_run), ("sorter", tiny_sorter)):
         shutil.copytree(run.folder.path, name, ignore=shutil.ignore_patterns("results", "figures"))

@@ -106,8 +106,15 @@ def styled(fault: type[Styled], style: str) -> type[Styled]:
     return type(fault.__name__, (fault,), {**chosen, "settings": settings})
 
 
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("fault", FAULTS)
+SAMPLE = [
+    pytest.param(fault, style, marks=() if (i + j) % 3 == 0 else pytest.mark.long)
+    for i, fault in enumerate(FAULTS)
+    for j, style in enumerate(STYLES)
+]
+"""A third of all pairs, every fault and every style among them; with `--long`, all."""
+
+
+@pytest.mark.parametrize(("fault", "style"), SAMPLE)
 def test_every_fault_is_named_in_every_style(fault: type[Styled], style: str) -> None:
     check, words = FAULTS[fault]
     found = audited(fault, style)

@@ -30,8 +30,8 @@ from headcount.auditing.check import (
     failed,
     passed,
 )
-from headcount.describing.audit import audit_page, describe
 from headcount.describing.blocks import Paragraph
+from headcount.describing.sections.audit import audit_page, describe
 from headcount.errors import InputError
 from headcount.rendering.markdown import report_text
 
@@ -96,6 +96,7 @@ def test_the_page_of_everything_that_is_found_is_named() -> None:
     assert "traps.md" not in printed(*describe(sound)) + report_text(audit_page(sound))
 
 
+@pytest.mark.slow
 def test_what_is_ignored_is_told_with_its_reason_and_so_is_what_follows() -> None:
     class Broken(PlantedSorter):
         model_class = type("Wrong", (OrderModel,), {"is_sorted": lambda self, ids, visible: ids[:, 0] < 0})
@@ -193,5 +194,6 @@ def test_trained_models_fail_nothing(name: str) -> None:
     files = {"adder": "foreign_adder/adder_adapter.py:Adder", "sorter": "foreign_sorter/sorter_adapter.py:Sorted"}
     found = run_checks(audited_model(open_model(str(HERE / files[name]) if name in files else name), 400))
     assert not found.of(FAIL), found.summary
-    assert {each.id for each in found.of(WARN)} <= ({"HC302", "HC501", "HC601"} if name == "sorter" else set())
+    rare = set() if name == "sample:addition" else {"HC603"}  # errors that the test set does not show
+    assert {each.id for each in found.of(WARN)} <= rare | ({"HC302", "HC501", "HC601"} if name == "sorter" else set())
     assert found.of(NOT_APPLICABLE)

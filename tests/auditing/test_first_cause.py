@@ -29,7 +29,7 @@ from headcount.auditing.check import (
     passed,
     warned,
 )
-from headcount.describing.audit import audit_page, describe
+from headcount.describing.sections.audit import audit_page, describe
 from headcount.rendering.markdown import report_text
 
 # --- by what they explain ---------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_a_low_accuracy_that_no_check_explains_is_stated() -> None:
 
 def test_feedback_lists_the_cause_first() -> None:
     feedback = report_text(audit_page(ranked(PADDED, ANSWERS)))
-    assert feedback.index("## To mend: HC102") < feedback.index("## To mend: HC101")
+    assert feedback.index("## To fix: HC102") < feedback.index("## To fix: HC101")
 
 
 # --- planted ----------------------------------------------------------------------------------------------------------

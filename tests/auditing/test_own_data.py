@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headcount import Adapter, ablate_heads
 from headcount.auditing.audit import checks_named, run_checks
 from headcount.cli import main
-from headcount.describing.ablation import describe
+from headcount.describing.sections.ablation import describe
 from headcount.rendering.markdown import markdown_text
 
 Pairs = Sequence[tuple[str, str]]

@@ -5,10 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from planted import OrderModel, PlantedAdder, PlantedSorter, look, look_at, observed
+from planted import (
+    LeastFirst,
+    OrderModel,
+    PlainAdder,
+    PlantedAdder,
+    PlantedSorter,
+    SumModel,
+    look,
+    look_at,
+    observed,
+)
 from torch import Tensor, nn
 
 import headcount
+from headcount import Adapter
 from headcount.auditing.audit import checks_named, run_checks
 from headcount.auditing.audited_model import audited_model
 from headcount.auditing.check import EXPLAINED, FAIL, NOT_APPLICABLE, PASS, WARN
@@ -183,7 +194,101 @@ def test_a_rule_is_the_best_of_both_directions() -> None:
         assert (Rule.fitted(cue, constant)(cue) == constant).all()
 
 
+# --- easy counterexamples ---------------------------------------------------------------------------------------------
+
+
+class NoFarJumps(OrderModel):
+    """Calls a sequence unsorted if its last number is far above all others, which are close together."""
+
+    def is_sorted(self, ids: Tensor, visible: Tensor) -> Tensor:
+        numbers = ids.masked_fill(~visible, 0).sort(dim=1).values
+        least = ids.masked_fill(~visible, 100).amin(dim=1)
+        is_odd = (numbers[:, -2] - least < 8) & (numbers[:, -1] - numbers[:, -2] > 15)
+        return super().is_sorted(ids, visible) & ~is_odd
+
+
+class LostChain(SumModel):
+    """Wrong on sums whose carry runs from the 1s through a column that adds to 9 to the 1000s."""
+
+    def digits(self, source: Tensor) -> Tensor:
+        tens, ones = source[:, 1] + source[:, 5], source[:, 2] + source[:, 6]
+        is_chain = (source[:, 0] + source[:, 4] == 9) & (tens == 9) & (ones > 9)
+        return torch.where(is_chain[:, None], 0, super().digits(source))
+
+
+def wrong_adder(**changes: object) -> type[PlantedAdder]:
+    settings = {**PlantedAdder.settings, "digits": 3}
+    return type("Lossy", (PlantedAdder,), {"model_class": LostChain, "settings": settings, **changes})
+
+
+def test_a_pattern_that_no_draw_shows_is_a_warning_with_the_shortest_examples() -> None:
+    found = look("easy-counterexamples", sorter(NoFarJumps))
+    assert (found.verdict, found.evidence["accuracy"]) == (WARN, 1.0)
+    assert found.finding.startswith("accuracy is 100.0 % on 400 drawn sequences, but a search finds ")
+    shown = [text.partition(" (") for text in found.finding.partition("same range: ")[2].split("; ")]
+    assert len(shown) == 3
+    for example, _, verdict in shown:
+        numbers = [int(word) for word in example.split()]
+        assert numbers == sorted(numbers)
+        assert verdict == "predicted unsorted, right sorted)"
+    assert [len(example.split()) for example, _, _ in shown] == sorted(len(example.split()) for example, _, _ in shown)
+    assert "headcount verify" in found.fix
+
+
+def test_sums_that_no_draw_shows_are_a_warning() -> None:
+    found = look("easy-counterexamples", wrong_adder())
+    assert found.verdict == WARN
+    assert "drawn sums, but a search finds 20 wrong answers" in found.finding
+
+
+@pytest.mark.parametrize(("claimed", "verdict"), [(None, WARN), (0.999, WARN), (1.0, FAIL), (1, FAIL)])
+def test_it_fails_only_where_the_author_claims_everything(claimed: float | None, verdict: str) -> None:
+    found = look("easy-counterexamples", type("Claims", (sorter(NoFarJumps),), {"claimed": claimed}))
+    assert found.verdict == verdict
+    assert ("although the author claims 100 %" in found.finding) is (verdict == FAIL)
+
+
+def test_a_claim_of_everything_is_the_cause_if_nothing_else_is_wrong() -> None:
+    found = run_checks(observed(type("Claims", (sorter(NoFarJumps),), {"claimed": 1.0})))
+    assert found.causes == ("HC603",)
+    assert "20 wrong answers" in found.summary
+
+
+def test_a_low_accuracy_needs_no_search_and_some_models_cannot_be_searched() -> None:
+    low = look("easy-counterexamples", sorter(Weak))
+    assert low.verdict == NOT_APPLICABLE
+    assert "shows many errors" in low.finding
+    mute = look("easy-counterexamples", type("Mute", (PlantedAdder,), {"generate": Adapter.generate}))
+    assert mute.verdict == NOT_APPLICABLE
+
+
+def test_what_minimal_pairs_explain_is_not_told_twice() -> None:
+    class ByShuffles(PlantedSorter):
+        model_class, settings = NearItsPlace, {**PlantedSorter.settings, "negatives": "shuffle"}
+
+    found = run_checks(observed(ByShuffles), checks_named(["minimal-pairs", "easy-counterexamples"]))
+    verdicts = {each.id: (each.verdict, each.explained_by) for each in found.verdicts}
+    assert verdicts == {"HC601": (FAIL, ""), "HC603": (EXPLAINED, "HC601")}
+
+
+def test_large_models_get_fewer_examples() -> None:
+    class Large(OrderModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.unused = nn.Linear(1000, 1000)
+
+    small, large = (look("easy-counterexamples", sorter(each)).evidence["n_tried"] for each in (OrderModel, Large))
+    assert 512 < int(large or 0) < 2000 < int(small or 0) == 6000
+
+
 # --- sound models -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adapter", [PlantedSorter, PlantedAdder, PlainAdder, LeastFirst])
+def test_no_counterexample_is_found_in_sound_models(adapter: type[Adapter]) -> None:
+    found = look("easy-counterexamples", adapter)
+    assert found.verdict == PASS
+    assert "finds no wrong answer in" in found.finding
 
 
 @pytest.mark.parametrize("check", ["minimal-pairs", "surface-cues"])

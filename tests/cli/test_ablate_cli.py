@@ -11,7 +11,7 @@ from headcount.analysis.ablation import Ablation
 from headcount.cli import main
 from headcount.hooks import REPLACEMENTS
 
-pytestmark = pytest.mark.slow  # together they take over 5 s
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_work")]  # together they take over 5 s
 
 KEYS = {"head", "replacement", "metric", "drop", "low", "high", "p", "band"}
 
@@ -23,11 +23,6 @@ def run_json(capsys, *arguments):
 
 def files(folder):
     return {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")}
-
-
-@pytest.fixture(autouse=True)
-def _few_resamples(monkeypatch):
-    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
 
 
 @pytest.fixture(scope="module")
@@ -168,9 +163,9 @@ def test_what_broke_is_told(adder, good_run, capsys):
     for each in some:
         assert each["n_broken"] == worse[each["head"]]
         assert f"Without {each['head']} (zero): {each['n_broken']} of 60 broke" in printed
-        assert [digit["group"] for digit in each["digits"]] == ["10s", "1s"]
-        assert sum(digit["broken"] for digit in each["digits"]) >= each["n_broken"]
-        assert all(digit["n"] == each["n_broken"] for digit in each["digits"])
+        assert [place["group"] for place in each["places"]] == ["10s", "1s"]
+        assert sum(place["broken"] for place in each["places"]) >= each["n_broken"]
+        assert all(place["n"] == each["n_broken"] for place in each["places"])
         assert sum(fault["broken"] for fault in each["faults"]) >= each["n_broken"]
         for facet in ("carries", "longest chain", "sum"):
             groups = [group for group in each["groups"] if group["facet"] == facet]

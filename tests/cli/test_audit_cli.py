@@ -123,7 +123,7 @@ def test_feedback_can_be_handed_back(course: str, capsys: pytest.CaptureFixture[
     assert feedback.startswith(
         "# Audit of submissions/bob/adapter.py:Model\n\nThe 100s digit is 0 in 400 of 400 answers"
     )
-    assert "## To mend: HC101, constant place\n\n" in feedback
+    assert "## To fix: HC101, constant place\n\n" in feedback
     assert r"What to change: Feed \[start, \*answer\[:-1\]\]" in feedback
     assert r"What this check means: docs/traps.md\#hc101" in feedback
     assert "| HC106 | two answers | explained | explained by HC101" in feedback
@@ -132,7 +132,7 @@ def test_feedback_can_be_handed_back(course: str, capsys: pytest.CaptureFixture[
     assert Audit.from_json(written.with_suffix(".json").read_text()).of("fail")[0].id == "HC101"
 
 
-def test_every_student_gets_a_file_with_only_what_to_mend(course: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_student_gets_a_file_with_only_what_to_fix(course: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Broken submissions included; a file of somebody else's is left alone."""
     for name in ("carol", "dave", "erin", "frank", "grace", "heidi"):
         (Path("submissions") / name / "adapter.py").unlink()
@@ -148,8 +148,8 @@ def test_every_student_gets_a_file_with_only_what_to_mend(course: str, capsys: p
     names = ["_summary.md", "alice.md", "bob.md", "ivan.md"]
     files = {file.name: file.read_text() for file in sorted(Path("feedback").iterdir())}
     assert list(files) == names
-    assert files["alice.md"].startswith("# Feedback for alice\n\nNothing has to be mended.")
-    assert "## To mend: HC101, constant place" in files["bob.md"]
+    assert files["alice.md"].startswith("# Feedback for alice\n\nNothing needs to be fixed.")
+    assert "## To fix: HC101, constant place" in files["bob.md"]
     assert "Most common error: 263 of 263 errors: a 1 was right, and the 100s place was wrong." in files["bob.md"]
     assert "HC102" not in files["bob.md"], "what passed is no feedback"
     assert r"ModuleNotFoundError: No module named 'nothing\_of\_that\_name'" in files["ivan.md"]

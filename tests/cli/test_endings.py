@@ -124,7 +124,8 @@ def test_a_file_called_as_a_split_is_not_taken_for_data(tiny_run: Run, in_tmp: P
 
 
 @pytest.mark.slow
-def test_somebodys_settings_for_windows_do_not_matter(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "headcount", "positions", "sample:addition", "--json"]
+def test_somebodys_settings_for_windows_do_not_matter(tiny_run: Run, tmp_path: Path) -> None:
+    shutil.copytree(tiny_run.folder.path, tmp_path / "run")
+    command = [sys.executable, "-m", "headcount", "positions", "run", "--json"]
     done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"MPLBACKEND": "nonsense"}, capture_output=True)
     assert done.returncode == 0

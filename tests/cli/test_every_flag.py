@@ -7,7 +7,6 @@ import inspect
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,7 +15,6 @@ import pytest
 import headcount.api
 import headcount.exercise.lab
 import headcount.external.scaffold
-from headcount.analysis.specialisation import specialise
 from headcount.cli import _parser, main
 from headcount.cli._command import given_settings
 from headcount.config import NameIn
@@ -239,6 +237,8 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("evaluate", "--quiet"): ("evaluate run sorter", "--quiet", "quiet", True),
     ("evaluate", "--split"): ("evaluate run", "--split validation", "split", "validation"),
     ("verify", "--quiet"): ("verify run", "--quiet", "quiet", True),
+    ("verify", "--seconds"): ("verify run", "--seconds 3", "seconds", 3.0),
+    ("verify", "--seed"): ("verify run", "--seed 4", "seed", 4),
     ("lab", "--out"): ("lab", "--out there", "out", Path("there")),
     ("lab", "-o"): ("lab", "-o there", "out", Path("there")),
     ("lab", "--seed"): ("lab", "--seed 4", "seed", 4),
@@ -294,11 +294,9 @@ def test_what_is_asked_of_heads(called: Callable[[str], Call], flag: str) -> Non
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(little_work: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No figure is drawn, and no lab takes its minutes."""
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
-    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
-    monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
     monkeypatch.setattr(
         headcount.exercise.lab, "run_lab", lambda *_, **__: headcount.exercise.lab.Lab(Path("report.html"), None, None)
     )

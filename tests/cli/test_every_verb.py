@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +14,16 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.specialisation import specialise
 from headcount.cli import main
 from headcount.seeds import stream
 from headcount.tasks.addition import Addition, AdditionConfig
 from headcount.tasks.sortedness import Sortedness, SortednessConfig
 
-pytestmark = pytest.mark.slow  # models of others
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_tmp", "little_work")]  # models of others
 
 TESTS = Path(__file__).parents[1]
 ADDER = f"{TESTS / 'foreign_adder' / 'adder_adapter.py'}:Adder"
 SORTER = f"{TESTS / 'foreign_sorter' / 'sorter_adapter.py'}:Sorted"
-
-
-@pytest.fixture(autouse=True)
-def _few(monkeypatch: pytest.MonkeyPatch, in_tmp: Path) -> None:
-    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
-    monkeypatch.setattr("headcount.experiments.experiment.N_REFERENCE", 256)
 
 
 @pytest.fixture
@@ -132,7 +124,7 @@ def test_what_breaks_without_a_head_of_an_adder(
         for profile in broken:
             by_carry = [each for each in profile["groups"] if each["facet"] == "carries"]
             assert sum(each["broken"] for each in by_carry) == profile["n_broken"]
-            assert bool(profile["digits"]) == (metric == "free-running" and profile["n_broken"] > 0)
+            assert bool(profile["places"]) == (metric == "free-running" and profile["n_broken"] > 0)
     loss = run_json(capsys, "ablate", ADDER, "--replacements", "zero", "--metric", "loss", "--n", "50", "--quiet")
     assert loss["unit"] == "nats"
 
@@ -334,11 +326,8 @@ def filled(in_tmp: Path) -> str:
     return "filled/mine.py"
 
 
-def test_sums_of_any_length_have_statistics(
-    filled: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sums_of_any_length_have_statistics(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Where 7+81 is filled up, a key belongs to no column that is one in 17+81."""
-    monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
     found = run_json(capsys, "heads", f"{filled}:Filled", "--stats", "--quiet")
     assert len(found["heads"]) == 24
     assert found["n"] == 80

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow  # models of others, or many processes
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_work")]  # models of others
 
 HERE = Path(__file__).parents[1]
 
@@ -21,12 +21,6 @@ from headcount.cli import main  # noqa: E402
 
 ADDER = f"{HERE / 'foreign_adder' / 'adder_adapter.py'}:Adder"
 MANY = [f"{a} and {b}" for a in texts.TEXTS for b in texts.TEXTS]
-
-
-@pytest.fixture(autouse=True)
-def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
-    monkeypatch.setattr("headcount.experiments.experiment.N_REFERENCE", 256)
 
 
 @pytest.fixture

@@ -144,9 +144,9 @@ def test_help_states_the_thresholds(capsys):
     predicted = " ".join(capsys.readouterr().out.split())
     t = THRESHOLDS
     assert len(fields(t)) == 5, "a new threshold belongs into the help"
-    assert f"attends to it by at least {t.partly:g} more than even attention would" in predicted
-    assert f"lower {100 * t.confidence:g} % confidence bounds" in predicted
+    assert f"attention on the target is at least {t.partly:g} above uniform attention" in predicted
+    assert f"lower {100 * t.confidence:g} % confidence bound" in predicted
     assert f"(“mostly”: {t.mostly:g})" in predicted
     assert f"entropy is at least {100 * t.entropy_share:g} % of the maximum" in predicted
-    assert f"at most {100 * RANK / (N_CONTROLS + 1):g} % get any label" in predicted
+    assert f"at most {100 * RANK / (N_CONTROLS + 1):g} % of such models get any label" in predicted
     assert f"“more when” needs a difference of at least {t.difference:g}" in predicted

@@ -57,10 +57,17 @@ DISAGREEING = {
 }
 
 
-@pytest.mark.parametrize(("body", "cells", "cause"), DISAGREEING.values(), ids=DISAGREEING)
-@pytest.mark.parametrize("verb", ["ablate", "prune"])
+ASKED = [
+    pytest.param("prune" if is_pruned else "ablate", *values, id=f"{name}-{is_pruned}", marks=marks)
+    for name, values in DISAGREEING.items()
+    for is_pruned, marks in ((False, ()), (True, () if name == "zeros" else pytest.mark.long))
+]
+"""Both verbs say what the same function finds: one disagreement shows that prune asks it."""
+
+
+@pytest.mark.parametrize(("verb", "body", "cells", "cause"), ASKED)
 def test_answers_stand_beside_each_other(
-    fails: Fails, monkeypatch: pytest.MonkeyPatch, body: str, cells: tuple[str, ...], cause: str, verb: str
+    fails: Fails, monkeypatch: pytest.MonkeyPatch, verb: str, body: str, cells: tuple[str, ...], cause: str
 ) -> None:
     """The whole model is asked first: no head is ablated before it is told."""
     monkeypatch.setattr("headcount.experiments.interventions.sweep", None)
@@ -90,7 +97,7 @@ def test_a_disagreement_of_ablated_models_is_shown_too(fails: Fails) -> None:
     """With all heads both agree: what answers is another model, whose heads nobody ablates."""
     body = "def generate(self, model, questions):\n        from adder_model import load_adder\n"
     body += "        solve(model, questions)\n        return solve(load_adder(), questions)"
-    told = fails("ablate", adapter(body), code=1)
+    told = fails("ablate", adapter(body), "--n", "100", code=1)
     assert "without encoder." in told or "without decoder." in told
     assert "question  right answer  labels" in told
 

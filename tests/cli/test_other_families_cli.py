@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_tmp")]  # models of others
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_tmp", "little_work")]  # models of others
 
 import dataset_models as texts  # noqa: E402
 import hub_models as hub  # noqa: E402
@@ -19,11 +19,6 @@ from safetensors.torch import load_file  # noqa: E402
 
 from headcount import load_external  # noqa: E402
 from headcount.cli import main  # noqa: E402
-
-
-@pytest.fixture(autouse=True)
-def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from headcount.analysis.pruning import Pruning
 from headcount.cli import main
-from headcount.describing.pruning import greedy_sentence
+from headcount.describing.sections.pruning import greedy_sentence
 from headcount.runs.run import load
 
 pytestmark = pytest.mark.slow  # together they take over 5 s

@@ -1,5 +1,6 @@
 """The command line with a classifier: train, predict, evaluate, stretch, positions, heads, lab."""
 
+import html
 import json
 import re
 from functools import partial
@@ -7,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from headcount.analysis.specialisation import specialise
 from headcount.cli import main
 from headcount.exercise import lab
 
@@ -212,12 +212,12 @@ def test_positions(run, capsys):
 
 
 @pytest.fixture
-def _small_lab(tiny, tiny_sorting, monkeypatch):
+def _small_lab(tiny, tiny_sorting, little_work, monkeypatch):
     settings = {"addition": tiny | {"steps": 2}, "sortedness": tiny_sorting | {"steps": 2}}
     monkeypatch.setattr(lab, "EXAMPLE", "3+4")
     monkeypatch.setattr(lab, "LENGTHS", (6, 9))
+    monkeypatch.setattr(lab, "POOLINGS", ("neighbour-difference",))
     monkeypatch.setattr(lab, "run_lab", partial(lab.run_lab, settings=settings, n=2, n_examples=2))
-    monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
 
 
 @pytest.mark.slow
@@ -226,7 +226,10 @@ def test_a_lab_of_addition_only(in_tmp, capsys):
     code, found = run_json(capsys, "lab", "--only", "addition", "-o", "adding", "--quiet")
     assert (code, set(found), found["report"]) == (0, {"report", "addition"}, "adding/report-addition.html")
     assert found["addition"]["certificate"]["total"] == 100
-    assert '<section id="reach"' not in Path("adding/report-addition.html").read_text()
+    page = Path("adding/report-addition.html").read_text()
+    assert '<section id="reach"' not in page
+    assert '<section id="pruning"' not in page, "hardly trained, it has nothing to lose"
+    assert html.escape(found["addition"]["evaluation"]["audit"]) in page, "no better than a constant answer"
 
 
 @pytest.mark.slow

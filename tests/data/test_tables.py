@@ -78,11 +78,11 @@ def test_a_cell_has_a_limit(file: File, name: str, text: str, monkeypatch: pytes
     assert len(read_table(file("data.txt", "the old cat " * 100)).texts()[0]) == 1199, "a running text has no cells"
 
 
-def test_a_long_cell_is_refused_before_the_rest_of_it_is_read(file: File) -> None:
+def test_a_long_cell_is_refused_with_little_memory(file: File) -> None:
     path = file("data.csv", 'text,label\n"' + "the old cat " * 200_000 + '",x\nb,y\n')
     tracemalloc.start()
-    with pytest.raises(InputError, match=r"line 2 of .*: text holds 2,400,002 characters; a cell may hold 1,048,576"):
-        read_table(path)
+    with pytest.raises(InputError, match=r"line 2 of .*: text holds 2,400,000 characters; a cell may hold 1,048,576"):
+        read_table(path).rows("text", "label")
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 20 * path.stat().st_size

@@ -9,12 +9,12 @@ from rich.console import Console
 from tests.figures.test_ablation_figures import as_loss, made
 
 from headcount.analysis.ablation import Effect
-from headcount.describing.ablation import describe, ranking_table
 from headcount.describing.blocks import Conclusions, DataTable, Notice, Paragraph
+from headcount.describing.sections.ablation import describe, ranking_table
 from headcount.experiments.decoding_check import FailureProfile, Group
 from headcount.heads import HeadId
 from headcount.rendering.markdown import markdown_text
-from headcount.rendering.terminal import terminal_lines
+from headcount.rendering.terminal import block_lines
 from headcount.training.evaluation import WrongAnswer
 
 
@@ -37,8 +37,9 @@ def warnings(result):
 def printed(result, width):
     console = Console(width=width)
     with console.capture() as capture:
-        for line in terminal_lines(describe(result)):
-            console.print(line)
+        for block in describe(result):
+            for line in block_lines(block):
+                console.print(line)
     return capture.get()
 
 
@@ -73,7 +74,7 @@ def test_the_ranking_has_the_numbers() -> None:
     assert table.rows[5][1].text == "6-8", "a rank is a range where intervals overlap"
     assert "90.00 % [88.00, 92.00] with all heads, n = 2,000 (the test set)" in table.caption
     assert "it was measured again, on 40,000 fresh examples" in table.note
-    assert "Holm correction over the 9 heads of each replacement" in table.note
+    assert "Holm correction over the 9 heads of each ablation" in table.note
 
 
 def test_at_80_columns_no_number_is_cut() -> None:
@@ -100,7 +101,7 @@ def test_bands_are_counted_and_say_what_would_decide() -> None:
         in sentences(result)[1]
     )
     table = tables(result)["ablation-bands"]
-    assert table.columns[:5] == ("replacement", "critical", "important", "redundant", "undecided")
+    assert table.columns[:5] == ("ablation", "critical", "important", "redundant", "undecided")
     ((replacement, *counts, needed),) = table.rows
     assert (replacement, [cell.text for cell in counts]) == ("zero", ["3", "3", "3", "3"])
     assert needed == "L0H3 (1,200 to 99,000), L0H7 (on a border) and L0H11 (3,200 or more)"
@@ -143,7 +144,7 @@ def test_removal_comes_before_other_replacements() -> None:
     assert [row[0] for row in tables(result)["ablation-bands"].rows] == ["zero", "resample", "mean"]
     harmless = [HeadId.parse(head).short for head in result.harmless()]
     assert harmless
-    assert f"{len(harmless)} heads are redundant under every replacement (resample, zero and mean): {harmless[0]}" in (
+    assert f"{len(harmless)} heads are redundant under every ablation (resample, zero and mean): {harmless[0]}" in (
         " ".join(sentences(result))
     )
 

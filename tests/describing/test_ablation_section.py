@@ -55,7 +55,7 @@ def test_how_many_are_redundant() -> None:
     swapped = [effect(each.head, drop, replacement="resample") for each, drop in ((one, 0.3), (none, 0.5))]
     found = texts(told(*swapped, one, none))
     assert words.format(1, "50.0") in found, "a head that misleads when it is swapped can still be removed"
-    assert "0 heads are redundant under every replacement (resample and zero)" in found
+    assert "0 heads are redundant under every ablation (resample and zero)" in found
 
 
 def test_what_removal_costs_comes_first_and_then_what_swapping_does() -> None:
@@ -71,21 +71,21 @@ def test_what_removal_costs_comes_first_and_then_what_swapping_does() -> None:
     assert [row[0].text for row in table.rows] == ["E1H2", "E0H1"]
     assert table.columns == ("head", "rank (zero)", "resample", "zero")
     assert [row[-1].text.split()[-1] for row in table.rows] == ["critical", "important"]
-    assert "p < 0.05 (exact McNemar test, Holm correction over the 2 heads of each replacement)" in table.note
+    assert "p < 0.05 (exact McNemar test, Holm correction over the 2 heads of each ablation)" in table.note
 
 
 def test_whether_replacements_agree() -> None:
     both = [
         effect(head, drop, replacement=by) for by in ("zero", "mean") for head, drop in (("E0H0", 0.3), ("X0H0", 0.1))
     ]
-    assert "E0H0 has the largest drop under every replacement (zero and mean)." in texts(told(*both))
+    assert "E0H0 has the largest drop under every ablation (zero and mean)." in texts(told(*both))
     apart = [*both[:2], effect("E0H0", 0.0, replacement="mean"), effect("X0H0", 0.2, replacement="mean")]
-    found = [each for each in sentences(told(*apart)) if "depends on the replacement" in each.text]
-    words = "The head with the largest drop depends on the replacement"
+    found = [each for each in sentences(told(*apart)) if "depends on the ablation" in each.text]
+    words = "The head with the largest drop depends on the ablation"
     assert found[0].text == f"{words}: E0H0 under zero ablation and X0H0 under mean ablation."
     assert not found[0].is_decided
     none = [*apart[:2], effect("E0H0", -0.001, replacement="mean"), effect("X0H0", 0.0, replacement="mean")]
-    assert "depends on the replacement" not in texts(told(*none))
+    assert "depends on the ablation" not in texts(told(*none))
 
 
 def test_the_ranking_is_sorted_and_has_intervals() -> None:

@@ -7,7 +7,7 @@ import re
 from printing import printed
 from told_results import audit
 
-from headcount.describing.audit import audit_page, course_page, course_table, describe, feedback_page
+from headcount.describing.sections.audit import audit_page, course_page, course_table, describe, feedback_page
 from headcount.errors import InputError
 from headcount.rendering.markdown import report_text
 

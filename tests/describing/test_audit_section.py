@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from told_results import audit, cells, evaluation, model_results, report_results, require_sound, sentences, table, texts
 
-from headcount.describing.audit import ABLATION, DECODING, POSITIONS, notices
 from headcount.describing.blocks import Notice
-from headcount.describing.sections.audit import section
+from headcount.describing.sections.audit import POSITIONS, notices, section
 
 SOUND = {"HC101": "pass", "HC201": "pass", "HC301": "not applicable"}
 
@@ -85,10 +84,10 @@ def test_notices_are_those_of_the_kinds_that_are_asked_for():
         "a", audit=audit({"HC503": "warn", "HC101": "warn", "HC501": "fail", "HC704": "pass", "XYZ": "fail"})
     )
     assert [each.check for each in notices(found, [POSITIONS])] == ["HC501", "HC503"]
-    assert [each.check for each in notices(found, [DECODING, POSITIONS])] == ["HC501", "HC101", "HC503"]
+    assert [each.check for each in notices(found, ["1", POSITIONS])] == ["HC501", "HC101", "HC503"]
     assert [each.check for each in notices(found, ["503"])] == ["HC503"]
-    assert notices(found, [ABLATION]) == []
+    assert notices(found, ["7"]) == []
     assert notices(model_results("b"), "12345678") == []
     silent = audit({"HC101": "warn"})
     silent = replace(silent, verdicts=tuple(replace(each, cause="", fix="") for each in silent.verdicts))
-    assert notices(replace(found, audit=silent), [DECODING])[0].text == "a: Found by HC101."
+    assert notices(replace(found, audit=silent), ["1"])[0].text == "a: Found by HC101."

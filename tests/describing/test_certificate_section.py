@@ -57,11 +57,9 @@ def test_of_several_how_many_are_right_on_everything() -> None:
     one, two = model_results("one", certificate=certificate()), model_results("two", certificate=certificate(errors=4))
     found = section(report_results(one, two))
     require_sound(found)
-    assert found.answer.text == (
-        "1 of 2 models are right on every example of their task: one. Models with errors: two (4 of 810,000)."
-    )
+    assert found.answer.text == ("Proved right: one. Wrong answers found: two.")
     both = section(report_results(two, two)).answer.text
-    assert both.startswith("0 of 2 models are right on every example of their task. Models with errors: two")
+    assert both.startswith("Proved right: none. Wrong answers found: two")
 
 
 def test_what_the_audit_says_stands_there() -> None:

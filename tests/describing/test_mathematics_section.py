@@ -11,9 +11,9 @@ from told_results import ablation, cell, cells, effect, model_results, report_re
 
 from headcount.analysis.positions import PositionsShown, TableRow, all_encodings
 from headcount.analysis.positions import rotation_error as error_of_table
-from headcount.describing import mathematics
 from headcount.describing.blocks import Formula
 from headcount.describing.report import Report
+from headcount.describing.sections import mathematics
 from headcount.describing.sections.mathematics import section
 from headcount.hooks.proof import SiteProof
 from headcount.rendering.formulas import latex, mathml, plain_formula

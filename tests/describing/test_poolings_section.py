@@ -155,13 +155,13 @@ def test_the_picture_has_a_panel_per_encoding_and_dashes_for_what_is_given_away(
     assert [axes.get_title() for axes in figure.axes] == ["encoding: sinusoidal", "encoding: none"]
     labels = {text.get_text() for text in figure.legends[0].get_texts()}
     assert labels == {
-        "max (generic)",
-        "mean (generic)",
-        "neighbour-difference (given: order of neighbours)",
+        "max  (generic, 95 % CI)",
+        "mean  (generic, 95 % CI)",
+        "neighbour-difference  (given: order of neighbours, 95 % CI)",
     }
     styles = {line.get_label(): line.get_linestyle() for line in figure.axes[0].lines}
-    assert styles["neighbour-difference (given: order of neighbours)"] == "--"
-    assert styles["mean (generic)"] == "-"
+    assert styles["neighbour-difference  (given: order of neighbours, 95 % CI)"] == "--"
+    assert styles["mean  (generic, 95 % CI)"] == "-"
     assert "neighbour-difference, none: 50.0 %" in picture.alt
 
 

@@ -11,8 +11,7 @@ from told_results import audit, cells, model_results, report_results, require_so
 
 from headcount.analysis.positions import LinearShift, PositionsShown, TableRow, all_encodings
 from headcount.describing.blocks import Notice, Picture
-from headcount.describing.positions import describe, positions_rows
-from headcount.describing.sections.positions import section
+from headcount.describing.sections.positions import describe, positions_rows, section
 from headcount.rendering.svg import inline_svg
 
 

@@ -8,7 +8,7 @@ from tests.figures.test_pruning_figures import made
 from headcount.analysis.cost import Cost
 from headcount.analysis.pruning import Point, PruningCurve
 from headcount.describing.blocks import Conclusions, DataTable
-from headcount.describing.pruning import describe, describe_cost
+from headcount.describing.sections.pruning import describe, describe_cost
 from headcount.heads import HeadId
 from headcount.stats import PairedDifference
 
@@ -85,7 +85,7 @@ def test_the_sentences_have_the_answers() -> None:
     )
     assert "L0H0, L0H1 and L0H2. The drop is 33.8 points (95 % CI 31.7-35.8)" in by_zero
     assert by_zero.endswith("By the point estimate alone, 4 heads would count as harmless.")
-    assert "Removing all 2 heads that cost under 1 point under every replacement (zero, mean and resample)" in harmless
+    assert "Removing all 2 heads that cost under 1 point under every ablation (zero, mean and resample)" in harmless
     assert (
         "leaves 93.2 % accuracy (95 % CI 91.0-94.0): L0H0 and L0H1. The drop is 1.8 points (95 % CI 1.2-2.4)"
         in harmless
@@ -110,7 +110,7 @@ def test_where_nothing_is_harmless_no_head_is_named() -> None:
     first, by_zero, harmless, *others = sentences(result)
     assert first == f"No head can be removed for a drop of at most 1 point (greedy removal, {ON})."
     assert f"no head costs under 1 point when removed alone, {ON}." in by_zero
-    assert f"no head costs under 1 point under every replacement (zero, mean and resample), {ON}." in harmless
+    assert f"no head costs under 1 point under every ablation (zero, mean and resample), {ON}." in harmless
     assert not any("random" in each for each in others)
     assert "takes in order: none." in table(result).note
 
@@ -135,7 +135,7 @@ def test_what_was_not_measured_is_reported() -> None:
     assert sentences(result)[-1] == (
         "Not measured within the budget of 90 s, and so undecided: greedy removal beyond 2 of 6 heads; random orders."
     )
-    assert not any(words in " ".join(sentences(result)) for words in ("every replacement", "random sets", "any head,"))
+    assert not any(words in " ".join(sentences(result)) for words in ("every ablation", "random sets", "any head,"))
     assert sum("-L0H" in cell.text for row in table(result).rows for cell in row) == 2, (
         "the table ends where time was up"
     )

@@ -74,7 +74,7 @@ def test_the_share_that_can_be_removed_for_1_point_and_for_5() -> None:
     none = PrunableShare(0.01, 0, 0, point(0, 0.99, 0.0))
     assert "greedy removal takes 0 of 8 heads (0 %) together." in texts(told(prunable=(none,), loss=0.02))
     fewer_alone = PrunableShare(0.01, 0, 3, point(3, 0.988, 0.002))
-    words = "0 of 8 heads (0 %) cost less than 1 point, a stricter count: it needs the whole 95 % CI below the limit."
+    words = "0 of 8 heads (0 %) cost less than 1 point, a stricter count: the whole 95 % CI must lie below the limit."
     assert words in texts(told(prunable=(fewer_alone,)))
     near = PrunableShare(0.05, 6, 4, point(4, 0.94, 0.05))
     assert "whether it is at most 5 points is undecided" in texts(told(prunable=(near,)))

@@ -23,8 +23,7 @@ from headcount import api
 from headcount.cli import VERBS, _parser
 from headcount.cli._command import given_settings
 from headcount.describing.blocks import Commands
-from headcount.describing.commands import commands_of, stretch_commands, train_command
-from headcount.describing.sections.reproduce import section
+from headcount.describing.sections.reproduce import commands_of, section, stretch_commands, train_command
 from headcount.exercise.lab import SORTEDNESS
 from headcount.runs.config import RunConfig
 from headcount.tasks import TASKS

@@ -6,8 +6,7 @@ from printing import printed
 
 from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, RoleScore
 from headcount.describing.blocks import DataTable
-from headcount.describing.roles import describe
-from headcount.describing.sections.roles import section
+from headcount.describing.sections.roles import describe, section
 from headcount.describing.words import interval
 from headcount.heads import HeadId
 

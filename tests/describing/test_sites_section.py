@@ -43,7 +43,7 @@ def test_sites_whose_intervals_overlap_are_undecided() -> None:
 def test_where_nothing_is_lost_no_site_counts() -> None:
     found = told(*drops(E0H0=0.0, X0H0=0.001))
     require_sound(found)
-    assert "no block's mean drop is significantly above zero" in found.answer.text
+    assert "no mean drop is significantly above zero" in found.answer.text
 
 
 def test_where_the_critical_heads_are() -> None:
@@ -63,7 +63,7 @@ def test_whether_replacements_agree() -> None:
     zero = drops(E0H0=0.1, X0H0=0.5)
     alike = [effect("E0H0", 0.2, replacement="mean"), effect("X0H0", 0.6, replacement="mean")]
     other = [effect("E0H0", 0.6, replacement="mean"), effect("X0H0", 0.2, replacement="mean")]
-    assert "decoder.0.cross (X0) has the largest drop under every replacement (zero and mean)" in texts(
+    assert "decoder.0.cross (X0) has the largest drop under every ablation (zero and mean)" in texts(
         told(*zero, *alike)
     )
     found = told(*zero, *other)
@@ -96,7 +96,7 @@ def test_where_nothing_is_lost_no_site_is_said_to_lose_most() -> None:
     effects = [effect(head, 0.0, replacement=by) for by in ("zero", "mean") for head in ("E0H0", "X0H0")]
     found = section(report_results(model_results(ablation=ablation(*effects))))
     assert "largest drop under every" not in texts(found)
-    assert "no block's mean drop is significantly above zero" in texts(found)
+    assert "no mean drop is significantly above zero" in texts(found)
 
 
 def test_bands_and_the_costliest_head_are_those_of_the_replacement_that_heads_are_ranked_by() -> None:

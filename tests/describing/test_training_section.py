@@ -187,10 +187,10 @@ def test_models_on_other_test_sets_are_not_ranked_with_them() -> None:
     found = section(report_results(*made))
     require_sound(found)
     assert "Of b and c, tested on the same examples, b is right most often" in texts(found)
-    assert "not to be ranked with these: a 1,000 of 1,000 right" in texts(found)
+    assert "and are not ranked: a 1,000 of 1,000 right" in texts(found)
     found = section(report_results(*made[:2]))
     require_sound(found)
-    assert "undecided, for no two were tested on the same examples" in texts(found)
+    assert "undecided: no two were tested on the same examples" in texts(found)
 
 
 def test_two_tasks_are_one_answer() -> None:

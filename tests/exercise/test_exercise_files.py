@@ -173,7 +173,7 @@ def test_answers_have_their_figures(answers) -> None:
     assert "E0H0 is the most important head under resample ablation" in ranked
     assert "E0H1 16.50 [16.40, 16.60]" in ranked
     bands = answer_to(text, "Critical and redundant heads.")
-    assert "3 critical (over 10 points: E0H0, E0H1 and E0H2)" in bands
+    assert "3 critical (above 10 points: E0H0, E0H1 and E0H2)" in bands
     share = answer_to(text, "Share of heads that can be pruned.")
     assert "For a drop of at most 5 points, greedy removal takes 4 of 8 heads (50.0 %) together" in share
     assert "Removed one at a time, 6 of 8 heads (75.0 %) cost less than 5 points" in share

@@ -7,11 +7,8 @@ that is read off the page, and held against the results.
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,19 +16,11 @@ from browsing import WIDE, background, grave_faults, tab_to, visit, watched
 
 from headcount.analysis.ablation import Ablation
 from headcount.analysis.attention import patterns_on
-from headcount.analysis.specialisation import specialise
 from headcount.describing.report import LAST, ORDER
-from headcount.exercise.lab import SORTEDNESS, Lab, run_lab
+from headcount.exercise.lab import SORTEDNESS, Lab
 from headcount.runs.run import Run
 
 pytestmark = pytest.mark.slow
-
-FOLDER = "a lab <img src=x onerror=alert(1)>"
-"""Part of every model's name."""
-SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16, "n_validation": 20, "n_test": 40, "threads": 1}
-ENCODINGS = ("sinusoidal", "learned", "none", "far")
-"""Of the lab's six sortedness models, those that are told of in different ways."""
-
 
 PAPER = 672
 """Pixels between the margins of a sheet of A4."""
@@ -60,26 +49,9 @@ class Opened:
 
 
 @pytest.fixture(scope="module")
-def lab(good: dict[str, Any], good_copy: Callable[[], Path], tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    sorting = SMALL | {"steps": 6, "batch_size": 8, "eval_every": 6, "device": "cpu"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("labs"))
-        patch.setattr("headcount.exercise.lab.LENGTHS", (8, 16, 32, 64))
-        patch.setattr("headcount.exercise.lab.POOLINGS", ("neighbour-difference",))
-        patch.setattr("headcount.exercise.lab.SORTEDNESS", {name: SORTEDNESS[name] for name in ENCODINGS})
-        patch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
-        patch.setattr("headcount.data.from_task.REFERENCE", 2**12)
-        patch.setattr("headcount.stats.N_RESAMPLES", 99)
-        patch.setattr("headcount.api.saving.write_figures", lambda folder, draw: ())
-        settings = {"addition": good, "sortedness": sorting}
-        shutil.copytree(good_copy(), Path.cwd() / FOLDER / "addition")
-        return run_lab(Path.cwd() / FOLDER, quiet=True, settings=settings, n=20, n_examples=3)
-
-
-@pytest.fixture(scope="module")
-def opened(browser: Any, lab: Lab) -> Iterator[Opened]:
+def opened(browser: Any, lab_results: Lab) -> Iterator[Opened]:
     context, faults = browser.new_context(viewport=WIDE, reduced_motion="reduce"), list[str]()
-    yield Opened(lab, visit(watched(context, faults), lab.report), faults)
+    yield Opened(lab_results, visit(watched(context, faults), lab_results.report), faults)
     context.close()
 
 
@@ -107,7 +79,7 @@ def test_every_section_is_there_and_every_link_leads_somewhere(opened: Opened) -
     assert links.count() > 40
     assert links.evaluate_all(lost) == []
     assert page.locator("img").count() == 0, "a folder's name is text"
-    assert FOLDER in page.locator("#reproduce").inner_text()
+    assert opened.lab.report.parent.name in page.locator("#reproduce").inner_text()
 
 
 def test_answers_come_first_and_lead_to_what_they_rest_on(opened: Opened) -> None:
@@ -150,7 +122,7 @@ def test_accuracies_are_those_of_the_evaluation(opened: Opened) -> None:
 def test_lengths_are_those_that_were_measured(opened: Opened) -> None:
     assert opened.lab.sortedness is not None
     rows = {row[0]: row[2:] for row in rows_of(opened.page, "reach-adjacent")}
-    assert list(rows) == [f"sortedness-{name}" for name in ENCODINGS]
+    assert list(rows) == [f"sortedness-{name}" for name in SORTEDNESS]
     for name, result in opened.lab.sortedness.stretches.items():
         cells = sorted((each for each in result.cells if each.negative == "adjacent"), key=lambda each: each.length)
         told = [

@@ -24,7 +24,8 @@ from told_results import (
     texts,
 )
 
-from headcount.exercise.published import LENGTHS, adders, overlapping, sorters
+from headcount.describing.length_generalisation import LENGTHS
+from headcount.exercise.published import adders, overlapping, sorters
 from headcount.exercise.published_section import section
 from headcount.stats import Proportion
 

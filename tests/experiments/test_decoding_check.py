@@ -151,16 +151,6 @@ def test_the_tokens_that_were_decoded_are_looked_at(experiment: Experiment, monk
         checked(experiment, "zero")
 
 
-def test_heads_of_the_base_are_ablated_while_decoding_too(experiment: Experiment) -> None:
-    """The score is that without the base, so must be the answer."""
-    found = run_interventions(experiment, interventions_of(experiment, "zero"))
-    base = [experiment.sites.heads[int(found.scores.sum(axis=1).argmin())]]
-    interventions = [each for each in interventions_of(experiment, "zero") if each.heads != tuple(base)]
-    check = DecodingCheck(experiment, interventions, explain=False)
-    run_interventions(experiment, interventions, base=base, on_batch=check)
-    assert check.decoded
-
-
 def test_only_free_running_answers_are_decoded(good_run: Run, tiny_sorter: Run) -> None:
     forced = task_experiment(good_run, SUMS[:8], "", "teacher-forced")
     classes = task_experiment(tiny_sorter, tiny_sorter.task.split("test"), "")

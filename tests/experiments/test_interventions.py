@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from headcount.errors import InputError, InstrumentError
 from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.experiments.interventions import BatchOutcome, means_of, run_interventions
+from headcount.experiments.removal import Removal
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replay import Intervention, plain_pass
@@ -212,21 +213,23 @@ def test_scores_arrive_at_their_examples(tiny_sorter: Run) -> None:
     np.testing.assert_array_equal(found.scores, np.tile(np.arange(len(examples)), (len(asked.sites.heads), 1)))
 
 
-# --- heads that are ablated throughout --------------------------------------------------------------------------------
+# --- heads that were removed before -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("replacement", REPLACEMENTS.names())
-def test_heads_of_the_base_stay_ablated(replacement: str) -> None:
-    """As if their columns were 0, from the clean score to the replacements of their neighbours."""
-    base = (model().heads[0], model().heads[3])
-    others = [Intervention((head,), replacement) for head in model().heads if head not in base]
-    found = run_interventions(experiment(), others, base=base)
-    copy = zeroed(base)
+def test_heads_that_were_removed_stay_removed() -> None:
+    """As if their columns were 0, in the clean score and while further heads are removed."""
+    removed = (model().heads[0], model().heads[3])
+    others = [head for head in model().heads if head not in removed]
+    removal = Removal(experiment())
+    for head in removed:
+        removal.remove(head)
+    copy = zeroed(removed)
     cut = tensor_experiment(copy, Sites.of(copy), [NUMBERS], margin, at_once=6)
-    expected = run_interventions(cut, others)
-    np.testing.assert_allclose(found.clean, expected.clean, atol=1e-9)
-    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-9)
-    assert np.abs(found.clean - run_interventions(experiment(), []).clean).max() > 1e-4
+    expected = run_interventions(cut, [Intervention((head,)) for head in others])
+    np.testing.assert_allclose(removal.clean(), expected.clean, atol=1e-9)
+    scores = removal.scores(others, range(len(removal.experiment.batches)))
+    np.testing.assert_allclose(scores, expected.scores, atol=1e-9)
+    assert np.abs(removal.clean() - run_interventions(experiment(), []).clean).max() > 1e-4
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from headcount import Adapter, Sites
 from headcount.analysis.attention import average_patterns
 from headcount.analysis.specialisation import specialise
 from headcount.errors import InputError
-from headcount.experiments.adapter_attention import AdapterAttention, Layout, visible_in
+from headcount.experiments.adapter_attention import AdapterAttention, Layout
+from headcount.experiments.task_attention import visible_in
 from headcount.external.adapter import Adapted, task_of
 from headcount.heads import HeadSite
 
@@ -199,10 +200,10 @@ def test_positions_that_a_model_adds_by_itself_are_told() -> None:
 def test_what_is_visible_is_read_off_all_rows_and_heads() -> None:
     causal = torch.rand(8, 2, 5, 5).tril()
     causal[..., 3, 1] = 0  # so sharp that it rounds to 0 everywhere
-    assert torch.equal(visible_in(causal, "self"), torch.ones(5, 5).tril().bool())
+    assert torch.equal(visible_in(causal.flatten(0, 1), "self"), torch.ones(5, 5).tril().bool())
     padded = torch.rand(8, 2, 4, 6) + 0.1
     padded[..., 5] = 0
-    assert visible_in(padded, "cross").tolist() == [[True] * 5 + [False]] * 4
+    assert visible_in(padded.flatten(0, 1), "cross").tolist() == [[True] * 5 + [False]] * 4
 
 
 class Causal(nn.Module):

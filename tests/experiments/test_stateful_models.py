@@ -9,8 +9,8 @@ from tensor_experiments import tensor_experiment
 from torch import Tensor, nn
 
 from headcount import Sites, ablate_heads
-from headcount.describing.ablation import describe
 from headcount.describing.blocks import Paragraph
+from headcount.describing.sections.ablation import describe
 from headcount.experiments.interventions import run_interventions
 from headcount.hooks.replay import Intervention
 

@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 
 from headcount import ExternalModel, ablate_heads, load_external, prune_heads, summarise_attention
 from headcount.cli import main
-from headcount.describing.ablation import warnings
+from headcount.describing.sections.ablation import warnings
 from headcount.errors import HeadcountError, InputError
 from headcount.external.hugging_face import load_model, save_model
 from headcount.surgery.cutting import cut_heads

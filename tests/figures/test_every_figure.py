@@ -33,7 +33,8 @@ from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRo
 from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, RoleScore
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation
 from headcount.analysis.transplants import Restored, Transplant
-from headcount.figures import ablation, attention, positions, pruning, roles
+from headcount.analysis.worst_margins import ConstantStretches, LengthMargins, WorstCase, WorstMargins
+from headcount.figures import ablation, attention, positions, pruning, roles, worst_margins
 from headcount.figures import head_stats as stats
 from headcount.figures import length_generalisation as stretch
 from headcount.figures import training as accuracy
@@ -43,7 +44,7 @@ from headcount.heads import HeadId, HeadSite
 from headcount.models.reading import WEIGHTINGS
 from headcount.runs.folder import TrainingRecord
 from headcount.stats import Proportion
-from headcount.training.evaluation import Evaluation, Scores
+from headcount.training.evaluation import Evaluation, Scores, WrongAnswer
 
 pytestmark = pytest.mark.slow  # every figure is drawn, in many sizes
 
@@ -117,6 +118,29 @@ def log(shape: Shape) -> list[dict[str, Any]]:
     steps = [{"step": i, "loss": 2.0 / (i + 1)} for i in range(shape.tokens)]
     tested = [{"step": i, "n": 100, "free_running": 0.5, "teacher_forced": 0.6} for i in range(shape.tokens)]
     return [*steps, *(tested if shape.panels > 1 else [])]
+
+
+def worst(shape: Shape) -> WorstMargins:
+    """Return the worst margins at each length of the shape; unsorted sequences are wrong beyond 16."""
+    rows, wrong = [], []
+    for length in shape.lengths:
+        is_right = length <= 16
+        last = WorstCase(2.0 / length, "7", shape.token, 2.0 / length, is_right=True)
+        first = WorstCase(5.0 if is_right else -0.5, f"8 {length}", "sorted", 5.0 if is_right else -0.5, is_right)
+        rows.append(LengthMargins(length, last, first))
+        wrong += [] if is_right else [WrongAnswer(first.example, "unsorted", "sorted", "")]
+    return WorstMargins(
+        name=shape.run,
+        weights_sha256="digest",
+        verdict="refuted" if wrong else "right at these lengths",
+        example="sequence",
+        classes=("unsorted", shape.token),
+        trained=(8, 16),
+        rows=tuple(rows),
+        constants=ConstantStretches({"7": 0.0}, "", "", None, None, None),
+        rounding=0.0,
+        wrong=tuple(wrong),
+    )
 
 
 def matched(shape: Shape) -> Matching:
@@ -289,6 +313,7 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     "draw_stretch": lambda shape: stretch.draw_stretch(compared(shape)),
     "draw_dispersion": lambda shape: stretch.draw_dispersion(sample_of_length(shape)),
     "draw_poolings": lambda shape: stretch.draw_poolings(pooled(shape).models, "shuffle"),
+    "draw_worst_margins": lambda shape: worst_margins.draw_worst_margins(worst(shape)),
 }
 """Every function that draws a figure, on a result of some shape."""
 ONLY = {

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from headcount.analysis.positions import all_encodings, positions_of
-from headcount.describing.positions import describe, positions_rows
+from headcount.describing.sections.positions import describe, positions_rows
 from headcount.encodings import ENCODINGS
 from headcount.figures.positions import draw_encodings, draw_positions
 from headcount.figures.style import png
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow  # seconds together
 
 @pytest.fixture(scope="module")
 def learned(tiny_run):
-    return positions_of(tiny_run, 8)
+    return positions_of(tiny_run.name, tiny_run.weights_sha256, tiny_run.encoding_in_use(), 8)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +108,7 @@ def test_every_encoding_is_named_with_what_it_gives_and_its_number(everything):
 
 
 def test_the_trained_one_is_told_apart(tiny_run):
-    figure = draw_encodings(all_encodings(tiny_run, d_model=8, n_heads=2, n_positions=6))
+    own = positions_of(tiny_run.name, tiny_run.weights_sha256, tiny_run.encoding_in_use(), 6)
+    figure = draw_encodings(all_encodings(own, d_model=8, n_heads=2))
     assert [title for title in titles(figure) if "(trained)" in title] == ["learned (trained)\ngeneric"]
     assert tiny_run.name in figure.get_suptitle()

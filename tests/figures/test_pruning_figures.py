@@ -77,7 +77,7 @@ def test_every_curve_is_drawn_with_its_numbers():
     assert low < 0
     assert high > 100
     texts = " ".join(text.get_text() for text in figure.legends[0].get_texts())
-    assert "2: all heads harmless alone under every replacement (93.21 % [91.00, 94.00] is left)" in texts
+    assert "2: all heads harmless alone under every ablation (93.21 % [91.00, 94.00] is left)" in texts
     assert "3: all heads harmless alone under zero ablation (61.23 % [59.00, 64.00] is left)" in texts
     assert "best of 6 random sets of 1 (greedy removal tried 6)" in texts
     assert "1: greedy removal, at most 1 point (94.12 % [93.00, 95.00] is left)" in texts

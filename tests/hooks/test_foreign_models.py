@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from itertools import product
 from typing import Any
 
 import faulty_models as faulty
@@ -11,6 +12,7 @@ import foreign_models as foreign
 import pytest
 import torch
 from foreign_models import N_TOKENS, D, built
+from pairwise import pairwise_sample
 from tensor_experiments import tensor_experiment
 from torch import Tensor, nn
 
@@ -137,10 +139,11 @@ def test_rows_that_do_not_come_first_are_noticed(kind: type[foreign.Model], n: i
     assert outcome(built(kind, n_layers=2), tokens(n, length)) == "refused"
 
 
+BATCHES = [*product([*SOUND[:4], SOUND[-1], *HARD], [1, 6, 7, 512], [False, True])]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("backwards", [False, True])
-@pytest.mark.parametrize("batch_size", [1, 6, 7, 512])
-@pytest.mark.parametrize("kind", [*SOUND[:4], SOUND[-1], *HARD])
+@pytest.mark.parametrize(("kind", "batch_size", "backwards"), pairwise_sample(BATCHES))
 def test_neither_order_nor_batches_matter(kind: type[foreign.Model], batch_size: int, backwards: bool) -> None:
     accepted = ("right",) if kind in SOUND else ("right", "refused")
     for n in (1, 2):

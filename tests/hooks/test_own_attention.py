@@ -287,6 +287,7 @@ def test_every_verb_refuses_a_wrong_number_of_heads(n_heads: int) -> None:
         headcount.ablated(model, ["L0H0"], inputs=TOKENS, sites=sites).__enter__()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wrong", "why"), [(2, "2 of 2 slices"), (8, "8 slices of z follow 4 attention patterns")])
 def test_a_submission_with_a_wrong_number_of_heads(
     wrong: int, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

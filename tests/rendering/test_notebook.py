@@ -38,6 +38,7 @@ def test_every_result_is_shown_in_a_frame(name: str) -> None:
         assert f'<section id="{SECTION_OF[name][1]}"' in page, "as the report has it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "title"), [("sample:addition", "the adder"), ("sample:sortedness", "the sorter")])
 def test_an_evaluation_has_the_words_of_the_report(name: str, title: str) -> None:
     found = api.evaluate(name)

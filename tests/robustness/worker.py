@@ -110,7 +110,7 @@ def serve() -> None:
     sys.addaudithook(lambda event, arguments: _note(written, event, arguments))
     # The same two files for all, for libraries keep the streams that they find when they are imported.
     with _stream("strict") as sys.stdout, _stream("backslashreplace") as sys.stderr:
-        _few_resamples()
+        _work_little()
         for line in sys.stdin:
             request = json.loads(line)
             os.chdir(request["cwd"])
@@ -148,11 +148,13 @@ def _hang(number: int, frame: object) -> None:
     raise Hang
 
 
-def _few_resamples() -> None:
-    """Intervals are not what is tested here."""
-    import headcount.stats
+def _work_little() -> None:
+    """Intervals, labels and matches are not what is tested here."""
+    sys.path.append(str(Path(__file__).parents[1] / "support"))
+    import pytest
+    from little_work import work_little
 
-    headcount.stats.N_RESAMPLES = 199
+    work_little(pytest.MonkeyPatch())
 
 
 def _stream(errors: str) -> TextIO:

@@ -19,7 +19,7 @@ from headcount.cli import main
 from headcount.errors import CheckFailed, HeadcountError, RunError
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, TrainingRecord, digest
-from headcount.runs.run import Run, load, predict_one
+from headcount.runs.run import Run, load
 from headcount.runs.train import train_run
 
 
@@ -67,7 +67,7 @@ def test_an_output_that_is_no_number_is_no_answer(
     huge = {name: torch.full_like(each, 3e38) for name, each in tiny_run.model.state_dict().items()}
     run = load(rewritten(huge))
     with pytest.raises(CheckFailed, match=r"output on 3\+4 holds NaN"):
-        predict_one(run.model, run.task, run.task.parse("3+4"))
+        run.predict_one("3+4")
     assert main(["evaluate", str(run.folder.path)]) == 1
     assert main(["heads", str(run.folder.path), "--stats", "--quiet"]) == 1
 

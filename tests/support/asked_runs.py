@@ -12,7 +12,7 @@ from headcount.runs.run import Run
 
 
 def verify(run: Run, **asked: Any) -> Certificate:
-    return exhaustive.verify(RunModel.of(run), **asked)
+    return exhaustive.check_every_example(RunModel.of(run), **asked)
 
 
 def stretch(run: Run, *asked: Any, **settings: Any) -> Stretch:

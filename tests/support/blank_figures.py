@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from headcount.api import saving
+from headcount.exercise import files
+from headcount.rendering import markdown, page
+
 
 class Blank:
     """Accept every call that a view makes on axes, and draw nothing."""
@@ -45,8 +49,24 @@ def _nothing(figure: Figure, *args: Any, **settings: Any) -> Blank:
     return BLANK
 
 
+PICTURES: dict[tuple[Any, str], Any] = {
+    (Figure, "subplots"): _subplots,
+    **{(Figure, name): _nothing for name in ("add_axes", "delaxes", "colorbar", "legend")},
+    **{(module, "png"): lambda figure: b"a picture written by headcount" for module in (files, markdown, saving)},
+    (markdown, "svg"): lambda figure: "<svg></svg>",
+    (page, "inline_svg"): lambda *_: "<svg></svg>",
+}
+"""What makes pictures, by its home and name, and what leaves them blank."""
+REAL = {(home, name): getattr(home, name) for home, name in PICTURES}
+
+
 def leave_figures_blank(patch: pytest.MonkeyPatch) -> None:
     """Let every figure run its view's code on blank axes: matplotlib takes longer than most of what is tested."""
-    patch.setattr(Figure, "subplots", _subplots)
-    for name in ("add_axes", "delaxes", "colorbar", "legend"):
-        patch.setattr(Figure, name, _nothing)
+    for (home, name), blank in PICTURES.items():
+        patch.setattr(home, name, blank)
+
+
+def paint_figures(patch: pytest.MonkeyPatch) -> None:
+    """Undo `leave_figures_blank`."""
+    for (home, name), real in REAL.items():
+        patch.setattr(home, name, real)

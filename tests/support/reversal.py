@@ -95,6 +95,19 @@ class Reversal(SequenceTask):
     def _uniform(self, rng: np.random.Generator, n: int) -> Examples:
         return rng.integers(self.low, self.high + 1, size=(n, self.longest))
 
+    def hard_examples(self, rng: np.random.Generator, n: int) -> Examples:
+        """Return lists of one number, with one other number in half of them."""
+        drawn = np.repeat(rng.integers(self.low, self.high + 1, size=(n, 1)), self.longest, axis=1)
+        drawn[::2] = self.mutate(rng, drawn[::2])
+        return drawn
+
+    def mutate(self, rng: np.random.Generator, examples: Examples) -> Examples:
+        """Change one number of each list."""
+        rows, place = np.arange(len(examples)), rng.integers(self.longest, size=len(examples))
+        mutated, step = examples.copy(), rng.integers(1, self.n_values, size=len(rows))
+        mutated[rows, place] = self.low + (examples[rows, place] - self.low + step) % self.n_values
+        return mutated
+
     def iter_domain(self) -> Iterator[Examples]:
         """Every list; no two share an answer."""
         for numbers in product(range(self.low, self.high + 1), repeat=self.longest):

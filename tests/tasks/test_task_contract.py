@@ -207,6 +207,91 @@ def test_a_target_asked_about_some_places_is_a_piece_of_the_whole(task: Task) ->
             assert np.array_equal(whole[:, 1:3, 2:], piece)
 
 
+# --- examples for the search of counterexamples -----------------------------------------------------------------
+
+
+NARROW: dict[str, list[dict[str, object]]] = {
+    "addition": [
+        {"digits": 1, "n_validation": 5, "n_test": 5},
+        {"low": 250, "high": 420},
+        {"low": 0, "least_first": True},
+        {"digits": 9},
+    ],
+    "sortedness": [
+        {"n_values": 2, "shortest": 12, "longest": 14, "n_validation": 20, "n_test": 20},
+        {"shortest": 2, "longest": 3},
+        {"distinct": True},
+        {"distinct": True, "n_values": 12, "longest": 16},
+        {"small_steps": 0.5, "shortest": 16},
+        {"padding_is_zero": True},
+    ],
+    "reversal": [{"low": 10, "high": 15, "n_numbers": 2, "n_validation": 5, "n_test": 5}],
+}
+"""Settings that leave little room for hard examples and for changes."""
+
+
+SEARCHED = [
+    pytest.param(name, settings, id=" ".join([name, *(f"{key}={value}" for key, value in settings.items())]))
+    for name in CLASSES
+    for settings in ({}, *NARROW.get(name, ()))
+]
+
+
+def require_valid(task: Task, examples: np.ndarray) -> None:
+    """Fail unless every example can be written, read again and encoded, and is in the range of training."""
+    assert examples.dtype == np.int64
+    assert examples.shape[1:] == task.sample(np.random.default_rng(0), 2).shape[1:]
+    for example in examples:
+        again = task.parse(task.show(example))
+        assert task.show(again[0]) == task.show(example)
+        assert same(encode(task, again), encode(task, example[None]))
+        if task.output_type == "class":
+            shortest, longest = cast(ClassTask, task).trained_lengths
+            assert shortest <= cast(ClassTask, task).lengths(example[None])[0] <= longest
+    if task.output_type == "sequence":
+        cast(SequenceTask, task).index(examples)  # fails outside of the task's domain
+    if getattr(task.config, "distinct", False):
+        rows = [row[row >= 0].tolist() for row in examples]
+        assert all(len(set(row)) == len(row) for row in rows if len(row) <= task.config.n_values)
+
+
+@pytest.mark.parametrize(("name", "settings"), SEARCHED)
+def test_hard_examples_and_mutations_are_valid_and_in_range(name: str, settings: dict[str, object]) -> None:
+    task: Task = CLASSES[name](CLASSES[name].config_class(**settings))
+    hard = task.hard_examples(np.random.default_rng(0), 300)
+    again, other = (task.hard_examples(np.random.default_rng(seed), 300) for seed in (0, 1))
+    assert hard is not None
+    assert 9 <= len(hard) <= 300
+    assert np.array_equal(hard, again)
+    assert not np.array_equal(hard, other)
+    require_valid(task, hard)
+    for examples in (hard, task.sample(np.random.default_rng(2), 300)):
+        before = examples.copy()
+        mutated, repeated = (task.mutate(np.random.default_rng(3), examples) for _ in range(2))
+        assert mutated is not None
+        assert np.array_equal(mutated, repeated)
+        assert np.array_equal(examples, before), "the examples that are given stay as they are"
+        require_valid(task, mutated)
+        n_changed = (mutated != examples).sum(axis=1)
+        assert n_changed.min() >= 1
+        assert n_changed.max() <= 2
+
+
+def test_hard_examples_have_both_classes_and_all_lengths(sorter: ClassTask) -> None:
+    hard = sorter.hard_examples(np.random.default_rng(0), 2000)
+    assert hard is not None
+    labels = sorter.encode(hard).labels
+    assert 0.3 < labels.mean() < 0.7
+    shortest, longest = sorter.trained_lengths
+    assert set(sorter.lengths(hard).tolist()) == set(range(shortest, longest + 1))
+
+
+def test_a_task_need_not_be_searchable() -> None:
+    task, rng = Reversal(), np.random.default_rng(0)
+    assert Task.hard_examples(task, rng, 5) is None
+    assert Task.mutate(task, rng, task.sample(rng, 5)) is None
+
+
 # --- tasks that ask for a sequence ------------------------------------------------------------------------------
 
 

@@ -139,7 +139,7 @@ class Ablation(Result):
     """Effects of ablating every head of a model alone."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("heads",)
-    SCHEMA: ClassVar[int] = 4
+    SCHEMA: ClassVar[int] = 5
     name: str
     weights_sha256: str
     metric: str

@@ -6,7 +6,7 @@ bin is one token. The measures of `role_measures` are computed from the weights 
 Heads that stand out by one of these measures get names (`roles`; one text, no controls).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from headcount.analysis.attention import PARTS, Array, Attention, Axis, HeadAtte
 from headcount.analysis.head_measures import rounded
 from headcount.analysis.role_measures import RoleSums, in_clusters, marks_of, only_row, site_measures, stacks_of
 from headcount.analysis.roles import TEXTS, name_heads
+from headcount.data.dataset import TokenizedText
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import Weights, read_attention
@@ -53,32 +54,22 @@ def attention_summary(
     digest: str,
     model: nn.Module,
     sites: Sites,
-    inputs: Sequence[Tensor],
-    tokens: Mapping[str, Sequence[str]],
-    special: Mapping[str, Sequence[bool]] | None = None,
-    *,
-    separators: Collection[str] = (),
+    row: TokenizedText,
     text: str | None = None,
 ) -> AttentionSummary:
-    """Summarise the attention of every head on one text.
-
-    `inputs` hold one row. `tokens` maps "layer", or "encoder" and "decoder", to the tokens of that stack. `special`
-    marks the special tokens of each stack; leave out stacks where they are unknown. `separators` are tokens that count
-    as separators.
-    """
-    most = max(1, min(MOST_BINS, isqrt(MOST_CELLS // len(sites.heads))))
-    sizes, axes = {stack: len(labels) for stack, labels in tokens.items()}, dict[str, Axis]()
-    for stack, n in sizes.items():
-        mask = (special or {}).get(stack)
+    """Summarise the attention of every head on one row of inputs; `text` is the text that the row encodes."""
+    most, axes = max(1, min(MOST_BINS, isqrt(MOST_CELLS // len(sites.heads)))), dict[str, Axis]()
+    for stack, tokens in row.tokens.items():
+        mask, n = row.special.get(stack), len(tokens)
         if mask is not None and len(mask) != n:
             raise InputError(
                 f"the mask of special tokens for {stack!r} has {len(mask)} values for {n} tokens",
                 "give one truth value per token",
             )
         positions = None if mask is None else tuple(i for i, is_special in enumerate(mask) if is_special)
-        axes[stack] = Axis(stack, tuple(tokens[stack]), positions, _edges(n, most))
+        axes[stack] = Axis(stack, tuple(tokens), positions, _edges(n, most))
     results, sums = dict[HeadSite, SiteAttention](), dict[HeadSite, dict[str, RoleSums]]()
-    marks = marks_of(tokens, special, separators)
+    marks = marks_of(row.tokens, row.special, row.separators)
 
     def add(site: HeadSite, weights: Weights) -> None:
         measures = site_measures(site, weights, marks)
@@ -95,7 +86,7 @@ def attention_summary(
         n = {role: int(measure.counted.sum()) for role, measure in measures.items()}
         results[site] = SiteAttention(str(site), site.stack, site.layer, site.kind, *stacks_of(site), tuple(heads), n)
 
-    read_attention(model, sites, inputs, add)
+    read_attention(model, sites, row.inputs, add)
     named = {role.head: tuple(role.named) for role in name_heads(sites, {TEXTS: sums})}
     for site, result in results.items():
         results[site] = replace(result, heads=tuple(replace(head, named=named[head.head]) for head in result.heads))
@@ -104,9 +95,12 @@ def attention_summary(
         name=name,
         weights_sha256=digest,
         title=shortened(" ".join(words)),
-        n_tokens=sum(sizes.values()),
+        n_tokens=sum(map(len, row.tokens.values())),
         axes=tuple(axes.values()),
         sites=tuple(results[site] for site in sites),
+        note=row.note,
+        predicted=row.predicted,
+        right=row.right,
     )
 
 

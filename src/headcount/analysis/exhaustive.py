@@ -16,7 +16,7 @@ from typing import ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headcount.errors import CheckFailed, InputError, argument
+from headcount.errors import CheckFailed, InputError
 from headcount.experiments.models import OpenModel
 from headcount.external.user_code import UserCodeError
 from headcount.hooks.gates import eval_mode
@@ -90,14 +90,24 @@ class Certificate(Result):
             yield "undecided", f"at most {N_NEAREST:,}, the number of examples that are recomputed"
 
     @property
+    def verdict(self) -> str:
+        """Whether every answer is right: `proved` or `refuted`."""
+        return "refuted" if self.errors else "proved"
+
+    @property
     def times_error(self) -> float | None:
         """Return least_margin / float_error; None if either is missing or the error is 0."""
         return None if self.least_margin is None or not self.float_error else self.least_margin / self.float_error
 
 
-def verify(model: OpenModel, *, sample: int = 2000, progress: Callable[[int, int], None] | None = None) -> Certificate:
-    """Check every example of the task's domain, and call `progress(done, total)` after each block."""
-    answers = require_domain(model)
+def check_every_example(
+    model: OpenModel, *, sample: int = 2000, progress: Callable[[int, int], None] | None = None
+) -> Certificate:
+    """Check every example of the task's domain, and call `progress(done, total)` after each block.
+
+    The task must be finite; see `domain_size`.
+    """
+    answers = cast(SequenceModel, model.answers)
     task, total = answers.task, answers.task.domain_size
     stride, done, wrong, right, right_margins = max(1, total // sample), 0, [], [], []
     least, tightest, nearest, seen = np.inf, "", Nearest(), np.zeros(total, dtype=bool)
@@ -143,21 +153,10 @@ def verify(model: OpenModel, *, sample: int = 2000, progress: Callable[[int, int
     )
 
 
-def require_domain(model: OpenModel) -> SequenceModel:
-    """Return the model on its task, if the domain of the task is finite and small enough to enumerate."""
-    answers = cast(SequenceModel, model.answers)
-    task = answers.task
-    if task.output_type != "sequence":
-        raise InputError(
-            f"the {task.name} task has infinitely many examples: they cannot all be checked",
-            f"measure how {model.name} extrapolates instead: headcount stretch {argument(model.name)}",
-        )
-    if task.domain_size > LARGEST_DOMAIN:
-        raise InputError(
-            f"{task.domain_size:,} examples are too many to check one by one (at most {LARGEST_DOMAIN:,})",
-            f"measure the test set instead: headcount evaluate {argument(model.name)}",
-        )
-    return answers
+def domain_size(model: OpenModel) -> int | None:
+    """Return the number of examples of a model's task; None if there are infinitely many."""
+    task = model.answers.task
+    return cast(SequenceTask, task).domain_size if task.output_type == "sequence" else None
 
 
 def _float_error(model: OpenModel, examples: Examples, margins: NDArray[np.float64]) -> float | None:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from headcount.analysis.head_measures import rounded
 from headcount.encodings import ENCODINGS, EncodingSettings
-from headcount.encodings.base import Encoding, EncodingInUse, HasPositions, Positions, build_encoding
+from headcount.encodings.base import Encoding, EncodingInUse, Positions, build_encoding
 from headcount.errors import InputError
 from headcount.models.transformer import initialise
 from headcount.results import Contradiction, Count, Positive, Result, Share, Size
@@ -110,9 +110,10 @@ class EncodingsShown(Result):
             yield "trained", f"one of {', '.join(names)}"
 
 
-def positions_of(model: HasPositions, n_positions: int | None = None) -> PositionsShown:
+def positions_of(
+    name: str, weights_sha256: str, in_use: EncodingInUse, n_positions: int | None = None
+) -> PositionsShown:
     """Profile the encoding of a model at `n_positions` (default: about twice the trained positions)."""
-    in_use = model.encoding_in_use()
     encoding, trained = in_use.encoding, in_use.n_trained
     most = min(MOST, encoding.n_rows or MOST) if encoding.refuses_past_table else MOST
     n = min(max(2 * trained, 32), 128, most) if n_positions is None else n_positions
@@ -123,8 +124,8 @@ def positions_of(model: HasPositions, n_positions: int | None = None) -> Positio
         )
     profile = replace(profile_encoding(in_use.name, encoding, n, trained), hard_codes=in_use.hard_codes)
     return PositionsShown(
-        name=model.name,
-        weights_sha256=model.weights_sha256,
+        name=name,
+        weights_sha256=weights_sha256,
         n_positions=n,
         n_trained=trained,
         random_positions=in_use.random_positions,
@@ -134,10 +135,13 @@ def positions_of(model: HasPositions, n_positions: int | None = None) -> Positio
 
 
 def all_encodings(
-    model: HasPositions | None = None, *, d_model: int = 64, n_heads: int = 4, n_positions: int = 64
+    own: PositionsShown | None = None, *, d_model: int = 64, n_heads: int = 4, n_positions: int = 64
 ) -> EncodingsShown:
-    """Profile every encoding with initial values from a fixed seed, and the model's encoding as trained."""
-    own = positions_of(model, n_positions) if model else None
+    """Profile every encoding with initial values from a fixed seed, at `n_positions`.
+
+    With a model's `own` encoding, that encoding is taken as trained, and all others are profiled at its positions.
+    """
+    n_positions = own.n_positions if own else n_positions
     profiles = {own.encoding.name: own.encoding} if own else {}
     for name in ENCODINGS.names():
         if name in profiles:

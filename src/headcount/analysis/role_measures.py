@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headcount.errors import InputError
+from headcount.experiments.task_attention import query_minus_key, visible_in
 from headcount.heads import HeadSite
 from headcount.hooks.attention import Weights
 
@@ -106,32 +107,11 @@ def separator_places(tokens: Sequence[str], separators: Collection[str]) -> list
     return is_separator
 
 
-def visible_keys(weights_HQK: Float[Tensor, "head query key"], kind: str) -> Bool[Tensor, "query key"]:
-    """Infer the visible keys from positive weights of any head.
-
-    Small weights may round to 0. A key therefore counts as visible if any query attends to it; in self-attention, only
-    within the range of distances at which any query attends.
-    """
-    positive = torch.zeros(weights_HQK.shape[1:], dtype=torch.bool, device=weights_HQK.device)
-    for weights_QK in weights_HQK:
-        positive |= weights_QK > 0
-    sees = positive.any(dim=0).expand_as(positive)
-    if kind == "self" and positive.any():
-        lag = _lag(positive)
-        sees = sees & (lag >= lag[positive].min()) & (lag <= lag[positive].max())
-    return sees
-
-
-def _lag(pairs: Tensor) -> Tensor:
-    """Return the position of the query minus that of the key, for every pair."""
-    return torch.sub(*torch.meshgrid(*(torch.arange(n, device=pairs.device) for n in pairs.shape), indexing="ij"))
-
-
 def role_targets(
     queries: Marks, keys: Marks, sees: Bool[Tensor, "query key"], kind: str
 ) -> dict[str, Bool[Tensor, "query key"]]:
     """Return the visible keys of each role for every query."""
-    lag, key = _lag(sees), torch.arange(sees.shape[1], device=sees.device)
+    lag, key = query_minus_key(sees), torch.arange(sees.shape[1], device=sees.device)
     copies = (queries.ids[:, None] == keys.ids[None]) & queries.plain[:, None] & keys.plain[None]
     if kind == "self":
         copies &= lag != 0
@@ -209,7 +189,7 @@ def query_measures(
     weights_HQK: Float[Tensor, "head query key"], queries: Marks, keys: Marks, kind: str
 ) -> dict[str, QueryMeasure]:
     """Return every measure of the heads of an attention block, given the marks of its queries and keys."""
-    sees = visible_keys(weights_HQK, kind)
+    sees = visible_in(weights_HQK, kind)
     device, n_visible = weights_HQK.device, sees.sum(dim=1)
     targets, several = role_targets(queries.to(device), keys.to(device), sees, kind), _array(n_visible > 1) > 0
     size = max(1, AT_ONCE // max(sees.numel(), 1))
@@ -226,7 +206,7 @@ def query_measures(
     shares = _array(entropy / n_visible.clamp(min=2).log())
     measures["entropy_share"] = QueryMeasure(shares, several, np.ones(len(several)))
     if kind == "self":
-        distance = _lag(sees).abs().float()
+        distance = query_minus_key(sees).abs().float()
         means = torch.cat([torch.einsum("hqk,qk->hq", part, distance) for part in parts])
         even = _array((distance * sees).sum(dim=1)) / _array(n_visible.clamp(min=1))
         measures["distance"] = QueryMeasure(_array(means), several, even)

@@ -150,6 +150,16 @@ class Naming:
     fewest_heads: int = 4
     """Smallest number of heads of a kind among which a head can stand out."""
 
+    def allows(self, score: RoleScore, bar: float, n_heads: int, slack: float = 0.0) -> bool:
+        """Return whether a head is named: its lower bound is above uniform attention, controls and the other heads.
+
+        `bar` is the threshold from controls, and `n_heads` the number of heads of its kind.
+        """
+        if score.role not in ROLES or n_heads < self.fewest_heads or score.even >= 1:
+            return False
+        above = above_even(score.low, score.even)
+        return above >= max(self.partly, bar) - slack and score.z >= self.deviations - slack
+
     @property
     def words(self) -> str:
         """Describe the thresholds for the caption of a table."""
@@ -217,20 +227,14 @@ class HeadRoles(Result):
         for cell, members in groups.items():
             means = [score.mean for _, score in members]
             for head, score in members:
-                if score.is_named and not self._may_be_named(score, bars.get(cell, 0.0), len(members)):
+                # The stored numbers are rounded.
+                if score.is_named and not self.naming.allows(score, bars.get(cell, 0.0), len(members), slack=1e-3):
                     yield "heads", f"{head.short} not named for {score.role}, according to its interval"
                 n_above, n_at_least = sum(m > score.mean for m in means), sum(m >= score.mean for m in means)
                 if not 1 + n_above <= score.rank <= n_at_least:
                     yield "heads", f"{head.short} ranked by its mean for {score.role}"
                 if score.rank_high > len(members):
                     yield "heads", f"ranks of at most {len(members)} for {score.role}"
-
-    def _may_be_named(self, score: RoleScore, bar: float, n_heads: int) -> bool:
-        """Return whether the thresholds allow a name, up to rounding."""
-        if score.role not in ROLES or n_heads < self.naming.fewest_heads or score.even >= 1:
-            return False
-        above = above_even(score.low, score.even)
-        return above >= max(self.naming.partly, bar) - 1e-3 and score.z >= self.naming.deviations - 1e-3
 
     @property
     def words(self) -> str:
@@ -331,18 +335,12 @@ def name_heads(
                 if len(blocks) < len(here) or not all(block.counts.any() for block in blocks):
                     continue  # heads are ranked only if the measure exists in all layers, which a window may prevent
                 bar = (bars or {}).get((stack, kind, role, on), -np.inf)
-                can_be_named = role in ROLES and len(heads) >= naming.fewest_heads
                 for head, score in zip(heads, _scores(role, on, blocks, naming), strict=True):
-                    scores[head].append(replace(score, is_named=can_be_named and _stands_out(score, bar, naming)))
+                    scores[head].append(replace(score, is_named=naming.allows(score, bar, len(heads))))
     return tuple(
         HeadRole(str(head), head.short, head.site.stack, head.site.layer, head.site.kind, tuple(scores[str(head)]))
         for head in sites.heads
     )
-
-
-def _stands_out(score: RoleScore, bar: float, naming: Naming) -> bool:
-    """Return whether the lower bound is above uniform attention, above controls and above the other heads."""
-    return above_even(score.low, score.even) >= max(naming.partly, bar) and score.z >= naming.deviations
 
 
 def _scores(role: str, on: str, blocks: Sequence[RoleSums], naming: Naming) -> Iterator[RoleScore]:

@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from headcount.api.training import evaluate as evaluate
     from headcount.api.training import evaluate_all as evaluate_all
     from headcount.api.training import next_command as next_command
+    from headcount.api.training import read_certificate as read_certificate
     from headcount.api.training import read_evaluation as read_evaluation
     from headcount.api.training import train as train
-    from headcount.api.training import verify as verify
+    from headcount.api.verifying import stored_verification as stored_verification
+    from headcount.api.verifying import verify as verify
     from headcount.api.viewing import head_roles as head_roles
     from headcount.api.viewing import head_stats as head_stats
     from headcount.api.viewing import join_stretches as join_stretches
@@ -59,7 +61,8 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "pruning": ("SavedPruning", "prune_heads"),
     "reporting": ("report",),
     "saving": ("Saved",),
-    "training": ("evaluate", "evaluate_all", "next_command", "read_evaluation", "train", "verify"),
+    "training": ("evaluate", "evaluate_all", "next_command", "read_certificate", "read_evaluation", "train"),
+    "verifying": ("stored_verification", "verify"),
     "viewing": (
         *("head_roles", "head_stats", "match_heads", "show_head", "show_heads", "show_positions", "stretch"),
         *("join_stretches", "stretch_all", "summarise_attention"),

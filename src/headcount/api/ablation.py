@@ -11,7 +11,7 @@ from headcount.api.saving import Place, Saved, data_setting, folder_for, result_
 from headcount.auditing.audit import quick_audit
 from headcount.data.dataset import Metric
 from headcount.data.tables import text_lines
-from headcount.describing.ablation import describe
+from headcount.describing.sections.ablation import describe
 from headcount.errors import InputError
 from headcount.experiments.models import Data, ExperimentMetric, OpenModel
 from headcount.figures.ablation import draw_lengths, draw_map, draw_ranking

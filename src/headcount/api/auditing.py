@@ -10,7 +10,7 @@ from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import Place, Saved, folder_for, result_name, save_in
 from headcount.auditing.audit import Audit, checks_named, run_checks
 from headcount.auditing.audited_model import audited_model
-from headcount.describing.audit import audit_page, course_page, feedback_page
+from headcount.describing.sections.audit import audit_page, course_page, feedback_page
 from headcount.errors import InputError
 from headcount.files import claim_output, write_atomically, write_outputs
 from headcount.limits import TIMEOUT

@@ -8,29 +8,32 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from headcount.analysis.ablation import Ablation
-from headcount.analysis.exhaustive import Certificate
+from headcount.analysis.exhaustive import domain_size
 from headcount.analysis.length_generalisation import LENGTHS, REPORTED, Stretch
 from headcount.analysis.poolings import PoolingComparison
 from headcount.analysis.positions import EncodingsShown, PositionsShown
 from headcount.analysis.pruning import Pruning
 from headcount.analysis.roles import N_CONTROLS, HeadRoles
 from headcount.analysis.specialisation import Specialisation
+from headcount.analysis.verification import VERIFICATIONS, Verification
 from headcount.api.ablation import ablate_heads
 from headcount.api.auditing import audit
 from headcount.api.pruning import prune_heads
 from headcount.api.saving import Saved, data_setting, result_name
-from headcount.api.training import evaluate, verify
+from headcount.api.training import evaluate
+from headcount.api.verifying import verify
 from headcount.api.viewing import head_roles, head_stats, show_positions, stretch
 from headcount.auditing.audit import Audit
 from headcount.errors import OutOfTime
 from headcount.experiments.models import Data, OpenModel, RunModel
 from headcount.rendering.progress import limited, time_limit
 from headcount.results import Result
-from headcount.tasks.base import SequenceTask
 from headcount.training.evaluation import Classification, Evaluation
 
 LARGEST_DOMAIN_CHECKED = 1_000_000
 """Largest number of examples that a report checks exhaustively; `headcount verify` checks larger domains."""
+BRIEF_SEARCH = 5.0
+"""Seconds that a report searches for wrong answers of a model that cannot be proved."""
 LARGEST_TIME_SHARE = 0.6
 """Fraction of the remaining time that one measurement may take, so that a slow one leaves time for the others."""
 MIN_EXAMPLES, MIN_CONTROLS = 100, 4
@@ -39,6 +42,7 @@ ALL_REPLACEMENTS_COST = 4
 """Least time of an ablation with all replacements, as a multiple of the time of zero ablation alone."""
 BRIEF_LENGTH, BRIEF_N = 256, 200
 """Longest sequences, and number of examples per length and kind, if there is a time limit."""
+BRIEF_LENGTHS = [length for length in LENGTHS if length <= BRIEF_LENGTH]
 BRIEF_SEARCHES, SEARCH_SECONDS = (12, 6), 300
 """Seconds that the search for removable heads may take: with a time limit, the first that fits; on data, the second."""
 Make = Callable[[OpenModel, Data, bool], Any]
@@ -62,54 +66,6 @@ class Measurement:
     """Whether the measurement takes only seconds."""
 
 
-MEASUREMENTS = (
-    Measurement(
-        "evaluation",
-        "accuracy on the test set",
-        "evaluation-test",
-        (Evaluation, Classification),
-        lambda m, *_: evaluate(m, save=m.has_output),
-        True,
-    ),
-    Measurement("audit", "the audit", "audit", (Audit,), lambda m, _, quiet: _result(audit, m, quiet), True),
-    Measurement(
-        "ablation", "the ablation of each head", "ablation", (Ablation,), lambda *arguments: _ablate(*arguments)
-    ),
-    Measurement("stretch", "accuracy by length", "stretch", (Stretch,), lambda m, _, quiet: _stretch(m, quiet)),
-    Measurement(
-        "pruning", "the removal of several heads", "pruning", (Pruning,), lambda *arguments: _prune(*arguments)
-    ),
-    Measurement(
-        "stats",
-        "the attention statistics of heads",
-        "head-stats",
-        (Specialisation,),
-        lambda m, _, quiet: _result(head_stats, m, quiet),
-    ),
-    Measurement("roles", "the roles of heads", "head-roles", (HeadRoles,), lambda m, _, quiet: _roles(m, quiet)),
-    Measurement(
-        "certificate",
-        "the check of every example",
-        "certificate",
-        (Certificate,),
-        lambda m, _, quiet: _verify(m, quiet),
-    ),
-    Measurement(
-        "positions",
-        "position encodings",
-        "positions",
-        (PositionsShown,),
-        lambda m, *_: show_positions(m, save=m.has_output).result,
-        True,
-    ),
-    # `show_positions` writes it together with the positions.
-    Measurement("encodings", "other encodings", "encodings", (EncodingsShown,)),
-    # `headcount lab` writes it, because it needs trained models.
-    Measurement("poolings", "poolings compared", "poolings", (PoolingComparison,)),
-)
-"""All measurements, the most important ones first; if time is short, the last ones are left out."""
-
-
 def measure(measurement: Measurement, model: OpenModel, data: Data, quiet: bool) -> Result | None:
     """Make one measurement, or raise `OutOfTime` if no time is left."""
     limit = time_limit()
@@ -123,7 +79,7 @@ def brief_names(measurement: Measurement, model: OpenModel, data: Data) -> list[
     """Return the file names of this result in a report with a time limit, the most complete result first."""
     settings: dict[str, Any] = {"data": data_setting(data)}
     if measurement.field == "stretch":
-        return [result_name(measurement.stem, lengths=_brief_lengths(), n=BRIEF_N, draw=REPORTED)]
+        return [result_name(measurement.stem, lengths=BRIEF_LENGTHS, n=BRIEF_N, draw=REPORTED)]
     if measurement.field == "pruning":
         return [result_name(measurement.stem, **settings, budget=f"{seconds}s") for seconds in BRIEF_SEARCHES]
     if measurement.field == "ablation":
@@ -132,8 +88,9 @@ def brief_names(measurement: Measurement, model: OpenModel, data: Data) -> list[
     return []
 
 
-def _result(verb: Callable[..., Saved[Any]], model: OpenModel, quiet: bool) -> Any:
-    return verb(model, save=model.has_output, quiet=quiet).result
+def _by(verb: Callable[..., Saved[Any]]) -> Make:
+    """Return a function that makes a measurement with the defaults of a verb."""
+    return lambda model, data, quiet: verb(model, save=model.has_output, quiet=quiet).result
 
 
 def _ablate(model: OpenModel, data: Data, quiet: bool) -> Ablation:
@@ -167,7 +124,7 @@ def _whole_test_set(model: OpenModel, data: Data) -> int | None:
     return _n_examples(model, data) if isinstance(model, RunModel) else None
 
 
-def _roles(model: OpenModel, quiet: bool) -> HeadRoles:
+def _roles(model: OpenModel, data: Data, quiet: bool) -> HeadRoles:
     """Find the roles of heads; with a time limit, against fewer controls."""
     measure = partial(head_roles, model, save=model.has_output, quiet=quiet)
     return _on_fewer(lambda fewer: (measure(n_controls=fewer) if fewer else measure()).result, N_CONTROLS, MIN_CONTROLS)
@@ -196,19 +153,48 @@ def _prune(model: OpenModel, data: Data, quiet: bool) -> Pruning | None:
         return prune_heads(model, data=data, budget=budget, save=model.has_output, quiet=quiet).result
 
 
-def _verify(model: OpenModel, quiet: bool) -> Certificate | None:
-    if cast(SequenceTask, model.task).domain_size > LARGEST_DOMAIN_CHECKED:
+def _verify(model: OpenModel, data: Data, quiet: bool) -> Verification | None:
+    """Verify a model; with a time limit, wrong answers are searched for in a few seconds only."""
+    if (domain_size(model) or 0) > LARGEST_DOMAIN_CHECKED:
         return None
-    return verify(model, save=model.has_output, quiet=quiet)
+    return verify(model, seconds=BRIEF_SEARCH, save=model.has_output, quiet=quiet)
 
 
-def _stretch(model: OpenModel, quiet: bool) -> Stretch:
+def _stretch(model: OpenModel, data: Data, quiet: bool) -> Stretch:
     """Measure accuracy by length; with a time limit, only on lengths that take seconds."""
     measure = partial(stretch, model, draw=REPORTED, save=model.has_output, quiet=quiet)
     if time_limit() is None:
         return measure().result[0]
-    return measure(lengths=_brief_lengths(), n=BRIEF_N).result[0]
+    return measure(lengths=BRIEF_LENGTHS, n=BRIEF_N).result[0]
 
 
-def _brief_lengths() -> list[int]:
-    return [length for length in LENGTHS if length <= BRIEF_LENGTH]
+MEASUREMENTS = (
+    Measurement(
+        "evaluation",
+        "accuracy on the test set",
+        "evaluation-test",
+        (Evaluation, Classification),
+        lambda model, *_: evaluate(model, save=model.has_output),
+        is_quick=True,
+    ),
+    Measurement("audit", "the audit", "audit", (Audit,), _by(audit), is_quick=True),
+    Measurement("ablation", "the ablation of each head", "ablation", (Ablation,), _ablate),
+    Measurement("stretch", "accuracy by length", "stretch", (Stretch,), _stretch),
+    Measurement("pruning", "the removal of several heads", "pruning", (Pruning,), _prune),
+    Measurement("stats", "the attention statistics of heads", "head-stats", (Specialisation,), _by(head_stats)),
+    Measurement("roles", "the roles of heads", "head-roles", (HeadRoles,), _roles),
+    Measurement("certificate", "the verification", "certificate", VERIFICATIONS, _verify),
+    Measurement(
+        "positions",
+        "position encodings",
+        "positions",
+        (PositionsShown,),
+        lambda model, *_: show_positions(model, save=model.has_output).result,
+        is_quick=True,
+    ),
+    # `show_positions` writes it together with the positions.
+    Measurement("encodings", "other encodings", "encodings", (EncodingsShown,)),
+    # `headcount lab` writes it, because it needs trained models.
+    Measurement("poolings", "poolings compared", "poolings", (PoolingComparison,)),
+)
+"""All measurements, the most important ones first; if time is short, the last ones are left out."""

@@ -92,9 +92,22 @@ def prune_heads(
         experiments = opened.selection(data, metric, n, length=length, at_once=batch_rows(SEARCH_ROWS * batch_size))
     if heads is None:
         assert experiments is not None, "the search needs experiments"
+        _require_searchable(opened, experiments[0], loss, n_orders)
+        folder = folder_for(opened, save)
         is_default = data is None and metric is None and n is None and length is None
-        settings = (loss, share, n_orders, batch_size, seconds, save, quiet)
-        result = _search(opened, experiments, *settings, is_default=is_default)
+        with counting(f"removing heads of {opened.name}, %", quiet=quiet) as progress:
+            result = prune_curves(
+                opened.label,
+                opened.weights_sha256,
+                *experiments,
+                loss,
+                share=share,
+                n_orders=n_orders,
+                batch_size=batch_size,
+                budget=seconds,
+                ablation=_known_ablation(opened, experiments[0].metric.name) if is_default else None,
+                progress=progress,
+            )
         result = replace(result, audit=quick_audit(opened))
         name = result_name(
             "pruning",
@@ -108,7 +121,7 @@ def prune_heads(
             budget=None if seconds is None else f"{seconds:g}s",
             batch=unless_default(BATCH, batch_size),
         )
-        saved = save_in(folder_for(opened, save), name, result, lambda name, result: {name: draw_pruning(result)})
+        saved = save_in(folder, name, result, lambda name, result: {name: draw_pruning(result)})
         saved_pruning = SavedPruning(result, saved.data, saved.figures)
         heads = result.chosen
     is_all = len(heads) == len(opened.sites.heads) and not opened.can_lose_all_heads
@@ -158,21 +171,8 @@ def _require_sense(
         raise InputError(f"{flag} needs a folder for the smaller model", "add -o DIR")
 
 
-def _search(
-    opened: OpenModel,
-    experiments: tuple[Experiment, Experiment, Experiment],
-    loss: float,
-    share: float | None,
-    n_orders: int,
-    batch_size: int,
-    budget: float | None,
-    save: Place,
-    quiet: bool,
-    *,
-    is_default: bool,
-) -> Pruning:
-    """Search for removable heads; with default examples, take individual effects from a stored ablation."""
-    selection_set = experiments[0]
+def _require_searchable(opened: OpenModel, selection_set: Experiment, loss: float, n_orders: int) -> None:
+    """Refuse limits that make no sense, and a model that is no better than guessing on the examples for choosing."""
     if not (0 <= loss < 1 or (loss >= 0 and not selection_set.metric.in_points)):
         raise InputError(f"--loss must be in [0, 1), got {loss}", "0.01 stands for one point")
     if not 1 <= n_orders <= MOST_ORDERS:
@@ -189,21 +189,6 @@ def _search(
         raise InputError(
             f"{opened.name} scores {clean:.3f} on {selection_set.data}; the best constant answer scores {constant:.3f}",
             "removing heads means nothing there: choose a model or a length that works",
-        )
-    folder_for(opened, save)
-    ablation = _known_ablation(opened, selection_set.metric.name) if is_default else None
-    with counting(f"removing heads of {opened.name}, %", quiet=quiet) as progress:
-        return prune_curves(
-            opened.label,
-            opened.weights_sha256,
-            *experiments,
-            loss,
-            share=share,
-            n_orders=n_orders,
-            batch_size=batch_size,
-            budget=budget,
-            ablation=ablation,
-            progress=progress,
         )
 
 

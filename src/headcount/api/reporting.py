@@ -282,9 +282,7 @@ def _applies(model: OpenModel, measurement: Measurement, data: Data) -> bool:
     kind = None if model.task is None else model.task.output_type
     if kind is None:
         return measurement.field in ("roles", "positions") or (data is not None and measurement.field in ON_DATA)
-    if measurement.field in ("certificate", "stretch"):
-        return kind == ("sequence" if measurement.field == "certificate" else "class")
-    return measurement.field != "roles"
+    return measurement.field != "roles" and (measurement.field != "stretch" or kind == "class")
 
 
 def _read(

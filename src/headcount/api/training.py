@@ -1,19 +1,20 @@
-"""Train, evaluate and verify models."""
+"""Train and evaluate models."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from headcount.analysis.exhaustive import LARGEST_DOMAIN, Certificate, require_domain
-from headcount.analysis.exhaustive import verify as check_every_example
+from headcount.analysis.context_proof import ContextCertificate, prove
+from headcount.analysis.exhaustive import LARGEST_DOMAIN
 from headcount.analysis.length_generalisation import LENGTHS
 from headcount.api.courses import AT_ONCE, Submission, run_course
 from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import Place, folder_for, save_in, write_figures
-from headcount.auditing.audit import explain_errors, quick_audit
+from headcount.auditing.audit import explain_errors
 from headcount.auditing.audited_model import AuditedClassifier, audited_model
 from headcount.errors import argument
+from headcount.experiments.models import RunModel
 from headcount.figures.training import draw_accuracy, draw_curves
 from headcount.limits import TIMEOUT
 from headcount.rendering.progress import TrainingProgress, announcer, counting
@@ -68,8 +69,11 @@ def train(
         say(f"{path} is already finished" if RunFolder(path).is_finished else f"continuing {path}")
     elif resume:
         say(f"nothing to resume in {path}: starting a new run")
-    with TrainingProgress(run_config.training.steps, quiet=quiet) as progress:
+    with TrainingProgress(run_config.training.most_steps, quiet=quiet) as progress:
         run = train_run(run_config, path, resume=resume, listeners=[progress])
+    if run_config.training.until_proved:
+        with counting("proving", quiet=quiet) as checked:
+            save_in(run.output, "certificate", prove(RunModel.of(run), progress=checked))
     write_figures(run.output, lambda: {"curves": draw_curves(run.folder.read_log(), f"Training of {run.name}")})
     evaluate(run, save=True)
     return run
@@ -129,6 +133,11 @@ def read_evaluation(run: Run, split: str = "test") -> Evaluation | Classificatio
     return run.output.read_result(f"evaluation-{split}", EVALUATIONS[run.task.output_type])
 
 
+def read_certificate(run: Run) -> ContextCertificate:
+    """Read the certificate of a run that was trained with `until_proved`."""
+    return run.output.read_result("certificate", ContextCertificate)
+
+
 def next_command(run: Run) -> str:
     """Return the command to run next on a run that was just trained."""
     name = argument(run.name)
@@ -138,21 +147,3 @@ def next_command(run: Run) -> str:
     shortest, longest = cast(ClassTask, run.task).trained_lengths
     flags = "" if longest >= LENGTHS[0] else f" --lengths {shortest},{longest}"  # it may not accept longer ones
     return f"headcount stretch {name}{flags}"
-
-
-def verify(model: AnyModel, *, save: Place = False, quiet: bool = False, run_adapter: bool = False) -> Certificate:
-    """Check a model on every example of its task.
-
-    `save` names a folder for the certificate; `save=True` means the model's own folder. `run_adapter` allows running
-    the adapter's Python file that a pruned folder names. The returned `Certificate` lists every error.
-
-        certificate = headcount.verify("sample:addition")
-        certificate.errors, certificate.least_margin
-    """
-    opened = open_on_task(model, run_adapter=run_adapter)
-    require_domain(opened)
-    folder = folder_for(opened, save)
-    with counting("checking", quiet=quiet) as progress:
-        certificate = check_every_example(opened, progress=progress)
-    certificate = replace(certificate, audit=quick_audit(opened))
-    return save_in(folder, "certificate", certificate).result

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from matplotlib.figure import Figure
-from torch import nn
 
 from headcount.analysis.attention import AttentionPatterns, average_patterns, patterns_on, patterns_on_inputs
 from headcount.analysis.attention_summary import AttentionSummary, attention_summary, head_pattern
@@ -38,7 +37,6 @@ from headcount.api.saving import (
     write_figures,
 )
 from headcount.auditing.audit import quick_audit
-from headcount.data.dataset import TokenizedText
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel, RunModel
 from headcount.figures.attention import draw_head_on_text, draw_heads, draw_over_examples, draw_over_texts, draw_pages
@@ -139,17 +137,20 @@ def summarise_attention(
     `AttentionSummary` per text.
     """
     opened = open_model(model, sites=sites, run_adapter=run_adapter)
-    module, texts, rows = _rows(opened, on, inputs)
+    tensors = _tensors(on, inputs)
+    if tensors is not None:
+        module, rows = tensor_rows(opened, tensors)
+        texts = [f"input {i}" for i in range(len(rows))]
+    else:
+        module, texts = opened.module, _texts(on)
+        rows = [opened.text_input(text) for text in texts]
     if not texts:
         advice = 'give one: --on "The cat sat on the mat."' if opened.has_output else "give its tensors: inputs=..."
         raise InputError("no text was given", advice)
     head = None if head is None else opened.find_head(head)
     parts, weights = list[Saved[AttentionSummary]](), list[Any]()
     for text, row in zip(texts, rows, strict=True):
-        model_fields = opened.label, opened.weights_sha256, module, opened.sites
-        tokens = row.inputs, row.tokens, row.special or None
-        summary = attention_summary(*model_fields, *tokens, separators=row.separators, text=text)
-        summary = replace(summary, note=row.note, predicted=row.predicted, right=row.right)
+        summary = attention_summary(opened.label, opened.weights_sha256, module, opened.sites, row, text)
         if head is not None:
             weights.append(head_pattern(module, opened.sites, row.inputs, head))
         folder, draw = folder_for(opened, save), partial(_draw_text, head=head, weights=weights[-1:])
@@ -163,15 +164,13 @@ def summarise_attention(
     return replace(saved, others=page)
 
 
-def _rows(
-    opened: OpenModel, on: str | Sequence[str] | Inputs, inputs: Inputs | None
-) -> tuple[nn.Module, list[str], list[TokenizedText]]:
-    """Return the module to call, and the names and inputs of the given texts or rows of tensors."""
-    if inputs is not None or are_tensors(on):
-        module, rows = tensor_rows(opened, cast(Inputs, on if inputs is None else inputs))
-        return module, [f"input {i}" for i in range(len(rows))], rows
-    texts = [on] if isinstance(on, str) else cast("list[str]", list(on))
-    return opened.module, texts, [opened.text_input(text) for text in texts]
+def _tensors(on: str | Sequence[str] | Inputs, inputs: Inputs | None) -> Inputs | None:
+    """Return the tensors that are given as `inputs` or as `on`; None if `on` are texts."""
+    return on if inputs is None and are_tensors(on) else inputs
+
+
+def _texts(on: str | Sequence[str] | Inputs) -> list[str]:
+    return [on] if isinstance(on, str) else cast("list[str]", list(on))
 
 
 def _draw_text(name: str, summary: AttentionSummary, head: HeadId | None, weights: Sequence[Any]) -> dict[str, Figure]:
@@ -241,7 +240,7 @@ def match_heads(
     for other in map(open_model, others):
         with counting(f"matching with {other.label or other.name}", quiet=quiet) as progress:
             if is_given:
-                ours, theirs = (_on_inputs(model, on, data, inputs) for model in (opened, other))
+                ours, theirs = (_on_inputs(model, on, data, _tensors(on, inputs)) for model in (opened, other))
                 matching = match_inputs(ours, theirs, "given inputs", effort, progress)
             else:
                 matching = match(opened.task_attention(), other.task_attention(), length, effort, progress)
@@ -253,13 +252,10 @@ def match_heads(
 
 
 def _on_inputs(
-    opened: OpenModel, on: str | Sequence[str] | Inputs, data: str | Path | None, inputs: Inputs | None
+    opened: OpenModel, on: str | Sequence[str] | Inputs, data: str | Path | None, tensors: Inputs | None
 ) -> ModelOnInputs:
-    """Return a model with the inputs that its heads are matched on."""
-    if inputs is not None or are_tensors(on):
-        module, _, rows = _rows(opened, on, inputs)
-    else:
-        module, rows = opened.module, opened.texts([on] if isinstance(on, str) else cast("list[str]", list(on)), data)
+    """Return a model with the inputs that its heads are matched on: tensors or, without any, texts."""
+    module, rows = (opened.module, opened.texts(_texts(on), data)) if tensors is None else tensor_rows(opened, tensors)
     return ModelOnInputs(opened.label, opened.weights_sha256, module, opened.sites, rows)
 
 
@@ -319,7 +315,7 @@ def stretch_one(
     """Measure one model beyond its training lengths, and draw its accuracy and the spread of its attention."""
     opened, tried = open_on_task(model), LENGTHS if lengths is None else lengths
     require_possible(opened, tried, negatives, n, batch_size, draw or 0)
-    name = partial(result_name, lengths=lengths, negatives=negatives, n=n, batch=batch_size, draw=draw)
+    name = partial(_stretch_name, lengths=lengths, negatives=negatives, n=n, batch_size=batch_size, draw=draw)
     folder = folder_for(opened, save)
     with counting(f"stretching {opened.name}, %", quiet=quiet) as progress:
         result = stretch_model(opened, tried, negatives, n, batch_size=batch_size, draw=draw or 0, progress=progress)
@@ -351,26 +347,25 @@ def stretch_all(
 
 
 def join_stretches(
-    saved: Sequence[Saved[Stretch]],
-    folder: str | Path | None,
-    *,
-    lengths: Sequence[int] | None,
-    negatives: Sequence[str] | None,
-    n: int | None,
-    batch_size: int | None,
-    draw: int | None,
+    saved: Sequence[Saved[Stretch]], folder: str | Path | None, **settings: Any
 ) -> Saved[tuple[Stretch, ...]]:
-    """Join the results of several models, and draw one figure of all models in the folder."""
+    """Join the results of several models, and draw one figure of all models in the folder.
+
+    `settings` are those of `stretch_one` with which the models were measured.
+    """
     if len(saved) < 2:
         return join(saved)
     results = [part.result for part in saved]
     weights = digest("".join(result.weights_sha256 for result in results).encode())
-    stem = result_name("stretch", lengths=lengths, negatives=negatives, n=n, batch=batch_size, draw=draw)
-    name = f"{stem}-of-{len(results)}-runs-{weights[:8]}"
+    name = f"{_stretch_name('stretch', **settings)}-of-{len(results)}-runs-{weights[:8]}"
     shared = RunFolder(Path(folder)) if folder else None
     if shared:
         claim_output(shared.figure_file(f"{name}.png"), ".png", force=None)
     return join(saved, *write_figures(shared, lambda: {name: draw_stretch(results)}))
+
+
+def _stretch_name(stem: str, *, lengths: Any, negatives: Any, n: Any, batch_size: Any, draw: Any) -> str:
+    return result_name(stem, lengths=lengths, negatives=negatives, n=n, batch=batch_size, draw=draw)
 
 
 def show_positions(
@@ -383,11 +378,10 @@ def show_positions(
     adapter's Python file that a pruned folder names. The returned `result` is a `PositionsShown`.
     """
     opened = open_model(run, run_adapter=run_adapter)
-    model = opened.positions()
-    shown, in_use = positions_of(model, n_positions), model.encoding_in_use()
+    in_use = opened.encoding_in_use()
+    shown = positions_of(opened.label, opened.weights_sha256, in_use, n_positions)
     folder = folder_for(opened, save)
-    shape = {"d_model": in_use.encoding.d_model, "n_heads": in_use.n_heads}
-    encodings = all_encodings(model, n_positions=shown.n_positions, **shape)
+    encodings = all_encodings(shown, d_model=in_use.encoding.d_model, n_heads=in_use.n_heads)
     first, second = result_name("positions", n=n_positions), result_name("encodings", n=n_positions)
     saved = save_in(folder, first, shown, lambda name, result: {f"positions/{name}": draw_positions(result)})
     others = save_in(folder, second, encodings, lambda name, result: {f"positions/{name}": draw_encodings(result)})
@@ -421,11 +415,12 @@ def head_roles(
     The returned `result` is a `HeadRoles`.
     """
     opened = open_model(model, sites=sites, run_adapter=run_adapter)
-    if inputs is not None or are_tensors(on):
-        module, given, rows = _rows(opened, on, inputs)
+    tensors = _tensors(on, inputs)
+    if tensors is not None:
+        module, rows = tensor_rows(opened, tensors)
         texts, given = {TEXTS: rows}, ["inputs"]
     else:
-        module, given = opened.module, [on] if isinstance(on, str) else cast("list[str]", list(on))
+        module, given = opened.module, _texts(on)
         texts = {TEXTS: opened.texts(given, data), REPEATED: opened.repeated_tokens()}
     if not any(texts.values()) and not opened.has_output:
         raise InputError("no inputs were given", "give the module's tensors: inputs=...")

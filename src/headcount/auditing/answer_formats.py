@@ -32,7 +32,7 @@ class Format:
     example: tuple[str, str]
     """A question and its answer in this format."""
     right: Proportion
-    """Examples that one pass has right."""
+    """The share of examples that one pass gets right."""
     loss: float
     """Cross-entropy per token."""
 

@@ -52,11 +52,11 @@ Progress = Callable[[int, int], None]
 STRICT = False
 """Whether errors inside a check are raised, as in tests."""
 N_QUICK = 500
-"""Examples for the checks that run beside another verb: enough for percentages, and they take seconds."""
+"""Examples for the quick checks that run beside another verb: enough for percentages, and quick."""
 MIN_EXPLAINED = 0.5
-"""Fraction of the wrong answers that predictions have to account for: more than they leave unexplained."""
+"""Predictions of failing checks fit if they account for at least this fraction of the wrong answers."""
 LOW_ACCURACY = 0.9
-"""Accuracy below which the summary says that errors are unexplained: sound models of the audited tasks are above."""
+"""Accuracy below which the summary says that no check explains the errors: sound models are above."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Audit(Result):
     predicted: Share | None
     """The accuracy that the reported faults predict; None if they predict none."""
     measured: Share
-    """The measured accuracy."""
+    """The measured accuracy: exact match for sequences."""
     verdicts: tuple[Verdict, ...]
     causes: tuple[str, ...] = ()
     """The ids of failing checks, ranked by what they explain of the measured accuracy."""
@@ -288,7 +288,7 @@ class Ranking:
     first_affects: str
     """What the first cause can change; empty if no check fails."""
     beyond: tuple[Verdict, ...]
-    """Warnings about answers beyond the training lengths."""
+    """Checks that warn about answers beyond the training lengths."""
 
     @classmethod
     def of(

@@ -31,20 +31,20 @@ from headcount.external.adapter import Adapter
 from headcount.hooks.gates import eval_mode
 from headcount.seeds import stream
 from headcount.stats import Proportion
-from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
+from headcount.tasks.base import Batch, ClassTask, Examples, SequenceTask, Task, Tokens
 from headcount.training.answers import BLOCK, ClassAnswers, SequenceAnswers, leading_zeros, on_device
 from headcount.training.evaluation import Claim, ClassModel, SequenceModel
 
 Hits = NDArray[np.bool_]
 Logits = NDArray[np.float64]
 N_SWAPPED = 50
-"""Examples whose operands are swapped to test whether the right answer stays the same: enough for any task's rule."""
+"""Examples whose operands are swapped to see whether the right answer depends on their order."""
 MIN_CLASS_ACCURACY = 0.5
-"""Accuracy above which a class counts as recognised; needed where one class is so common that accuracy is near 1."""
+"""Accuracy on one class above which the model recognises that class."""
 MAX_OPEN_LEAD = 0.15
-"""If the 95 % CI allows accuracy to be so far above the constant answer, there are too few examples to decide."""
+"""If the 95 % CI reaches this far above the constant answer's accuracy, there are too few examples to decide."""
 MIN_PER_LENGTH, MAX_PER_LENGTH, MAX_NUMBERS = 20, 200, 2**14
-"""Sequences that measure accuracy at one length: as many as have MAX_NUMBERS numbers, so that long ones stay quick."""
+"""Bounds on the number of sequences of one length: together they have up to MAX_NUMBERS numbers, which stays quick."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ConstantBaseline:
     answer: str
     """The most common right answer."""
     share: float
-    """The share of examples that it is right on."""
+    """The share of examples on which this answer is right."""
     by_class: tuple[Proportion, ...] = ()
     """Accuracy on each class; empty for models that output sequences."""
 
@@ -68,7 +68,7 @@ class ConstantBaseline:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether there are too few examples to decide."""
+        """Whether there are too few examples to decide if accuracy is above that of the constant answer."""
         is_open = self.measured.rate > self.share and self.measured.high > self.share + MAX_OPEN_LEAD
         return is_open and not self.is_beaten
 
@@ -78,9 +78,9 @@ class AuditedModel(ABC):
 
     def __init__(self, opened: OpenModel, n: int | None, split: str) -> None:
         self.opened, self.split = opened, split
-        every = self.task.split(split)
-        rows = np.sort(self.rng("examples").permutation(len(every))[:n])  # a set may be in the order of its classes
-        self.examples: Examples = every[rows]
+        examples = self.task.split(split)
+        rows = np.sort(self.rng("examples").permutation(len(examples))[:n])  # a split may be sorted by class
+        self.examples: Examples = examples[rows]
 
     @property
     @abstractmethod
@@ -94,7 +94,7 @@ class AuditedModel(ABC):
 
     @property
     def adapter(self) -> Adapter | None:
-        """The adapter that the model was loaded by; None for a run."""
+        """The adapter that loaded the model; None for a model that headcount trained."""
         return self.opened.adapter if isinstance(self.opened, ExternalModel) else None
 
     @property
@@ -103,7 +103,7 @@ class AuditedModel(ABC):
         return pairs_of(self.task, self.examples)
 
     def rng(self, name: str) -> np.random.Generator:
-        """Return a random stream for one check, the same in every process."""
+        """Return a random generator for one check; the same name gives the same numbers in every process."""
         return stream(0, f"audit {name}")
 
     @cached_property
@@ -112,6 +112,11 @@ class AuditedModel(ABC):
         if self.examples.ndim != 2 or self.examples.shape[1] != 2:
             return False
         return all(self.task.answer(each) == self.task.answer(each[::-1]) for each in self.examples[:N_SWAPPED])
+
+    @property
+    @abstractmethod
+    def answers(self) -> SequenceAnswers | ClassAnswers:
+        """The model's answers to the audited examples."""
 
     @cached_property
     def right(self) -> Hits:
@@ -123,14 +128,14 @@ class AuditedModel(ABC):
         """Return which of these examples are answered right."""
 
     @property
-    @abstractmethod
     def loss(self) -> float:
-        """Cross-entropy per label."""
+        """Cross-entropy per label: per answer token under teacher forcing, or per example of a classifier."""
+        return self.answers.loss
 
     @property
-    @abstractmethod
     def scoring(self) -> str:
         """The name of the score that `right` stands for."""
+        return "accuracy"
 
     @property
     @abstractmethod
@@ -144,15 +149,11 @@ class AuditedModel(ABC):
 
     @abstractmethod
     def claim(self) -> Claim | None:
-        """Return the author's figure beside what is measured; None if nobody reports a figure."""
-
-    @abstractmethod
-    def claim_by_metric(self) -> Claim | None:
-        """Return what the adapter's own metric() measures on the model's answers; None if there are no answers."""
+        """Return the author's figure beside the same figure measured here; None if nobody reports a figure."""
 
     @cached_property
     def head_sweep(self) -> HeadSweep:
-        """Accuracy without each head; raises an InputError if the heads cannot be ablated one by one."""
+        """The accuracy without each head; raise an InputError if the heads cannot be ablated one by one."""
         return sweep_heads(self.opened, self.split, self.n)
 
     def inputs(self, examples: Examples) -> tuple[Tensor, ...]:
@@ -161,11 +162,8 @@ class AuditedModel(ABC):
         if isinstance(adapted := self.opened.answers, AdapterModel):
             tensors = encoded(adapted.adapter, pairs_of(self.task, examples))[0]
             return tuple(adapted.as_weights(each).to(device) for each in tensors)
-        return tuple(on_device(device, *self._input_tokens(examples)))
-
-    @abstractmethod
-    def _input_tokens(self, examples: Examples) -> tuple[Tokens, ...]:
-        """Return the token ids that headcount's own models are given."""
+        batch = self.opened.answers.task.encode(examples)
+        return tuple(on_device(device, batch.source, *([batch.decoder_input] if isinstance(batch, Batch) else [])))
 
 
 # --- models that output sequences -------------------------------------------------------------------------------------
@@ -194,11 +192,6 @@ class AuditedSequenceModel(AuditedModel):
         return self.sequence_model.answer(self.examples)
 
     @property
-    def loss(self) -> float:
-        """Cross-entropy per answer token under teacher forcing."""
-        return self.answers.loss
-
-    @property
     def scoring(self) -> str:
         """The name of the score that `right` stands for."""
         return "exact match" if self.can_decode else "exact match in one pass"
@@ -215,14 +208,8 @@ class AuditedSequenceModel(AuditedModel):
         return None if count == self.n else ConstantBaseline(Proportion.count(self.right), answer, count / self.n)
 
     def claim(self) -> Claim | None:
-        """Return the author's figure beside what is measured on decoded answers; None if nobody reports a figure."""
+        """Return the author's figure beside that of decoded answers; None without a figure or decoded answers."""
         return self.sequence_model.claim(self.examples, self.answers)
-
-    def claim_by_metric(self) -> Claim | None:
-        """Return what the adapter's own metric() measures on decoded answers; None if there are none."""
-        if self.adapted is None or not self.answers.texts:
-            return None
-        return self.adapted.claim_of(self.pairs, self.answers.texts, self.right)
 
     def right_on(self, examples: Examples) -> Hits:
         """Return which of these examples are answered right: decoded if the model can decode, else in one pass."""
@@ -262,7 +249,7 @@ class AuditedSequenceModel(AuditedModel):
 
     @property
     def right_when_readable(self) -> Hits:
-        """[example]: which readable answers are right."""
+        """[example]: which answers are right if differences of format do not count: see `readable_answers`."""
         return np.asarray(self.readable_answers.free_hits.all(axis=1)) if self.can_decode else self.right
 
     @property
@@ -282,7 +269,7 @@ class AuditedSequenceModel(AuditedModel):
         return tuple(position.label for position in self.task.answer_positions)
 
     def token(self, id: int) -> str:
-        """Return the text of a token."""
+        """Return a token as the task writes it."""
         return self.task.tokens[id]
 
     @property
@@ -317,10 +304,6 @@ class AuditedSequenceModel(AuditedModel):
         with eval_mode(self.opened.module, gradients=False) as device:
             logits: Tensor = self.opened.module(*on_device(device, batch.source, decoder_input))
         return logits.cpu(), torch.from_numpy(answers[:, len(start.given) :])
-
-    def _input_tokens(self, examples: Examples) -> tuple[Tokens, ...]:
-        batch = self.task.encode(examples)
-        return batch.source, batch.decoder_input
 
     # --- tokens that count ---
 
@@ -424,16 +407,6 @@ class AuditedClassifier(AuditedModel):
         return self.class_model.classify(examples)
 
     @property
-    def loss(self) -> float:
-        """Cross-entropy per example."""
-        return self.answers.loss
-
-    @property
-    def scoring(self) -> str:
-        """The name of the score that `right` stands for."""
-        return "accuracy"
-
-    @property
     def common_error(self) -> str:
         """What most wrong answers share; empty if none is wrong."""
         return self.answers.common_error(self.task.classes)
@@ -448,15 +421,8 @@ class AuditedClassifier(AuditedModel):
         return None if count == self.n else baseline
 
     def claim(self) -> Claim | None:
-        """Return the author's figure beside what is measured; None if nobody reports a figure."""
+        """Return the author's figure beside the same figure measured here; None if nobody reports a figure."""
         return self.class_model.claim(self.examples, self.answers)
-
-    def claim_by_metric(self) -> Claim | None:
-        """Return what the adapter's own metric() measures on the model's answers; None for a run."""
-        if not isinstance(self.class_model, AdapterClasses):
-            return None
-        names = [self.task.classes[label] for label in self.answers.predicted.tolist()]
-        return self.class_model.claim_of(self.pairs, names, self.right)
 
     def right_on(self, examples: Examples) -> Hits:
         """Return which of these examples are answered right."""
@@ -471,6 +437,11 @@ class AuditedClassifier(AuditedModel):
         except HeadcountError:
             return None
 
+    def compare_lengths(self, trained: int, longer: int) -> LengthComparison | None:
+        """Compare accuracy at a training length and at a longer one; None if the model refuses one of the two."""
+        inside, beyond = self.accuracy_at(trained), self.accuracy_at(longer)
+        return None if inside is None or beyond is None else LengthComparison(trained, longer, inside, beyond)
+
     def logits_in_one_batch(self, examples: Examples) -> Logits:
         """Return logits [example, class]; short examples are padded as the model's own code pads them."""
         if isinstance(self.class_model, AdapterClasses):
@@ -484,13 +455,33 @@ class AuditedClassifier(AuditedModel):
         with eval_mode(self.opened.module, gradients=False):
             return np.asarray(self.opened.module(*inputs)[:, columns].double().cpu().numpy())
 
-    def _input_tokens(self, examples: Examples) -> tuple[Tokens, ...]:
-        return (self.task.encode(examples).source,)
 
+@dataclass(frozen=True)
+class LengthComparison:
+    """Accuracy on sequences of a training length, and on longer ones."""
 
-def is_kept_beyond(inside: Proportion, beyond: Proportion) -> bool:
-    """Whether accuracy is above chance inside the training lengths and not significantly lower beyond them."""
-    return inside.low > MIN_CLASS_ACCURACY and beyond.high >= inside.low
+    trained: int
+    longer: int
+    inside: Proportion
+    """Accuracy at the training length."""
+    beyond: Proportion
+    """Accuracy at the longer length."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether accuracy is above chance at the training length and not significantly lower beyond it."""
+        return self.inside.low > MIN_CLASS_ACCURACY and self.beyond.high >= self.inside.low
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The accuracies as `inside` and `beyond`, for the evidence of a finding."""
+        return {"inside": self.inside.rate, "beyond": self.beyond.rate}
+
+    def __str__(self) -> str:
+        return (
+            f"{100 * self.inside.rate:.1f} % of {self.inside.n} sequences of {self.trained} are right, and "
+            f"{100 * self.beyond.rate:.1f} % of {self.beyond.n} of {self.longer}"
+        )
 
 
 def audited_model(

@@ -22,7 +22,7 @@ LOW_ACCURACY = ("HC303", "HC702", "HC703", "HC802")
 """Checks that restate a low accuracy: no better than a constant answer, no room for heads, a ranking of heads that is
 noise, and a figure that differs from the author's."""
 DECODED_FIGURES = ("HC106", *LOW_ACCURACY)
-"""Checks that also compare decoded answers with teacher forcing."""
+"""LOW_ACCURACY, and the check that compares decoded answers with teacher forcing."""
 
 
 class Cause(NamedTuple):
@@ -126,8 +126,13 @@ CAUSES = (
         "An accuracy no better than a constant answer leaves heads nothing to lose and matches no reported figure.",
     ),
     Cause(
+        "HC601",
+        ("HC603",),
+        "A rule that misses examples with one change is wrong on such examples wherever they are looked for.",
+    ),
+    Cause(
         "HC203",
-        ("HC202",),
+        ("HC202", "HC603"),
         "Padding that has the id of a symbol is read as that symbol, so answers change with padding.",
     ),
     Cause(

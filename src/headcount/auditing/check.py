@@ -22,8 +22,9 @@ which is one table: headcount.auditing.causes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,14 +33,15 @@ from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, Au
 
 PASS, WARN, FAIL, NOT_APPLICABLE = "pass", "warn", "fail", "not applicable"
 EXPLAINED, IGNORED = "explained", "ignored"
-"""Verdicts that replace a warning or a failure: another check is its cause, or the user gave a reason to ignore it."""
+"""Verdicts that replace a warning or a failure: another failing check explains it, or the user ignores it."""
 MEASUREMENT, ANSWERS, RESTATED, PADDED = "measurement", "answers", "restated", "padded"
 LONGER, CONCLUSIONS = "longer", "conclusions"
 AFFECTED = (MEASUREMENT, ANSWERS, RESTATED, PADDED, LONGER, CONCLUSIONS)
 """What a fault can change, the most important first: every figure; which audited examples are right (RESTATED: a check
 that only restates a low accuracy); answers to padded examples, which the audited ones are not; answers beyond the
 training lengths; conclusions from figures."""
-Evidence = Mapping[str, float | int | str | None]
+Evidence = dict[str, Any]
+"""Maps names to numbers or texts that JSON can hold."""
 
 
 @dataclass(frozen=True)
@@ -52,33 +54,28 @@ class Finding:
     cause: str = ""
     """The most likely cause; "consistent with ..." where it is inferred."""
     fix: str = ""
-    """What to change."""
+    """What to change in the code, the data or the report."""
     evidence: Evidence = field(default_factory=dict)
     right_despite_fault: NDArray[np.bool_] | None = None
-    """[example]: which audited examples the fault leaves right; None if it predicts no figure."""
+    """[example]: which audited examples the fault leaves right; None if the fault does not say which."""
     explains_only: tuple[str, ...] | None = None
     """Ids of the checks that follow from this finding, if they are fewer than in the table of causes."""
     affects: str = ""
-    """What the fault can change, one of AFFECTED, if it differs from what its check says."""
+    """What the fault can change, one of AFFECTED; empty if it is what `Check.affects` says."""
 
 
-def passed(finding: str, **evidence: float | int | str | None) -> Finding:
-    """Report that nothing is wrong, and on which numbers that rests."""
+def passed(finding: str, **evidence: Any) -> Finding:
+    """Report that nothing is wrong; `evidence` are the numbers that show it."""
     return Finding(PASS, finding, evidence=evidence)
 
 
-def warned(finding: str, *, cause: str, fix: str, **evidence: float | int | str | None) -> Finding:
-    """Report something that may mislead."""
+def warned(finding: str, *, cause: str, fix: str, **evidence: Any) -> Finding:
+    """Report something that can mislead readers of the results."""
     return Finding(WARN, finding, cause, fix, evidence)
 
 
 def failed(
-    finding: str,
-    *,
-    cause: str,
-    fix: str,
-    right_despite_fault: NDArray[np.bool_] | None = None,
-    **evidence: float | int | str | None,
+    finding: str, *, cause: str, fix: str, right_despite_fault: NDArray[np.bool_] | None = None, **evidence: Any
 ) -> Finding:
     """Report a fault that makes figures or conclusions wrong."""
     return Finding(FAIL, finding, cause, fix, evidence, right_despite_fault)
@@ -91,19 +88,19 @@ def not_applicable(reason: str) -> Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """A test for one known mistake; its name is that of its file."""
+    """A test for one known mistake; the name of its file is the name of the check."""
 
     id: str
     """Stable, such as `HC101`: the first digit is the kind, as in the table of docs/traps.md."""
     question: str
-    """What it asks, in one sentence."""
+    """The question that the check answers, in one sentence."""
     sequences: Callable[[AuditedSequenceModel], Finding] | None = None
-    """Checks a model that outputs sequences; None if the check is not about such models."""
+    """The function that checks a model that outputs sequences; None if the check is not about such models."""
     classes: Callable[[AuditedClassifier], Finding] | None = None
-    """Checks a classifier; None if the check is not about classifiers."""
+    """The function that checks a classifier; None if the check is not about classifiers."""
     _: KW_ONLY
     needs_decoding: bool = False
-    """Whether it looks at decoded answers of models that output sequences; an adapter need not decode."""
+    """Whether it needs decoded answers of models that output sequences; an adapter may have none."""
     is_quick: bool = False
     """Whether it needs no more forward passes than the answers that every verb computes anyway."""
     affects: str = ANSWERS
@@ -111,20 +108,20 @@ class Check:
 
     @property
     def subject(self) -> str:
-        """The kind of models that it is about; empty for both kinds."""
+        """The kind of models that the check is about; empty if it is about both kinds."""
         if self.sequences is not None and self.classes is not None:
             return ""
         return "models that output sequences" if self.classes is None else "classifiers"
 
     @property
     def module(self) -> str:
-        """The name of the module that defines it."""
+        """The name of the module that defines the check."""
         function = self.sequences or self.classes
         assert function is not None, "a check is about sequences, classes or both"
         return function.__module__
 
     def run(self, model: AuditedModel) -> Finding:
-        """Check a model of either kind."""
+        """Run the function for this kind of model, or say why the check does not apply."""
         if isinstance(model, AuditedSequenceModel) and self.sequences is not None:
             if self.needs_decoding and not model.can_decode:
                 return not_applicable("the adapter has no generate(), so there are no decoded answers")

@@ -63,11 +63,6 @@ class DecodedAnswer:
         return "" if self.is_answer else NO_ANSWER
 
 
-def answer_texts(model: AuditedSequenceModel) -> list[str]:
-    """Return the decoded answers exactly as the model wrote them."""
-    return list(model.answers.texts) or [model.task.show_tokens(tokens) for tokens in model.decoded]
-
-
 def writes_least_first(task: SequenceTask) -> bool:
     """Whether the task writes the least significant token first."""
     return task.show_tokens(np.array([0, 1])) == AnswerTokens.of(task).join(task.tokens[1::-1])
@@ -75,7 +70,8 @@ def writes_least_first(task: SequenceTask) -> bool:
 
 def decoded_answers(model: AuditedSequenceModel) -> list[DecodedAnswer]:
     """Return all decoded answers, reversed if the task writes the least significant token first."""
-    task, readable, texts = model.task, model.readable_answers, answer_texts(model)
+    task, readable = model.task, model.readable_answers
+    texts = list(model.answers.texts) or [task.show_tokens(tokens) for tokens in model.decoded]
     step, split = -1 if writes_least_first(task) else 1, model.answer_tokens.split
     is_filled = readable.filled is None or (bool(readable.is_answer.any()) and not readable.filled.any())
     readable_texts = list(readable.texts) or texts
@@ -105,9 +101,9 @@ class Place:
 
     name: str
     is_first: bool
-    """Whether the model writes it first."""
+    """Whether the model writes this place first."""
     column: int | None
-    """Its index in the answer; None for the leading digit, which stands in several columns."""
+    """The index of the place in the answer; None for the leading digit, which stands in several columns."""
     predicted: Tokens
     """[example]: the token that the model wrote there; -1 if it wrote none."""
     right: Tokens

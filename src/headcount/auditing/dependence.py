@@ -39,9 +39,10 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import read_attention
 
 N_EXAMPLES = 3
-"""Rows of the inputs that are replaced by another row, one at a time: several, because rows can be alike."""
+"""Rows of the inputs that another row replaces, one at a time: one row may not be enough, because rows can be equal."""
 MAX_HEADS_ALONE, N_ALONE = 8, 2
-"""Heads that are tested one by one, if they depend on z together, and other examples for each: each costs a pass."""
+"""Heads that are tested one by one, if r depends on their z together, and other examples for each head: every test
+costs a pass."""
 N_RANDOM = 8
 """Passes that are averaged, if the intervention draws new noise in every pass."""
 MIN_STANDARD_ERRORS = 5.0
@@ -52,7 +53,7 @@ MAX_UNEVENNESS = 1e-3
 """Deviation of attention weights from their mean, as a fraction of it, up to which attention is uniform."""
 
 Grid = Tensor
-"""[row, position, head, d_head]."""
+"""z or r of one block, [row, position, head, d_head]."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class OtherExample:
 
 @dataclass(frozen=True)
 class Following:
-    """Whether r depends on z, and how."""
+    """Whether the replacement r of a head's output depends on the output z itself, and how."""
 
     is_following: bool | None
     """Whether r depends on z; None if that could not be tested."""
@@ -85,18 +86,18 @@ class Probes:
     """Replacements r [row, position, head, d_head] of every block, in passes with other z."""
 
     own: Mapping[HeadSite, Grid] = field(default_factory=dict)
-    """z without the intervention."""
+    """z of each block without the intervention."""
     examples: Sequence[OtherExample] = ()
     replaced: Mapping[HeadSite, Grid] = field(default_factory=dict)
-    """r on the audited inputs."""
+    """r of each block on the audited inputs."""
     is_random: bool = False
     """Whether the intervention draws new noise in every pass; replacements are then means over `N_RANDOM` passes."""
     swapped: list[Mapping[HeadSite, Grid]] = field(default_factory=list)
     """r for each other example; empty if the intervention fails on it."""
     transplanted: dict[HeadId, list[tuple[int, Grid]]] = field(default_factory=dict)
-    """Numbers of other examples and r, for each head whose z the intervention changes."""
+    """Maps each head whose z the intervention changes to pairs of the number of another example and r with its z."""
     transplanted_together: dict[HeadSite, list[tuple[int, Grid]]] = field(default_factory=dict)
-    """Numbers of other examples and r, with another example's z for all heads of a block."""
+    """Maps a block to such pairs, with another example's z for all heads of the block."""
 
     @property
     def n_rows(self) -> int:
@@ -237,11 +238,12 @@ class InputSwap:
     """Replaces the audited tensors by others wherever they enter the model, before all hooks."""
 
     def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        self.pairs, self.is_audited = pairs, False
+        self.pairs = pairs
+        self.is_audited = False
         """Whether the current pass began with the audited tensors."""
 
     def __call__(self, event: Event, tree: Any) -> Any:
-        """Return the inputs of a module."""
+        """Return the inputs of a module: other ones, if it is the model itself and gets the audited tensors."""
         if event.path:
             return tree
         self.is_audited = False
@@ -265,7 +267,7 @@ class Transplant(InputSwap):
         self._slots = layout.sites.head_slots(heads)
 
     def __call__(self, event: Event, tree: Any) -> Any:
-        """Return the inputs of a module."""
+        """Return the inputs of a module: with another example's z, if it is the entrance of one of the blocks."""
         tree, site = super().__call__(event, tree), self._layout.arrival_of(event)
         if site not in self._slots or not self.is_audited:
             return tree
@@ -373,7 +375,7 @@ def _transplant(
 
 
 def _at(site: HeadSite, passes: Sequence[Mapping[HeadSite, Grid]]) -> list[tuple[int, Grid]]:
-    """Return the numbers and replacements of the passes that reached a block."""
+    """Return the number of the other example and r for each pass that reached a block."""
     return [(i, grids[site]) for i, grids in enumerate(passes) if site in grids]
 
 

@@ -15,7 +15,7 @@ from headcount.tasks.base import Examples
 NOT_FOUND = "it was not found where the first attention block reads the embeddings"
 MIXED = "tokens are mixed before the first attention block, so that positions cannot be told from tokens"
 N_PROJECTIONS = 3
-"""Queries, keys and values."""
+"""Linear layers that compute queries, keys and values."""
 MIN_VARIATION = 1e-5
 """Difference between rows, as a fraction of the largest value, above which embeddings differ: rounding stays below."""
 MIN_MIXING = 1e-6
@@ -103,7 +103,8 @@ class StreamReader:
         if module in self._projections:
             self.streams, self._is_done = self._distinct(), True
             return
-        given = [each.detach().clone() for each in (*args, *kwargs.values()) if _is_stream(each)]  # may be written into
+        tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+        given = [each.detach().clone() for each in tensors if each.dim() == 3 and each.is_floating_point()]
         self._open.append((given, len(self._linear)))
         if isinstance(module, nn.Linear):
             self._linear += given[:1]
@@ -132,12 +133,8 @@ class StreamReader:
         return streams
 
 
-def _is_stream(given: Any) -> bool:
-    return isinstance(given, Tensor) and given.dim() == 3 and given.is_floating_point()
-
-
 def _rows_first(stream: Tensor, n_rows: int) -> Tensor | None:
-    """Return [row, position, width]; some models put positions first."""
+    """Return [row, position, width], also for models that put positions first; None if no axis counts the rows."""
     if n_rows not in stream.shape[:2]:
         return None
     return (stream if stream.shape[0] == n_rows else stream.transpose(0, 1)).double().cpu()

@@ -34,7 +34,7 @@ REMOVALS = {
 }
 """Maps each kind of removal to its description."""
 MIN_SAME_CORRELATION = 0.99
-"""Correlation with the head's own output from which a replacement counts as no replacement."""
+"""Correlation with the head's own output above which the head counts as hardly changed."""
 MAX_FIT_ERROR = 1e-3
 """Error of a fit, as a fraction of the change, up to which heads explain the change of a block's output."""
 N_FITTED = 2**16
@@ -46,10 +46,11 @@ class OutputChange:
     """The change of one head's output."""
 
     kind: str
+    """One of the names above, such as ZERO or SCALED."""
     detail: str
-    """A description."""
+    """The change in words."""
     size: float
-    """The change as a fraction of the largest value."""
+    """The largest change of a value, as a fraction of the largest value."""
 
 
 NO_CHANGE = OutputChange(UNTOUCHED, UNTOUCHED, 0.0)
@@ -97,8 +98,8 @@ def change_of(
     if is_same(new, scale * own):
         return scaled_by(scale)
     alike = scale * float(own.norm() / new.norm())
-    for kind, (detail, is_it) in _PRESERVED.items():
-        if is_it(new, own):
+    for kind, detail, is_it, axis in _PRESERVED:
+        if is_it(new, own, axis):
             return OutputChange(kind, detail, size)
     if partly := _part_removed(new, own, following):
         return OutputChange(PARTLY, partly, size)
@@ -115,37 +116,38 @@ def change_of(
 
 
 def _removal(new: Tensor, own: Tensor, others: Sequence[Tensor], following: Following, size: float) -> OutputChange:
-    """Name the replacement, which does not depend on the head's own output."""
-    kinds: dict[str, Callable[[], bool]] = {
-        MEAN: lambda: _is_mean(new, own),
-        CONSTANT: lambda: _is_constant(new),
-        RESAMPLE: lambda: _is_resampled(new, own),
-        OTHER_HEAD: lambda: any(is_same(new, each) for each in others),
-    }
-    kind = next((kind for kind, is_it in kinds.items() if is_it()), OTHER)
-    if kind == OTHER and following.is_following is None:
+    """Name the values that replace a head's output and do not depend on it."""
+    kind, means = OTHER, (own.mean(dim=0), own.mean(dim=(0, 1)))
+    if len(own) > 1 and any(is_same(new, mean.expand_as(own)) for mean in means):
+        kind = MEAN
+    elif _is_constant(new):
+        kind = CONSTANT
+    elif _is_resampled(new, own):
+        kind = RESAMPLE
+    elif any(is_same(new, other) for other in others):
+        kind = OTHER_HEAD
+    elif following.is_following is None:
         why = "whether it still follows its own output could not be tested: give rows that differ from each other"
         return OutputChange(UNTESTED, f"changed; {why}", size)
-    if kind == OTHER and following.is_indirect:
-        return OutputChange(
-            CHANGED, "replaced by values that depend on the example by another way than its own output", size
-        )
+    elif following.is_indirect:
+        detail = "replaced by values that depend on the example by another way than its own output"
+        return OutputChange(CHANGED, detail, size)
     return OutputChange(kind, f"removed, {REMOVALS[kind]}", size)
 
 
-def _is_mean(new: Tensor, own: Tensor) -> bool:
-    means = own.mean(dim=0), own.mean(dim=(0, 1))
-    return len(own) > 1 and any(is_same(new, each.expand_as(own)) for each in means)
-
-
 def _is_constant(new: Tensor) -> bool:
+    """Whether all rows have the same values."""
     return len(new) > 1 and is_same(new, new[:1].expand_as(new))
 
 
 def _is_resampled(new: Tensor, own: Tensor) -> bool:
     """Whether every row has the output of another row."""
-    rows = range(len(own))
-    return len(own) > 1 and all(any(is_same(new[i], own[j]) for j in rows if j != i) for i in rows)
+    return len(own) > 1 and all(_is_in_other_row(new[row], own, row) for row in range(len(own)))
+
+
+def _is_in_other_row(output: Tensor, own: Tensor, row: int) -> bool:
+    """Whether some row of `own`, other than this one, has this output."""
+    return any(is_same(output, own[other]) for other in range(len(own)) if other != row)
 
 
 # --- changed, and not removed -----------------------------------------------------------------------------------------
@@ -159,7 +161,7 @@ def _part_removed(new: Tensor, own: Tensor, following: Following) -> str:
     action = "replaced" if new[is_changed].any() else "zeroed"
     if following.where is None or not (following.where & at_places).any():  # where it is changed, it is removed
         kept_rows = (~in_rows).nonzero().flatten().tolist()
-        if kept_rows and not any(_has_twin(own, row) for row in kept_rows):
+        if kept_rows and not any(_is_in_other_row(own[row], own, row) for row in kept_rows):
             return f"{action} in {int(in_rows.sum())} of {len(in_rows)} rows only"
         # Where all examples agree, as at a first token that all of them share, another example's output is the same.
         is_telling = (own != own[:1]).any(dim=-1).any(dim=0) if len(own) > 1 else torch.ones_like(at_positions)
@@ -170,16 +172,11 @@ def _part_removed(new: Tensor, own: Tensor, following: Following) -> str:
     return ""
 
 
-def _has_twin(own: Tensor, row: int) -> bool:
-    """Whether another row has the same output."""
-    return any(is_same(own[row], own[i]) for i in range(len(own)) if i != row)
+def _is_averaged(new: Tensor, own: Tensor, dim: int) -> bool:
+    return own.shape[dim] > 1 and is_same(new, own.mean(dim=dim, keepdim=True).expand_as(own))
 
 
-def _is_negative_cut(new: Tensor, own: Tensor) -> bool:
-    return bool((own < 0).any()) and is_same(new, own.clamp(min=0))
-
-
-def _is_sorted_alike(new: Tensor, own: Tensor, dim: int) -> bool:
+def _is_reordered(new: Tensor, own: Tensor, dim: int) -> bool:
     return own.shape[dim] > 1 and is_same(new.sort(dim=dim).values, own.sort(dim=dim).values)
 
 
@@ -187,38 +184,23 @@ def _is_centred(new: Tensor, own: Tensor, dim: int) -> bool:
     return own.shape[dim] > 1 and is_same(new, own - own.mean(dim=dim, keepdim=True))
 
 
-_PRESERVED: dict[str, tuple[str, Callable[[Tensor, Tensor], bool]]] = {
-    POSITIONS: (
-        "replaced by its mean over positions, which still depends on the example",
-        lambda new, own: own.shape[1] > 1 and is_same(new, own.mean(dim=1, keepdim=True).expand_as(own)),
-    ),
-    FEATURES: (
-        "replaced by the mean of its features, which still depends on the example",
-        lambda new, own: own.shape[2] > 1 and is_same(new, own.mean(dim=2, keepdim=True).expand_as(own)),
-    ),
-    REARRANGED: (
-        "kept, with the features in another order",
-        lambda new, own: _is_sorted_alike(new, own, dim=2),
-    ),
-    MOVED: (
-        "kept, at other positions of the same example",
-        lambda new, own: _is_sorted_alike(new, own, dim=1),
-    ),
-    f"batch {CENTRED}": (
-        "kept, with the mean over the batch subtracted",
-        lambda new, own: _is_centred(new, own, dim=0),
-    ),
-    f"position {CENTRED}": (
-        "kept, with the mean over positions subtracted",
-        lambda new, own: _is_centred(new, own, dim=1),
-    ),
-    f"feature {CENTRED}": (
-        "kept, with the mean of the features subtracted",
-        lambda new, own: _is_centred(new, own, dim=2),
-    ),
-    RECTIFIED: ("kept where positive, with negative values set to zero", _is_negative_cut),
-}
-"""Maps kinds of change that keep a head's own output, even from a cache, to a description and a test."""
+def _is_rectified(new: Tensor, own: Tensor, dim: int) -> bool:
+    return bool((own < 0).any()) and is_same(new, own.clamp(min=0))
+
+
+BATCH, POSITION, FEATURE = 0, 1, 2
+"""Axes of a head's output."""
+_PRESERVED: tuple[tuple[str, str, Callable[[Tensor, Tensor, int], bool], int], ...] = (
+    (POSITIONS, "replaced by its mean over positions, which still depends on the example", _is_averaged, POSITION),
+    (FEATURES, "replaced by the mean of its features, which still depends on the example", _is_averaged, FEATURE),
+    (REARRANGED, "kept, with the features in another order", _is_reordered, FEATURE),
+    (MOVED, "kept, at other positions of the same example", _is_reordered, POSITION),
+    (f"batch {CENTRED}", "kept, with the mean over the batch subtracted", _is_centred, BATCH),
+    (f"position {CENTRED}", "kept, with the mean over positions subtracted", _is_centred, POSITION),
+    (f"feature {CENTRED}", "kept, with the mean of the features subtracted", _is_centred, FEATURE),
+    (RECTIFIED, "kept where positive, with negative values set to zero", _is_rectified, FEATURE),
+)
+"""Kinds of change that keep a head's own output, even from a cache: a description, and a test along one axis."""
 
 
 def _name_of_change(new: Tensor, own: Tensor, following: Following) -> tuple[str, str]:
@@ -268,11 +250,9 @@ def _with_constant(scale: float) -> OutputChange:
     change = scaled_by(scale)
     if change.kind == ZERO:
         return OutputChange(CONSTANT, f"removed, {REMOVALS[CONSTANT]}", change.size)
-    return (
-        change
-        if change is NO_CHANGE
-        else OutputChange(SHIFTED, f"kept, {change.detail}, with a constant added to it", change.size)
-    )
+    if change is NO_CHANGE:
+        return NO_CHANGE
+    return OutputChange(SHIFTED, f"kept, {change.detail}, with a constant added to it", change.size)
 
 
 def _fit(parts: Sequence[Tensor], change: Tensor) -> list[float] | None:

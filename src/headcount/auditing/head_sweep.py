@@ -16,9 +16,9 @@ from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention
 
 N_SWEPT = 200
-"""Examples, at most: one example is half a point, and a sweep takes seconds."""
+"""Examples of a sweep, at most: one example is half a point, and the sweep takes seconds."""
 MAX_HEADS = 64
-"""Heads, at most: with more, a sweep takes too long for an audit."""
+"""Heads of the model, at most: with more, a sweep takes too long for an audit."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class HeadSweep:
         return np.asarray(self.clean[rows].mean() - scores[:, rows].mean(axis=1))
 
     def together(self, heads: Sequence[HeadId]) -> float:
-        """Return accuracy if these heads are ablated together."""
+        """Return accuracy under zero ablation of all these heads together."""
         outcome = run_interventions(self.experiment, [Intervention(tuple(heads))], proven=True)
         return float(outcome.scores.mean())
 

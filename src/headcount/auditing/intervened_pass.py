@@ -34,6 +34,7 @@ class IntervenedPass:
     """Everything that was recorded while the model ran with the intervention."""
 
     kept: dict[Event, Any] = field(default_factory=dict)
+    """The inputs and outputs of all modules."""
     arrived: dict[HeadSite, Tensor] = field(default_factory=dict)
     """z of each block, before the intervention's hooks."""
     probes: Probes = field(default_factory=Probes)
@@ -47,6 +48,7 @@ class IntervenedPass:
     uncalled: frozenset[str] = frozenset()
     """Paths of output projections that PyTorch's attention does not call."""
     arguments: tuple[str, ...] = ()
+    """Names of the keyword arguments that are the intervention."""
     even: frozenset[HeadId] = frozenset()
     """Heads with uniform attention over all visible keys."""
     left: tuple[str, ...] = ()
@@ -93,7 +95,11 @@ def run_with(
             seen.output = seen.output if run_itself is None else seen.watched
             probe(seen.probes, model, layout, run, seen.arrived, _entered_z(layout, seen))
             seen.even = find_even_heads(layout, probes.n_rows, run)
-        _require_new_hooks(state)
+        for path in state.unhooked():  # baukit registers hooks when a context is made, so they acted without it, too
+            raise InputError(
+                f"the hook of this context at {path} was in place before the context was entered",
+                "give a function that makes it: lambda: ...",
+            )
         seen.left = tuple(state.differences()) if _is_context(context) else ()
     except InputError:
         raise
@@ -140,7 +146,7 @@ def _entered(context: Any, model: nn.Module) -> Iterator[tuple[Callable[[], Any]
     with ExitStack() as stack:
         if _is_context(entered):
             stack.enter_context(entered)
-        elif start is not None and (handles or not calls) and all(map(_is_handle, handles)):
+        elif start is not None and (handles or not calls) and all(hasattr(each, "remove") for each in handles):
             for each in handles:
                 stack.callback(each.remove)
             start = None
@@ -161,10 +167,6 @@ def _calls_of(model: nn.Module) -> Iterator[list[nn.Module]]:
         yield calls
 
 
-def _is_handle(each: Any) -> bool:
-    return callable(getattr(each, "remove", None))
-
-
 def _is_context(each: Any) -> bool:
     return hasattr(type(each), "__enter__") and hasattr(type(each), "__exit__")
 
@@ -177,12 +179,3 @@ def _takes_one(function: Callable[..., Any]) -> bool:
         return False
     by_place = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     return any(each.default is each.empty and each.kind in by_place for each in given)
-
-
-def _require_new_hooks(state: ModelState) -> None:
-    """Refuse a context whose hooks were in place before it was entered, as baukit's are: they acted without it, too."""
-    for path in state.unhooked():
-        raise InputError(
-            f"the hook of this context at {path} was in place before the context was entered",
-            "give a function that makes it: lambda: ...",
-        )

@@ -63,9 +63,9 @@ class HeadChange:
     hardly changed, mean over positions, mean of features, rearranged, moved, rectified, batch mean subtracted (or
     position, or feature), other values added, even attention, changed, not a number, not tested."""
     detail: str
-    """A description."""
+    """The change in words."""
     change: Size
-    """The change of its output as a fraction of the largest value."""
+    """The largest change of a value of its output, as a fraction of the largest value."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class InterventionAudit(Result):
     repair: str
     """One line of code that removes the heads; empty if there is nothing to repair."""
     others: tuple[str, ...]
-    """Paths of other modules that were changed."""
+    """Paths of changed modules whose change is not that of a head."""
     rows: tuple[HeadChange, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -146,7 +146,11 @@ def audit_intervention(
     layout = BlockLayout.of(module, opened.sites, n_rows=len(tensors[0]))
     with eval_mode(module), torch.no_grad():
         clean = call()
-        _require_numbers(clean)
+        if n_nan := int(clean.isnan().sum()):
+            raise InputError(
+                f"the model's output has NaN without any intervention ({n_nan} of {clean.numel()} values)",
+                "mend the model first, or give inputs on which it outputs numbers: headcount audit has a check (HC306)",
+            )
         _require_same(clean, call(), "the model changes from pass to pass", "does it keep state, or draw noise?")
         layout.learn(module, call)
         probes = Probes(*find_other_examples(module, layout, tensors, call))
@@ -196,15 +200,6 @@ def _require_heads(module: nn.Module, sites: Sites, tensors: Sequence[Tensor], h
         if check.fault:
             what = f"the slices of z at {name} are not heads: {check.fault}"
             raise InstrumentError(what, f"check n_heads={len(sites[name].heads)} and the path of the sites")
-
-
-def _require_numbers(clean: Tensor) -> None:
-    """Refuse a model whose own output has NaN, because nothing can be compared with it."""
-    if n_nan := int(clean.isnan().sum()):
-        raise InputError(
-            f"the model's output has NaN without any intervention ({n_nan} of {clean.numel()} values)",
-            "mend the model first, or give inputs on which it outputs numbers: headcount audit has a check (HC306)",
-        )
 
 
 def _require_same(one: Tensor, other: Tensor, what: str, advice: str) -> None:
@@ -262,7 +257,7 @@ class _Comparison:
 
 
 class _Trace:
-    """All changes by an intervention."""
+    """Finds all changes that an intervention makes to heads, to the residual stream and to other modules."""
 
     def __init__(self, layout: BlockLayout, seen: IntervenedPass, clean: Tensor, group_size: int = 1) -> None:
         """`group_size` is the number of heads that share keys and values."""
@@ -340,7 +335,7 @@ class _Trace:
         return ", ".join(f"{_names(group)} {detail}" for detail, group in groups.items())
 
     def relation(self) -> str:
-        """Say what all changed heads have in common; empty if nothing."""
+        """Return what all changed heads have in common, in brackets; empty if they have nothing in common."""
         names = {head.site for head in self.heads}
         whole = [name for name in names if set(self.layout.sites[name].heads) <= set(self.heads)]
         if len(whole) == len(names) and len(self.heads) > 1:
@@ -390,6 +385,7 @@ def _audit(trace: _Trace, named: Sequence[HeadId], name: str, given: str) -> Int
     verdict, rest = _verdict(trace, named)
     first = f"exactly {rest}" if verdict == EXACTLY else f"{verdict}: {rest}"
     is_right = verdict == EXACTLY and not trace.seen.left
+    changes = {head: trace.heads.get(head, NO_CHANGE) for head in trace.layout.sites.heads}
     return InterventionAudit(
         name=name,
         heads=tuple(head.short for head in named),
@@ -399,12 +395,11 @@ def _audit(trace: _Trace, named: Sequence[HeadId], name: str, given: str) -> Int
         output_change=trace.output_change,
         repair="" if is_right else _repair(trace.layout, named, given),
         others=tuple(dict.fromkeys(event.path for event in trace.others)),
-        rows=tuple(_row(head, trace.heads.get(head, NO_CHANGE), head in named) for head in trace.layout.sites.heads),
+        rows=tuple(
+            HeadChange(head.short, str(head.site), head in named, change.kind, change.detail, change.size)
+            for head, change in changes.items()
+        ),
     )
-
-
-def _row(head: HeadId, change: OutputChange, is_named: bool) -> HeadChange:
-    return HeadChange(head.short, str(head.site), is_named, change.kind, change.detail, change.size)
 
 
 def _verdict(trace: _Trace, named: Sequence[HeadId]) -> tuple[str, str]:
@@ -448,7 +443,7 @@ def _instead(others: Sequence[HeadId], named: Sequence[HeadId]) -> tuple[str, st
 
 
 def _further_sentences(trace: _Trace, verdict: str) -> Iterator[str]:
-    """Yield further sentences."""
+    """Yield sentences about changes beside those in the verdict."""
     if trace.residual and verdict != RESIDUAL:
         yield f"also, {trace.residual[0]}"
     more = trace.others[verdict == NO_HEAD :]
@@ -463,13 +458,14 @@ def _further_sentences(trace: _Trace, verdict: str) -> Iterator[str]:
         yield f"when its context ended, it left {', '.join(trace.seen.left[:3])} behind (taken back by this audit)"
 
 
-def _names(heads: Sequence[HeadId], most: int = 8) -> str:
-    names = [head.short for head in heads]
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _names(heads: Sequence[HeadId]) -> str:
+    """List the first eight heads, and say how many more there are."""
+    names = ", ".join(head.short for head in heads[:8])
+    return names + (f" and {len(heads) - 8} more" if len(heads) > 8 else "")
 
 
 def _why_nothing(trace: _Trace) -> str:
-    """Return what is the same, and the most likely reason."""
+    """Say that the model's output is the same, and the most likely reason."""
     seen = trace.seen
     is_equal = torch.equal(seen.output, trace.clean)
     same = "bit for bit the same" if is_equal else f"the same but for rounding ({trace.output_change:.0e})"

@@ -34,7 +34,7 @@ from headcount.hooks.sites import Sites
 MAX_DIFFERENCE = {torch.float64: 1e-11, torch.float32: 1e-5}
 """Difference between two passes that compute the same, as a fraction of the largest value."""
 MAX_ROUNDINGS = 8
-"""The same for half precision, in units of its rounding error."""
+"""Difference between two passes that compute the same in half precision, in units of its rounding error."""
 
 
 class Event(NamedTuple):
@@ -127,7 +127,7 @@ class ModuleWatch:
 
 
 class _Uncalled(nn.Module):
-    """Replaces a projection whose hooks never fire."""
+    """Stands in for an output projection that PyTorch computes without a call, so that its hooks do not fire."""
 
     def __init__(self, project: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -188,15 +188,15 @@ class BlockLayout:
     n_rows: int
     """Rows of the audited inputs."""
     projections: dict[str, tuple[HeadSite, ...]]
-    """By path of an output projection, the sites that take turns with it."""
+    """Maps the path of each output projection to the sites that use it; a shared one serves them in this order."""
     holders: dict[str, str]
-    """By path of a module that holds one projection alone, that projection."""
+    """Maps the path of each module that contains exactly one output projection to that projection's path."""
     attentions: dict[str, str] = field(default_factory=dict)
-    """By path of a projection, the module that computes its z: what is done in there before is done to z."""
+    """Maps the path of each projection to the module that computes its z; changes inside it show in z."""
     widths: dict[str, int] = field(default_factory=dict)
-    """By path of a projection, the width of the residual stream."""
+    """Maps the path of each projection to the width of its output, which is that of the residual stream."""
     entrances: dict[str, str] = field(default_factory=dict)
-    """By path of the outermost module that is given z and does nothing but project it, the path of the projection."""
+    """Maps the path of the outermost module that gets z and only projects it to the path of the projection."""
 
     @classmethod
     def of(cls, model: nn.Module, sites: Sites, n_rows: int) -> BlockLayout:
@@ -276,10 +276,10 @@ class BlockLayout:
         self.entrances[entrance] = path
 
 
-def _is_z(made: Sequence[Tensor], z: Sequence[Tensor]) -> bool:
-    """Whether a module only passes z on, as TransformerLens' hook points do."""
-    is_alike = bool(made) and made[0].dtype == z[0].dtype and made[0].numel() == z[0].numel()
-    return is_alike and torch.equal(made[0].flatten(), z[0].flatten())
+def _is_z(tensors: Sequence[Tensor], z: Sequence[Tensor]) -> bool:
+    """Whether the first tensor is z: modules such as TransformerLens' hook points only pass z on."""
+    is_alike = bool(tensors) and tensors[0].dtype == z[0].dtype and tensors[0].numel() == z[0].numel()
+    return is_alike and torch.equal(tensors[0].flatten(), z[0].flatten())
 
 
 def modules_above(path: str) -> list[str]:

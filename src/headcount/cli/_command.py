@@ -52,13 +52,11 @@ def advanced(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return groups[0] if groups else parser.add_argument_group(ADVANCED)
 
 
-def add_models_argument(parser: argparse.ArgumentParser, *, data: bool = False) -> None:
-    """Add one or more models and, with `data`, a file to measure them on."""
+def add_models_argument(parser: argparse.ArgumentParser) -> None:
+    """Add one or more models."""
     several = f"{MODEL}; 'submissions/*/my_adapter.py:Class' names all models of a course"
     parser.add_argument("models", metavar="MODEL", nargs="+", help=several)
     _add_run_adapter(parser)
-    if data:
-        _add_data(parser)
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
@@ -101,16 +99,15 @@ def _folders_without(pattern: str, files: Sequence[str]) -> list[str]:
     ]
 
 
-def add_model_argument(parser: argparse.ArgumentParser, *, data: bool = False) -> None:
-    """Add one model and, with `data`, a file to measure it on."""
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    """Add one model."""
     parser.add_argument("model", metavar="MODEL", help=MODEL)
     _add_run_adapter(parser)
-    if data:
-        _add_data(parser)
 
 
-def _add_data(parser: argparse.ArgumentParser) -> None:
-    tables = "a table (.tsv, .csv, .jsonl; columns text label, first second score, or source target)"
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Add the file that models without a task are measured on."""
+    tables = "a table (.tsv, .csv, .jsonl) with the columns text, label; first, second, score; or source, target"
     folders = "a folder of images by class, or a folder written by save_to_disk of the datasets library"
     file = f"data for a model without a task: plain text, {tables}, {folders}"
     parser.add_argument("--data", metavar="FILE", help=file)

@@ -15,6 +15,7 @@ from headcount.results import Result, plain_json
 
 if TYPE_CHECKING:
     from headcount.api import Saved, Submission
+    from headcount.experiments.models import OpenModel
 
 Line = str | Block
 """A block of a description, or a line of text."""
@@ -64,6 +65,17 @@ def course_output(measure: Callable[[], dict[str, Submission[R]]]) -> tuple[dict
         return stop.finished, stop.exit_code
 
 
+def submission_json(submission: Submission[Any], result: str) -> dict[str, Any]:
+    """Return one submission of a course as data for --json; `result` is the key of its result."""
+    return {
+        "name": submission.name,
+        "submission": submission.label,
+        result: submission.result and submission.result.to_dict(),
+        "error": submission.error and str(submission.error),
+        "output": submission.output,
+    }
+
+
 def audit_lines(output: Output) -> Iterator[str]:
     """Yield one line per model with the root cause that the quick audit found; nothing if every check passed."""
     parts = (saved.result if isinstance(saved.result, tuple) else (saved.result,) for saved in output.saved)
@@ -94,6 +106,17 @@ def wrong_lines(wrong: Sequence[Any], file: object) -> Iterator[Line]:
     yield from wrong_tables("wrong", wrong, "Wrong answers", SHOWN, len(wrong))
     if len(wrong) > SHOWN:
         yield f"... and {len(wrong) - SHOWN:,} more in {file}"
+
+
+def verification_line(model: OpenModel) -> Iterator[Line]:
+    """Yield the verdict that `headcount verify` has stored about a model, or nothing."""
+    from headcount import api
+    from headcount.describing.blocks import Conclusions
+    from headcount.describing.verification import verdict
+
+    outcome = api.stored_verification(model)
+    if outcome is not None:
+        yield Conclusions((verdict(outcome, model.name),))
 
 
 def files_of(*saved: Saved[Any]) -> dict[str, list[str]]:

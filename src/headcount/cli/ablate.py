@@ -4,6 +4,7 @@ import argparse
 
 from headcount.cli._command import (
     Command,
+    add_data,
     add_int,
     add_json,
     add_model_argument,
@@ -20,12 +21,13 @@ from headcount.limits import BATCH, DONORS
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, the replacements, and what to measure."""
-    add_model_argument(parser, data=True)
+    add_model_argument(parser)
     replaced = f"kinds of ablation: {', '.join(REPLACEMENTS.names())} [all]"
     parser.add_argument("--replacements", type=comma_list, metavar="NAME,...", help=replaced)
     many = "number of examples [the whole split; heads that change an answer are measured again on 40,000 new ones]"
     add_int(parser, "--n", many)
     parser.add_argument("--examples", action="store_true", help="show which answers each ablation breaks, and how")
+    add_data(parser)
     at = "lengths at which a classifier is measured, such as 16,256 (400 examples each)"
     parser.add_argument("--lengths", type=lengths, default=(), metavar="INT,...", help=at)
     parser.add_argument("--split", metavar="{test,validation}", help="which held-out examples to use [test]")
@@ -42,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """Ablate the heads, save figures and tables, and print the description."""
     from headcount import api
-    from headcount.describing.ablation import describe
+    from headcount.describing.sections.ablation import describe
     from headcount.rendering.markdown import markdown_text
 
     if args.json and args.format:

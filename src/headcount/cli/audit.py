@@ -13,28 +13,28 @@ from headcount.cli._command import (
     all_models,
     comma_list,
 )
-from headcount.cli._output import Line, Output, course_output
+from headcount.cli._output import Line, Output, course_output, submission_json
 from headcount.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the models, the checks and the form of the output."""
     add_models_argument(parser)
-    add_json(parser, quiet=True)
-    parser.add_argument("--markdown", action="store_true", help="print feedback as Markdown instead of a table")
-    add_out(parser, "write feedback files into this folder: one for each student, and _summary.md")
     chosen = "run these checks only, by id or name, such as HC101,HC201"
     parser.add_argument("--only", type=comma_list, metavar="LIST", help=chosen)
     why = 'ignore a check, by id or name, and say why: HC403="classes are skewed on purpose"'
     parser.add_argument("--ignore", action="append", default=[], metavar="ID=REASON", help=why)
     add_int(parser, "--n", "number of test examples [all]")
+    add_out(parser, "write feedback files into this folder: one for each student, and _summary.md")
+    parser.add_argument("--markdown", action="store_true", help="print feedback as Markdown instead of a table")
+    add_json(parser, quiet=True)
     add_timeout(parser)
 
 
 def run(args: argparse.Namespace) -> Output:
     """Audit one model, or several as a course; exit code 1 if a check fails."""
     from headcount import api
-    from headcount.describing.audit import audit_page, describe
+    from headcount.describing.sections.audit import audit_page, describe
     from headcount.rendering.markdown import report_text
 
     names, settings = all_models(args.models), {"n": args.n, "only": args.only, "ignore": _reasons(args.ignore)}
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> Output:
 def _course(names: list[str], args: argparse.Namespace, settings: dict[str, Any]) -> Output:
     """Audit every model, and continue after a broken one."""
     from headcount import api
-    from headcount.describing.audit import course_summary, course_table, feedback_page
+    from headcount.describing.sections.audit import course_summary, course_table, feedback_page
     from headcount.rendering.markdown import report_text
 
     limits = {"timeout": args.timeout, "quiet": args.quiet or args.json}
@@ -69,16 +69,7 @@ def _course(names: list[str], args: argparse.Namespace, settings: dict[str, Any]
         lines.append(course_table(outcomes))
         lines += [f"{submission.label}: {submission.error}" for submission in course.values() if submission.error]
     lines += [f"feedback: {files[0]} and {len(files) - 1:,} files beside it"] if files else []
-    models = [
-        {
-            "name": submission.name,
-            "submission": submission.label,
-            "audit": submission.result and submission.result.to_dict(),
-            "error": submission.error and str(submission.error),
-            "output": submission.output,
-        }
-        for submission in course.values()
-    ]
+    models = [submission_json(submission, "audit") for submission in course.values()]
     is_sound = all(submission.result is not None and submission.result.is_sound for submission in course.values())
     saved = () if args.markdown else [submission.saved for submission in course.values() if submission.saved]
     data = {"summary": course_summary(outcomes), "models": models, "feedback": list(map(str, files))}

@@ -3,15 +3,15 @@
 import argparse
 
 from headcount.cli._command import Command, add_json, add_models_argument, add_timeout, all_models
-from headcount.cli._output import Line, Output, course_output, wrong_lines
+from headcount.cli._output import Line, Output, course_output, submission_json, verification_line, wrong_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the models and the held-out set."""
     add_models_argument(parser)
-    add_json(parser, quiet=True)
     split = "which held-out examples to use [test]"
     parser.add_argument("--split", choices=["test", "validation"], default="test", help=split)
+    add_json(parser, quiet=True)
     add_timeout(parser)
 
 
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> Output:
     evaluation = api.evaluate(model, args.split, save=True)
     wrong = wrong_lines(evaluation.wrong, model.output.result_file(f"evaluation-{args.split}"))
     figure = f"figure:  {model.output.figure_file(f'accuracy-{args.split}.png')}"
-    return Output(evaluation, [*describe(evaluation, model.name), *wrong, figure])
+    return Output(evaluation, [*describe(evaluation, model.name), *wrong, *verification_line(model), figure])
 
 
 def _survey(names: list[str], args: argparse.Namespace) -> Output:
@@ -40,16 +40,7 @@ def _survey(names: list[str], args: argparse.Namespace) -> Output:
         lambda: api.evaluate_all(names, args.split, save=True, run_adapter=args.run_adapter, **limits)
     )
     outcomes = [(submission.label, submission.outcome) for submission in course.values()]
-    models = [
-        {
-            "name": submission.name,
-            "submission": submission.label,
-            "evaluation": submission.result and submission.result.to_dict(),
-            "error": submission.error and str(submission.error),
-            "output": submission.output,
-        }
-        for submission in course.values()
-    ]
+    models = [submission_json(submission, "evaluation") for submission in course.values()]
     notes = [f"{submission.name}: {submission.error}" for submission in course.values() if submission.error]
     lines: list[Line] = [*describe_several(outcomes, args.split), *notes]
     return Output({"models": models}, lines, exit_code=code or (1 if notes else 0))

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from headcount.experiments.models import OpenModel
 
 LABELS = (
-    "labels of --stats: a head is labelled with a target if it attends to it by at least 0.25 more than even attention "
-    "would (“mostly”: 0.5), or “even” if its entropy is at least 95 %% of the maximum. These are lower 95 %% "
-    "confidence bounds, and they must exceed those of untrained models of the same shape, of which at most 5 %% get "
-    "any label on average. “more when” needs a difference of at least 0.2."
+    "labels of --stats: a head is labelled with a target, such as the operator, if its attention on the target is at "
+    "least 0.25 above uniform attention (“mostly”: 0.5). It is labelled “spreads evenly” if its entropy is at least "
+    "95 % of the maximum. Both hold for the lower 95 % confidence bound, which must also exceed that of untrained "
+    "models of the same shape: on average, at most 5 % of such models get any label. “more when” needs a difference of "
+    "at least 0.2."
 )
 ROLES = (
     "without a task: find heads that attend to neighbours, special tokens, earlier copies of a token, the token after "
@@ -31,27 +32,27 @@ ROLES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, what to draw or measure, and on which inputs."""
     add_model_argument(parser)
-    parser.epilog = f"{parser.epilog or ''}\n\n{fill(LABELS.replace('%%', '%'), 79)}".strip()
+    parser.epilog = f"{parser.epilog or ''}\n\n{fill(LABELS, 79)}".strip()
     what = parser.add_mutually_exclusive_group()
     on = "draw every head on one example, such as 374+814, on a text, or on an image file; repeatable"
     what.add_argument("--on", metavar="EXAMPLE", action="append", help=on)
     what.add_argument("--all-test", action="store_true", help="draw every head averaged over the test set")
+    closer = "with --on: draw only this head, such as X1H2, larger; one panel for each example"
+    parser.add_argument("--head", metavar="HEAD", help=closer)
     stats = f"measure what each head attends to, with 95 %% intervals, and label it (see below); {ROLES}"
     parser.add_argument("--stats", action="store_true", help=stats)
-    texts = "with --stats, without a task: a file of texts to measure on, plain text or a table"
-    parser.add_argument("--data", metavar="FILE", help=texts)
-    separator = "with --stats: a token that separates two parts of a text, such as '>>' [the tokenizer's own]"
-    parser.add_argument("--separator", metavar="TOKEN", action="append", default=[], help=separator)
-    add_int(parser, "--length", "with --stats: length of the sequences [the longest in training]")
     alike = (
         "with --stats: match heads with those of models from other seeds, and test each match against chance; models "
         "without a task need four texts or more, by --on or --data"
     )
     parser.add_argument("--match", nargs="+", metavar="MODEL", help=alike)
+    texts = "with --stats, without a task: a file of texts to measure on, plain text or a table"
+    parser.add_argument("--data", metavar="FILE", help=texts)
+    separator = "with --stats: a token that separates two parts of a text, such as '>>' [the tokenizer's own]"
+    parser.add_argument("--separator", metavar="TOKEN", action="append", default=[], help=separator)
+    add_int(parser, "--length", "with --stats: length of the sequences [the longest in training]")
     norms = "weight attention by the norm of the vector that each key adds (Kobayashi et al. 2020)"
     parser.add_argument("--norm-weighted", action="store_true", help=norms)
-    closer = "with --on: draw only this head, such as X1H2, larger; one panel for each example"
-    parser.add_argument("--head", metavar="HEAD", help=closer)
     add_json(parser, quiet=True)
 
 
@@ -154,7 +155,8 @@ def _stats(model: OpenModel, args: argparse.Namespace) -> Output:
 def _roles(model: OpenModel, args: argparse.Namespace) -> Output:
     """Find the heads of a model without a task that stand out."""
     from headcount import api
-    from headcount.describing import matching, roles
+    from headcount.describing import matching
+    from headcount.describing.sections import roles
 
     if args.length is not None or args.norm_weighted:
         raise InputError("--length and --norm-weighted are for models with a task", "leave them out")

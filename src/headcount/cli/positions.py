@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """Describe the encoding, and name the figures."""
     from headcount import api
-    from headcount.describing.positions import describe
+    from headcount.describing.sections.positions import describe
 
     shown = api.show_positions(args.model, args.n, save=True, run_adapter=args.run_adapter)
     return Output(shown.result, describe(shown.result), [shown])

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, the example and the heads to ablate."""
     add_model_argument(parser)
-    add_json(parser)
     parser.add_argument("example", metavar="EXAMPLE", help="an example of the task, such as 374+814 or '3 5 5 9'")
     without = "also answer with these heads zero-ablated, such as E0H2,X1H1, and show what changes"
     parser.add_argument("--without", type=comma_list, default=(), metavar="HEAD,...", help=without)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Output:

@@ -4,6 +4,7 @@ import argparse
 
 from headcount.cli._command import (
     Command,
+    add_data,
     add_int,
     add_json,
     add_model_argument,
@@ -18,19 +19,20 @@ from headcount.limits import BATCH, LOSS, ORDERS
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, how much may be lost, and the folder of the smaller model."""
-    add_model_argument(parser, data=True)
+    add_model_argument(parser)
     add_out(parser, "cut the heads out of the weights and save the smaller run or model in this folder")
-    loss = f"largest drop that is allowed, 0.01 is one point of accuracy, or 0.01 in the unit of the metric [{LOSS}]"
+    loss = f"largest drop that is allowed: 0.01 is one point of accuracy; other metrics have their own unit [{LOSS}]"
     parser.add_argument("--loss", type=float, default=LOSS, metavar="FLOAT", help=loss)
     share = "remove this share of the heads, such as 0.2, whatever it costs"
     parser.add_argument("--share", type=float, metavar="FLOAT", help=share)
     heads = "remove these heads, such as E0H1,X1H2, without a search"
     parser.add_argument("--heads", type=comma_list, metavar="HEAD,...", help=heads)
+    add_data(parser)
+    parser.add_argument("--metric", metavar="NAME", help="with --data: the metric [chosen by the data]")
     budget = "time limit for the search, such as 90s, 5m or 1h; the report says what was not measured [no limit]"
     parser.add_argument("--budget", metavar="TIME", help=budget)
     add_int(parser, "--n", "number of examples [the test set; 400 with --length]")
     add_int(parser, "--length", "length of the sequences, for a classifier")
-    parser.add_argument("--metric", metavar="NAME", help="with --data: the metric [chosen by the data]")
     add_int(parser, "--fine-tune", "training steps after the heads are cut out", 0)
     folding = "add the mean output of the removed heads to the bias of their block"
     parser.add_argument("--fold-mean", action="store_true", help=folding)
@@ -42,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """Search for heads, cut them out if a folder is given, and print the description."""
     from headcount import api
-    from headcount.describing.pruning import describe, describe_cost
+    from headcount.describing.sections.pruning import describe, describe_cost
 
     shown = api.prune_heads(**keywords(args, "orders"), n_orders=args.orders, save=True)
     parts = {"pruning": shown.result, "cut": shown.cost}

@@ -3,30 +3,31 @@
 import argparse
 from pathlib import Path
 
-from headcount.cli._command import Command, add_int, add_json, add_models_argument, all_models, keywords
+from headcount.cli._command import Command, add_data, add_int, add_json, add_models_argument, all_models, keywords
 from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the models, the file to write, and other forms of the report."""
-    add_models_argument(parser, data=True)
-    add_json(parser, quiet=True)
+    add_models_argument(parser)
     page = "the file to write, ending in .html [report.html]"
     parser.add_argument("-o", "--out", metavar="FILE", default="report.html", help=page)
-    force = "overwrite files that headcount did not write"
-    parser.add_argument("--force", action="store_true", help=force)
-    parser.add_argument("--title", metavar="TEXT", default="", help="title of the report [the names of the models]")
+    thorough = "measure everything, however long it takes [what fits into a minute, most important first]"
+    parser.add_argument("--thorough", action="store_true", help=thorough)
+    stored = "use stored results only, and measure nothing that takes long"
+    parser.add_argument("--stored", action="store_true", help=stored)
+    add_data(parser)
     text = "an example of the task, or a text, whose attention is shown first; repeatable"
     parser.add_argument("--on", action="append", metavar="TEXT", default=[], help=text)
     add_int(parser, "--examples", "number of examples whose attention the reader can choose", 200)
-    stored = "use stored results only, and measure nothing that takes long"
-    parser.add_argument("--stored", action="store_true", help=stored)
-    thorough = "measure everything, however long it takes [what fits into a minute, most important first]"
-    parser.add_argument("--thorough", action="store_true", help=thorough)
     parser.add_argument("--markdown", action="store_true", help="also write Markdown, with figures as PNG and SVG")
     parser.add_argument("--latex", action="store_true", help="also write every table as LaTeX")
     files = "also write the files that the exercise asks for, and answers.md, into this folder"
     parser.add_argument("--exercise", metavar="DIR", help=files)
+    parser.add_argument("--title", metavar="TEXT", default="", help="title of the report [the names of the models]")
+    force = "overwrite files that headcount did not write"
+    parser.add_argument("--force", action="store_true", help=force)
+    add_json(parser, quiet=True)
 
 
 def run(args: argparse.Namespace) -> Output:

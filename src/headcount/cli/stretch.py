@@ -17,7 +17,7 @@ from headcount.cli._command import (
     keywords,
     lengths,
 )
-from headcount.cli._output import Line, Output, course_output
+from headcount.cli._output import Line, Output, course_output, verification_line
 
 HOW_MANY = "[1000; 200 above length 1,024 unless attention has a window]"
 
@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     negatives = "kinds of unsorted sequence to test [all four]"
     parser.add_argument("--negatives", type=comma_list, metavar="KIND,...", help=negatives)
     add_int(parser, "--n", f"number of examples for each length and kind {HOW_MANY}")
-    add_int(parser, "--draw", "number of the random draw of sequences [0; recipes were chosen on 0, docs use 1]")
+    draw = "which random draw of sequences to test; settings were chosen on draw 0, reports use draw 1 [0]"
+    add_int(parser, "--draw", draw)
     add_out(parser, "folder for the figure of several models [runs/stretch]")
     add_json(parser, quiet=True)
     add_timeout(parser)
@@ -55,6 +56,8 @@ def run(args: argparse.Namespace) -> Output:
         broken = [f"{part.name}: {part.error}" for part in course.values() if part.error]
     cells = [{"name": result.name, **asdict(cell)} for result in shown.result for cell in result.cells]
     lines: list[Line] = [block for result in shown.result for block in describe(result)]
+    if len(names) == 1:
+        lines += verification_line(api.open_on_task(names[0], run_adapter=args.run_adapter))
     lines += [f"broken: {message}" for message in broken]
     data = {"cells": cells, "runs": [result.to_dict() for result in shown.result], "broken": broken}
     return Output(data, lines, [shown], code or int(bool(broken)))

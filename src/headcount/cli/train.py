@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """Train a model, then describe its accuracy and name its folder."""
     from headcount import api
+    from headcount.describing.blocks import Conclusions, Sentence
     from headcount.describing.evaluation import describe
+    from headcount.describing.verification import verdict
 
     trained = api.train(
         args.task_name,
@@ -55,9 +57,16 @@ def run(args: argparse.Namespace) -> Output:
     steps = trained.folder.read_manifest()["steps"]
     seconds = next((line["seconds"] for line in reversed(trained.folder.read_timings())), None)
     duration = f" in {seconds:,.0f} s" if seconds is not None else ""
+    data = {"run": trained.name, "steps": steps, "seconds": seconds, "evaluation": evaluation.to_dict()}
+    proof, exit_code = list[Sentence](), 0
+    if trained.config.training.until_proved:
+        certificate = api.read_certificate(trained)
+        data["certificate"] = certificate.to_dict()
+        proof, exit_code = [verdict(certificate, trained.name)], 0 if certificate.verdict == "proved" else 1
     return Output(
-        {"run": trained.name, "steps": steps, "seconds": seconds, "evaluation": evaluation.to_dict()},
+        data,
         [
+            *([Conclusions(tuple(proof))] if proof else []),
             *describe(evaluation, trained.name),
             *wrong_lines(evaluation.wrong, trained.output.result_file("evaluation-test")),
             f"trained: {steps:,} steps{duration}",
@@ -65,6 +74,7 @@ def run(args: argparse.Namespace) -> Output:
             f"next:    {api.next_command(trained)}",
             audit_line(evaluation.audit),
         ],
+        exit_code=exit_code,
     )
 
 
@@ -74,7 +84,7 @@ PART = Command(
     run,
     (
         "headcount train addition --seed 3",
-        "headcount train sortedness --encoding rotary",
+        "headcount train sortedness --preset far --until-proved",
         "headcount train addition --help",
     ),
 )

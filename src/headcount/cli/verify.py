@@ -1,32 +1,44 @@
-"""`headcount verify MODEL`: check every example of the task; exit code 0 only if every answer is right."""
+"""`headcount verify MODEL`: is every answer right? Exit code 1 if an answer is wrong, 0 otherwise."""
 
 import argparse
 
-from headcount.cli._command import Command, add_json, add_model_argument
+from headcount.cli._command import Command, add_int, add_json, add_model_argument
 from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model and the output flags."""
+    """Add the model, the budget of a search and the output flags."""
     add_model_argument(parser)
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help="how long to search for wrong answers where nothing can be proved [20]",
+    )
+    add_int(parser, "--seed", "seed of the search [0]")
     add_json(parser, quiet=True)
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Check every example; exit code 1 if an answer is wrong."""
+    """Verify a model; exit code 1 if an answer is wrong."""
     from headcount import api
-    from headcount.describing.certificate import describe
+    from headcount.api.verifying import SECONDS
+    from headcount.describing.verification import describe
 
     model = api.open_on_task(args.model, run_adapter=args.run_adapter)
-    certificate = api.verify(model, save=True, quiet=args.quiet)
-    file = model.output.result_file("certificate")
-    lines = *describe(certificate), f"certificate: {file}"
-    return Output(certificate, lines, exit_code=1 if certificate.errors else 0)
+    seconds = SECONDS if args.seconds is None else args.seconds
+    outcome = api.verify(model, seconds=seconds, seed=args.seed or 0, save=True, quiet=args.quiet)
+    lines = *describe(outcome), f"saved: {model.output.result_file('certificate')}"
+    return Output(outcome, lines, exit_code=1 if outcome.verdict == "refuted" else 0)
 
 
 PART = Command(
-    "check a model on every example of its task, and list every error",
+    "prove that every answer of a model is right, or find an answer that is wrong",
     add_arguments,
     run,
-    ("headcount verify sample:addition", "headcount verify my_adapter.py:Model --json"),
+    (
+        "headcount verify sample:addition",
+        "headcount verify sample:sortedness",
+        "headcount verify my_adapter.py:Model --seconds 60",
+    ),
 )

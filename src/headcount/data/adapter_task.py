@@ -6,11 +6,11 @@ The model has ids and classes of its own. Probing encode() finds which label sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,19 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from headcount.data.from_adapter import Pairs, encoded, generated, pairs_of, require_logits, whole_answer
+from headcount.data.from_adapter import Pairs, cached_metric, encoded, generated, pairs_of, require_logits, whole_answer
 from headcount.data.probing import N_PROBES, AnswerProbe, AnswerTokens
 from headcount.errors import InputError
 from headcount.external.adapter import Adapted, Adapter
-from headcount.external.user_code import user_code_errors
 from headcount.hooks.gates import eval_mode
-from headcount.stats import Proportion
-from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task
+from headcount.stats import Z95, Proportion
+from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task, Tokens
 from headcount.training.answers import BLOCK, ClassAnswers, SequenceAnswers, leading_zeros, rows_at_once
 from headcount.training.evaluation import Claim
-
-if TYPE_CHECKING:
-    from headcount.tasks.base import Tokens
 
 Hits = NDArray[np.bool_]
 
@@ -40,7 +36,7 @@ class AdapterModel:
     """An adapter's model on a task: the base of sequence models and classifiers."""
 
     adapted: Adapted
-    any_task: Task
+    task: Task
 
     @property
     def adapter(self) -> Adapter:
@@ -60,58 +56,48 @@ class AdapterModel:
         weight = next(self.adapted.parameters())
         return given.to(weight.dtype) if given.is_floating_point() else given
 
-    def claim_of(self, pairs: Pairs, predicted: Sequence[str], right: Hits) -> Claim | None:
-        """Compare the author's figure with the measured one, by the author's metric; None if there is neither."""
+    def _claim_of(self, pairs: Pairs, predicted: Sequence[str], right: Hits) -> Claim | None:
+        """Compare the author's figure with the score of these answers by the author's metric(), or by exact match.
+
+        Return None if the author has neither a figure nor a metric.
+        """
         adapter, scoring, scores = self.adapter, "exact match", right.astype(float)
         if type(adapter).metric is not Adapter.metric:
             scoring = f"metric() of {type(adapter).__name__}"
-            with user_code_errors(adapter, "metric"):
-                scores = np.array([self._mark(*pair, text) for pair, text in zip(pairs, predicted, strict=True)])
+            scores = np.array([self._metric(*pair, text) for pair, text in zip(pairs, predicted, strict=True)])
         elif adapter.claimed is None:
             return None
         if set(np.unique(scores)) <= {0.0, 1.0}:
             share = Proportion.count(scores == 1)
             return Claim(adapter.claimed, scoring, share.rate, share.low, share.high, share.n)
-        mean, half = float(scores.mean()), 1.96 * float(scores.std(ddof=1)) / len(scores) ** 0.5
+        mean, half = float(scores.mean()), Z95 * float(scores.std(ddof=1)) / len(scores) ** 0.5
         return Claim(adapter.claimed, scoring, mean, mean - half, mean + half, len(scores))
 
     @cached_property
-    def _marks(self) -> dict[tuple[str, str, str], float]:
-        return {}
-
-    def _mark(self, question: str, answer: str, predicted: str) -> float:
-        """Score an answer by the author's metric(), which is called once for each answer."""
-        asked = (question, answer, predicted)
-        if asked not in self._marks:
-            self._marks[asked] = float(self.adapter.metric(*asked))
-        return self._marks[asked]
+    def _metric(self) -> Callable[[str, str, str], float]:
+        return cached_metric(self.adapter)
 
 
 @dataclass(frozen=True)
 class AdapterSequences(AdapterModel):
     """An adapter's model that writes answers token by token."""
 
-    @property
-    def task(self) -> SequenceTask:
-        """The task."""
-        return cast(SequenceTask, self.any_task)
+    task: SequenceTask
 
     @property
     def given(self) -> str:
         """Leading tokens of the answer that the decoder is given."""
         return self.adapter.given
 
-    def claim(self, examples: Examples, found: SequenceAnswers) -> Claim | None:
-        """Compare the author's figure with that of decoded answers."""
-        if found.free is None:
+    def claim(self, examples: Examples, answers: SequenceAnswers) -> Claim | None:
+        """Compare the author's figure with that of decoded answers; None without a figure or decoded answers."""
+        if answers.free is None:
             return None
-        return self.claim_of(
-            pairs_of(self.any_task, examples), found.texts, np.asarray(np.all(found.free_hits, axis=1))
-        )
+        return self._claim_of(pairs_of(self.task, examples), answers.texts, np.all(answers.free_hits, axis=1))
 
     def answer(self, examples: Examples) -> SequenceAnswers:
         """Answer examples in one teacher-forced pass and, if the adapter has `generate`, by decoding."""
-        pairs, batch = pairs_of(self.any_task, examples), self.task.encode(examples)
+        pairs, batch = pairs_of(self.task, examples), self.task.encode(examples)
         asked, hits = np.zeros(batch.answer.shape, dtype=bool), np.ones(batch.answer.shape, dtype=bool)
         right, loss, n_labels, done = np.empty(len(pairs), dtype=bool), 0.0, 0, 0
         for logits, labels in self.passes(pairs, BLOCK):
@@ -122,8 +108,10 @@ class AdapterSequences(AdapterModel):
             self._by_token(examples[rows], is_label.cpu().numpy(), is_hit.cpu().numpy(), asked[rows], hits[rows])
             losses = F.cross_entropy(logits.transpose(1, 2).float(), labels, ignore_index=IGNORE, reduction="none")
             loss, n_labels = loss + float(losses.double().sum()), n_labels + int(is_label.sum())
-        found = SequenceAnswers(batch, asked, hits, right, None, loss / max(1, n_labels))
-        return self.with_texts(found, self.generate([question for question, _ in pairs])) if self.generates else found
+        answers = SequenceAnswers(batch, asked, hits, right, None, loss / max(1, n_labels))
+        if not self.generates:
+            return answers
+        return self.with_texts(answers, self.generate([question for question, _ in pairs]))
 
     def with_texts(self, answers: SequenceAnswers, texts: Sequence[str]) -> SequenceAnswers:
         """Add decoded answers, read as the task's tokens, and mark the leading zeros that reading fills in."""
@@ -140,12 +128,12 @@ class AdapterSequences(AdapterModel):
         return type(self.adapter).generate is not Adapter.generate
 
     def generate(self, questions: Sequence[str]) -> list[str]:
-        """Decode answers by the model's own code."""
-        found = list[str]()
+        """Decode the answers to all questions by the adapter's own code."""
+        texts = list[str]()
         with eval_mode(self.adapted, gradients=False):
             for i in range(0, len(questions), BLOCK):
-                found += generated(self.adapter, self.adapted.model, questions[i : i + BLOCK])
-        return found
+                texts += generated(self.adapter, self.adapted.model, questions[i : i + BLOCK])
+        return texts
 
     def _read(self, text: str) -> Tokens:
         tokens = self.task.read_answer(text)
@@ -153,7 +141,7 @@ class AdapterSequences(AdapterModel):
 
     def margins(self, examples: Examples) -> NDArray[np.float64]:
         """Return the smallest margin of right logits over wrong ones; -inf if the given tokens are wrong."""
-        pairs, leads = pairs_of(self.any_task, examples), list[Any]()
+        pairs, leads = pairs_of(self.task, examples), list[Any]()
         for logits, labels in self.passes(pairs, BLOCK):
             require_logits(logits, labels)
             right = labels.clamp(min=0)[..., None]
@@ -169,8 +157,9 @@ class AdapterSequences(AdapterModel):
     # --- which label is which token ---
 
     def _by_token(self, examples: Examples, is_label: Hits, is_hit: Hits, asked: Hits, hits: Hits) -> None:
-        """Fill in, for each token of the answers, whether it is asked for and right."""
-        n_written = np.array([len(self._writing.split(self.task.answer(example))) for example in examples])
+        """Fill in, for each token of the answers, whether it has a label and whether it is right."""
+        split = self._answer_tokens.split
+        n_written = np.array([len(split(self.task.answer(example))) for example in examples])
         for n in np.unique(n_written).tolist():
             rows = np.flatnonzero(n_written == n)
             for column, token in enumerate(self._labelled_tokens(n, examples[rows[0]])):
@@ -178,7 +167,7 @@ class AdapterSequences(AdapterModel):
                     asked[rows, token], hits[rows, token] = is_label[rows, column], is_hit[rows, column]
 
     @cached_property
-    def _writing(self) -> AnswerTokens:
+    def _answer_tokens(self) -> AnswerTokens:
         return AnswerTokens.of(self.task)
 
     @cached_property
@@ -189,7 +178,7 @@ class AdapterSequences(AdapterModel):
         """Return the token of the answer that each label stands for, in answers with this many tokens; -1 for none."""
         if n_written not in self._known_tokens:
             places: list[int] = []
-            with suppress(InputError):  # encode() may refuse wrong answers; then tokens are not told apart
+            with suppress(InputError):  # encode() may refuse wrong answers; then no token has a known label
                 question = self.task.show(example)
                 places = AnswerProbe.of(self.adapter, self.task, [question] * N_PROBES, n_written).labelled.tolist()
             self._known_tokens[n_written] = places
@@ -200,15 +189,12 @@ class AdapterSequences(AdapterModel):
 class AdapterClasses(AdapterModel):
     """An adapter's classifier."""
 
-    @property
-    def task(self) -> ClassTask:
-        """The task."""
-        return cast(ClassTask, self.any_task)
+    task: ClassTask
 
-    def claim(self, examples: Examples, found: ClassAnswers) -> Claim | None:
-        """Compare the author's figure with the measured one."""
-        classes = [self.task.classes[i] for i in found.predicted.tolist()]
-        return self.claim_of(pairs_of(self.any_task, examples), classes, found.hits)
+    def claim(self, examples: Examples, answers: ClassAnswers) -> Claim | None:
+        """Compare the author's figure with that of the predicted classes; None if there is no figure."""
+        classes = [self.task.classes[i] for i in answers.predicted.tolist()]
+        return self._claim_of(pairs_of(self.task, examples), classes, answers.hits)
 
     @cached_property
     def columns(self) -> list[int]:
@@ -216,25 +202,25 @@ class AdapterClasses(AdapterModel):
         example = self.task.split("test")[:1]
         question = self.task.show(example[0])
         labels = encoded(self.adapter, [(question, name) for name in self.task.classes])[1]
-        found = labels.tolist() if labels.dim() == 1 else []
-        if len(set(found)) < len(self.task.classes):
+        columns = labels.tolist() if labels.dim() == 1 else []
+        if len(set(columns)) < len(self.task.classes):
             raise InputError(
                 f"encode() made labels {labels.tolist()} of the answers {', '.join(self.task.classes)}",
                 "a label for each row: the number of its class",
             )
-        return [int(each) for each in found]
+        return [int(column) for column in columns]
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
-        """Classify examples, those of one length together."""
+        """Classify examples; examples of one length share a batch, so that none is padded."""
         if first:
             raise InputError("an adapter's positions begin where they begin", "no other first id can be asked for")
-        pairs, labels, columns = pairs_of(self.any_task, examples), self.task.encode(examples).labels, self.columns
-        logits = np.empty((len(pairs), len(columns)), dtype=np.float32)
+        pairs, columns = pairs_of(self.task, examples), self.columns
+        all_logits = np.empty((len(pairs), len(columns)), dtype=np.float32)
         lengths = self.task.lengths(examples)
-        for length in np.unique(lengths).tolist():  # together, for how its model takes padding is another question
+        for length in np.unique(lengths).tolist():  # one length at a time, so that no example is padded
             rows, parts = np.flatnonzero(lengths == length), []
-            for found, asked in self.passes([pairs[i] for i in rows.tolist()], at_once or rows_at_once(length)):
-                require_logits(found, asked)
-                parts.append(found[:, columns].float().cpu().numpy())
-            logits[rows] = np.concatenate(parts)
-        return ClassAnswers(logits, labels)
+            for logits, labels in self.passes([pairs[i] for i in rows.tolist()], at_once or rows_at_once(length)):
+                require_logits(logits, labels)
+                parts.append(logits[:, columns].float().cpu().numpy())
+            all_logits[rows] = np.concatenate(parts)
+        return ClassAnswers(all_logits, self.task.encode(examples).labels)

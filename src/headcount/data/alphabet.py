@@ -14,15 +14,15 @@ from dataclasses import dataclass
 MOST_SPECIAL = 3
 """Special ids before or after a text, at most."""
 N_LEARNED = 64
-"""Examples that ids are learned from."""
+"""Examples from which the names of ids are learned."""
 
 
 @dataclass(frozen=True)
 class Alphabet:
-    """Names of token ids."""
+    """The characters or words that the token ids of an adapter stand for."""
 
     names: dict[int, str]
-    """Characters or words, by id."""
+    """Maps each known id to its character or word."""
 
     @classmethod
     def learn(cls, rows: Sequence[Sequence[int]], texts: Sequence[str]) -> Alphabet | None:

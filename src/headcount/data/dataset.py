@@ -27,19 +27,23 @@ from headcount.tasks.base import IGNORE, Examples, Task
 Rows = NDArray[np.int64]
 """Row numbers of examples."""
 Score = Callable[[Tensor], Float[Tensor, " row"]]
-"""From a model's output to one number per example; larger is better."""
+"""Takes a model's output and returns one number per example; larger is better."""
 ScoreFunction = Callable[[Tensor, Rows], Tensor]
-"""A metric that the user gives: from the output and the row numbers of the examples to one number for each."""
+"""A user's own metric: takes the output and the row numbers of the examples, and returns one number per example."""
 
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """One text as a model takes it: a row of inputs and, for each stack, the names of its positions."""
+    """One text, image or question as the inputs of a model, and names for the positions."""
 
     inputs: tuple[Tensor, ...]
+    """Tensors with a single row."""
     tokens: Mapping[str, Sequence[str]]
+    """The name of each position, by stack: `encoder` and `decoder`, or `layer` if there is one stack."""
     special: Mapping[str, Sequence[bool]] = field(default_factory=dict)
+    """Whether each position holds a special token such as [CLS], by stack."""
     note: str = ""
+    """What a reader should know about the inputs, such as that the text was cut."""
     predicted: str | None = None
     """The model's own answer, if its adapter generates one."""
     right: str | None = None
@@ -60,18 +64,19 @@ class Answers(NamedTuple):
 
 
 ShowAnswers = Callable[[Rows, Rows, Tensor], Sequence[Answers]]
-"""From the rows of a batch, places of some rows, and the logits of all, to the answers to these rows."""
+"""Takes the examples of a batch, the places of some of them in the batch, and the logits of all; returns the answers
+to these examples."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a score measures."""
+    """The name and unit of a score, and whether it is an accuracy."""
 
     name: str
     is_accuracy: bool
     """Whether each example is right or wrong; otherwise the score is any number, and larger is better."""
     unit: str
-    """Unit of a drop; points are hundredths."""
+    """Unit of a drop: `points` are hundredths of the score, `nats` are those of a loss."""
 
     @property
     def in_points(self) -> bool:
@@ -91,7 +96,7 @@ LOSS = Metric("loss", False, "nats")
 
 
 def find_metric(metric: str | ScoreFunction | None, known: Sequence[Metric]) -> Metric:
-    """Return the metric of that name, or the first; a function becomes a metric."""
+    """Return the metric of that name, the first one for None, or a new metric for a user's own function."""
     if callable(metric):
         return Metric(getattr(metric, "__name__", "score"), False, "")
     if metric is None:
@@ -111,13 +116,13 @@ class EvalBatch:
     inputs: tuple[Tensor, ...]
     """Tensors, rows first; an example may have several rows, one after another."""
     scores: Mapping[str, Score]
-    """Scores by the name of the metric."""
+    """Maps the name of each metric to the function that scores the model's output."""
     loss: Score | None
-    """The loss of each row, for gradients."""
+    """Takes the model's output and returns the loss of each example, for gradients; None if there is no loss."""
     token_mask: Mapping[str, Tensor] = field(default_factory=dict)
     """[input row, position] by stack: which positions hold tokens and no padding; all, if a stack is missing."""
     order: Rows | None = None
-    """Places of the examples in a running text, where neighbours are similar; None if they are independent."""
+    """Places of the examples in a running text, whose neighbours are similar; None if examples are independent."""
 
     @classmethod
     def scored(
@@ -133,13 +138,13 @@ class EvalBatch:
 
 
 def mean_score(scores: NDArray[np.float64], rows: Rows) -> NDArray[np.float64]:
-    """Aggregate scores by their mean, as most metrics do."""
+    """Return the mean of the scores over all examples: the figure of most metrics."""
     return scores.mean(axis=-1)
 
 
 @dataclass(frozen=True)
 class EvalDataset:
-    """Examples, and how outputs for them are scored."""
+    """Examples, how they become batches, and how the model's outputs are scored."""
 
     data: str
     """What the examples are, in words."""
@@ -148,17 +153,17 @@ class EvalDataset:
     lengths: Rows
     """Length of every example in tokens; examples of similar length share a batch."""
     encode: Callable[[Rows], EvalBatch]
-    """The function that makes a batch of these examples."""
+    """The function that turns the examples of these row numbers into a batch."""
     width: int = 0
-    """Numbers in the output at each position, which limit batches by memory; 0 for no limit."""
+    """Numbers in the output at each position, by which memory limits the size of batches; 0 for no limit."""
     aggregators: Mapping[str, Aggregator] = field(default_factory=dict)
-    """Aggregators of metrics that are not a mean over examples."""
+    """Maps names of metrics that are not a mean over examples to the function that computes them from all scores."""
     majority_baseline: Callable[[Rows], float] = lambda rows: 0.0
-    """The function that scores the best constant answer by the first metric."""
+    """The function that returns the score of the best constant answer to these rows, by the first metric."""
     n_rows: int = 1
-    """Rows of each example."""
+    """Rows of the inputs that one example has, such as 2 for a pair of sentences."""
     decode: Callable[[Rows], NDArray[np.bool_]] | None = None
-    """The function that decodes answers by the model's own code and returns which are right."""
+    """The function that decodes answers by the model's own code and returns which are right; None without such code."""
     generate: Callable[[Rows], Sequence[str]] | None = None
     """The function that returns these answers as texts."""
     answers: ShowAnswers | None = None
@@ -166,16 +171,17 @@ class EvalDataset:
     clusters: Rows | None = None
     """Clusters of neighbours in a running text; None if the examples are independent."""
     fresh: Callable[[int], EvalDataset] | None = None
-    """The function that draws about so many new examples as in training, to take means over."""
+    """The function that draws about this many new examples as in training; mean ablation takes means over them."""
     split: Callable[[EvalDataset, Rows, int], Iterator[Rows]] | None = None
-    """The function that splits rows into batches, as places; None for batches of similar length."""
+    """The function that splits rows into batches, given as places in `rows`; None for batches of similar length."""
     task: Task | None = None
     examples: Examples | None = None
-    """The examples of the task, which can describe what broke."""
+    """The examples of `task`, which describes those that an ablation breaks."""
     is_all: bool = False
     """Whether there are no other examples, so that figures have no sampling error."""
     largest_loss: float | None = None
-    """Loss that an example which breaks may have at least, for examples that are right or wrong: even odds."""
+    """Loss that a confidence interval of a mean loss allows one unseen, broken example to have, or the largest one that
+    was seen, if that is larger. For tasks it is the loss of guessing; None allows for no such example."""
 
     def __post_init__(self) -> None:
         if self.largest_loss is None and any(metric.is_accuracy for metric in self.metrics):
@@ -208,14 +214,17 @@ class EvalDataset:
 
 
 def like_lengths(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Rows]:
-    """Yield shuffled examples of similar length: a donor should be no neighbour in a text, nor of the same class."""
+    """Yield batches of similar length, shuffled, because resample ablation takes outputs from the same batch.
+
+    These outputs should come neither from neighbours in a text nor from examples of one class.
+    """
     order = stream(0, "blocks of an exam").permutation(len(rows))
     by_length = order[np.argsort(dataset.lengths[rows[order]], kind="stable")]
     yield from split_evenly(by_length, at_once)
 
 
 def one_length(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Rows]:
-    """Yield shuffled examples of one length: a split may be in the order of its classes."""
+    """Yield batches of one length each, shuffled, because a split may be sorted by class."""
     lengths = dataset.lengths[rows]
     for length in np.unique(lengths):
         shuffled = stream(0, "blocks", int(length)).permutation(np.flatnonzero(lengths == length))
@@ -251,10 +260,10 @@ def tensor_dataset(inputs: Sequence[Tensor], score: ScoreFunction) -> EvalDatase
 
 
 def split_in_half(dataset: EvalDataset, n: int | None = None) -> tuple[Rows, Rows]:
-    """Return rows to select heads on, and others to measure on; `n` in all.
+    """Return rows that heads are selected on, and other rows that they are measured on; `n` rows in all.
 
-    They are drawn at random, but not from one running text: there the first half is chosen on, and the second measured,
-    for what is chosen on a window has in part been measured on its neighbour.
+    Rows are drawn at random. Of a running text, the first half is for selection and the second for measurement, because
+    a window is so similar to its neighbours that a random split would measure on what heads were selected on.
     """
     order = stream(0, "halves of an exam").permutation(len(dataset))
     order = order if n is None else order[: max(0, n)]
@@ -263,13 +272,13 @@ def split_in_half(dataset: EvalDataset, n: int | None = None) -> tuple[Rows, Row
     if dataset.clusters is not None:
         order = np.sort(order)
     middle = len(order) // 2
-    if dataset.clusters is not None:  # nothing that belongs together is in both halves, unless it is more than a half
+    if dataset.clusters is not None:  # no cluster is in both halves, unless it is larger than a half
         middle = int(np.searchsorted(dataset.clusters[order], dataset.clusters[order[middle]])) or middle
     return np.sort(order[:middle]), np.sort(order[middle:])
 
 
 def subsample(dataset: EvalDataset, n: int | None) -> Rows:
-    """Draw `n` rows at random, or return all."""
+    """Return `n` rows, drawn at random and sorted, or all rows if there are no more than `n`."""
     if n is None or n >= len(dataset):
         return np.arange(len(dataset))
     return np.sort(stream(0, "some of an exam").permutation(len(dataset))[: max(0, n)])
@@ -290,19 +299,33 @@ def token_scores(labels: Tensor) -> dict[str, Score]:
     return {FORCED.name: all_right, LOSS.name: loss}
 
 
-def class_scores(labels: Tensor) -> dict[str, Score]:
-    """Return scores of classes: whether the class of a row is right, and minus its loss."""
+def class_scores(
+    labels: Tensor, n_classes: int | None = None, advice: str = "forward(): [row, class]"
+) -> dict[str, Score]:
+    """Return scores of classifiers: whether the predicted class of a row is right, and minus its loss.
+
+    A model that outputs no logits for `n_classes` classes is an error with this advice.
+    """
+
+    def checked(logits: Tensor) -> Tensor:
+        if logits.dim() != 2 or n_classes not in (None, logits.shape[1]):
+            raise InputError(
+                f"the model outputs a tensor of shape {tuple(logits.shape)}, not one row of logits for each example",
+                advice,
+            )
+        return logits
+
+    def is_right(logits: Tensor) -> Tensor:
+        return checked(logits).argmax(dim=-1) == labels
 
     def loss(logits: Tensor) -> Tensor:
-        if logits.dim() != 2:
-            raise InputError(f"logits of shape {tuple(logits.shape)} for one class per row", "forward(): [row, class]")
-        return -F.cross_entropy(logits, labels, reduction="none")
+        return -F.cross_entropy(checked(logits), labels, reduction="none")
 
-    return {ACCURACY.name: lambda logits: torch.eq(logits.argmax(dim=-1), labels), LOSS.name: loss}
+    return {ACCURACY.name: is_right, LOSS.name: loss}
 
 
 def negative(score: Score) -> Score:
-    """Turn a score into a loss."""
+    """Return the loss that is minus this score, in double precision."""
     return lambda output: -score(output).cpu().double()
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import cast
+from functools import cache, partial
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -88,7 +88,8 @@ def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> Eval
         scores = token_scores(right) if right.dim() == 2 else class_scores(right)
         if is_sequence:  # fed the right answer, the first wrong token is the one it would output running freely
             begins = [whole_answer(task, pairs[row][1]).startswith(adapter.given) for row in rows]
-            scores[FREE.name] = _if_possible(scores[FORCED.name], torch.tensor(begins, device=device))
+            forced, possible = scores[FORCED.name], torch.tensor(begins, device=device)
+            scores[FREE.name] = lambda logits: forced(logits).bool() & possible
         if own is not None:
             scores[own.name] = own.score([pairs[row] for row in rows], right)
         masks = {"decoder": _up_to_the_last(right != IGNORE)} if is_sequence else {}
@@ -128,7 +129,7 @@ class _OwnMetric:
     name: str
     """`own` for classes; `own-teacher-forced` for sequences, which are fed the right answer."""
     read: Callable[[Sequence[int]], str]
-    """The function from labels to text."""
+    """The function that writes labels as text."""
 
     @classmethod
     def of(cls, adapter: Adapter, pairs: Pairs, is_sequence: bool) -> _OwnMetric | None:
@@ -158,27 +159,26 @@ class _OwnMetric:
 
     def score(self, pairs: Pairs, labels: Tensor) -> Score:
         """Score the predictions of each row, at the positions that have a label."""
-        asked = (labels != IGNORE).reshape(len(labels), -1).tolist()
-        marks: dict[tuple[int, str], float] = {}
-
-        def mark(row: int, text: str) -> float:
-            if (row, text) not in marks:
-                with user_code_errors(self.adapter, "metric"):
-                    marks[row, text] = float(self.adapter.metric(*pairs[row], text))
-            return marks[row, text]
+        metric, is_label = cached_metric(self.adapter), (labels != IGNORE).reshape(len(labels), -1)
 
         def score(logits: Tensor) -> Tensor:
-            rows = logits.argmax(dim=-1).reshape(len(labels), -1).tolist()
-            ids = (
-                [each for each, is_asked in zip(*row, strict=True) if is_asked] for row in zip(rows, asked, strict=True)
-            )
-            return torch.tensor([mark(i, self.read(row)) for i, row in enumerate(ids)], device=logits.device)
+            rows = zip(logits.argmax(dim=-1).reshape(len(labels), -1), is_label, strict=True)
+            texts = [self.read(row[has_label].tolist()) for row, has_label in rows]
+            marks = [metric(*pair, text) for pair, text in zip(pairs, texts, strict=True)]
+            return torch.tensor(marks, device=logits.device)
 
         return score
 
 
-def _if_possible(right: Score, possible: Tensor) -> Score:
-    return lambda logits: right(logits).bool() & possible
+def cached_metric(adapter: Adapter) -> Callable[[str, str, str], float]:
+    """Return the author's metric(question, answer, predicted), which is then called once for each different answer."""
+
+    @cache
+    def metric(question: str, answer: str, predicted: str) -> float:
+        with user_code_errors(adapter, "metric"):
+            return float(adapter.metric(question, answer, predicted))
+
+    return metric
 
 
 def whole_answer(task: Task | None, text: str) -> str:
@@ -190,7 +190,7 @@ def whole_answer(task: Task | None, text: str) -> str:
 
 
 def own_pairs(adapter: Adapter) -> Pairs:
-    """Return the pairs of the adapter's own data."""
+    """Return the questions and right answers of the adapter's data(); raise an error if it has no data()."""
     if type(adapter).data is Adapter.data:
         raise InputError(
             f"{type(adapter).__name__} says neither which task its model was trained on nor what to ask it",
@@ -217,36 +217,35 @@ def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]
     if type(adapter).encode is Adapter.encode:
         raise InputError(f"{type(adapter).__name__} has no encode()", "write it: from texts to tensors and labels")
     with user_code_errors(adapter, "encode"):
-        made = adapter.encode([question for question, _ in pairs], [answer for _, answer in pairs])
-    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Tensor)):
+        returned = adapter.encode([question for question, _ in pairs], [answer for _, answer in pairs])
+    if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Tensor)):
         raise InputError("encode() should return inputs and labels", "return (tensor, ...), labels")
-    inputs = (made[0],) if isinstance(made[0], Tensor) else made[0]
+    inputs = (returned[0],) if isinstance(returned[0], Tensor) else returned[0]
     if not (isinstance(inputs, tuple | list) and inputs and all(isinstance(each, Tensor) for each in inputs)):
         raise InputError("encode() should return tensors, then labels", "return (tensor, ...), labels")
-    rows = [len(each) if each.dim() else 0 for each in (*inputs, made[1])]
+    rows = [len(each) if each.dim() else 0 for each in (*inputs, returned[1])]
     if set(rows) != {len(pairs)}:
         raise InputError(f"encode() made tensors of {rows} rows from {len(pairs)} questions", "rows come first")
-    return tuple(inputs), made[1]
+    return tuple(inputs), returned[1]
 
 
 def generated(adapter: Adapter, model: nn.Module, questions: Sequence[str]) -> list[str]:
     """Call generate() and check its texts: the model's own answers."""
     with user_code_errors(adapter, "generate"):
-        found = adapter.generate(model, list(questions))
-    if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
+        texts: Any = adapter.generate(model, list(questions))
+    is_list = isinstance(texts, list | tuple)
+    if not is_list or not all(isinstance(each, str) for each in texts):
+        what = f"a {type(texts).__name__}"
+        if isinstance(texts, Tensor):
+            what = f"a tensor of shape {tuple(texts.shape)}"
+        elif is_list:
+            what += f" of {next(type(each).__name__ for each in texts if not isinstance(each, str))}"
         raise InputError(
-            f"generate() returned {_described(found)}", "return a list of texts, such as those in `answers` of encode()"
+            f"generate() returned {what}", "return a list of texts, such as those in `answers` of encode()"
         )
-    if len(found) != len(questions):
-        raise InputError(f"generate() gave {len(found)} answers to {len(questions)} questions", "one text for each")
-    return list(found)
-
-
-def _described(found: object) -> str:
-    if isinstance(found, Tensor):
-        return f"a tensor of shape {tuple(found.shape)}"
-    odd = next((each for each in found if not isinstance(each, str)), "") if isinstance(found, list | tuple) else ""
-    return f"a {type(found).__name__}" + (f" of {type(odd).__name__}" if odd != "" else "")
+    if len(texts) != len(questions):
+        raise InputError(f"generate() gave {len(texts)} answers to {len(questions)} questions", "one text for each")
+    return list(texts)
 
 
 def _answers(adapter: Adapter, model: Adapted, pairs: Pairs, rows: Rows, places: Rows, logits: Tensor) -> list[Answers]:
@@ -254,48 +253,48 @@ def _answers(adapter: Adapter, model: Adapted, pairs: Pairs, rows: Rows, places:
     some = [pairs[row] for row in rows]
     predicted, labels = logits.argmax(dim=-1).tolist(), encoded(adapter, some)[1].tolist()
     known = list(dict.fromkeys((*pairs[:N_LEARNED], *some)))
-    asked = [[each for each in row if each != IGNORE] for row in encoded(adapter, known)[1].tolist()]
-    alphabet = Alphabet.learn(asked, [answer for _, answer in known]) or Alphabet({})
+    known_labels = [[each for each in row if each != IGNORE] for row in encoded(adapter, known)[1].tolist()]
+    alphabet = Alphabet.learn(known_labels, [answer for _, answer in known]) or Alphabet({})
     texts = generated(adapter, model.model, [some[place][0] for place in places])
-    found = []
+    answers = []
     for place, text in zip(places, texts, strict=True):
         asked_at = [i for i, label in enumerate(labels[place]) if label != IGNORE]
         right, one_pass = (tuple(alphabet.tokens([ids[place][i] for i in asked_at])) for ids in (labels, predicted))
         question, answer = some[place]
-        found.append(Answers(question, answer, right, one_pass, text))
-    return found
+        answers.append(Answers(question, answer, right, one_pass, text))
+    return answers
 
 
 def require_logits(logits: Tensor, labels: Tensor) -> None:
     """Raise an error unless there is a row of logits for each label, and say what to change."""
-    shape, asked = tuple(logits.shape), tuple(labels.shape)
+    shape, label_shape = tuple(logits.shape), tuple(labels.shape)
     if labels.is_floating_point():
         raise InputError(f"encode() made labels of {labels.dtype}", "labels are numbers of classes or tokens: .long()")
-    if shape[:-1] == asked and shape[-1] > 1:
+    if shape[:-1] == label_shape and shape[-1] > 1:
         if (largest := int(labels.max())) >= shape[-1]:
             raise InputError(
                 f"encode() made the label {largest}, and forward() has logits for 0 to {shape[-1] - 1}",
                 "labels are ids of what the model outputs",
             )
         return
-    wanted = f"[{', '.join(map(str, asked))}, {'token' if labels.dim() == 2 else 'class'}]"
+    wanted = f"[{', '.join(map(str, label_shape))}, {'token' if labels.dim() == 2 else 'class'}]"
     raise InputError(
         f"forward() returned a tensor of shape {list(shape)}, not one row of logits for each label: {wanted}",
-        _reshaping(shape, asked),
+        _reshaping(shape, label_shape),
     )
 
 
-def _reshaping(shape: tuple[int, ...], asked: tuple[int, ...]) -> str:
+def _reshaping(shape: tuple[int, ...], label_shape: tuple[int, ...]) -> str:
     """Return advice on how to turn an output of this shape into logits."""
-    if len(asked) == 1 and shape in (asked, (*asked, 1)):
+    if len(label_shape) == 1 and shape in (label_shape, (*label_shape, 1)):
         return "a single number says yes or no: with x of shape [row], return torch.stack([torch.zeros_like(x), x], -1)"
-    if len(asked) == 1:
+    if len(label_shape) == 1:
         return "pool over positions, or label each of them: [row, position]"
-    if shape in (asked, (*asked, 1)):
+    if shape in (label_shape, (*label_shape, 1)):
         return "does it decode? put that into generate(), and return here the logits that the tokens are chosen by"
-    if len(shape) == 3 and shape[:2] == asked[::-1]:
+    if len(shape) == 3 and shape[:2] == label_shape[::-1]:
         return "rows come first: return logits.transpose(0, 1)"
-    if len(shape) == 3 and (shape[0], shape[2]) == asked:
+    if len(shape) == 3 and (shape[0], shape[2]) == label_shape:
         return "tokens come last: return logits.transpose(1, 2)"
     if len(shape) == 3:
         return (
@@ -439,12 +438,12 @@ def _token_labels(adapter: Adapter, pair: tuple[str, str], inputs: Sequence[Tens
     known, sizes = _known_pairs(adapter), tuple(map(len, pair))
     alike = [each for each in known if tuple(map(len, each)) == sizes]  # an encoder may fill up what is shorter
     pairs = [pair, *(alike or known)[:N_LEARNED]]
-    every, _ = encoded(adapter, pairs)
-    found = []
-    for ids, given in zip(every, inputs, strict=True):
+    tensors, _ = encoded(adapter, pairs)
+    names = []
+    for ids, given in zip(tensors, inputs, strict=True):
         is_ids = given.dim() == 2 and not given.is_floating_point()
         texts = ([each[side] for each in pairs] for side in (0, 1)) if is_ids else ()
         alphabet = next(filter(None, (Alphabet.learn(ids.tolist(), each) for each in texts)), None)
         row = given[0].tolist() if alphabet else range(given.shape[1] if given.dim() > 1 else 0)
-        found.append(alphabet.tokens(row) if alphabet else list(map(str, row)))
-    return found
+        names.append(alphabet.tokens(row) if alphabet else list(map(str, row)))
+    return names

@@ -1,6 +1,6 @@
 """Images as a vision transformer takes them: pixels by its image processor, cut into patches.
 
-A patch is a token: `0,1` is the second of the first row. What else stands before them is special (`[CLS]`).
+A patch is a token: `0,1` is the second patch of the first row. The special token `[CLS]` stands before the patches.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def pixels_of(images: Sequence[Any], tokenized: TokenizedModel) -> Tensor:
 
 
 def _opened(image: Any, mode: str) -> Any:
-    """Open an image with these channels."""
+    """Open an image in a mode of PIL: `L` for one channel, `RGB` for three."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -45,7 +45,7 @@ def _opened(image: Any, mode: str) -> Any:
 
 
 def _both(size: int | Sequence[int]) -> tuple[int, int]:
-    """Return height and width."""
+    """Return a height and a width; a single number means both."""
     return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
 
 

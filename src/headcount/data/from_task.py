@@ -27,10 +27,11 @@ from headcount.seeds import stream
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
 
 LONGEST = 8192
+"""Numbers in a sequence, at most."""
 N_LENGTH = 400
 """Sequences of each length, unless another number is given."""
 REFERENCE = 2**19
-"""Tokens that the mean output of a head is taken over."""
+"""Tokens over which the mean output of a head is computed."""
 
 
 def task_dataset(
@@ -44,9 +45,9 @@ def task_dataset(
 ) -> EvalDataset:
     """Make a dataset of examples of a task, for a model on this device; `data` describes the examples.
 
-    Means are taken over the examples that `reference` gives, which are not made before they are needed.
+    `reference` returns the examples over which mean ablation takes means; it is called when they are needed.
     """
-    made = EvalDataset(
+    dataset = EvalDataset(
         data=data,
         metrics=(FREE, FORCED, LOSS),
         lengths=np.zeros(len(examples), dtype=np.int64),
@@ -59,15 +60,15 @@ def task_dataset(
         largest_loss=math.log(len(task.tokens)),
     )
     if task.output_type != "class":
-        return made
-    asked = cast(ClassTask, task)
+        return dataset
+    class_task = cast(ClassTask, task)
     return replace(
-        made,
+        dataset,
         metrics=(ACCURACY, LOSS),
-        lengths=asked.lengths(examples),
-        encode=lambda rows: _class_batch(asked, rows, examples[rows], device),
-        majority_baseline=lambda rows: majority_share(asked.encode(examples[rows]).labels),
-        largest_loss=math.log(len(asked.classes)),
+        lengths=class_task.lengths(examples),
+        encode=lambda rows: _class_batch(class_task, rows, examples[rows], device),
+        majority_baseline=lambda rows: majority_share(class_task.encode(examples[rows]).labels),
+        largest_loss=math.log(len(class_task.classes)),
     )
 
 
@@ -132,13 +133,12 @@ def of_length(task: Task, length: int, n: int | None = None, name: str = "test")
     if not 2 <= length <= LONGEST:
         raise InputError(f"sequences of {length:,} cannot be made", f"choose a length from 2 to {LONGEST:,}")
     _require_possible(n, length)
-    asked, rng = cast(ClassTask, task), stream(0, f"heads {name}", length)
-    share = np.diff(np.linspace(0, n // 2, len(asked.negatives) + 1).round().astype(int))
-    parts = [asked.sample_of_length(rng, length, None, n - n // 2)]
-    parts += [
-        asked.sample_of_length(rng, length, kind, int(k)) for kind, k in zip(asked.negatives, share, strict=True) if k
-    ]
-    return np.concatenate(parts)[rng.permutation(n)], f"fresh sequences of {length}, half of them {asked.classes[-1]}"
+    rng, sample = stream(0, f"heads {name}", length), cast(ClassTask, task).sample_of_length
+    negatives, last_class = cast(ClassTask, task).negatives, cast(ClassTask, task).classes[-1]
+    counts = np.diff(np.linspace(0, n // 2, len(negatives) + 1).round().astype(int)).tolist()
+    parts = [sample(rng, length, None, n - n // 2)]
+    parts += [sample(rng, length, kind, count) for kind, count in zip(negatives, counts, strict=True) if count]
+    return np.concatenate(parts)[rng.permutation(n)], f"fresh sequences of {length}, half of them {last_class}"
 
 
 def given_examples(task: Task, examples: Any) -> Examples:

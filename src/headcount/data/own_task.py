@@ -1,7 +1,7 @@
 """An adapter's own data as a task: its questions and right answers, and nothing else.
 
-A task of headcount's own can make examples; this one cannot. What is asked of it beyond the author's examples is an
-error that says so, and checks that need more do not apply.
+Headcount's own tasks can generate examples; a task of given data cannot. Its methods that would need other examples
+raise an error that says so, and checks that need them do not apply.
 """
 
 from __future__ import annotations
@@ -71,9 +71,6 @@ class OwnData:
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> NoReturn:
         """Refuse: what a token means is not known."""
         raise _no_more("what its tokens mean")
-
-    def contrast(self, rng: np.random.Generator, n: int) -> None:
-        """Return None: the data have no contrast."""
 
 
 class OwnSequences(OwnData, SequenceTask):

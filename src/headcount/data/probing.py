@@ -60,7 +60,7 @@ class AnswerTokens:
 
     tokens: tuple[str, ...]
     separator: str
-    """What the task writes between two tokens."""
+    """The text that the task writes between two tokens."""
 
     @classmethod
     def of(cls, task: SequenceTask) -> AnswerTokens:
@@ -80,7 +80,7 @@ class AnswerTokens:
         return tuple(re.findall("|".join([*map(re.escape, tokens), "."]), text, flags=re.DOTALL))
 
     def join(self, tokens: Iterable[str]) -> str:
-        """Write tokens as the task does."""
+        """Write tokens as one text, with the task's separator between them."""
         return self.separator.join(tokens)
 
 
@@ -93,7 +93,7 @@ class QuestionProbe:
 
     source: int
     places: Places
-    """-1 for a token of the model's own."""
+    """[position]: the place of its token in the question; -1 for a token of the model's own, such as <cls>."""
 
     @classmethod
     def of(cls, inputs: Sequence[Ids], tokens: Ids) -> QuestionProbe:
@@ -159,7 +159,7 @@ class AnswerProbe:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Positions of each input."""
+        """The number of positions of each input."""
         return tuple(ids.shape[1] for ids in self.inputs)
 
     @property

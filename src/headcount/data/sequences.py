@@ -1,13 +1,13 @@
 """Token sequences to look at attention on, without right answers: texts of a file, and repeated random tokens.
 
-In random tokens that come twice nothing foretells a token but its copy: heads that attend to copies, or to what follows
-them, are seen apart from what words have to do with each other (Olsson et al. 2022, arXiv 2209.11895).
+In a random sequence that comes twice, only the first copy predicts the tokens of the second. So heads that attend to
+the copy of a token, or to the token after the copy, stand out: no meaning of words is in the way (Olsson et al. 2022,
+arXiv 2209.11895).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from headcount.data.dataset import TokenizedText
-from headcount.data.from_file import TokenizedModel, labelled, text_input, windows
+from headcount.data.from_file import TokenizedModel, labelled, special_tokens_around, text_input, windows
 from headcount.data.tables import read_table
 from headcount.errors import InputError
 from headcount.external.adapter import Adapted, Adapter
@@ -41,21 +41,14 @@ def repeated_tokens(model: Wrapped | Adapted, tokenizer: Any = None) -> list[Tok
     table = getattr(getattr(model.model, "get_input_embeddings", lambda: None)(), "weight", None)
     if not isinstance(model, Wrapped) or "input_ids" not in model.inputs or table is None:
         return []
-    begin, end, usable = _frame(tokenizer, len(table))
+    begin, end, usable = list[int](), list[int](), list(range(len(table)))
+    if tokenizer is not None:
+        begin, end = special_tokens_around(tokenizer)
+        usable = sorted(set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids))
     room = (min(longest_of(model.model), 10 * N_DIFFERENT) - len(begin) - len(end)) // COPIES
     n, rng = min(N_DIFFERENT, room, len(usable)), stream(0, "repeated tokens")
     rows = [rng.permutation(usable)[:n].tolist() * COPIES for _ in range(N_REPEATED if n > 1 else 0)]
     return [_between(model, tokenizer, begin, row, end) for row in rows]
-
-
-def _frame(tokenizer: Any, n_embeddings: int) -> tuple[list[int], list[int], list[int]]:
-    """Return the special tokens that the tokenizer puts before and after a text, and its other tokens."""
-    if tokenizer is None:
-        return [], [], list(range(n_embeddings))
-    special = set(tokenizer.all_special_ids)
-    ids = list(tokenizer("a")["input_ids"])
-    begin, end = (list(takewhile(special.__contains__, each)) for each in (ids, ids[::-1]))
-    return begin, end[::-1], sorted(set(tokenizer.get_vocab().values()) - special)
 
 
 def _between(
@@ -82,7 +75,7 @@ def file_texts(file: str | Path, tokenized: TokenizedModel) -> list[TokenizedTex
         texts = [str(cell) for column in columns for cell in table.column(column) if str(cell)]
         return [text_input(tokenized, text) for text in _spread(texts)]
     tokenized.require_one_text()
-    begin, end, _ = _frame(tokenized.tokenizer, 0)
+    begin, end = special_tokens_around(tokenized.tokenizer)
     rows = windows(table, tokenized, len(begin) + len(end)).tokens
     return [_between(tokenized.model, tokenized.tokenizer, begin, row, end) for row in _spread(rows)]
 

@@ -14,11 +14,8 @@ import csv
 import importlib
 import io
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,7 +62,7 @@ class Columns(Protocol):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of named cells, as they were read."""
+    """Data as rows of cells, whose columns have names."""
 
     name: str
     """Name of the data, for messages."""
@@ -77,7 +74,7 @@ class Table:
     class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By column, the names of the classes that its numbers stand for, if the data give them."""
     folder: Path = Path()
-    """Folder of the files that cells name."""
+    """The folder from which paths of files in cells are read."""
     is_running: bool = False
     """Whether the data are a single running text."""
 
@@ -89,13 +86,13 @@ class Table:
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
         """Return these columns row by row; raise an error for an empty cell."""
         own = [self.columns[column] for column in columns]
-        found = list(zip(*map(self.column, own), strict=True))
-        for i, row in enumerate(found):
+        rows = list(zip(*map(self.column, own), strict=True))
+        for i, row in enumerate(rows):
             if "" in row:
                 raise InputError(f"{self.where(i)} has an empty cell", f"fill in {', '.join(own)}")
-        if len(found) < 2:
-            raise InputError(f"{self.name} has {len(found)} examples", "give at least 2")
-        return found
+        if len(rows) < 2:
+            raise InputError(f"{self.name} has {len(rows)} examples", "give at least 2")
+        return rows
 
     def texts(self) -> list[str]:
         """Return the column of texts; some may be empty."""
@@ -114,7 +111,10 @@ class Table:
         """Return a cell as text; an image as it is."""
         if isinstance(value, str):
             if len(value) > MOST_CELL and not self.is_running:
-                raise _too_long(self.where(row), column, len(value))
+                raise InputError(  # a tokenizer would need gigabytes of memory
+                    f"{self.where(row)}: {column} holds {len(value):,} characters; a cell may hold {MOST_CELL:,}",
+                    "split the text into several rows",
+                )
             return value.strip()
         if isinstance(value, Real):  # numpy's too
             return str(int(value) if isinstance(value, bool) else value)
@@ -124,14 +124,6 @@ class Table:
             f"{self.where(row)}: {column} holds {type(value).__name__} {shortened(repr(value), 40)}",
             "give a text or a number",
         )
-
-
-def _too_long(where: str, column: str, n: int) -> InputError:
-    """Raise an error for a cell that a tokenizer would need gigabytes for."""
-    return InputError(
-        f"{where}: {column} holds {n:,} characters; a cell may hold {MOST_CELL:,}",
-        "split the text into several rows",
-    )
 
 
 def text_lines(data: Any) -> TextLines:
@@ -149,8 +141,8 @@ def columns_in(header: Sequence[str]) -> dict[str, str]:
     """
     own = {name.strip().lower(): name for name in reversed(header)}
     names = {column: (column, *others) for column, others in ALSO_CALLED.items()}
-    found = {column: next((own[name] for name in known if name in own), None) for column, known in names.items()}
-    return {column: name for column, name in found.items() if name is not None}
+    by_column = {column: next((own[name] for name in known if name in own), None) for column, known in names.items()}
+    return {column: name for column, name in by_column.items() if name is not None}
 
 
 def read_table(data: Any) -> Table:
@@ -162,7 +154,8 @@ def read_table(data: Any) -> Table:
         return _of_columns(data, name, lambda split: f"data[{split!r}]")
     path = Path(data)
     if path.is_dir():
-        return _from_folder(path)
+        saved = ("dataset_dict.json", "dataset_info.json", "state.json")
+        return _from_disk(path) if any((path / name).is_file() for name in saved) else _image_folder(path)
     text = _read_text(path)
     if path.suffix in (".jsonl", ".ndjson", ".json"):
         return _from_jsonl(path, text)
@@ -224,55 +217,22 @@ def _from_csv(path: Path, text: str) -> Table:
     separator = max(",;\t", key=first.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     rows, numbers, end = list[list[str]](), list[int](), 0
-    with _bounded_cells():
-        try:
-            for row in reader:
-                if any(cell.strip() for cell in row):
-                    rows.append(row)
-                    numbers.append(end + 1)
-                    _require_width(path, end + 1, row, rows[0], f"{separator!r}; quote those that hold one")
-                end = reader.line_num
-        except csv.Error as error:
-            where = f"line {end + 1} of {path}"
-            if long := _long_cell(text, end, separator):
-                column, n = long
-                raise _too_long(where, _column_name(rows, column), n) from error
-            raise InputError(
-                f"{where} cannot be read as CSV: {error}",
-                'a cell with commas, quotes or line breaks is in quotes, and its own quotes are doubled: "say ""a"""',
-            ) from error
-    return _of_rows(path, rows[0] if rows else [], rows[1:], numbers[1:])
-
-
-@contextmanager
-def _bounded_cells() -> Iterator[None]:
-    """Limit the csv module to cells of our own size in the block, so that it reads no further."""
-    before = csv.field_size_limit(MOST_CELL)
+    limit = csv.field_size_limit(MOST_DATA)  # the table has a limit of its own, and says which cell is too long
     try:
-        yield
+        for row in reader:
+            if any(cell.strip() for cell in row):
+                rows.append(row)
+                numbers.append(end + 1)
+                _require_width(path, end + 1, row, rows[0], f"{separator!r}; quote those that hold one")
+            end = reader.line_num
+    except csv.Error as error:
+        raise InputError(
+            f"line {end + 1} of {path} cannot be read as CSV: {error}",
+            'a cell with commas, quotes or line breaks is in quotes, and its own quotes are doubled: "say ""a"""',
+        ) from error
     finally:
-        csv.field_size_limit(before)
-
-
-def _long_cell(text: str, n_lines: int, separator: str) -> tuple[int, int] | None:
-    """Return which cell of the row after so many lines is too long, and how long it is; None if none is."""
-    ends = re.finditer(r"[\n\r]", text)
-    start = max((found.end() for found in islice(ends, n_lines)), default=0)
-    cell = re.compile(rf'"(?:[^"]+|"")*(?:"|$)|[^{re.escape(separator)}\n]*')
-    for column in range(len(text)):
-        found = cell.match(text, start)
-        assert found is not None, "an empty cell is a cell"
-        if found.end() - start > MOST_CELL:
-            return column, found.end() - start
-        if text[found.end() : found.end() + 1] != separator:
-            return None
-        start = found.end() + 1
-    return None
-
-
-def _column_name(rows: Sequence[Sequence[str]], column: int) -> str:
-    """Return what the header calls a column."""
-    return rows[0][column] if rows and column < len(rows[0]) else f"column {column + 1}"
+        csv.field_size_limit(limit)
+    return _of_rows(path, rows[0] if rows else [], rows[1:], numbers[1:])
 
 
 def _require_width(path: Path, number: int, row: Sequence[str], header: Sequence[str], separated: str) -> None:
@@ -285,15 +245,15 @@ def _require_width(path: Path, number: int, row: Sequence[str], header: Sequence
 
 def _from_jsonl(path: Path, text: str) -> Table:
     """Read an object or a text from every line; the first object names the columns."""
-    found = [(i, _parsed(path, i, line)) for i, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    kind = type(found[0][1]) if found else dict
-    for i, value in found:
+    numbered = [(i, _parsed(path, i, line)) for i, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    kind = type(numbered[0][1]) if numbered else dict
+    for i, value in numbered:
         if not isinstance(value, kind):
             raise InputError(
                 f"line {i} of {path} holds {type(value).__name__}, the lines before it {kind.__name__}",
                 "write the same on every line: an object, or a text",
             )
-    values, numbers = [value for _, value in found], [i for i, _ in found]
+    values, numbers = [value for _, value in numbered], [i for i, _ in numbered]
     if kind is str:
         return _of_rows(path, ("text",), [(value,) for value in values], numbers)
     header = list(values[0]) if values else []
@@ -301,7 +261,7 @@ def _from_jsonl(path: Path, text: str) -> Table:
 
 
 def _parsed(path: Path, number: int, line: str) -> Any:
-    """Return the object or text of a line."""
+    """Return the object or text of one line of JSON; raise an error for anything else."""
     allowed = 'write one object or text on every line: {"text": "A cat.", "label": "cat"}, or "A cat."'
     try:
         value = json.loads(line)
@@ -313,12 +273,6 @@ def _parsed(path: Path, number: int, line: str) -> Any:
 
 
 # --- folders, and Hugging Face's datasets -----------------------------------------------------------------------------
-
-
-def _from_folder(path: Path) -> Table:
-    if any((path / name).is_file() for name in ("dataset_dict.json", "dataset_info.json", "state.json")):
-        return _from_disk(path)
-    return _image_folder(path)
 
 
 def _from_disk(path: Path) -> Table:

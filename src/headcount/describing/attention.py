@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Sentence
-from headcount.describing.roles import TARGETS, percentage, rank
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Row, Sentence
+from headcount.describing.sections.roles import TARGETS, percentage, rank
 from headcount.describing.words import counted, interval, percent
 from headcount.figures.attention import ROLE_WORDS
 
@@ -39,7 +39,7 @@ def summary_table(result: AttentionSummary) -> DataTable:
     roles = [role for role in ROLE_WORDS if any(_measure(site, head, role) is not None for site, head in heads)]
     names = [f"{ROLE_WORDS[role]}{_sizes(result, role)}" for role in roles]
     columns = ("head", *names, f"entropy share{_sizes(result, 'entropy_share')}", "distance (tokens)")
-    rows: list[tuple[Cell | str, ...]] = []
+    rows = list[Row]()
     for site, head in heads:
         named = {standing.role for standing in head.named}
         weights = [_percentage(_measure(site, head, role), is_strong=role in named) for role in roles]

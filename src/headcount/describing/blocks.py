@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
-
-from headcount.describing.expressions import Expression
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,6 +50,9 @@ class Cell:
     """Whether the cell stands out or is unimportant."""
 
 
+Row: TypeAlias = tuple[Cell | str, ...]
+
+
 @dataclass(frozen=True)
 class DataTable:
     """A table that readers can sort."""
@@ -59,7 +60,7 @@ class DataTable:
     id: str
     caption: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Cell | str, ...], ...]
+    rows: tuple[Row, ...]
     note: str = ""
     command: str = ""
     """The command that reproduces these numbers."""
@@ -95,6 +96,69 @@ class HeadPatterns:
     command: str = ""
     picture: Picture | None = None
     """The figure that replaces it where nothing can be chosen."""
+
+
+# --- formulas ---------------------------------------------------------------------------------------------------------
+
+Expression: TypeAlias = "str | tuple[Expression, ...] | Fraction | Script | Root | Brackets | Matrix | Words | Lines"
+"""A formula as a tree, which a renderer writes as MathML, as LaTeX or as plain text.
+
+A leaf is a string as one would type it, `PE(p, 2i) = sin(p ω_i)`: a word or a letter is a name, digits are a number,
+`x_i` has an index, and everything else is a sign. A tuple holds parts that follow each other. Only what a line of text
+cannot hold has a class.
+"""
+
+
+@dataclass(frozen=True)
+class Fraction:
+    """A numerator over a denominator."""
+
+    above: Expression
+    below: Expression
+
+
+@dataclass(frozen=True)
+class Script:
+    """A base with a subscript, a superscript or both; below the sign `∑`, the subscript is the summation index."""
+
+    base: Expression
+    below: Expression = ""
+    above: Expression = ""
+
+
+@dataclass(frozen=True)
+class Root:
+    """A square root."""
+
+    inside: Expression
+
+
+@dataclass(frozen=True)
+class Brackets:
+    """Round brackets that are as tall as their content."""
+
+    inside: Expression
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix in round brackets."""
+
+    rows: tuple[tuple[Expression, ...], ...]
+
+
+@dataclass(frozen=True)
+class Words:
+    """English words behind a formula: the condition under which it holds."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Formulas below each other."""
+
+    lines: tuple[Expression, ...]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Sentence
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Row, Sentence
 from headcount.describing.leader import leader
 from headcount.describing.words import ONE_SEED, interval, interval_cell, percent, rate, sentence, some
 from headcount.errors import HeadcountError
@@ -24,7 +24,7 @@ GROUPS = {"token": "at {}"} | {
 """Facets whose worst group is named, and how a sentence names the group."""
 BY = {facet: facet for facet in GROUPS if facet != "kind"} | {"class": "right on"}
 """Facets whose groups have columns in a table with a row for each model."""
-EACH_SEED = "Each is one training run: other seeds may come out otherwise."
+EACH_SEED = "Each is one training run: other seeds may give other results."
 INTERVALS = "95 % Wilson intervals."
 BOTH_WAYS = (
     "Exact match: every token of an answer. Teacher-forced: the model is fed the right tokens so far. Free-running: it "
@@ -76,12 +76,11 @@ def conclusions(title: str, evaluation: AnyEvaluation, rests_on: str) -> list[Se
         *(_writer(title, evaluation) if hasattr(evaluation, "exact") else _classifier(title, evaluation)),
         *_worst(evaluation),
     ]
-    notes = [common_error_note(evaluation.common_error)]
+    if evaluation.common_error:
+        sentences.append(Sentence(sentence(f"most common error: {evaluation.common_error}")))
     if given := getattr(evaluation, "given", ""):
-        notes.append(
-            f"its decoder is given “{given}” and never predicts it, so an answer that begins otherwise is always wrong"
-        )
-    sentences += [Sentence(sentence(note)) for note in notes if note]
+        text = f"Its decoder is given “{given}” and never predicts it, so an answer that begins otherwise is wrong."
+        sentences.append(Sentence(text))
     if (claim := evaluation.claim) is not None:
         sentences.append(Sentence(claim_words(claim), is_decided=claim.agrees is not None))
     return [Sentence(each.text, rests_on, each.is_decided) for each in sentences]
@@ -112,6 +111,7 @@ def _agreement(forced: Proportion, free: Proportion) -> Sentence:
 
 
 def _differ(one: Proportion, other: Proportion) -> bool:
+    """Return whether two intervals do not overlap."""
     return one.low > other.high or other.low > one.high
 
 
@@ -157,11 +157,6 @@ def _estimate(share: Proportion) -> Estimate:
     return share.rate, share.low, share.high
 
 
-def common_error_note(common_error: str) -> str:
-    """Name the most common error; empty if there is none."""
-    return common_error and f"most common error: {common_error}"
-
-
 def claim_words(claim: Claim) -> str:
     """Compare the author's figure with what the author's scoring gives here."""
     doubt = f"{interval(claim.low, claim.high, digits=2)}, n = {claim.n:,}"
@@ -174,7 +169,7 @@ def claim_words(claim: Claim) -> str:
 
 def accuracy_table(name: str, title: str, evaluation: AnyEvaluation, command: str = "") -> DataTable:
     """Tabulate all accuracies of one model, group by group."""
-    rows: list[tuple[Cell | str, ...]] = []
+    rows = list[Row]()
     for scores in evaluation.rows:
         shares = [getattr(scores, key) for key in evaluation.COLUMNS]
         n = max(share.n for share in shares if share is not None)  # teacher forcing may leave examples out
@@ -218,9 +213,9 @@ def _rankings(models: Sequence[tuple[str, AnyEvaluation]]) -> list[Sentence]:
     alone = [f"{title} {right_words(share)}" for pairs in groups if len(pairs) == 1 for title, share in pairs]
     sentences = [_ranking(pairs) for pairs in groups if len(pairs) > 1]
     if alone and sentences:
-        sentences.append(Sentence(f"Tested on other examples, and so not to be ranked with these: {some(alone, 12)}."))
+        sentences.append(Sentence(f"Other models were tested on other examples and are not ranked: {some(alone, 12)}."))
     elif alone:
-        text = f"Which of {len(models)} models is right most often is undecided, for no two were tested on the same "
+        text = f"Which of {len(models)} models is right most often is undecided: no two were tested on the same "
         sentences = [Sentence(f"{text}examples: {some(alone, 12)}.", is_decided=False)]
     return [Sentence(f"{sentences[0].text} {EACH_SEED}", is_decided=sentences[0].is_decided), *sentences[1:]]
 
@@ -267,9 +262,7 @@ def models_table(
     entries = [(title, _model_cells(outcome, with_groups=with_groups)) for title, outcome in outcomes]
     columns = list(dict.fromkeys(column for _, cells in entries for column in cells))
     columns.sort(key=lambda column: ("claimed", "note").index(column) if column in ("claimed", "note") else -1)
-    rows: list[tuple[Cell | str, ...]] = [
-        (title, *(cells.get(column, Cell("")) for column in columns)) for title, cells in entries
-    ]
+    rows: list[Row] = [(title, *(cells.get(column, Cell("")) for column in columns)) for title, cells in entries]
     caption = f"Accuracy (%) of each model on the {split} set"
     return DataTable(name, caption, ("model", *columns), tuple(rows), INTERVALS, command)
 

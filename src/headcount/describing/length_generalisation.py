@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Sentence
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Row, Sentence
 from headcount.describing.extrapolation import (
     ACCURATE,
     EXERCISE,
@@ -25,7 +25,7 @@ from headcount.describing.extrapolation import (
     is_plain,
     kind_words,
 )
-from headcount.describing.words import counted, interval_cell, percent, sentence, some
+from headcount.describing.words import counted, interval_cell, percent, some
 from headcount.figures.length_generalisation import given_structure, size_range
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ UNCHANGED = 1e-3
 """Changes of a logit below this are rounding errors."""
 INTERVALS = "95 % Wilson intervals."
 MARKED = f"Marked: the whole interval lies above {percent(ACCURATE, 0)}."
-Row = tuple[Cell | str, ...]
 
 
 class Model(NamedTuple):
@@ -234,10 +233,8 @@ def _easy_kind(tested: Sequence[Tested], table: TableId) -> list[Sentence]:
             parts.append(f"{shuffled}, but on {kind_words(reach.kind)} {reach.words}")
     if not parts:
         return []
-    text = (
-        f"{sentence(kind_words(EASIEST)).rstrip('.')} are easy: {'; '.join(parts)}. To detect disorder is easier than "
-    )
-    return [Sentence(f"{text}to verify order.", table(EASIEST))]
+    text = f"{kind_words(EASIEST).capitalize()} are easy: {'; '.join(parts)}. It is easier to detect disorder than to "
+    return [Sentence(f"{text}verify order.", table(EASIEST))]
 
 
 def _one_answer(tested: Sequence[Tested], rests_on: str) -> list[Sentence]:
@@ -282,6 +279,7 @@ def _brief(cell: LengthResult) -> str:
 
 
 def _effect(cell: LengthResult) -> str:
+    """Say whether a cause alone makes a model fail."""
     return "make it fail" if is_inaccurate(cell) else "do not" if is_accurate(cell) else "may make it fail"
 
 
@@ -447,6 +445,7 @@ def _shifted_ids(result: Stretch) -> list[DataTable]:
 
 
 def _depends_on_ids(result: Stretch) -> bool:
+    """Return whether other position ids change a logit by more than rounding."""
     return any(each.moved > UNCHANGED for each in result.ids)
 
 

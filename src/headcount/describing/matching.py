@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from scipy.special import stdtrit
 
-from headcount.describing.blocks import Block, Cell, DataTable, Picture
+from headcount.describing.blocks import Block, Cell, DataTable, Picture, Row
 from headcount.describing.words import interval_cell, short
 from headcount.figures.head_stats import HALF, draw_matching
 
@@ -36,7 +36,7 @@ def match_table(result: Matching) -> DataTable:
     measured = ""
     if transplant is not None:
         measured = f" Restored: on {transplant.n:,} examples, with means over {transplant.n_mean:,} inputs."
-    rows: list[tuple[Cell | str, ...]] = []
+    rows = list[Row]()
     for pair in pairs:
         partner = "none" if pair.partner is None else short(pair.partner)
         likeness = *_likeness(pair.attention, result.n), *_likeness(pair.outputs, result.n)

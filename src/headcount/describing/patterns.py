@@ -149,9 +149,9 @@ def whole_page(summary: Attention, weights: Mapping[str, Weights]) -> PatternPag
 
 def _labels(result: Attention, site: Any, which: int) -> tuple[str, ...]:
     """Return the tokens of an axis; a bin of tokens is named by its first and last token."""
-    given = (site.queries, site.keys)[which]
-    if not isinstance(given, str):
-        return tuple(given)
+    names = (site.queries, site.keys)[which]
+    if not isinstance(names, str):
+        return tuple(names)
     axis = result.axes_of(site)[which]
     bins = [axis.tokens[low:high] for low, high in zip(axis.edges, axis.edges[1:], strict=False)]
     return tuple(each[0] if len(each) == 1 else f"{each[0]} … {each[-1]}" for each in bins)

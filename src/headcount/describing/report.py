@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -24,13 +25,13 @@ from headcount.describing.words import ONE_SEED, briefly
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
     from headcount.analysis.attention import Attention
-    from headcount.analysis.exhaustive import Certificate
     from headcount.analysis.length_generalisation import Stretch
     from headcount.analysis.poolings import PoolingComparison
     from headcount.analysis.positions import EncodingsShown, PositionsShown
     from headcount.analysis.pruning import Pruning
     from headcount.analysis.roles import HeadRoles
     from headcount.analysis.specialisation import Specialisation
+    from headcount.analysis.verification import Verification
     from headcount.auditing.audit import Audit
     from headcount.describing.patterns import PatternBook
     from headcount.runs.folder import TrainingRecord
@@ -76,7 +77,7 @@ class ModelResults:
     training: TrainingRecord | None = None
     """Duration and final losses of a run's training."""
     evaluation: Evaluation | Classification | None = None
-    certificate: Certificate | None = None
+    certificate: Verification | None = None
     patterns: Sequence[Attention] = ()
     """Attention on examples; the average comes first, if there is one."""
     book: PatternBook | None = None
@@ -99,11 +100,6 @@ class ModelResults:
     not_measured: Sequence[str] = ()
     """Measurements that there was no time for, in words."""
 
-    @property
-    def slug(self) -> str:
-        """Return the title as part of an id."""
-        return "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in self.title.lower())
-
 
 @dataclass(frozen=True)
 class ReportResults:
@@ -123,8 +119,9 @@ class ReportResults:
         return tuple(each for each in self.models if getattr(each, result))
 
     def block_id(self, section: str, model: ModelResults) -> str:
-        """Return an id that no other block has."""
-        return f"{section}-{model.slug}-{self.models.index(model)}"
+        """Return an id that no other block has, such as `ablation-the-adder-0`."""
+        slug = re.sub("[^a-z0-9]", "-", model.title.lower())
+        return f"{section}-{slug}-{self.models.index(model)}"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Sentence
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Row, Sentence
 from headcount.describing.words import counted, interval, percent, plus_minus, sentence, share, some
 from headcount.figures.head_stats import HALF, caption, draw_stats, find_measure, measures_of
 from headcount.tasks import target_meanings
@@ -91,7 +91,7 @@ def stats_picture(result: Specialisation, title: str, name: str, command: str = 
 def stats_table(result: Specialisation, title: str, name: str, command: str = "") -> DataTable:
     """Tabulate each head's label and measures in percent."""
     measures = measures_of(result)
-    rows: list[tuple[Cell | str, ...]] = []
+    rows = list[Row]()
     for head in result.heads:
         rows.append((head.short, head.label, *(_cell(find_measure(result, head, each)) for each in measures)))
     words = f"Heads of {title}: {result.weighting}, mean ± {HALF} over {result.n:,} examples ({result.data})"

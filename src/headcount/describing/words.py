@@ -12,7 +12,7 @@ from headcount.describing.blocks import Cell
 from headcount.heads import HeadId
 from headcount.stats import Proportion
 
-ONE_SEED = "This is one training run: another seed may come out otherwise."
+ONE_SEED = "This is one training run: another seed may give another result."
 MOST_DIGITS = 6
 """Decimals of a number that would otherwise look like exactly 0 or 100."""
 
@@ -222,17 +222,17 @@ REPLACEMENT_WORDS = {
     "resample": "Resample ablation replaces a head's output with the head's output on another example.",
     "mean": "Mean ablation replaces a head's output with its mean.",
 }
-"""What each replacement does to the output of an ablated head."""
+"""What each ablation does to the output of a head."""
 
 
 def stand_ins(replacements: Sequence[str]) -> str:
-    """Say what each replacement does to the output of an ablated head.
+    """Say what each ablation does to the output of a head.
 
     >>> stand_ins(["zero"])
     "Zero ablation sets a head's output to zero."
     """
     return " ".join(
-        REPLACEMENT_WORDS.get(name, f"The replacement “{name}” stands for a head's output.") for name in replacements
+        REPLACEMENT_WORDS.get(name, f"Ablation by “{name}” replaces a head's output.") for name in replacements
     )
 
 

@@ -22,6 +22,7 @@ class Alibi(Encoding):
     """The ALiBi encoding, which adds a bias to the attention scores."""
 
     forces_causal: ClassVar[bool] = True
+    is_bias_of_distance: ClassVar[bool] = True
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
         """Return -m_h (i - j), and -inf for keys after the query."""

@@ -8,6 +8,8 @@ model's answers to a sequence and to its reverse are equal.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -17,6 +19,8 @@ from headcount.encodings.base import Encoding
 
 class SymmetricAlibi(Encoding):
     """The symmetric ALiBi encoding, which adds a bias to the attention scores."""
+
+    is_bias_of_distance: ClassVar[bool] = True
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
         """Return -m_h |i - j|."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -59,6 +59,8 @@ class Encoding(nn.Module):
     """Whether the bias may be -inf for a key that is not later than the query."""
     uses_ids: ClassVar[bool] = True
     """Whether the encoding uses position ids at all."""
+    is_bias_of_distance: ClassVar[bool] = False
+    """Whether the encoding is only a bias that depends on j - i, so that equal neighbourhoods look equal anywhere."""
     needs_length: ClassVar[bool] = False
     """Whether the encoding depends on the length of the whole sequence, which a decoder does not know in advance."""
     has_table: ClassVar[bool] = False
@@ -73,11 +75,11 @@ class Encoding(nn.Module):
         self.d_model, self.n_heads, self.causal = d_model, n_heads, causal
 
     def step(self, n: int) -> float:
-        """Return the distance of neighbouring tokens in a sequence of `n`, in units of the sinusoids' argument."""
+        """Return how much the sinusoids' argument grows from one token to the next, in a sequence of `n` tokens."""
         return 1.0
 
     def forward(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """Apply `add_to_embeddings`, as a layer of the model."""
+        """Call `add_to_embeddings`, so that an encoding can be used like any layer."""
         return self.add_to_embeddings(x, positions)
 
     def assign_ids(self, positions: Positions) -> Positions:
@@ -179,7 +181,7 @@ class FoundTable(Encoding):
 
 @dataclass(frozen=True)
 class EncodingInUse:
-    """The encoding of a trained model."""
+    """The position encoding of a trained model, with what is known of its training."""
 
     name: str
     """The name of the encoding or, for a table found in another model, the path of the table."""
@@ -192,21 +194,6 @@ class EncodingInUse:
     random_positions: int | None = None
     """The number of ids that training drew random positions from; None if positions counted from 0."""
     hard_codes: str = ""
-
-
-class HasPositions(Protocol):
-    """A model whose encoding is known."""
-
-    @property
-    def name(self) -> str:
-        """The name of the model."""
-
-    @property
-    def weights_sha256(self) -> str:
-        """The digest of the weights, which every result records."""
-
-    def encoding_in_use(self) -> EncodingInUse:
-        """Return the trained encoding; in an encoder-decoder, that of the encoder."""
 
 
 def drawn_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Int[Tensor, "lengths width"]:

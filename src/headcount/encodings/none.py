@@ -14,6 +14,7 @@ class NoPositions(Encoding):
     """An encoding that changes nothing."""
 
     uses_ids: ClassVar[bool] = False
+    is_bias_of_distance: ClassVar[bool] = True
 
 
 PART = NoPositions

@@ -7,6 +7,8 @@ All keys farther away than k share one bias, so their summed attention weight gr
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -16,6 +18,8 @@ from headcount.encodings.base import Encoding
 
 class Relative(Encoding):
     """Clipped relative positions: a learned bias per distance, added to the attention scores."""
+
+    is_bias_of_distance: ClassVar[bool] = True
 
     def __init__(self, d_model: int, n_heads: int, settings: EncodingSettings, *, causal: bool = False) -> None:
         super().__init__(d_model, n_heads, settings, causal=causal)

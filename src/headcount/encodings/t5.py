@@ -10,6 +10,7 @@ later keys.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -23,6 +24,8 @@ N_BUCKETS, FARTHEST = 32, 128
 
 class T5(Encoding):
     """T5's relative positions: a learned bias per bucket, added to the attention scores."""
+
+    is_bias_of_distance: ClassVar[bool] = True
 
     def __init__(self, d_model: int, n_heads: int, settings: EncodingSettings, *, causal: bool = False) -> None:
         super().__init__(d_model, n_heads, settings, causal=causal)

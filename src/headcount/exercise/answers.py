@@ -8,22 +8,25 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from headcount.describing.ablation import costliest, leader_text
+from headcount.bands import LIMITS
 from headcount.describing.evaluation import main_share, right_words
-from headcount.describing.events import breaks_of, error_sentences, most_broken, responding_heads
-from headcount.describing.extrapolation import extrapolation_of, hardest_kind, kind_words
-from headcount.describing.length_generalisation import exercise_answer
-from headcount.describing.mathematics import (
+from headcount.describing.extrapolation import accuracy_cell, extrapolation_of, hardest_kind, kind_words
+from headcount.describing.length_generalisation import LENGTHS, exercise_answer
+from headcount.describing.report import ModelResults
+from headcount.describing.sections.ablation import costliest, leader_text
+from headcount.describing.sections.events import breaks_of, error_sentences, most_broken, responding_heads
+from headcount.describing.sections.mathematics import (
     extrapolation_sentences,
     identity_sentences,
     kernel_error,
     rotation_error,
     untrained_rows,
+    width_of,
 )
-from headcount.describing.pruning import greedy_sentence, harmless_sentences, share_sentences
-from headcount.describing.report import ModelResults
+from headcount.describing.sections.pruning import greedy_sentence, harmless_sentences, share_sentences
 from headcount.describing.words import ONE_SEED, amount_cell, counted, interval, percent, sentence, some
 from headcount.figures.head_stats import sensitivities
+from headcount.figures.length_generalisation import size_range
 from headcount.tasks.addition import WORDS
 
 if TYPE_CHECKING:
@@ -32,8 +35,6 @@ if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import Stretch
     from headcount.analysis.specialisation import Specialisation
 
-LENGTHS = (32, 64, 128, 256)
-"""Lengths that the exercise asks for."""
 STATISTICS = ("operator", "diagonal", "aligned column", "carry column", "entropy share", "sparsity")
 FIRST = 5
 """Number of heads of the ranking that are named."""
@@ -41,9 +42,6 @@ NAMED = 4
 """Number of heads that are named for each kind of error."""
 SHOWN = 5
 """Number of heat maps that are handed in: the average and four examples."""
-D_MODEL = 128
-"""Width of the exercise's model, for models whose width is not known."""
-NOT_MEASURED = "not measured"
 
 
 def answers_markdown(adders: Sequence[ModelResults], sorters: dict[str, ModelResults], files: Collection[str]) -> str:
@@ -69,7 +67,7 @@ def _answer(question: str, text: str, paths: Sequence[str], files: Collection[st
     known = [path for path in paths if any(name.startswith(path) for name in files)]
     see = f" See {', '.join(f'`{path}`' for path in known)}." if known else ""
     text = text.replace(f" {ONE_SEED}", "").replace("95 % CI", "CI")
-    return f"**{question}** {text or f'{NOT_MEASURED.capitalize()}.'}{see}"
+    return f"**{question}** {text or 'Not measured.'}{see}"
 
 
 # --- addition ---------------------------------------------------------------------------------------------------------
@@ -147,16 +145,10 @@ def _bands(result: Ablation) -> str:
     effects = result.effects(result.ranked_by, result.conditions[0].length)
     if not any(each.band for each in effects):
         return "The model is no better than a constant answer, so no head has a band."
-    limits = {
-        "critical": "over 10 points",
-        "important": "1 to 10",
-        "redundant": "under 1",
-        "undecided": "CI crosses a limit",
-    }
     parts = []
-    for band, cost in limits.items():
+    for band, limit in LIMITS.items():
         names = [each.short for each in effects if each.band == band]
-        parts.append(f"{len(names)} {band} ({cost}{f': {some(names, 8)}' if names else ''})")
+        parts.append(f"{len(names)} {band} ({limit}{f': {some(names, 8)}' if names else ''})")
     return f"Bands by the 95 % CI of the drop when a head is removed alone: {'; '.join(parts)}."
 
 
@@ -233,26 +225,17 @@ def _accuracy_table(stretches: dict[str, Stretch], kind: str) -> str:
     by_place = {
         (name, cell.length): cell for name, each in stretches.items() for cell in each.cells if cell.negative == kind
     }
-    n = sorted({cell.n for (_, length), cell in by_place.items() if length in LENGTHS})
+    n = [cell.n for (_, length), cell in by_place.items() if length in LENGTHS]
     lines = [f"| {kind_words(kind)} | {' | '.join(map(str, LENGTHS))} |", "|---" * (1 + len(LENGTHS)) + "|"]
     for name in stretches:
-        cells = [by_place.get((name, length)) for length in LENGTHS]
-        texts = [
-            NOT_MEASURED
-            if cell is None
-            else f"one answer: {cell.constant_class}"
-            if cell.constant
-            else f"{100 * cell.accuracy:.1f} [{100 * cell.low:.1f}, {100 * cell.high:.1f}]"
-            for cell in cells
-        ]
+        texts = [accuracy_cell(by_place.get((name, length))).text for length in LENGTHS]
         lines.append(f"| {name} | {' | '.join(texts)} |")
-    sizes = " to ".join(f"{each:,}" for each in dict.fromkeys((n[0], n[-1]))) if n else "0"
-    return "\n".join([*lines, "", f"Accuracy in %, n = {sizes} per cell."])
+    return "\n".join([*lines, "", f"Accuracy in %, n = {size_range(n)} per cell."])
 
 
 def _why(models: Sequence[ModelResults]) -> str:
     """Return the mathematical reason, its numerical errors, and the measured extrapolation."""
-    width = next((each.settings["d_model"] for each in models if each.settings.get("d_model")), D_MODEL)
+    width = width_of(models)
     texts = [each.text for each in identity_sentences(width, rotation_error(width), kernel_error(width))]
     lookup = (
         "A learned encoding is a table lookup: a row beyond the trained positions gets no gradient and stays random."

@@ -13,8 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headcount.describing.ablation import action
+from headcount.describing.extrapolation import EXERCISE
 from headcount.describing.report import ModelResults, ReportResults
+from headcount.describing.sections.ablation import BAND_NOTE, action
 from headcount.describing.sections.poolings import KIND, pooled_models
 from headcount.describing.words import amount_cell
 from headcount.exercise.answers import answers_markdown
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 
 N_EXAMPLES = 4
 """Number of examples whose heads are drawn, in addition to the average."""
-ENCODINGS = ("sinusoidal", "learned", "none")
-
-
 RESULTS = ("problem1/results", "problem2/results")
 """Folders that the exercise asks for."""
 ANSWERS, RANKING = "answers.md", "head_importance_ranking.txt"
@@ -106,12 +104,11 @@ def _ranking_notes(result: Ablation, condition: AblationCondition) -> list[str]:
     """Return the notes above the ranking: what heads are ranked by, and what the columns mean."""
     by, unit = result.ranked_by, result.unit or result.metric
     again = f"; heads with a larger n: {condition.decided_on}" if condition.decided_on else ""
-    bands = "critical: the 95 % CI lies above 10 points; important: between 1 and 10; redundant: below 1"
     return [
         f"Heads of {result.name or 'the model'}, ranked by the drop after {action(by)} ({by} ablation).",
         f"Drops are in {unit}, with 95 % CIs for each head alone, on {condition.data}{again}.",
         "A rank is a range where 95 % CIs overlap.",
-        *([f"{bands}; undecided: the CI crosses one of these limits."] if result.unit == "points" else []),
+        *([BAND_NOTE] if result.unit == "points" else []),
         *(f"{name}: {action(name)}." for name in result.replacements if name != by),
     ]
 
@@ -145,7 +142,7 @@ def _by_encoding(models: Sequence[ModelResults]) -> dict[str, ModelResults]:
     by_encoding: dict[str, ModelResults] = {}
     for model in models:
         by_encoding.setdefault(str(model.settings.get("encoding", "")), model)
-    return {name: by_encoding[name] for name in ENCODINGS if name in by_encoding}
+    return {name: by_encoding[name] for name in EXERCISE if name in by_encoding}
 
 
 def _pruning(result: Pruning) -> dict[str, Any]:

@@ -9,13 +9,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from headcount.describing.extrapolation import EXERCISE
+from headcount.describing.length_generalisation import LENGTHS
 from headcount.stats import Proportion
 
-LENGTHS = (32, 64, 128, 256)
-"""Lengths at which all five reports tested their models."""
 N_SEQUENCES = 500
 """Number of test sequences per length in the reports."""
-ENCODINGS = ("sinusoidal", "learned", "none")
 WRONG_SUMS = {
     "000": "measured on one example, with head h of all six blocks removed at once",
     "001": "teacher-forced, and zeros were not compared; heads removed only one at a time",
@@ -36,7 +35,7 @@ WRONG_SEQUENCES = {
     "003": (ONE_ANSWER, ONE_ANSWER, THEOREM),
     "004": (ONE_ANSWER, ONE_ANSWER, ONE_ANSWER),
 }
-"""Faults of each report, in the order of `ENCODINGS`."""
+"""Faults of each report, in the order of `EXERCISE`, the encodings."""
 OLDER = ("000", "001")
 """Reports whose unsorted sequences are full shuffles; those of the others are transpositions."""
 TOGETHER = {"004": 0.0}
@@ -110,7 +109,7 @@ def sorters() -> list[PublishedSorter]:
     for report, parts in _read().items():
         figures = {length: parts["sortedness"][str(length)] for length in LENGTHS}
         kind = "shuffle" if report in OLDER else "transpositions"
-        for i, encoding in enumerate(ENCODINGS):
+        for i, encoding in enumerate(EXERCISE):
             right = {length: Proportion.of(round(row[i] * N_SEQUENCES), N_SEQUENCES) for length, row in figures.items()}
             models.append(PublishedSorter(report, encoding, right, kind, WRONG_SEQUENCES[report][i]))
     return models

@@ -1,20 +1,24 @@
-"""The section that compares our models with five published reports, and names the fault of each report."""
+"""The section that compares our models with the figures of five published reports, and names each report's fault."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headcount.describing.audit import urgent
-from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Section
-from headcount.describing.extrapolation import HARDEST, is_plain
+from headcount.bands import IMPORTANT, limit_text
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Row, Section, Sentence
+from headcount.describing.extrapolation import EXERCISE, HARDEST, accuracy_cell, is_plain, kind_words
+from headcount.describing.length_generalisation import LENGTHS, MARKED
 from headcount.describing.report import ModelResults, ReportResults
-from headcount.describing.words import some
-from headcount.exercise.published import ENCODINGS, LENGTHS, TOGETHER, PublishedAdder, adders, sorters
-from headcount.exercise.published_words import adder_sentences, costliest, sorter_sentences
+from headcount.describing.sections.audit import urgent
+from headcount.describing.words import amount, bracketed, counted, interval, interval_cell, once, percent, rate, some
+from headcount.exercise.published import TOGETHER, PublishedAdder, adders, overlapping, sorters
+from headcount.heads import HeadId
+from headcount.stats import Proportion
 
 if TYPE_CHECKING:
-    from headcount.analysis.length_generalisation import LengthResult
+    from headcount.analysis.ablation import Effect
+    from headcount.analysis.pruning import Pruning
 
 KINDS = ("shuffle", "transpositions", HARDEST)
 """Kinds of negatives in the tables: the two of the reports, and the hardest one."""
@@ -26,7 +30,7 @@ def section(results: ReportResults) -> Section | None:
     """Return the section on adders and on sortedness models with the exercise's settings, or None without any."""
     sums = [each for each in results.of_task("addition") if each.evaluation or each.ablation or each.pruning]
     plain = [each for each in results.of_task("sortedness") if each.stretch and is_plain(each.stretch)]
-    plain = [each for each in plain if each.stretch and each.stretch.encoding in ENCODINGS]
+    plain = [each for each in plain if each.stretch and each.stretch.encoding in EXERCISE]
     if not sums and not plain:
         return None
     blocks: list[Block] = [
@@ -54,7 +58,7 @@ def _adder_table(models: Sequence[ModelResults]) -> DataTable:
     return DataTable("published-addition", "Addition: published and measured here", columns, tuple(rows), note)
 
 
-def _published_row(adder: PublishedAdder) -> tuple[Cell | str, ...]:
+def _published_row(adder: PublishedAdder) -> Row:
     drops = sorted((each for each in adder.drops.items() if each[1] > 0), key=lambda each: -each[1])[:MOST]
     shares = " or ".join(f"{100 * share:.1f}" for share in adder.prunable) or adder.prunable_words
     left = TOGETHER.get(adder.report)
@@ -73,19 +77,20 @@ def _percent(share: float | None) -> Cell:
     return Cell("") if share is None else Cell(f"{100 * share:.2f}", 100 * share)
 
 
-def _own_row(model: ModelResults) -> tuple[Cell | str, ...]:
+def _own_row(model: ModelResults) -> Row:
     exact, pruning = getattr(model.evaluation, "exact", None), model.pruning
     scores = [getattr(exact, way, None) for way in ("free_running", "teacher_forced")]
-    drops = [f"{each.short} {_interval(each.drop, each.low, each.high)}" for each in costliest(model, MOST)]
+    drops = [f"{each.short} {bracketed(each.drop, each.low, each.high, digits=2)}" for each in costliest(model, MOST)]
     alone, left = Cell(""), Cell("")
     if pruning is not None and pruning.is_accuracy:
         share = 100 * len(pruning.by_zero) / pruning.n_heads
         alone = Cell(f"{share:.1f} ({len(pruning.by_zero)} of {pruning.n_heads})", share)
         point = pruning.by_zero_left
-        left = Cell(f"{_interval(point.score, point.low, point.high)} of {100 * pruning.clean:.1f}", 100 * point.score)
+        score = bracketed(point.score, point.low, point.high, digits=2)
+        left = Cell(f"{score} of {100 * pruning.clean:.1f}", 100 * point.score)
     return (
         Cell(f"ours: {model.title}", None, "strong"),
-        *(Cell("") if x is None else Cell(_interval(x.rate, x.low, x.high), 100 * x.rate) for x in scores),
+        *(Cell("") if each is None else interval_cell(each.rate, each.low, each.high, digits=2) for each in scores),
         Cell(", ".join(drops)),
         alone,
         left,
@@ -102,14 +107,9 @@ def _fault(model: ModelResults) -> str:
     return "not audited" if fault is None else fault or "none found by quick checks"
 
 
-def _interval(rate: float, low: float, high: float, digits: int = 2) -> str:
-    """Return a percentage with its interval, such as `1.65 [1.18, 2.31]`."""
-    return f"{100 * rate:.{digits}f} [{100 * low:.{digits}f}, {100 * high:.{digits}f}]"
-
-
 def _sorter_table(models: Sequence[ModelResults]) -> DataTable:
     """Return a table with a row per report and encoding, and a row per model of ours and kind of negatives."""
-    rows: list[tuple[Cell | str, ...]] = []
+    rows = list[Row]()
     for published in sorters():
         shares = [Cell(f"{100 * published.right[x].rate:.1f}", 100 * published.right[x].rate) for x in LENGTHS]
         rows.append((f"report {published.report}", published.encoding, published.negative, *shares, published.wrong))
@@ -118,20 +118,117 @@ def _sorter_table(models: Sequence[ModelResults]) -> DataTable:
         assert result is not None, "only models with a stretch are passed here"
         for kind in [each for each in KINDS if any(cell.negative == each for cell in result.cells)]:
             cells = {cell.length: cell for cell in result.cells if cell.negative == kind}
-            shown = [_field(cells.get(length)) for length in LENGTHS]
+            shown = [accuracy_cell(cells.get(length)) for length in LENGTHS]
             name = Cell(f"ours: {model.title}", None, "strong")
             rows.append((name, result.encoding, kind, *shown, _fault(model)))
     columns = ("model", "encoding", "negatives", *map(str, LENGTHS), "fault")
-    note = "Accuracy in %. The reports used 500 sequences per length; our figures have 95 % CIs."
+    note = f"Accuracy in %. The reports used 500 sequences per length; our figures have 95 % CIs. {MARKED}"
     return DataTable("published-sortedness", "Sortedness: published and measured here", columns, tuple(rows), note)
 
 
-def _field(cell: LengthResult | None) -> Cell:
-    if cell is None:
-        return Cell("not measured", None, "weak")
-    if cell.constant:
-        return Cell(f"one answer: {cell.constant_class}", 100 * cell.accuracy, "weak")
-    return Cell(_interval(cell.accuracy, cell.low, cell.high, 1), 100 * cell.accuracy)
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+BY = "zero"
+"""The replacement that the reports use."""
+
+
+def adder_sentences(model: ModelResults, rests_on: str) -> list[Sentence]:
+    """Return sentences on accuracy, on the most important head and on prunable heads."""
+    exact = getattr(model.evaluation, "exact", None)
+    sentences = []
+    if exact is not None and exact.free_running is not None:
+        sentences.append(_accuracy(model, exact.free_running, rests_on))
+    if top := costliest(model, 2):
+        sentences.append(_head(model, top, rests_on))
+    if model.pruning is not None and model.pruning.is_accuracy and model.pruning.by_zero:
+        sentences.append(_pruning(model, model.pruning, rests_on))
+    return sentences
+
+
+def costliest(model: ModelResults, most: int) -> list[Effect]:
+    """Return the heads with the largest drops under zero ablation; none if drops are not measured in points."""
+    result = model.ablation
+    if result is None or result.unit != "points":
+        return []
+    effects = result.effects(BY, result.conditions[0].length)
+    return sorted(effects, key=lambda effect: -effect.drop)[:most]
+
+
+def _accuracy(model: ModelResults, ours: Proportion, rests_on: str) -> Sentence:
+    """Return a sentence that compares the exact match of our model with that of the reports."""
+    theirs = {each.report: each.generated for each in adders() if each.generated is not None}
+    shares = some([f"{percent(share)} ({name})" for name, share in theirs.items()])
+    text = f"Free-running, {model.title} ({once(model.settings)}) is right on {rate(ours)}. The reports that measured "
+    text += f"this have {shares}: ours is "
+    within = [name for name, share in theirs.items() if ours.low <= share <= ours.high]
+    if within:
+        return Sentence(f"{text}the same as {some(within)}, by its interval.", rests_on)
+    above = [name for name, share in theirs.items() if ours.low > share]
+    if len(above) == len(theirs):
+        return Sentence(f"{text}above both.", rests_on)
+    return Sentence(f"{text}{f'above {some(above)} alone' if above else 'below both'}.", rests_on)
+
+
+def _head(model: ModelResults, top: list[Effect], rests_on: str) -> Sentence:
+    """Return a sentence on whether the reports name the same most important head."""
+    first, theirs = top[0], {each.report: each.costliest for each in adders() if each.costliest}
+    reports = {head: [name for name, each in theirs.items() if each == head] for head in theirs.values() if head}
+    named = some([f"{head} ({some(names)})" for head, names in reports.items()])
+    cost = f"{amount(first.drop, 'points')} ({interval(first.low, first.high)}; n = {first.n:,})"
+    if (len(top) > 1 and top[1].rank_low == 1) or first.low <= 0:
+        text = f"The most important head of {model.title} is undecided: {first.short} comes first with {cost}, but "
+        return Sentence(f"{text}others may cost as much. The reports name {named}.", rests_on, is_decided=False)
+    own = HeadId.parse(first.head).site
+    sites = {name: HeadId.parse(head).site for name, head in theirs.items() if head}
+    kind = [name for name, site in sites.items() if (site.stack, site.kind) == (own.stack, own.kind)]
+    layer = [name for name, site in sites.items() if site.layer == own.layer]
+    text = f"Removing {first.short} costs most in {model.title} ({once(model.settings)}): {cost}. The reports "
+    where = (
+        f"{len(kind) or 'none'} of {len(sites)} in the same kind of attention, {len(layer) or 'none'} in the same layer"
+    )
+    return Sentence(f"{text}name {named}: {where}.", rests_on)
+
+
+def _pruning(model: ModelResults, ours: Pruning, rests_on: str) -> Sentence:
+    """Return a sentence on the accuracy that is left when all heads that are prunable alone are removed."""
+    shares = [share for each in adders() for share in each.prunable]
+    n, left, lost = len(ours.by_zero), ours.by_zero_left, ours.by_zero_left.drop
+    text = (
+        f"The reports call {percent(min(shares))} to {percent(max(shares))} of heads prunable, removing one at a time. "
+    )
+    text += f"In {model.title} that would be {n} of {counted(ours.n_heads, 'head')} ({percent(n / ours.n_heads)}). "
+    left_over = f"{percent(left.score)} ({interval(left.low, left.high)}; n = {ours.n:,})"
+    text += f"Removed together they leave {left_over} of {percent(ours.clean)}: "
+    if lost is not None and lost.high < IMPORTANT:
+        return Sentence(f"{text}here, they can be removed together ({once(model.settings)}).", rests_on)
+    if lost is None or lost.low <= IMPORTANT:
+        text += f"whether this costs under {limit_text(IMPORTANT)} is undecided"
+        return Sentence(f"{text} ({once(model.settings)}).", rests_on, is_decided=False)
+    others = some([f"those of {name} leave {percent(share)}" for name, share in TOGETHER.items()])
+    return Sentence(f"{text}these {n} cannot be removed together ({once(model.settings)}; {others}).", rests_on)
+
+
+def sorter_sentences(model: ModelResults, rests_on: str) -> list[Sentence]:
+    """Return a sentence that compares accuracy at the longest shared length, on the reports' kind of negatives."""
+    result = model.stretch
+    assert result is not None, "only models with a stretch are passed here"
+    cells = [cell for cell in result.cells if cell.negative == "shuffle" and cell.length in LENGTHS]
+    cells = cells or [cell for cell in result.cells if cell.negative == "transpositions" and cell.length in LENGTHS]
+    if not cells:
+        return []
+    cell = max(cells, key=lambda each: each.length)
+    ours = Proportion.of(round(cell.accuracy * cell.n), cell.n)
+    theirs = [(each.report, each.right[cell.length]) for each in sorters() if each.encoding == result.encoding]
+    same, others = overlapping(ours, theirs)
+    known = "" if result.encoding in model.title else f"{result.encoding}, "
+    who = f"{model.title} ({known}{once(model.settings)})"
+    text = f"On {kind_words(cell.negative)} of {cell.length}, {who} is right in {rate(ours)}"
+    text += f", answering “{cell.constant_class}” to everything" if cell.constant else ""
+    agrees = f"the interval overlaps that of report {some(same)}" if same else "no report's interval overlaps ours"
+    shares = dict(theirs)
+    apart = some([f"{name} ({percent(shares[name].rate)})" for name in others])
+    against = f", not that of {apart}" if others and same else ""
+    return [Sentence(f"{text}; {agrees}{against}.", rests_on)]
 
 
 PART = section

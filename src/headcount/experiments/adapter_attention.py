@@ -1,9 +1,10 @@
 """Attention of an adapter's model, with queries and keys named by the positions of its task.
 
-Which token of the task stands at which position is found by probing encode() (data/probing.py). A number that is
-written short has fewer positions than the task, which fills it with zeros. So examples are grouped by pattern, `00+00`
-and the number of tokens of the answer, and each pattern has its own layout. In a stack that reads question and answer
-(a decoder alone), queries are those that predict the answer and keys the question, as in cross-attention.
+Which token of the task stands at which position is found by probing encode() (data/probing.py). The task fills numbers
+up with zeros, but a model may write them without leading zeros, and then has fewer positions. Examples are therefore
+grouped by pattern, such as `00+00` and the number of tokens of the answer. Each pattern has its own layout. In a single
+stack that reads question and answer (decoder-only), the queries are those that predict the answer, and the keys are
+those of the question, as in cross-attention.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from headcount.data.probing import (
     random_sequences,
 )
 from headcount.errors import InputError, shortened
+from headcount.experiments.task_attention import visible_in
 from headcount.external.adapter import Adapted, Adapter, adapter_name, digest_of, rebuilt, task_of
 from headcount.external.user_code import user_code_errors
 from headcount.heads import HeadId, HeadSite
@@ -42,7 +44,7 @@ from headcount.runs.run import shuffle_weights
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task
 
 Pattern = tuple[str, int]
-"""What a question looks like, and the number of tokens of its answer; for a classifier "" and the length."""
+"""Shape of a question, such as `00+00`, and number of tokens of its answer; for a classifier "" and the length."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,20 @@ class Layout:
 
     pattern: Pattern
     widths: tuple[int, ...]
+    """Number of positions of each input tensor."""
     source: int
-    """The input that holds the question."""
+    """Index of the input tensor that holds the question."""
     source_places: Places
+    """Place of the task that each position of the question holds; -1 for a token that is not the task's."""
     decoder: int | None = None
-    """The input that holds the answer: the same one if a stack reads both, None for a classifier."""
+    """Index of the input tensor that holds the answer: `source` if one stack reads both, None for a classifier."""
     fed_places: Places = field(default_factory=lambda: np.arange(0))
+    """Place of the decoder input that each position of the answer holds; -1 for none."""
     predicted_places: Places = field(default_factory=lambda: np.arange(0))
+    """Place of the answer that is predicted at each position; -1 for none."""
 
     def at(self, site: HeadSite) -> tuple[Places, Places]:
-        """Return the places of the task that the queries and the keys of a site stand for."""
+        """Return the places of the task that the queries and the keys of an attention block stand for."""
         if self.decoder is None or site.stack == "encoder":
             return self.source_places, self.source_places
         is_fed = (site.stack, site.kind) == ("decoder", "self")
@@ -69,7 +75,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class AdapterAttention:
-    """An adapter's model on the task that the adapter names."""
+    """An adapter's model with the task that the adapter names."""
 
     name: str
     weights_sha256: str
@@ -81,7 +87,7 @@ class AdapterAttention:
 
     @classmethod
     def of(cls, name: str, weights_sha256: str, adapted: Adapted) -> AdapterAttention:
-        """Read attention of a loaded model whose adapter names a task."""
+        """Return the attention of a loaded model whose adapter names a task."""
         task = task_of(adapted.adapter)
         if adapted.adapter.trained is not None and task.output_type == "class":
             cast(Any, task).trained_lengths = tuple(adapted.adapter.trained)
@@ -94,11 +100,11 @@ class AdapterAttention:
 
     @property
     def sites(self) -> tuple[HeadSite, ...]:
-        """Return every attention site that has heads."""
+        """Return every attention block that has heads."""
         return tuple(self.adapted.head_sites)
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
-        """Return the heads of one site, in the order of their weights."""
+        """Return the heads of one attention block, in the order of their weights."""
         return self.adapted.head_sites[site].heads
 
     def read_attention(
@@ -120,10 +126,10 @@ class AdapterAttention:
             layout = self._layout(pattern)
             size = examples_per_pass(max(layout.widths))
             for part in (rows[i : i + size] for i in range(0, len(rows), size)):
-                given = encoded(self.adapted.adapter, pairs_of(self.task, examples[part]))[0]
-                self._require_as_probed(layout, given, examples[part])
-                inputs, shower = [each.to(device) for each in given], _shower(self, layout, part, show)
-                output = read_attention(self.adapted, self.adapted.head_sites, inputs, shower)
+                tensors = encoded(self.adapted.adapter, pairs_of(self.task, examples[part]))[0]
+                self._require_as_probed(layout, tensors, examples[part])
+                inputs, receive = [tensor.to(device) for tensor in tensors], _receiver(self, layout, part, show)
+                output = read_attention(self.adapted, self.adapted.head_sites, inputs, receive)
                 require_numbers(output, self.task.show(examples[part[0]]))
                 done += len(part)
                 if progress:
@@ -132,7 +138,7 @@ class AdapterAttention:
     def aligned_examples(self, examples: Examples) -> AlignedExamples:
         """Return the examples of the most frequent pattern; for a classifier, the longest sequences."""
         groups = self._by_pattern(examples)
-        pattern = max(groups, key=(lambda each: each[1]) if self._is_class else (lambda each: len(groups[each])))
+        pattern = max(groups, key=(lambda key: key[1]) if self._is_class else (lambda key: len(groups[key])))
         rows, layout = groups[pattern], self._layout(pattern)
         question, answer = pairs_of(self.task, examples[rows[:1]])[0]
         shown = self._token_names((question, answer), layout)
@@ -144,10 +150,10 @@ class AdapterAttention:
         return AlignedExamples(rows, words, *_axes(cast(SequenceTask, self.task), layout, shown))
 
     def value_outputs(self, examples: Examples) -> None:
-        """Return None: the values inside an adapter's attention cannot be read."""
+        """Return None: the value vectors inside an adapter's attention cannot be read."""
 
     def workers(self) -> AbstractContextManager[Callable[..., Iterator[Any]]]:
-        """Return `map`: models run one after the other, because imports belong to the user's code while it runs."""
+        """Return `map`: models run one after another, as the user's code may import modules of the same names."""
         return nullcontext(map)
 
     @property
@@ -159,7 +165,7 @@ class AdapterAttention:
         return tuple(self._controls)
 
     def untrained(self, seed: int) -> AdapterAttention:
-        """Return the model with the weights that build() draws."""
+        """Return the model with random weights, which the adapter's build() draws."""
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             torch.manual_seed(seed)
             fresh = rebuilt(self.adapted.adapter, self.adapted.cuts)
@@ -195,43 +201,45 @@ class AdapterAttention:
         return self._layouts[pattern]
 
     def _require_as_probed(self, layout: Layout, inputs: Sequence[Tensor], examples: Examples) -> None:
-        """Raise an error if tokens of these examples stand elsewhere than those of the random texts of the probe."""
+        """Raise an error if tokens of these examples stand at other positions than in the random texts of the probe."""
         ids, tokens = ids_of(inputs[layout.source]), cast(Any, self.task).encode(examples).source
         known = np.flatnonzero(layout.source_places >= 0)
         is_same = ids.shape[1] == len(layout.source_places)
         if is_same:
-            meant = tokens[:, layout.source_places[known]]
-            both = meant * (ids.max() + 1) + ids[:, known]
-            is_same = bool((_n_values(both) == _n_values(meant)).all())
+            expected = tokens[:, layout.source_places[known]]
+            both = expected * (ids.max() + 1) + ids[:, known]
+            is_same = bool((_n_values(both) == _n_values(expected)).all())
         if not is_same:
-            what = f"encode() puts the tokens of {shortened(self.task.show(examples[0]))} elsewhere than in other texts"
-            raise InputError(f"{what} that look like it", ONE_POSITION)
+            text = shortened(self.task.show(examples[0]))
+            raise InputError(
+                f"encode() puts the tokens of {text} elsewhere than in other texts that look like it", ONE_POSITION
+            )
 
     def _token_names(self, pair: tuple[str, str], layout: Layout) -> list[list[str]]:
-        """Return the names of positions by the adapter's tokens(); else numbers in brackets."""
+        """Return the names of all positions that the adapter's tokens() gives, or else numbers in brackets."""
         adapter = self.adapted.adapter
         with user_code_errors(adapter, "tokens"):
             names = [list(map(str, part)) for part in adapter.tokens(*pair)]
         names += [[]] * (len(layout.widths) - len(names))
         return [
-            each if len(each) == width else [f"({i})" for i in range(width)]
-            for each, width in zip(names, layout.widths, strict=False)
+            labels if len(labels) == width else [f"({i})" for i in range(width)]
+            for labels, width in zip(names, layout.widths, strict=False)
         ]
 
     def visible(self, layout: Layout, site: HeadSite, weights: Weights) -> Tensor:
-        """Return which keys each query may see, kept from the first weights of this pattern and site."""
+        """Return which keys each query may see, inferred from the first weights of this pattern and block."""
         key = layout.pattern, site
         if key not in self._visible:
-            self._visible[key] = visible_in(weights, site.kind).cpu()
+            self._visible[key] = visible_in(weights.flatten(0, 1), site.kind).cpu()
         return self._visible[key].to(weights.device)
 
 
-def _shower(
+def _receiver(
     model: AdapterAttention, layout: Layout, rows: NDArray[np.int64], show: ShowChunk
 ) -> Callable[[HeadSite, Weights], None]:
-    """Return a function that passes weights on, with the places of their queries and keys."""
+    """Return a callback that gets the weights of a block and passes them to `show` with the places of the task."""
 
-    def shower(site: HeadSite, weights: Weights) -> None:
+    def receive(site: HeadSite, weights: Weights) -> None:
         queries, keys = layout.at(site)
         n_queries, n_keys = weights.shape[2:]
         if (n_queries, n_keys) != (len(queries), len(keys)):
@@ -244,47 +252,34 @@ def _shower(
         whole = slice(0, n_queries), slice(0, n_keys), (n_queries, n_keys)
         show(AttentionChunk(site, rows, weights, *whole, queries, keys, sees))
 
-    return shower
-
-
-def visible_in(weights: Weights, kind: str) -> Tensor:
-    """Return the keys that any head attends to in any row.
-
-    In self-attention, a query sees as far back and ahead as any query does, because small weights round to 0.
-    """
-    seen = (weights > 0).any(dim=0).any(dim=0)
-    sees = seen.any(dim=0).expand_as(seen)
-    if kind == "self" and seen.any():
-        lag = torch.sub(*torch.meshgrid(*(torch.arange(n, device=seen.device) for n in seen.shape), indexing="ij"))
-        sees = sees & (lag >= lag[seen].min()) & (lag <= lag[seen].max())
-    return sees
+    return receive
 
 
 def _labels(places: Places, names: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
-    """Return the task's name of each position, or the model's own where it is no token of the task."""
+    """Return the task's name of each position; a position without a token of the task has its name in `others`."""
     return tuple(names[place] if place >= 0 else other for place, other in zip(places, others, strict=True))
 
 
 def _axes(task: SequenceTask, layout: Layout, shown: Sequence[Sequence[str]]) -> Iterator[tuple[str, ...]]:
-    """Yield labels of the encoder's input, the decoder's input and what is predicted; one stack has one for all."""
+    """Yield labels of the encoder input, the decoder input and the predicted tokens; a single stack has one for all."""
     source, fed = ([p.label for p in positions] for positions in (task.source_positions, task.decoder_input_positions))
     predicted = [position.label for position in task.answer_positions[len(task.decoding_start.given) :]]
-    read, asked = shown[layout.source], layout.predicted_places
-    # What is predicted at one position stands at the next.
-    follows = _labels(np.append(-1, asked[:-1]), predicted, shown[cast(int, layout.decoder)])
-    names, written = _labels(layout.source_places, source, read), _labels(layout.fed_places, fed, follows)
+    places = layout.predicted_places
+    # A token that is predicted at one position stands at the next one.
+    follows = _labels(np.append(-1, places[:-1]), predicted, shown[cast(int, layout.decoder)])
     if layout.source == layout.decoder:
-        names = _labels(layout.source_places, source, follows)
-        yield from (names, names, names)
+        yield from [_labels(layout.source_places, source, follows)] * 3
         return
-    yield from (names, written, _labels(asked, [f"→ {label}" for label in predicted], ["→"] * len(asked)))
+    yield _labels(layout.source_places, source, shown[layout.source])
+    yield _labels(layout.fed_places, fed, follows)
+    yield _labels(places, [f"→ {label}" for label in predicted], ["→"] * len(places))
 
 
 # --- layouts ----------------------------------------------------------------------------------------------------------
 
 
 def _class_layout(adapter: Adapter, task: ClassTask, pattern: Pattern) -> Layout:
-    """Find the tokens of sequences of one length."""
+    """Find the positions of the task's tokens in sequences of one length."""
     examples = random_sequences(task, pattern[1])
     ids = [ids_of(tensor) for tensor in encoded(adapter, pairs_of(task, examples))[0]]
     question = QuestionProbe.of(ids, task.encode(examples).source)
@@ -292,7 +287,7 @@ def _class_layout(adapter: Adapter, task: ClassTask, pattern: Pattern) -> Layout
 
 
 def _sequence_layout(adapter: Adapter, task: SequenceTask, pattern: Pattern) -> Layout:
-    """Find the tokens of questions that look alike and of answers with the same number of tokens."""
+    """Find the positions of the task's tokens in questions and answers of one pattern."""
     shape, n_written = pattern
     examples = random_questions(task, shape)
     answer = AnswerProbe.of(adapter, task, [task.show(row) for row in examples], n_written)
@@ -301,18 +296,18 @@ def _sequence_layout(adapter: Adapter, task: SequenceTask, pattern: Pattern) -> 
     fed, predicted = answer.fed, answer.predicted
     fed = np.where((fed < 0) | (fed + has_start >= len(task.decoder_input_positions)), -1, fed + has_start)
     predicted = np.where(predicted < n_given, -1, predicted - n_given)
-    asked = np.flatnonzero(predicted >= 0)
-    if not len(asked):
+    answering = np.flatnonzero(predicted >= 0)
+    if not len(answering):
         raise InputError(f"no position of {adapter_name(adapter)} predicts the tokens of an answer", ONE_POSITION)
-    if (np.diff(predicted[asked]) < 0).any():
+    if (np.diff(predicted[answering]) < 0).any():
         raise InputError(
             f"{adapter_name(adapter)} writes answers in the other order than its task",
             f'change its settings: settings = {{"least_first": {not task.config.least_first}}}'
             if hasattr(task.config, "least_first")
             else "write them in the order of the task, in encode() and in generate()",
         )
-    if has_start and fed[asked[0]] < 0:
-        fed[asked[0]] = 0
+    if has_start and fed[answering[0]] < 0:
+        fed[answering[0]] = 0
     return Layout(pattern, answer.widths, question.source, question.places, answer.decoder, fed, predicted)
 
 

@@ -1,14 +1,16 @@
-"""Check scores of one forward pass against real decoding, and describe the answers that break.
+"""Check the scores of one forward pass against real decoding, and describe the answers that an ablation breaks.
 
-Free-running exact match needs no decoding loop (training/answers.py), with heads ablated or not; a sample of every
-intervention is decoded all the same, and must come out as found.
+Free-running exact match can be computed from one forward pass, without a decoding loop (training/answers.py). As a
+check, a sample of the examples is also decoded under every ablation, and must get the same scores.
+
+An answer is broken by an ablation if it is right with all heads and wrong under the ablation.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -30,19 +32,22 @@ from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
 from headcount.training.evaluation import WrongAnswer, wrong_answers
 
 CHECKED = 8
-"""Examples of each intervention that are decoded to check the scores of one pass."""
+"""Number of examples that are decoded under each ablation, to check the scores of one forward pass."""
 CHECKED_WHOLE = 32
-"""Examples that the whole model decodes before heads are ablated."""
+"""Number of examples that are decoded with all heads, before heads are ablated."""
 LISTED = 5
-"""Answers that an error lists, at most."""
+"""Largest number of answers that an error lists."""
 EXPLAINED = 100
-"""Broken examples of each intervention that are decoded to describe what broke."""
+"""Largest number of broken answers that are decoded for each ablation, to describe the mistakes in them."""
 Picks = list[tuple[int, int]]
-"""The number of an intervention, and a row of a batch."""
+"""Pairs of the index of an intervention and a row of a batch."""
 
 
 class DecodingCheck:
-    """A check that sees each batch with its scores."""
+    """Callback of `run_interventions` that decodes some answers of the first batch, and collects broken answers.
+
+    With `explain`, broken answers are collected if the metric is an accuracy on the examples of a task.
+    """
 
     def __init__(self, experiment: Experiment, interventions: Sequence[Intervention], *, explain: bool) -> None:
         self.experiment, self.interventions = experiment, interventions
@@ -56,7 +61,7 @@ class DecodingCheck:
         self._counted: list[list[int]] = [[] for _ in interventions]
 
     def __call__(self, outcome: BatchOutcome) -> None:
-        """Check the first batch against decoding, and collect broken examples of every batch."""
+        """Check the first batch against decoding, and collect the broken answers of every batch."""
         if self.decodes and not self.decoded:
             self._check(outcome)
         if self.generates and not self.decoded:
@@ -65,7 +70,7 @@ class DecodingCheck:
             self._collect(outcome)
 
     def failures(self) -> tuple[FailureProfile, ...]:
-        """Return what broke for each intervention; of several donors, the first counts."""
+        """Return the broken answers of each ablation; with several donors, those of the first donor."""
         if not self.explains:
             return ()
         task, examples = cast(Task, self.experiment.task), cast(Examples, self.experiment.examples)
@@ -80,26 +85,29 @@ class DecodingCheck:
         task = cast(SequenceTask, self.experiment.task)
         examples = cast(Examples, self.experiment.examples)[outcome.batch.rows[[row for _, row in picks]]]
         right = (self._decode(outcome, picks) == task.encode(examples).answer).all(axis=1)
-        found = np.array([outcome.scores[pick] > 0.5 for pick in picks])
-        if (right != found).any():
-            wrong = int((right != found).argmax())
-            head = self.interventions[picks[wrong][0]].heads[0]
+        scored_right = np.array([outcome.scores[pick] > 0.5 for pick in picks])
+        if (right != scored_right).any():
+            first = int((right != scored_right).argmax())
+            head = self.interventions[picks[first][0]].heads[0]
             raise CheckFailed(
-                f"without {head}, one forward pass and real decoding disagree on {task.show(examples[wrong])}",
+                f"without {head}, one forward pass and real decoding disagree on {task.show(examples[first])}",
                 "this is a fault in the pipeline, not in the model: please report it",
             )
         self.decoded = len(picks)
         self.decoded_replacements = tuple(dict.fromkeys(each.replacement for each in self.interventions))
 
     def _check_generated(self, outcome: BatchOutcome) -> None:
-        """Decode by the model's own code; only for zero ablation, because that code may run one token at a time."""
-        assert self.experiment.decode is not None, "asked for by generates"
+        """Check zero ablation against the model's own decoding code.
+
+        Other ablations replace outputs position by position, and the model's code may run one position at a time.
+        """
+        assert self.experiment.decode is not None, "self.generates is true"
         sites, batch, checked = self.experiment.sites, outcome.batch, _checked_rows(outcome.batch)
         rows = batch.rows[checked]
         for each, scores in zip(outcome.interventions, outcome.scores[:, checked], strict=True):
             if each.values:
                 continue
-            with Gates(sites, closed_gates(sites, (*outcome.cached.base, *each.heads))):
+            with Gates(sites, closed_gates(sites, each.heads)):
                 right = self.experiment.decode(rows)
                 if (apart := right != (scores > 0.5)).any():
                     logits = first_tensor(self.experiment.model(*batch.inputs))
@@ -127,33 +135,32 @@ class DecodingCheck:
         """Decode whole answers one token at a time, with the heads of each pick's intervention ablated."""
         model, sites = cast(EncoderDecoder, self.experiment.model), self.experiment.sites
         start = cast(SequenceTask, self.experiment.task).decoding_start
-        base = Gates(sites, closed_gates(sites, outcome.cached.base))
-        with base, Gates(sites, *_gates_and_values(outcome, picks), allow_prefix=True):
+        with Gates(sites, *_gates_and_values(outcome, picks), allow_prefix=True):
             memory = model.encode(outcome.batch.inputs[0][torch.tensor([row for _, row in picks])])
             predicted = greedy(model, memory, start.first, start.n_tokens, use_cache=False).cpu().numpy()
         given = np.broadcast_to(np.array(start.given, dtype=np.int64), (len(predicted), len(start.given)))
         return np.concatenate([given, predicted], axis=1)
 
     def _generate(self, outcome: BatchOutcome, picks: Picks, number: int) -> list[Tokens | None]:
-        """Generate answers by the model's own code, with the heads of one zero ablation removed."""
+        """Generate answers with the model's own code under one zero ablation; None for other ablations."""
         rows = outcome.batch.rows[[row for i, row in picks if i == number]]
         intervention, sites = outcome.interventions[number], self.experiment.sites
         if not len(rows) or intervention.values or self.experiment.generate is None:
             return [None] * len(rows)
-        with Gates(sites, closed_gates(sites, (*outcome.cached.base, *intervention.heads))):
+        with Gates(sites, closed_gates(sites, intervention.heads)):
             return list(map(cast(SequenceTask, self.experiment.task).read_answer, self.experiment.generate(rows)))
 
 
 def require_same_answers(experiment: Experiment) -> None:
-    """Raise an error if `generate` and one pass give different answers with all heads."""
+    """Raise an error if the model's own decoding and one forward pass give different answers with all heads."""
     if experiment.metric is not FREE or experiment.decode is None:
         return
     batch = experiment.batches[0]
     checked = _checked_rows(batch, CHECKED_WHOLE)
     with eval_mode(experiment.model), torch.no_grad():
         logits = first_tensor(experiment.model(*batch.inputs))
-        found = experiment.score(batch, logits).cpu().numpy()[checked] > 0.5
-        apart = experiment.decode(batch.rows[checked]) != found
+        scored_right = experiment.score(batch, logits).cpu().numpy()[checked] > 0.5
+        apart = experiment.decode(batch.rows[checked]) != scored_right
         if apart.any():
             raise _disagreement(experiment, "with all heads", batch, checked, apart, logits)
 
@@ -162,17 +169,19 @@ def _disagreement(
     experiment: Experiment, when: str, batch: EvalBatch, checked: Rows, apart: NDArray[np.bool_], logits: Tensor
 ) -> CheckFailed:
     """Return an error that lists both answers to some questions, and the likely mistake."""
-    what = f"{when}, one forward pass and real decoding disagree on {int(apart.sum())} of {len(apart)} examples"
+    message = f"{when}, one forward pass and real decoding disagree on {int(apart.sum())} of {len(apart)} examples"
     answers = [] if experiment.answers is None else experiment.answers(batch.rows, checked[apart][:LISTED], logits)
     advice = (
         "fed the right answer, the first wrong token is the one that it outputs running freely: is the model fed as it "
         "was trained, start token included, are labels of padding -100, and does `generate` stop where the labels do?"
     )
-    return CheckFailed(what, *_listing(answers), *_likely_cause(answers), advice)
+    # The first mistake that explains all of these answers.
+    cause = [text for explains, text in _CAUSES if answers and all(map(explains, answers))][:1]
+    return CheckFailed(message, *_listing(answers), *cause, advice)
 
 
 def _listing(answers: Sequence[Answers]) -> list[str]:
-    """Format one line for each answer, in columns."""
+    """Return one line per answer, in columns with a header; empty without answers."""
     rows: list[tuple[str, ...]] = [("question", "right answer", "labels", "one pass", "generate")]
     for each in answers:
         rows.append((each.question, each.right, _joined(each.labels), _joined(each.one_pass), each.generated))
@@ -182,8 +191,8 @@ def _listing(answers: Sequence[Answers]) -> list[str]:
 
 
 def _joined(tokens: Sequence[str]) -> str:
-    """Join words with spaces, and characters and numbers in brackets without."""
-    return ("" if all(len(each) == 1 or each.startswith("<") for each in tokens) else " ").join(tokens)
+    """Join tokens: words with spaces, but characters and tokens such as <end> without."""
+    return ("" if all(len(token) == 1 or token.startswith("<") for token in tokens) else " ").join(tokens)
 
 
 _CAUSES: tuple[tuple[Callable[[Answers], bool], str], ...] = (
@@ -218,21 +227,16 @@ _CAUSES: tuple[tuple[Callable[[Answers], bool], str], ...] = (
         "cannot see the token that it is to predict, and does generate() feed the model as encode() does?",
     ),
 )
-"""Common mistakes, the most certain first."""
-
-
-def _likely_cause(answers: Sequence[Answers]) -> list[str]:
-    """Return the first mistake that explains all of these answers; None if none does."""
-    return [cause for explains, cause in _CAUSES if answers and all(map(explains, answers))][:1]
+"""Common mistakes, the most certain first: whether a mistake explains an answer, and advice."""
 
 
 def _checked_rows(batch: EvalBatch, n: int = CHECKED) -> Rows:
-    """Return the rows of a batch that are decoded."""
+    """Return `n` evenly spaced rows of a batch, which are decoded."""
     return np.unique(np.linspace(0, len(batch.rows) - 1, n).astype(int))
 
 
 def _gates_and_values(outcome: BatchOutcome, picks: Picks) -> tuple[dict[HeadSite, Tensor], dict[HeadSite, Tensor]]:
-    """Return the intervention with one row for each pick."""
+    """Return gates and replacement values with one row per pick, by attention block."""
     gates: dict[HeadSite, Tensor] = {}
     values: dict[HeadSite, Tensor] = {}
     for i, (number, row) in enumerate(picks):
@@ -246,15 +250,15 @@ def _gates_and_values(outcome: BatchOutcome, picks: Picks) -> tuple[dict[HeadSit
     return gates, values
 
 
-# --- what fails without a head: which tokens, which events, which examples -------------------------------------------
+# --- broken answers: at which places, with which mistakes, in which groups of examples --------------------------------
 
 
 SHOWN = 5
-"""Broken examples that are kept for each head, at most."""
+"""Largest number of broken answers that a result lists for each ablation."""
 
 
 class Failure(NamedTuple):
-    """An example that was right, and the prediction without the head (None if there are only two classes)."""
+    """A broken answer: the index of its example, and the predicted tokens (None if they were not decoded)."""
 
     example: int
     predicted: Tokens | None
@@ -262,65 +266,74 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """Examples of one kind, and how many of them broke."""
+    """The number of broken answers in one group of examples."""
 
     facet: str
+    """Property by which examples are grouped, such as the number of carries or the length."""
     group: str
+    """Value of the property."""
     broken: Count
     n: Count
+    """Number of examples in the group."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the number of broken examples with the number of examples."""
+        """Yield an error if there are more broken answers than examples."""
         if self.broken > self.n:
             yield "broken", f"at most n, {self.n:,}"
 
 
 @dataclass(frozen=True)
 class FailureProfile:
-    """What breaks when one head is ablated with one replacement."""
+    """The answers that one kind of ablation of one head breaks."""
 
     head: HeadName
     replacement: str
+    """The kind of ablation, such as `zero`."""
     n_broken: Count
-    digits: tuple[Group, ...]
-    """Number of wrong tokens by position, among the broken examples that were decoded."""
+    """Number of broken answers."""
+    places: tuple[Group, ...]
+    """Number of wrong tokens at each place of the answer, among the broken answers that were decoded."""
     faults: tuple[Group, ...]
-    """Kinds of mistake in these answers, the most frequent first."""
+    """Number of decoded answers with each kind of mistake, the most frequent kind first."""
     groups: tuple[Group, ...]
-    """Number of examples that broke in each group of a facet, such as a length."""
+    """Number of broken answers in each group of examples, such as those of one length."""
     examples: tuple[WrongAnswer, ...]
-    n_carry_errors: int | None = None
-    """Decoded answers that are wrong about the task's event, such as a carry, and nothing else; None if not counted."""
+    """Some of the broken answers."""
+    n_event_errors: int | None = None
+    """Number of decoded answers whose mistakes all concern the task's event, such as a carry; None if not counted."""
 
 
 def failure_profile(
     task: Task, examples: Examples, head: str, replacement: str, rows: NDArray[np.int64], broken: Sequence[Failure]
 ) -> FailureProfile:
-    """Summarise the broken examples: the numbers of all, and the answers to some."""
+    """Summarise the broken answers. `rows` are the examples of all, and `broken` are those that were decoded."""
     groups: list[Group] = []
     for facet, labels in task.facets(examples).items():
         total, broke = Counter(labels), Counter(labels[i] for i in rows)
         groups += [Group(facet, group, broke[group], total[group]) for group in sorted(total)]
+    profile = FailureProfile(head, replacement, len(rows), (), (), tuple(groups), ())
     if task.output_type == "class":
-        shown = tuple(_wrong_class(cast(ClassTask, task), examples[each.example]) for each in broken[:SHOWN])
-        return FailureProfile(head, replacement, len(rows), (), (), tuple(groups), shown)
-    decoded = [(each.example, each.predicted) for each in broken if each.predicted is not None]
+        wrong = (_wrong_class(cast(ClassTask, task), examples[failure.example]) for failure in broken[:SHOWN])
+        return replace(profile, examples=tuple(wrong))
+    decoded = [(failure.example, failure.predicted) for failure in broken if failure.predicted is not None]
     if not decoded:
-        return FailureProfile(head, replacement, len(rows), (), (), tuple(groups), ())
-    asked = cast(SequenceTask, task)
-    mine, predicted = examples[[i for i, _ in decoded]], np.stack([tokens for _, tokens in decoded])
-    wrong = (predicted != asked.encode(mine).answer).sum(axis=0).tolist()
-    places = [position.label for position in asked.answer_positions]
-    digits = tuple(Group(asked.words.place, place, n, len(mine)) for place, n in zip(places, wrong, strict=True))
-    by_answer = [asked.faults(*pair) for pair in zip(mine, predicted, strict=True)]
-    counts = Counter(fault for faults in by_answer for fault in faults)
-    event = asked.words.event
-    n_carry_errors = (
-        sum(bool(faults) and all(event.name in each for each in faults) for faults in by_answer) if event else None
+        return profile
+    sequence_task, n = cast(SequenceTask, task), len(decoded)
+    failed, predicted = examples[[i for i, _ in decoded]], np.stack([tokens for _, tokens in decoded])
+    n_wrong = (predicted != sequence_task.encode(failed).answer).sum(axis=0).tolist()
+    places = zip(sequence_task.answer_positions, n_wrong, strict=True)
+    by_answer = [sequence_task.faults(*pair) for pair in zip(failed, predicted, strict=True)]
+    counts, event = Counter(fault for faults in by_answer for fault in faults), task.words.event
+    n_event_errors = None
+    if event:
+        n_event_errors = sum(bool(faults) and all(event.name in fault for fault in faults) for faults in by_answer)
+    return replace(
+        profile,
+        places=tuple(Group(task.words.place, position.label, count, n) for position, count in places),
+        faults=tuple(Group("fault", fault, count, n) for fault, count in counts.most_common()),
+        examples=wrong_answers(sequence_task, failed[:SHOWN], predicted[:SHOWN]),
+        n_event_errors=n_event_errors,
     )
-    faults = tuple(Group("fault", fault, n, len(mine)) for fault, n in counts.most_common())
-    shown = wrong_answers(asked, mine[:SHOWN], predicted[:SHOWN])
-    return FailureProfile(head, replacement, len(rows), digits, faults, tuple(groups), shown, n_carry_errors)
 
 
 def _wrong_class(task: ClassTask, example: Examples) -> WrongAnswer:

@@ -1,4 +1,4 @@
-"""A model on some examples of a dataset, in batches, scored by a metric: every experiment on heads starts with this."""
+"""A model on some examples of a dataset, in batches, with a metric that scores it: the start of all experiments."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ from headcount.stats import Aggregator
 from headcount.tasks.base import Examples, Task
 
 AT_ONCE = 128
-"""Examples of one batch: with these, the activations of a few ablations at a time fit into a processor's cache."""
+"""Default number of examples per batch: the activations of a few ablations then fit into a processor's cache."""
 ROOM = 2**25
-"""Numbers in the output of one forward pass: 128 MB in single precision. Modules need a few times that meanwhile."""
+"""Largest number of values in the output of one forward pass: 128 MB in single precision. The pass itself needs a few
+times as much."""
 N_REFERENCE = 16_384
-"""Examples that means are taken over, at most."""
+"""Largest number of examples over which mean head outputs are computed."""
 WORK = 2**40
-"""Multiplications that a pass over the examples for means may take: about a minute of one core."""
+"""Largest number of multiplications for the pass that computes mean head outputs: about a minute of one core."""
 REFERENCE_BYTES = 2**28
-"""Memory that the inputs of these examples may take."""
+"""Largest size, in bytes, of the inputs of that pass."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +50,21 @@ class Experiment:
     sites: Sites
     dataset: EvalDataset
     rows: Rows
-    """Numbers of the examples in the dataset. Elsewhere, rows are places among these."""
+    """Indices of the examples in the dataset. The rows of a batch are indices into this array."""
     batches: tuple[EvalBatch, ...]
     metric: Metric
     data: str
-    """What the examples are, in words."""
+    """Description of the examples."""
     majority_baseline: float = 0.0
-    """Score of the best constant answer: a model that scores no more has learned nothing."""
+    """Score of the best constant answer. A model that scores no more has learned nothing."""
     most_rows: int | None = None
-    """Rows of one forward pass that memory has room for; None for any number."""
+    """Largest number of rows per forward pass that fits into memory; None for any number."""
     reference: tuple[EvalBatch, ...] = ()
-    """Inputs that means are taken over, if these are more than the examples."""
+    """Batches over which mean head outputs are computed; empty if these are the batches of the experiment."""
     has_own_score: bool = False
-    """Whether the metric is a function that was given, and none of the dataset's."""
+    """Whether the user gave the metric as a function; otherwise it is one of the dataset's metrics."""
     is_part: bool = False
-    """Whether it is a part of another experiment: its answers are not decoded."""
+    """Whether the experiment is a part of another one. Answers of a part are not decoded."""
 
     @classmethod
     def of_batches(
@@ -75,57 +76,57 @@ class Experiment:
         data: str,
         clusters: Rows | None = None,
     ) -> Experiment:
-        """Run a model on batches that are there already and belong to no dataset."""
+        """Return an experiment on given batches, which belong to no dataset."""
         rows = np.arange(sum(len(batch.rows) for batch in batches) if clusters is None else len(clusters))
         dataset = EvalDataset(data, (metric,), np.zeros_like(rows), _no_other_batches, clusters=clusters)
         return cls(model, sites, dataset, rows, tuple(batches), metric, data)
 
     @property
     def task(self) -> Task | None:
-        """The task of the examples, if they have one."""
+        """The task of the examples; None if they have no task."""
         return self.dataset.task
 
     @property
     def examples(self) -> Examples | None:
-        """The examples, if they have a task."""
+        """The examples; None if they have no task."""
         return None if self.dataset.examples is None else self.dataset.examples[self.rows]
 
     @property
     def clusters(self) -> Rows | None:
-        """Which examples belong together, such as neighbouring windows of a text: intervals resample them whole."""
+        """Cluster of each example, such as the text of a window; CIs resample whole clusters. None without clusters."""
         return None if self.dataset.clusters is None else self.dataset.clusters[self.rows]
 
     @property
     def is_all(self) -> bool:
-        """Whether there are no other examples."""
+        """Whether these are all examples that the task has."""
         return self.dataset.is_all and not self.is_part
 
     @property
     def largest_loss(self) -> float | None:
-        """The most that a broken example may lose, as in the dataset."""
+        """Smallest loss that a broken example is assumed to have, as CIs allow for one that was not seen."""
         return self.dataset.largest_loss
 
     @property
     def aggregator(self) -> Aggregator:
-        """The function from scores and rows to one figure."""
+        """The function that aggregates scores [..., example] of these rows to one number, such as their mean."""
         aggregator = mean_score if self.has_own_score else self.dataset.aggregator(self.metric)
         return aggregator if aggregator is mean_score else (lambda scores, some: aggregator(scores, self.rows[some]))
 
     @property
     def decode(self) -> Callable[[Rows], NDArray[np.bool_]] | None:
-        """The function that decodes examples by the model's own code and returns which are right."""
+        """A function that decodes examples with the model's own code and returns which are right; None without one."""
         decode = self.dataset.decode
         return None if decode is None or self.is_part else (lambda some: decode(self.rows[some]))
 
     @property
     def generate(self) -> Callable[[Rows], Sequence[str]] | None:
-        """The function that returns these decoded answers as texts."""
+        """A function that decodes examples with the model's own code and returns the answers; None without one."""
         generate = self.dataset.generate
         return None if generate is None or self.is_part else (lambda some: generate(self.rows[some]))
 
     @property
     def answers(self) -> ShowAnswers | None:
-        """The function that shows decoded answers beside those of one pass."""
+        """A function that lists decoded answers beside those of one forward pass; None without one."""
         answers = self.dataset.answers
         return None if answers is None else (lambda some, *given: answers(self.rows[some], *given))
 
@@ -134,7 +135,7 @@ class Experiment:
         return batch.scores[self.metric.name](output)
 
     def aggregate(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Aggregate scores of all examples, [..., example]."""
+        """Aggregate the scores of all examples, [..., example], along the last axis."""
         return self.aggregator(scores, np.broadcast_to(np.arange(self.n), scores.shape))
 
     @property
@@ -144,23 +145,23 @@ class Experiment:
 
     @property
     def n_reference(self) -> int:
-        """The number of examples that means are taken over."""
+        """The number of examples over which mean head outputs are computed."""
         return sum(len(batch.rows) for batch in self.reference or self.batches)
 
     def some(self, n: int) -> Experiment:
-        """Return about `n` of the examples, in batches spread evenly, because batches are in the order of length."""
+        """Return about `n` of the examples: evenly spaced batches, as batches are ordered by length."""
         n_batches = max(1, min(len(self.batches), round(len(self.batches) * n / max(self.n, 1))))
         return self.part(np.linspace(0, len(self.batches) - 1, n_batches).round().astype(int).tolist())
 
-    def part(self, numbers: Sequence[int]) -> Experiment:
-        """Return the examples of these batches."""
-        batches = [self.batches[i] for i in numbers]
+    def part(self, indices: Sequence[int]) -> Experiment:
+        """Return the experiment on the batches with these indices."""
+        batches = [self.batches[i] for i in indices]
         kept = np.sort(np.concatenate([batch.rows for batch in batches]))
         renumbered = tuple(replace(batch, rows=np.searchsorted(kept, batch.rows)) for batch in batches)
         return replace(self, rows=self.rows[kept], batches=renumbered, is_part=True)
 
     def scored_by(self, change: Callable[[EvalBatch, Score], Score]) -> Experiment:
-        """Replace the score of each batch by a function of the batch and its score."""
+        """Return the experiment with another score; `change` maps a batch and its score function to the new one."""
         name = self.metric.name
         batches = (replace(batch, scores={name: change(batch, batch.scores[name])}) for batch in self.batches)
         return replace(self, batches=tuple(batches))
@@ -180,17 +181,20 @@ def experiment_on(
     data: str | None = None,
     at_once: int | None = None,
 ) -> Experiment:
-    """Run a model on some examples of a dataset, or all; a metric is a name, or a function of output and rows."""
+    """Return an experiment on some rows of a dataset (default: all).
+
+    `metric` is the name of a metric, or a function of output and rows.
+    """
     rows = np.arange(len(dataset)) if rows is None else rows
     if len(rows) < 2 and dataset.width:
         raise InputError(f"{len(rows)} examples are too few", "at least 2")
     chosen, function = find_metric(metric, dataset.metrics), metric if callable(metric) else None
 
-    def batches_of(source: EvalDataset, numbers: Rows) -> tuple[EvalBatch, ...]:
-        most = _most_rows(sites, source, numbers)
+    def batches_of(source: EvalDataset, indices: Rows) -> tuple[EvalBatch, ...]:
+        most = _most_rows(sites, source, indices)
         size = at_once or most or AT_ONCE
         limit = size if most is None else max(1, min(size, most // source.n_rows))
-        return tuple(source.batches(numbers, chosen, function, limit))
+        return tuple(source.batches(indices, chosen, function, limit))
 
     batches = batches_of(dataset, rows)
     return Experiment(
@@ -218,7 +222,7 @@ def task_experiment(
     reference: Examples | None = None,
     is_all: bool = False,
 ) -> Experiment:
-    """Run a trained run's model on examples of its task."""
+    """Return an experiment with the model of a run on examples of its task."""
     device = next(run.model.parameters()).device
     more = None if reference is None else lambda: reference
     dataset = task_dataset(run.task, examples, data, device, reference=more, is_all=is_all)
@@ -226,7 +230,7 @@ def task_experiment(
 
 
 def _most_rows(sites: Sites, dataset: EvalDataset, rows: Rows) -> int | None:
-    """Return the number of rows of one forward pass that memory has room for; None for any number."""
+    """Return the largest number of rows per forward pass that fits into memory; None for any number."""
     if not dataset.width:
         return None
     longest = int(dataset.lengths[rows].max())
@@ -241,16 +245,17 @@ def _reference(
     measured: tuple[EvalBatch, ...],
     batches_of: Callable[[EvalDataset, Rows], tuple[EvalBatch, ...]],
 ) -> tuple[EvalBatch, ...]:
-    """Return more inputs to take means over: fresh ones, or the whole dataset.
+    """Return the batches over which mean head outputs are computed: new examples, or the whole dataset.
 
-    The tuple is empty if there are no others, or if a pass over them takes more than about a minute and more than
-    ablating every head.
+    The tuple is empty if there are no other examples than those of the experiment. It is also empty if a pass over
+    them takes more than about a minute, and longer than ablating every head.
     """
     most = N_REFERENCE
     if dataset.width:
         longest = int(dataset.lengths.argmax())
-        work = sum(each.numel() for each in model.parameters()) * dataset.n_rows * max(1, int(dataset.lengths[longest]))
-        size = sum(each.numel() * each.element_size() for each in dataset.encode(np.array([longest])).inputs)
+        n_weights, length = sum(weight.numel() for weight in model.parameters()), int(dataset.lengths[longest])
+        work = n_weights * dataset.n_rows * max(1, length)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in dataset.encode(np.array([longest])).inputs)
         most = min(most, max(WORK // work, len(rows) * len(sites.heads)), REFERENCE_BYTES // size)
         if most <= len(rows):
             return ()

@@ -1,4 +1,4 @@
-"""Models that others wrote: of a Hugging Face folder, or of an adapter."""
+"""Models that others wrote: of a Hugging Face folder, or of an adapter's file."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from headcount.data.from_images import image_input
 from headcount.data.own_task import own_task
 from headcount.data.sequences import adapter_questions, file_texts, repeated_tokens
 from headcount.data.tables import TextLines, is_dataset
-from headcount.encodings.base import HasPositions
+from headcount.encodings.base import EncodingInUse
 from headcount.errors import CheckFailed, HeadcountError, InputError
 from headcount.experiments.adapter_attention import AdapterAttention
 from headcount.experiments.decoding_check import require_same_answers
 from headcount.experiments.experiment import Experiment, experiment_on
 from headcount.experiments.models import N_NULL, N_SELECTION, Data, ExperimentMetric, OpenModel, means_over, smaller
-from headcount.experiments.position_tables import AdapterPositions
+from headcount.experiments.position_tables import find_encoding
 from headcount.experiments.task_attention import TaskAttention
 from headcount.external.adapter import (
     TOLERANCE,
@@ -56,25 +56,25 @@ from headcount.training.evaluation import ClassModel, SequenceModel
 from headcount.training.loop import Listener
 
 LENGTH = 128
-"""Tokens of a text that a model reads, unless another number is given."""
+"""Default number of tokens that a model reads of a text."""
 
 
 @dataclass(frozen=True, repr=False)
 class ExternalModel(OpenModel):
-    """A model that others wrote: of a Hugging Face folder, or of an adapter."""
+    """A model that others wrote: of a Hugging Face folder, or of an adapter's file."""
 
     origin: str
-    """Its full path or name: two models of the same name have different origins."""
+    """Full path of the model. Models of the same name are told apart by it."""
     tokenizer: Any = None
-    """The image processor, if the model takes images."""
+    """The tokenizer or, for a model that takes images, the image processor."""
     adapter: Adapter | None = None
-    """The adapter whose encode() and data are used; None if texts and files are read by the tokenizer."""
+    """The adapter whose encode() and data() are used; None if the tokenizer encodes texts and files."""
     length: int = LENGTH
-    """Tokens of a text that the model reads, at most."""
+    """Largest number of tokens that the model reads of a text."""
     has_title: bool = False
-    """Whether `label` was given, such as `alice` in a course: its results go to a folder of that name."""
+    """Whether `label` was given, such as `alice` in a course. Results then go to a folder of that name."""
     has_output: ClassVar[bool] = True
-    LOOKED_AT: ClassVar[str] = 'or look at a text: --on "a text"'
+    SEE_ATTENTION: ClassVar[str] = 'or look at a text: --on "a text"'
 
     @classmethod
     def of(
@@ -99,10 +99,10 @@ class ExternalModel(OpenModel):
         adapter: Adapter | None = None,
         length: int = LENGTH,
     ) -> ExternalModel:
-        """Open a module whose heads are known; `title` is its label, if given."""
+        """Open a module whose heads are known. The label is `title` or, without one, the last part of the name."""
         task = None
         if adapter is not None and adapter.task:
-            with suppress(HeadcountError):  # raised when examples are needed: heads can be listed without
+            with suppress(HeadcountError):  # raised again when examples are needed; listing heads needs none
                 task = task_of(adapter)
         label = title or name.rstrip("/").rpartition("/")[2]
         base = name, label, digest_of(model.model), model, model.head_sites, task
@@ -110,7 +110,7 @@ class ExternalModel(OpenModel):
 
     @property
     def model(self) -> Wrapped | Adapted:
-        """The module, by the type that knows its heads."""
+        """The module as the type that knows its heads."""
         return cast(Wrapped | Adapted, self.module)
 
     @property
@@ -120,17 +120,17 @@ class ExternalModel(OpenModel):
 
     @property
     def tokenized(self) -> TokenizedModel:
-        """The model with its tokenizer or image processor; an error if it came without."""
+        """The model with its tokenizer or image processor; raises an error if it has neither."""
         return TokenizedModel(self.name, self.model, self.tokenizer, min(self.length, longest_of(self.inner)))
 
     @property
     def takes_images(self) -> bool:
-        """Whether the model is given pixels."""
+        """Whether the model takes images."""
         return "pixel_values" in getattr(self.model, "inputs", ())
 
     @cached_property
     def output(self) -> RunFolder:
-        """A folder in runs/ for results, which is claimed for these weights and, for an adapter, its file."""
+        """A folder in runs/ for results, reserved for these weights and for this version of the adapter's file."""
         stem = re.sub(r"[^\w.-]+", "-", self.label).strip("-.") or "model"
         if (Path("runs") / stem).resolve() == Path(self.name).resolve():
             stem = f"{stem}-results"
@@ -145,19 +145,19 @@ class ExternalModel(OpenModel):
         return self.model
 
     @cached_property
-    def answers(self) -> SequenceModel | ClassModel:  # kept, with what probing has found
-        """The adapter's model on the task that the adapter names, or on the adapter's own data."""
+    def answers(self) -> SequenceModel | ClassModel:  # kept, as probing takes time
+        """The adapter's model with the task that the adapter names, or with the adapter's own data."""
         return self._on_task() if self.adapter is not None else super().answers
 
     def in_double(self) -> SequenceModel | ClassModel:
-        """Return the model on its task, as a copy in double precision on the processor."""
+        """Return a copy of `answers` that computes in double precision on the CPU."""
         if self.adapter is None:
             return super().answers
         return self._on_task(copy.deepcopy(self._adapted).cpu().double())
 
     def _on_task(self, adapted: Adapted | None = None) -> AdapterSequences | AdapterClasses:
         adapter = cast(Adapter, self.adapter)
-        task = self.task or (task_of(adapter) if adapter.task else own_task(adapter))
+        task: Any = self.task or (task_of(adapter) if adapter.task else own_task(adapter))
         return (AdapterSequences if task.output_type == "sequence" else AdapterClasses)(adapted or self._adapted, task)
 
     @property
@@ -168,35 +168,33 @@ class ExternalModel(OpenModel):
         return getattr(self.task, "trained_lengths", None)
 
     def task_attention(self) -> TaskAttention:
-        """Return attention in the positions of the adapter's task."""
+        """Return the adapter's model with attention weights in positions of the adapter's task."""
         if self.adapter is None or self.adapter.task is None:
             return super().task_attention()
         return AdapterAttention.of(self.label, self.weights_sha256, self._adapted)
 
-    def positions(self) -> HasPositions:
-        """Return the table of positions of an adapter's model."""
-        if self.adapter is None:
-            return super().positions()
-        return AdapterPositions(self.label, self.weights_sha256, self._adapted)
+    def encoding_in_use(self) -> EncodingInUse:
+        """Find the position table of an adapter's model by what the table does."""
+        return super().encoding_in_use() if self.adapter is None else find_encoding(self.label, self._adapted)
 
     def text_input(self, text: str) -> TokenizedText:
-        """Encode a text by the adapter, the tokenizer or the image processor."""
+        """Encode a text with the adapter, the tokenizer or the image processor."""
         if self.adapter:
             return adapter_input(self._adapted, text)
         return image_input(self.tokenized, text) if self.takes_images else text_input(self.tokenized, text)
 
     def texts(self, on: Sequence[str], data: str | Path | None = None) -> list[TokenizedText]:
-        """Encode texts and those of a file; without any, an adapter's own questions."""
+        """Encode texts and the texts of a file; an adapter without any encodes its own questions."""
         if self.adapter is None:
             return super().texts(on) + ([] if data is None else file_texts(data, self.tokenized))
         return super().texts(on or adapter_questions(self.adapter), data)
 
     def repeated_tokens(self) -> list[TokenizedText]:
-        """Draw random tokens of its vocabulary, repeated; none for an adapter's model."""
+        """Return repeated random tokens of the tokenizer's vocabulary; none for an adapter's model."""
         return repeated_tokens(self.model, self.tokenizer)
 
     def predict(self, text: str) -> Prediction:
-        """Return the answer that the adapter's own code generates."""
+        """Return the answer that the adapter's generate() gives, or the class with the largest logit."""
         if self.adapter is None:
             return super().predict(text)
         if self.task is not None and self.task.output_type == "class":
@@ -209,7 +207,7 @@ class ExternalModel(OpenModel):
         return Prediction(question, answer, right or "", fault, output_tokens=tuple(answer), positions=places)
 
     def dataset(self, data: Data = None, length: int | None = None, n: int | None = None) -> EvalDataset:
-        """Read a file, a folder or a Hugging Face dataset; or take examples of the adapter's task."""
+        """Return the examples of a file, a folder, a Hugging Face dataset, or a split of the adapter's task."""
         if isinstance(data, EvalDataset):
             return data
         if not (data is None or isinstance(data, str | Path | TextLines) or is_dataset(data)):
@@ -231,7 +229,7 @@ class ExternalModel(OpenModel):
     def examples(
         self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
     ) -> tuple[EvalDataset, Rows | None]:
-        """Return a dataset, and the rows of `n` of its examples."""
+        """Return the dataset, and the rows of `n` of its examples."""
         if self.task is None:
             self._refuse("lengths", length)
         dataset = self.dataset(data, length, n)
@@ -240,25 +238,25 @@ class ExternalModel(OpenModel):
     def selection(
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
-        """Select on the validation set and measure on the test set of the task; without one, on halves of the data."""
+        """Select heads on the validation set and measure on the test set; without a task, on two halves of the data."""
         if self.task is None:
             self._refuse("length", length)
         if data is None and self.task is not None:
             first, second = (self.dataset(split, length, n) for split in ("validation", "test"))
             rows, others = subsample(first, smaller(n, N_SELECTION)), subsample(second, n)
-            names = ("", "")
+            halves = ("", "")
         else:
             first = second = self.dataset(data)
             rows, others = split_in_half(first, n)
-            names = ("one half of ", "the other half of ")
+            halves = ("one half of ", "the other half of ")
 
-        def on(dataset: EvalDataset, some: Rows, name: str) -> Experiment:
-            what = name + dataset.data
-            return experiment_on(self.module, self.sites, dataset, some, metric, data=what, at_once=at_once)
+        def on(dataset: EvalDataset, part: Rows, half: str) -> Experiment:
+            name = half + dataset.data
+            return experiment_on(self.module, self.sites, dataset, part, metric, data=name, at_once=at_once)
 
-        chosen_on, measured_on = on(first, rows[:N_SELECTION], names[0]), on(second, others, names[1])
+        chosen_on, measured_on = on(first, rows[:N_SELECTION], halves[0]), on(second, others, halves[1])
         require_same_answers(measured_on)
-        return chosen_on, measured_on, on(second, others[:N_NULL], names[1])
+        return chosen_on, measured_on, on(second, others[:N_NULL], halves[1])
 
     def cut(
         self,
@@ -270,7 +268,7 @@ class ExternalModel(OpenModel):
         fine_tune: int = 0,
         listeners: Sequence[Listener] = (),
     ) -> Cut[OpenModel]:
-        """Write the model without these heads as a folder, which Hugging Face or the adapter's file reads."""
+        """Write the model without these heads as a folder that Hugging Face or the adapter's file can read."""
         assert measured is not None, "made for the cut"
         over = means_over(measured) if fold_mean else ()
         means, n_means = [(batch.inputs, batch.token_mask) for batch in over], sum(len(batch.rows) for batch in over)
@@ -278,14 +276,14 @@ class ExternalModel(OpenModel):
 
 
 def _classified(answers: AdapterClasses, text: str) -> Prediction:
-    """One example's class by the model's largest logit."""
+    """Return the class with the model's largest logit for one example."""
     task, example = answers.task, answers.task.parse(text)
-    found = answers.classify(example)
-    predicted, probability = int(found.predicted[0]), np.exp(found.logits[0] - np.logaddexp.reduce(found.logits[0]))
+    answer = answers.classify(example)
+    predicted, probability = int(answer.predicted[0]), np.exp(answer.logits[0] - np.logaddexp.reduce(answer.logits[0]))
     return Prediction(
         task.show(example[0]),
         task.classes[predicted],
-        task.classes[int(found.labels[0])],
+        task.classes[int(answer.labels[0])],
         task.explain(example[0], predicted),
         note=task.describe(example[0]),
         probability=float(probability[predicted]),
@@ -302,7 +300,7 @@ def load_external(
 ) -> ExternalModel:
     """Load `my_adapter.py:Model`, or a folder that Hugging Face or headcount wrote.
 
-    A folder that was pruned from an adapter's model names the adapter's file, which is run only with `run_adapter`.
+    A folder that was pruned from an adapter's model names the adapter's file. This file is run only with `run_adapter`.
     """
     path, code = Path(name), code_of(name, run_adapter=run_adapter)
     origin = str(path.resolve())
@@ -332,16 +330,15 @@ def prune_external(
     means: Sequence[Inputs] = (),
     n_means: int = 0,
 ) -> Cut[ExternalModel]:
-    """Cut heads out, prove the cut on `inputs`, write a folder, read it, and prove it again.
+    """Cut heads out, verify the cut on `inputs`, write a folder, read the folder, and verify the cut again.
 
-    If there are batches to take `means` over, the mean output of the heads over `n_means` examples is added to the
-    biases.
+    With batches to take `means` over (`n_means` examples), the mean outputs of the heads are added to the biases.
     """
     removed = tuple(dict.fromkeys(model.find_head(head) for head in heads))
     if len(removed) == len(model.sites.heads):
         raise InputError(f"all heads of {model.name} would go", "lower --loss, or name the heads: --heads")
     cut, difference, prove = cut_and_prove(model.model, removed, inputs, means, n_means)
-    is_adapted = isinstance(cut, Adapted)  # its code was run already, and has to be run again
+    is_adapted = isinstance(cut, Adapted)  # the adapter's code has run already, so it may run again
     if is_adapted:
         save_cut(cut, model.weights_sha256, out, inputs, folded_over=n_means)
     else:

@@ -1,11 +1,11 @@
-"""Scores of a model on each example with some heads ablated, for many interventions in one job.
+"""Score a model on each example with some heads ablated, for many interventions (ablations) in one job.
 
-The hooks are proven on the model first; then each batch of examples is passed once and cached, and all interventions
-are replayed from where they begin to differ (hooks/replay.py).
+First, the hooks are proven to act on the model. Then one forward pass over each batch is cached, and every intervention
+is replayed from the first attention block that it changes (hooks/replay.py).
 
-What replaces a head's output is itself a draw: another example that happened to be next, or a mean over some inputs. An
-intervention says which `draw`, so that its noise can be measured: another donor, or the mean over one part of the
-inputs.
+Resample ablation replaces a head's output with that of another example (the donor), and mean ablation with a mean over
+some inputs. Both replacements are random. The `draw` of an intervention selects another donor, or the mean over one
+part of the inputs, so that this noise can be measured.
 """
 
 import math
@@ -46,23 +46,25 @@ from headcount.stats import (
 Means = Sequence[Mapping[HeadSite, Tensor]]
 """Mean outputs of heads: over all inputs, then over each of `PARTS` parts of them."""
 PARTS = 8
+"""Number of parts of the inputs, which show how much a mean varies."""
 Scores = NDArray[np.float64]
 Donors = NDArray[np.int64]
-"""[draw, example]: the row whose output replaced that of the example."""
+"""Index of the example whose output replaces that of each example, [draw, example]."""
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """One batch with the scores of every intervention, for functions that look closer."""
+    """One batch with the scores of every intervention, as callbacks get it."""
 
     batch: EvalBatch
     cached: CachedPass
     interventions: Sequence[Intervention]
-    """Interventions, with the values that replace outputs in this batch."""
+    """Interventions with the values that replace head outputs in this batch."""
     clean: Scores
+    """Scores with all heads, [row]."""
     scores: Scores
-    """[intervention, row]."""
+    """Scores under each intervention, [intervention, row]."""
 
 
 @dataclass(frozen=True)
@@ -70,30 +72,30 @@ class Outcome:
     """Scores of all examples."""
 
     clean: Scores
+    """Scores with all heads, [example]."""
     scores: Scores
-    """[intervention, example]."""
+    """Scores under each intervention, [intervention, example]."""
     majority_baseline: float
-    """Score of the best constant answer; for a loss, that of even odds over all tokens or classes."""
+    """Score of the best constant answer; for a loss, that of a uniform prediction over all tokens or classes."""
     is_plain: bool = False
-    """Whether each intervention was a whole forward pass: slower, for models whose modules keep state."""
+    """Whether each intervention took a whole forward pass, as models whose modules keep state require."""
 
 
 def run_interventions(
     experiment: Experiment,
     interventions: Sequence[Intervention],
     *,
-    base: Sequence[HeadId] = (),
     batch_size: int = BATCH,
     proven: bool = False,
     means: Means | None = None,
     progress: Progress | None = None,
     on_batch: Callable[[BatchOutcome], None] | None = None,
 ) -> Outcome:
-    """Score every intervention on every example, the heads of `base` being ablated throughout.
+    """Score every intervention on every example.
 
-    The hooks are proven to act first, unless they were `proven` on this model already. `means` are taken if they are
-    needed and not given. Passed again at the end, the first batch must have the output that it had at the beginning.
-    Where a cached pass cannot stand for a whole one, because modules keep state, all passes are whole ones.
+    The hooks are first proven to act, unless they were `proven` on this model already. Mean head outputs are computed
+    if they are needed and not given as `means`. At the end, the first batch is passed again and must give the same
+    output as at the beginning. If modules keep state, a cached pass would be wrong, and every pass is a whole one.
     """
     if not all(each.heads for each in interventions):
         raise InputError("an intervention without heads", "name at least one head to ablate")
@@ -108,52 +110,52 @@ def run_interventions(
         first: Tensor | None = None
         is_plain = False
         if means is None:
-            means = means_of(experiment, base) if any(each.needs_mean for each in replacements) else ()
+            means = means_of(experiment) if any(part.needs_mean for part in replacements) else ()
         for i, batch in enumerate(experiment.batches):
-            cached = CachedPass(experiment.model, experiment.sites, batch.inputs, base)
+            cached = CachedPass(experiment.model, experiment.sites, batch.inputs)
             if first is None:
                 first = first_tensor(cached.output).clone()
-            here = _with_values(cached, interventions, means, i, batch)
+            in_batch = _with_values(cached, interventions, means, i, batch)
             clean[batch.rows] = scores_of(experiment, batch, cached.output)
             if not is_plain:
                 try:
-                    for j, output in sweep(cached, here, batch_size=batch_size, checked=i == 0):
+                    for j, output in sweep(cached, in_batch, batch_size=batch_size, checked=i == 0):
                         scores[j, batch.rows] = scores_of(experiment, batch, output)
                 except ReplayError:
                     is_plain = True
             if is_plain:
-                scores[:, batch.rows] = plain_scores(experiment, batch, here, base)
+                scores[:, batch.rows] = plain_scores(experiment, batch, in_batch)
             if on_batch:
-                on_batch(BatchOutcome(batch, cached, here, clean[batch.rows], scores[:, batch.rows]))
+                on_batch(BatchOutcome(batch, cached, in_batch, clean[batch.rows], scores[:, batch.rows]))
             if progress:
                 progress(i + 1, len(experiment.batches))
         assert first is not None, "every experiment has a batch"
-        _require_same(experiment, base, first)
+        _require_same(experiment, first)
     baseline = -math.log(first.shape[-1]) if experiment.metric.is_loss else experiment.majority_baseline
     return Outcome(clean, scores, baseline, is_plain)
 
 
-def _require_same(experiment: Experiment, base: Sequence[HeadId], first: Tensor) -> None:
-    """Raise an error if two passes differ: every head would seem to have an effect."""
-    again = first_tensor(CachedPass(experiment.model, experiment.sites, experiment.batches[0].inputs, base).output)
+def _require_same(experiment: Experiment, first: Tensor) -> None:
+    """Raise an error if a second pass over the first batch gives another output: every head would seem to matter."""
+    again = first_tensor(CachedPass(experiment.model, experiment.sites, experiment.batches[0].inputs).output)
     if torch.equal(first, again):
         return
     apart = difference(first, again) if first.shape == again.shape else math.inf
     if not apart <= tolerance(first.dtype):
         raise InstrumentError(
             f"passed again, the same inputs gave another output (by {apart:.1e} of the largest value)",
-            "it changes from call to call, so a difference is no head's doing: does it keep state, or draw noise?",
+            "the model changes from call to call, so no head causes the difference: does it keep state, or draw noise?",
         )
 
 
 def plain_scores(
-    experiment: Experiment, batch: EvalBatch, interventions: Sequence[Intervention], base: Sequence[HeadId]
+    experiment: Experiment, batch: EvalBatch, interventions: Sequence[Intervention], base: Sequence[HeadId] = ()
 ) -> Scores:
-    """Score each intervention on a batch by whole passes, [intervention, example]."""
+    """Score each intervention on a batch by whole passes without the heads of `base`, [intervention, example]."""
     model, sites = experiment.model, experiment.sites
     outputs = (plain_pass(model, sites, batch.inputs, each, base) for each in interventions)
-    found = [scores_of(experiment, batch, output) for output in outputs]
-    return np.array(found).reshape(len(interventions), len(batch.rows))
+    scores = [scores_of(experiment, batch, output) for output in outputs]
+    return np.array(scores).reshape(len(interventions), len(batch.rows))
 
 
 def scores_of(experiment: Experiment, batch: EvalBatch, outputs: Any) -> Scores:
@@ -177,30 +179,30 @@ def scores_of(experiment: Experiment, batch: EvalBatch, outputs: Any) -> Scores:
     return scores
 
 
-def means_of(experiment: Experiment, base: Sequence[HeadId] = ()) -> Means:
-    """Return the mean output of heads at each position, over the inputs that have that position."""
+def means_of(experiment: Experiment) -> Means:
+    """Return the mean output of every head at each position, over the inputs that have this position."""
     sums: dict[HeadSite, tuple[Tensor, Tensor]] = {}
     blocks = experiment.reference or experiment.batches
     with eval_mode(experiment.model), torch.no_grad():
         for batch, part in zip(blocks, parts_of(blocks), strict=True):
-            cached = CachedPass(experiment.model, experiment.sites, batch.inputs, base)
+            cached = CachedPass(experiment.model, experiment.sites, batch.inputs)
             for site in experiment.sites:
-                found = _summed(cached.z(site).cpu().double(), batch, site, part)
-                sums[site] = _added(sums[site], found) if site in sums else found
+                of_batch = _summed(cached.z(site).cpu().double(), batch, site, part)
+                sums[site] = _added(sums[site], of_batch) if site in sums else of_batch
     return [{site: _mean(*sums[site], part) for site in sums} for part in range(PARTS + 1)]
 
 
 def parts_of(blocks: Sequence[EvalBatch]) -> list[NDArray[np.int64]]:
-    """Return the part of each example: at random, or the eighths of a running text in order."""
+    """Return the number of the part that each example belongs to; a running text is divided in order."""
     orders = [batch.order for batch in blocks if batch.order is not None]
     if len(orders) < len(blocks):
         return [batch.rows % PARTS for batch in blocks]
-    every = np.sort(np.concatenate(orders))
-    return [np.searchsorted(every, order) * PARTS // len(every) for order in orders]
+    whole = np.sort(np.concatenate(orders))
+    return [np.searchsorted(whole, order) * PARTS // len(whole) for order in orders]
 
 
 def _summed(z: Tensor, batch: EvalBatch, site: HeadSite, part: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Return, for each part, the sum over rows at each position and the number of rows, without padding."""
+    """Return sums over the rows of each part and the numbers of rows, at each position; padding does not count."""
     token_mask, counted = batch.token_mask.get(site.stack), torch.ones_like(z[..., :1, :1])
     if token_mask is not None and token_mask.shape == z.shape[:2]:
         counted = token_mask.to(z)[..., None, None]
@@ -211,16 +213,16 @@ def _summed(z: Tensor, batch: EvalBatch, site: HeadSite, part: NDArray[np.int64]
 
 
 def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Add sums of rows of another length; a position that only one has is taken from that one."""
-    short, long = sorted((one, other), key=lambda each: each[0].shape[1])
+    """Add sums and counts of two batches, which may have different lengths."""
+    short, long = sorted((one, other), key=lambda sums_counts: sums_counts[0].shape[1])
     gap = long[0].shape[1] - short[0].shape[1]
     sums, counts = (F.pad(few, (0, 0, 0, 0, 0, gap)) + many for few, many in zip(short, long, strict=True))
     return sums, counts
 
 
 def _mean(sums: Tensor, counts: Tensor, part: int) -> Tensor:
-    """Return the mean over all inputs (0), or over one part if that part has the position."""
-    whole = sums.sum(dim=0) / counts.sum(dim=0).clamp(min=1)  # a position that is all padding is asked about by nobody
+    """Return the mean over all inputs (part 0), or over one part; where the part has no input, the mean over all."""
+    whole = sums.sum(dim=0) / counts.sum(dim=0).clamp(min=1)  # the value at a position that is always padding is unused
     if not part:
         return whole
     return torch.where(counts[part - 1] > 0, sums[part - 1] / counts[part - 1].clamp(min=1), whole)
@@ -229,7 +231,7 @@ def _mean(sums: Tensor, counts: Tensor, part: int) -> Tensor:
 def _with_values(
     cached: CachedPass, interventions: Sequence[Intervention], means: Means, number: int, batch: EvalBatch
 ) -> list[Intervention]:
-    """Give each intervention the values that replace z in the batch of this number."""
+    """Return the interventions with the values that replace head outputs z in this batch, the `number`-th."""
     n, replacements = cached.n_rows, {each.replacement for each in interventions}
     if n < 2 and any(REPLACEMENTS.get(name).needs_donors for name in replacements):
         raise InputError("an example is alone in its length, so there is none to resample from", "try more examples")
@@ -241,15 +243,15 @@ def _with_values(
         donors = torch.from_numpy(_donors(n, number, draw)).to(z.device)
         return replacement.make(ReplacementInputs(z, mean, donors, batch.token_mask.get(site.stack)))
 
-    made = []
+    with_values = []
     for each in interventions:
-        found = {site: values(each.replacement, site, each.draw) for site in cached.sites.head_slots(each.heads)}
-        made.append(replace(each, values={site: value for site, value in found.items() if value is not None}))
-    return made
+        by_site = {site: values(each.replacement, site, each.draw) for site in cached.sites.head_slots(each.heads)}
+        with_values.append(replace(each, values={site: z for site, z in by_site.items() if z is not None}))
+    return with_values
 
 
 def donors_of(experiment: Experiment, draws: int) -> Donors:
-    """Return the donor of each example; for examples of several rows, the donor of the first."""
+    """Return the donors of each example; an example of several rows has those of its first row."""
     donors = np.empty((draws, experiment.n), dtype=np.int64)
     for i, batch in enumerate(experiment.batches):
         times = batch.n_inputs // len(batch.rows)
@@ -259,14 +261,14 @@ def donors_of(experiment: Experiment, draws: int) -> Donors:
 
 
 def _donors(n: int, batch: int, draw: int) -> NDArray[np.int64]:
-    """Return another row for each row: a ring in random order, so that no row is its own donor."""
+    """Return a donor for each of `n` rows: the next row of a random ring, so that no row is its own donor."""
     order = stream(0, f"resample {draw}" if draw else "resample", batch).permutation(n)
     donors = np.empty_like(order)
     donors[order] = np.roll(order, 1)
     return donors
 
 
-# --- what was lost on the same examples, with an interval -------------------------------------------------------------
+# --- drops on the same examples, with confidence intervals ------------------------------------------------------------
 
 
 def compare(
@@ -279,26 +281,29 @@ def compare(
     donors: Sequence[Donors | None] = (),
     family: int = 1,
 ) -> list[PairedDifference]:
-    """Compare scores without and with each intervention, example by example; scores are [example] or [donor, example].
+    """Return the drop from the clean scores to those under each ablation, with its CI and p-value.
 
-    `name` is that of the random stream; `noise` is the standard error of the replacement; `donors` are those of each
-    comparison, if others' outputs were it; `family` is over how many tests p is corrected, so that it can become small
-    enough. Only hits can be compared at another `confidence` than 95 %.
+    * `ablated` has scores [example] or [donor, example] for each ablation.
+    * `name` is the name of the random stream for the bootstrap.
+    * `noise` is the standard error of each drop that comes from an estimated mean output; it widens the CI.
+    * `confidence` is the level of the CIs. Only accuracies can have another level than 95 %.
+    * `donors` are the donors of each resample ablation, and None for other ablations.
+    * `family` is the number of tests over which p is corrected; with more tests, p is computed more finely.
     """
-    rng, tries = stream(0, f"compare {name}"), [np.atleast_2d(scores) for scores in ablated]
-    pairs = list(zip(tries, donors or [None] * len(tries), strict=True))
+    rng, ablations = stream(0, f"compare {name}"), [np.atleast_2d(scores) for scores in ablated]
+    pairs = list(zip(ablations, donors or [None] * len(ablations), strict=True))
     if experiment.aggregator is not mean_score:
         draws = max(999, LEAST_P * family)
         drops = [paired_figures(clean, each, experiment.aggregator, rng, draws, own) for each, own in pairs]
     elif experiment.metric.is_accuracy:
         drops = [paired_hits(clean > 0.5, each, confidence, own) for each, own in pairs]
     else:
-        most = max((float((clean - each.mean(axis=0)).max()) for each in tries), default=0.0)
+        most = max((float((clean - each.mean(axis=0)).max()) for each in ablations), default=0.0)
         lost = np.array([(clean - each).mean() + influences(clean - each, own) for each, own in pairs])
         broken = None if experiment.largest_loss is None else max(experiment.largest_loss, most)
-        values = _clustered(experiment, lost.reshape(len(tries), len(clean)))
+        values = _clustered(experiment, lost.reshape(len(ablations), len(clean)))
         drops = paired_differences(values, rng, broken, LEAST_P * family)
-    if experiment.is_all:  # but for donors, which are drawn all the same
+    if experiment.is_all:  # no sampling error, except from donors, which are drawn at random
         known = [replace(drop, low=drop.mean, high=drop.mean) for drop in drops]
         drops = [exact if own is None else drop for drop, exact, (_, own) in zip(drops, known, pairs, strict=True)]
     if not any(noise):
@@ -306,12 +311,12 @@ def compare(
     wider = [drop.widened(se, PARTS - 1, confidence) if se else drop for drop, se in zip(drops, noise, strict=True)]
     if not experiment.metric.is_accuracy:
         return wider
-    least = 0.0 if (clean > 0.5).all() else -1.0  # what is all right cannot get better
+    least = 0.0 if (clean > 0.5).all() else -1.0  # if every answer is right, none can improve
     return [replace(drop, low=max(drop.low, least), high=min(drop.high, 1.0)) for drop in wider]
 
 
 def _clustered(experiment: Experiment, values_KN: Scores) -> Scores:
-    """Average scores within clusters, which count as one example each; the mean stays the same."""
+    """Return one value per cluster, so that a cluster counts as one example; the mean over all examples is kept."""
     if experiment.clusters is None:
         return values_KN
     _, place = np.unique(experiment.clusters, return_inverse=True)
@@ -330,5 +335,5 @@ def interval_of(experiment: Experiment, scores: Scores, name: str) -> tuple[floa
         return share.low, share.high
     losses = _clustered(experiment, -scores[None])
     broken = None if experiment.largest_loss is None else max(experiment.largest_loss, float(np.ptp(scores)))
-    (found,) = paired_differences(losses, stream(0, f"interval {name}"), broken)
-    return -found.high, -found.low
+    (loss,) = paired_differences(losses, stream(0, f"interval {name}"), broken)
+    return -loss.high, -loss.low

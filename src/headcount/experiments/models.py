@@ -1,7 +1,8 @@
 """The one type that every verb works on, whoever wrote the model.
 
-A run, a Hugging Face folder, an adapter's model and a bare module with tensors each become an `OpenModel`. A verb asks
-it for what it needs (an experiment, a prediction, a task) and, where that is missing, gets an error that says which.
+A run, a Hugging Face folder, an adapter's model and a bare PyTorch module each become an `OpenModel`. A verb asks the
+`OpenModel` for what the verb needs, such as an experiment, a prediction or a task. If the model lacks it, an error says
+what is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from headcount.data.dataset import (
 )
 from headcount.data.from_task import given_examples, held_out, of_length, reference_for, task_dataset
 from headcount.data.tables import Columns, TextLines, is_dataset
-from headcount.encodings.base import HasPositions
+from headcount.encodings.base import EncodingInUse
 from headcount.errors import InputError, argument
 from headcount.experiments.experiment import AT_ONCE, Experiment, experiment_on, task_experiment
 from headcount.experiments.task_attention import TaskAttention
@@ -46,14 +47,14 @@ if TYPE_CHECKING:
     from headcount.surgery.cutting import Cut
 
 SPLITS = ("train", "validation", "test")
-"""Names of splits: a file of such a name is not read."""
+"""Names of splits. Such a name always means the split, even if there is a file of that name."""
 N_DECIDING = 40_000
-"""New examples on which heads that change an answer are measured again."""
+"""Number of new examples on which heads whose ablation changes an answer are measured again."""
 N_SELECTION = 1000
-"""Examples that heads to remove are selected on, at most."""
+"""Largest number of examples on which heads to remove are selected."""
 N_NULL = 500
-"""Examples that each random order is measured on, at most."""
-NO_FOLDER = "a bare module is not written into a folder: only its own code knows how to read it again"
+"""Largest number of examples on which each random order of removal is measured."""
+NO_FOLDER = "a bare module is not written into a folder: only its own code can read it again"
 CUT_IT = "cut the heads out of a copy in memory: headcount.cut_heads(model, heads)"
 Data = str | Path | TextLines | Columns | EvalDataset | Sequence[Any] | np.ndarray[Any, Any] | None
 ExperimentMetric = str | ScoreFunction | None
@@ -61,55 +62,56 @@ ExperimentMetric = str | ScoreFunction | None
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """How a model was made, as far as it is known, so that curves of several models can be told apart."""
+    """Settings of a model, as far as they are known, by which the curves of several models are told apart."""
 
     label: str
-    """A few words for a legend."""
+    """Short description for a legend, such as `rotary, max`."""
     encoding: str = ""
     pooling: str = ""
     hard_codes: tuple[str, ...] = ()
-    """Structure of the task that is built into the model; empty if there is none, or it is not known."""
+    """Structure of the task that is built into the model; empty for a generic model, or if unknown."""
     seed: int = 0
     digest: str = ""
     """Digest of all settings but the seed: models with the same digest differ only in their seed."""
     window: int = 0
-    """Positions to each side that attention reaches; 0 if it reaches all."""
+    """Largest distance over which attention reaches; 0 if it reaches all positions."""
 
 
 @dataclass(frozen=True)
 class OpenModel:
-    """A model whose heads are known. This class alone is a bare PyTorch module, measured on given tensors.
+    """A model whose heads are known. This base class is a bare PyTorch module, which is measured on given tensors.
 
-    Methods that a bare module cannot answer raise an error; runs and external models override them.
+    Methods that need more than a bare module raise an error. Runs and external models override them.
     """
 
     name: str
-    """The name that it was opened by."""
+    """The name that the model was opened by, such as `runs/addition-0`."""
     label: str
-    """A short name, for titles."""
+    """A short name for titles."""
     weights_sha256: str
-    """SHA-256 of the weights, which every result names."""
+    """SHA-256 digest of the weights, which every result contains; empty for a bare module."""
     module: nn.Module
     """The module that experiments call."""
     sites: Sites
-    """Where its heads are."""
+    """The attention blocks and their heads."""
     task: Task | None
-    """The task that it was trained on, if that is one of headcount's."""
+    """The task that the model was trained on; None if it is none of headcount's tasks."""
     has_output: ClassVar[bool] = False
-    """Whether there is a folder for results; reading `output` creates it."""
+    """Whether the model has a folder for results (`output`)."""
     can_lose_all_heads: ClassVar[bool] = False
+    """Whether all heads can be cut out."""
     measures_itself: ClassVar[bool] = False
-    """Whether a pruned copy can be measured without an experiment that was made before."""
+    """Whether `cost_experiment` needs no experiment that was made before."""
     records_attention: ClassVar[bool] = False
-    """Whether its attention can be recorded while it answers."""
+    """Whether attention can be recorded while the model decodes its own answer."""
     runs_in_threads: ClassVar[bool] = False
-    """Whether several batches may run at a time; code of others may keep state between calls."""
-    LOOKED_AT: ClassVar[str] = "or give its tensors: show_heads, summarise_attention and head_roles take inputs=..."
-    """Advice on how to see its attention without a task."""
+    """Whether several batches may run at the same time. Code of others may keep state between calls."""
+    SEE_ATTENTION: ClassVar[str] = "or give its tensors: show_heads, summarise_attention and head_roles take inputs=..."
+    """Advice on how to see the attention of a model without a task."""
 
     @classmethod
     def of_module(cls, module: nn.Module, sites: Sites | None = None) -> OpenModel:
-        """Open a bare module; its heads are where `sites`, the module or its family says."""
+        """Open a bare module. Its heads are given by `sites`, by the module itself, or found from its family."""
         if sites is None:
             is_known = isinstance(module, SupportsHeads | SupportsSites)
             sites = Sites.of(module) if is_known else wrap(module).head_sites
@@ -117,8 +119,8 @@ class OpenModel:
         return cls("model", type(inner).__name__, "", module, sites, None)
 
     def __repr__(self) -> str:
-        n, what = sum(each.numel() for each in self.inner.parameters()), type(self.inner).__name__
-        name = f"{self.name}: {what}" if self.name not in ("model", what) else what
+        n, kind = sum(weight.numel() for weight in self.inner.parameters()), type(self.inner).__name__
+        name = f"{self.name}: {kind}" if self.name not in ("model", kind) else kind
         return f"{name}, {len(self.sites.heads)} heads, {n:,} parameters"
 
     @property
@@ -128,72 +130,72 @@ class OpenModel:
 
     @property
     def output(self) -> RunFolder:
-        """The folder for results."""
+        """The folder for results, which is created when it is read."""
         raise InputError("a bare module has no folder of its own for results", 'name one: save="results"')
 
     def find_head(self, head: str | HeadId) -> HeadId:
-        """Return the head of that name; raise an error if the model has none."""
+        """Return the head of this name; raise an error if the model does not have it."""
         head_id = HeadId.parse(head) if isinstance(head, str) else head
         self.sites.head_slots((head_id,))
         return head_id
 
     @property
     def answers(self) -> SequenceModel | ClassModel:
-        """The model on its task, which answers any example."""
+        """The model together with its task, so that it answers any example."""
         raise no_task(self.name)
 
     def in_double(self) -> SequenceModel | ClassModel:
-        """Return the model on its task in double precision, on the processor."""
+        """Return a copy of `answers` that computes in double precision on the CPU."""
         return self.answers
 
     @property
     def description(self) -> ModelDescription:
-        """How the model was made."""
+        """The known settings of the model."""
         return ModelDescription(self.label, digest=self.weights_sha256)
 
     @property
     def trained(self) -> tuple[int, int] | None:
-        """The shortest and the longest sequence in training; None if not known, or if there is only one length."""
+        """The shortest and the longest training length; None if unknown, or if all examples have one length."""
         return None
 
     def predict(self, text: str) -> Prediction:
-        """Return the model's own answer to one example."""
+        """Return the answer that the model decodes for one example."""
         raise InputError(
             f"{self.name} has no task, so it has no questions to answer",
             "give a run, sample:addition, or an adapter that names a task",
         )
 
     def task_attention(self) -> TaskAttention:
-        """Return its attention in the positions of its task."""
+        """Return the model with attention weights whose queries and keys are positions of its task."""
         raise InputError(
             f"heads are described by the positions of a task, and {self.label or self.name} names no task",
             'write an adapter that names one: task = "addition", or "sortedness"',
-            self.LOOKED_AT,
+            self.SEE_ATTENTION,
         )
 
-    def positions(self) -> HasPositions:
-        """Return its encoding of positions."""
+    def encoding_in_use(self) -> EncodingInUse:
+        """Return the position encoding of the model, as trained."""
         raise InputError(
             f"the positions of {self.label or self.name} are not known",
             "bring it by an adapter: a table of positions is found by what it does, or positions() says where it is",
         )
 
     def some_inputs(self, n: int) -> tuple[Tensor, ...]:
-        """Return inputs of its first `n` examples, to prove hooks on."""
+        """Return the input tensors of the first `n` examples, on which hooks are verified."""
         dataset, _ = self.examples()
         return dataset.encode(np.arange(min(n, len(dataset)))).inputs
 
     def text_input(self, text: str) -> TokenizedText:
-        """Encode one text or example, to look at attention on it."""
+        """Encode one text or example, whose attention will be read."""
         raise InputError(
             f"{self.label} is a PyTorch module without a tokenizer, so it takes no texts",
             "give its tensors: inputs=...",
         )
 
     def texts(self, on: Sequence[str], data: str | Path | None = None) -> list[TokenizedText]:
-        """Encode texts, and those of a file, to look at attention on them."""
+        """Encode texts and the texts of a file, whose attention will be read."""
         if data is not None:
-            raise InputError(f"{self.label} reads no files of texts", "leave data out, and " + self.LOOKED_AT[3:])
+            raise InputError(f"{self.label} reads no files of texts", "leave data out, and " + self.SEE_ATTENTION[3:])
         return [self.text_input(text) for text in on]
 
     def repeated_tokens(self) -> list[TokenizedText]:
@@ -209,38 +211,42 @@ class OpenModel:
         length: int | None = None,
         at_once: int = AT_ONCE,
     ) -> Experiment:
-        """Run the model on `n` examples of a split or a file, on given examples, or on sequences of one `length`."""
+        """Return the model on `n` examples of a split or a file, on given examples, or on sequences of one `length`."""
         dataset, rows = self.examples(data, metric, n, length)
         return experiment_on(self.module, self.sites, dataset, rows, metric, at_once=at_once)
 
     def examples(
         self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
     ) -> tuple[EvalDataset, Rows | None]:
-        """Return a dataset (here of tensors) and the rows of an experiment; None for all rows."""
+        """Return the dataset of an experiment and the rows to use, or None for all rows. Here: given tensors."""
         self._refuse("lengths", length)
         if isinstance(data, EvalDataset):
             return data, subsample(data, n)
         if not callable(metric):
             raise InputError("a model of your own needs a metric", "give a function: metric(output, rows) -> [row]")
         inputs = [data] if isinstance(data, Tensor) else data
-        if not isinstance(inputs, list | tuple) or not inputs or not all(isinstance(each, Tensor) for each in inputs):
+        if (
+            not isinstance(inputs, list | tuple)
+            or not inputs
+            or not all(isinstance(tensor, Tensor) for tensor in inputs)
+        ):
             raise InputError("a model of your own needs its input tensors as data", "give one, or a list of them")
         return tensor_dataset(inputs, metric), None
 
     def confirmation(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
-        """Return many new examples to measure heads on again; None if others were asked for, or there are none."""
+        """Return many new examples for a second measurement; None if there are none, or if examples were given."""
         return None
 
     def selection(
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
-        """Return experiments to select heads on, to measure on, and to measure random orders on."""
+        """Return experiments to select heads on, to measure the selection on, and to measure random orders on."""
         dataset, _ = self.examples(data, metric, n, length)
         rows, others = split_in_half(dataset, n)
 
-        def on(some: Rows, half: str) -> Experiment:
-            what = f"{half} of the {dataset.data}"
-            return experiment_on(self.module, self.sites, dataset, some, metric, data=what, at_once=at_once)
+        def on(part: Rows, half: str) -> Experiment:
+            name = f"{half} of the {dataset.data}"
+            return experiment_on(self.module, self.sites, dataset, part, metric, data=name, at_once=at_once)
 
         return (
             on(rows[:N_SELECTION], "one half"),
@@ -249,7 +255,7 @@ class OpenModel:
         )
 
     def require_training(self) -> None:
-        """Raise an error if it is not known how the model is trained."""
+        """Raise an error if headcount cannot train the model."""
         raise InputError(
             f"--fine-tune: how {self.name} is trained is not known", "fine-tune what is left with its own code"
         )
@@ -264,11 +270,11 @@ class OpenModel:
         fine_tune: int = 0,
         listeners: Sequence[Listener] = (),
     ) -> Cut[OpenModel]:
-        """Write the model without these heads to a new folder; prove the cut before and after writing."""
+        """Cut heads out and write the smaller model to a new folder; verify the cut before and after writing."""
         raise InputError(NO_FOLDER, CUT_IT)
 
     def cost_experiment(self, measured: Experiment | None) -> Experiment:
-        """Return the experiment that the models before and after a cut are compared on."""
+        """Return the experiment on which the models before and after a cut are compared."""
         assert measured is not None, "made for the cut"
         return measured
 
@@ -278,7 +284,7 @@ class OpenModel:
 
 
 def no_task(name: str) -> InputError:
-    """Return the error for a verb that needs a task, and what can be done without one."""
+    """Return the error of a verb that needs a task; it also says which verb works without a task."""
     return InputError(
         f"{name} has no task whose right answers are known",
         'give a run, sample:addition, or an adapter that names one: task = "addition"',
@@ -288,7 +294,7 @@ def no_task(name: str) -> InputError:
 
 @dataclass(frozen=True, repr=False)
 class RunModel(OpenModel):
-    """A run of headcount's own."""
+    """A run: a model that headcount trained."""
 
     run: Run
     has_output: ClassVar[bool] = True
@@ -309,21 +315,21 @@ class RunModel(OpenModel):
         return self.run.output
 
     def find_head(self, head: str | HeadId) -> HeadId:
-        """Return the head of that name; raise an error if the run has none."""
+        """Return the head of this name; raise an error that also lists the heads that were cut out."""
         return self.run.find_head(head)
 
     @property
     def answers(self) -> SequenceModel | ClassModel:
-        """The run's model on its task."""
+        """The run's model together with its task."""
         return learner_of(self.run.model, self.run.task)
 
     def in_double(self) -> SequenceModel | ClassModel:
-        """Return a copy of the model on its task, in double precision on the processor."""
+        """Return a copy of `answers` that computes in double precision on the CPU."""
         return learner_of(copy.deepcopy(self.run.model).cpu().double(), self.run.task)
 
     @property
     def description(self) -> ModelDescription:
-        """How the run was made, by its settings; a pruned run differs from one trained without these heads."""
+        """The settings of the run. A pruned run has another digest than a run that was trained without these heads."""
         config = self.run.config.model
         settings = replace(self.run.config, seed=0).to_json()
         if config.pruned:
@@ -334,16 +340,16 @@ class RunModel(OpenModel):
 
     @property
     def trained(self) -> tuple[int, int] | None:
-        """The training lengths, by its settings."""
+        """The training lengths, according to the settings of the run."""
         return getattr(self.run.task, "trained_lengths", None)
 
     def task_attention(self) -> TaskAttention:
-        """Return the run, whose positions are the task's."""
+        """Return the run itself: its positions are those of the task."""
         return self.run
 
-    def positions(self) -> HasPositions:
-        """Return the run, which knows its encoding."""
-        return self.run
+    def encoding_in_use(self) -> EncodingInUse:
+        """Return the position encoding that the run's settings name."""
+        return self.run.encoding_in_use()
 
     def predict(self, text: str) -> Prediction:
         """Decode the model's own answer."""
@@ -376,10 +382,10 @@ class RunModel(OpenModel):
         return task_dataset(task, examples, what, device, reference=lambda: reference_for(task, length)), None
 
     def confirmation(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
-        """Return new examples drawn as in training, or all examples if there are few."""
+        """Return new examples from the training distribution, or all examples of a small domain."""
         task, is_usual = self.run.task, data is None or (isinstance(data, str) and data == "test")
         if not is_usual or n is not None or callable(metric) or len(task.splits.get("train", ())):
-            return None  # training examples are no test of the model
+            return None  # new examples may be among those of a fixed training set
         if is_all := getattr(task, "domain_size", math.inf) <= 2 * N_DECIDING:
             examples, what = np.concatenate(list(cast(SequenceTask, task).iter_domain())), "examples, all there are"
         else:
@@ -394,13 +400,13 @@ class RunModel(OpenModel):
         if data is not None or metric is not None:
             raise InputError(f"{self.name} is measured on its own task", "leave --data and --metric out")
 
-        def some(split: str, most: int | None) -> Experiment:
+        def on(split: str, most: int | None) -> Experiment:
             return self.experiment(split, None, smaller(n, most), length=length, at_once=at_once)
 
-        return some("validation", N_SELECTION), some("test", None), some("test", N_NULL)
+        return on("validation", N_SELECTION), on("test", None), on("test", N_NULL)
 
     def require_training(self) -> None:
-        """Do nothing: a run's settings say how it is trained."""
+        """Do nothing: headcount can train every run."""
 
     def cut(
         self,
@@ -413,10 +419,10 @@ class RunModel(OpenModel):
         listeners: Sequence[Listener] = (),
     ) -> Cut[OpenModel]:
         """Write the run without these heads as a new run."""
-        from headcount.runs.prune import prune_run  # surgery is much to load, and most verbs cut nothing
+        from headcount.runs.prune import prune_run  # slow to import, and most verbs cut nothing
 
-        made = prune_run(self.run, heads, out, fold_mean=fold_mean, fine_tune=fine_tune, listeners=listeners)
-        return replace(cast(Any, made), model=RunModel.of(made.model))
+        cut = prune_run(self.run, heads, out, fold_mean=fold_mean, fine_tune=fine_tune, listeners=listeners)
+        return replace(cast(Any, cut), model=RunModel.of(cut.model))
 
     def cost_experiment(self, measured: Experiment | None) -> Experiment:
         """Return the experiment on the whole test set."""
@@ -435,11 +441,11 @@ def _label(config: Any) -> str:
 
 
 def smaller(n: int | None, most: int | None) -> int | None:
-    """Return the smaller of two counts, where None is no limit."""
-    return min((each for each in (n, most) if each is not None), default=None)
+    """Return the smaller of two counts; None means no limit."""
+    return min((count for count in (n, most) if count is not None), default=None)
 
 
 def means_over(experiment: Experiment) -> Sequence[EvalBatch]:
-    """Return batches to take means over: those that are not measured on, if there are any."""
+    """Return the batches over which means are computed for folding: those not measured on, if there are any."""
     measured = {id(batch) for batch in experiment.batches}
     return [batch for batch in experiment.reference if id(batch) not in measured] or experiment.batches

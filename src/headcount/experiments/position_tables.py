@@ -1,13 +1,16 @@
 """Find the table of positions in an adapter's model by what the table does.
 
-The table is an embedding that is indexed by 0, 1, 2, ... whatever the tokens are; or a parameter or buffer
-[position, d_model] whose first rows, as many as there are tokens, change the output, and whose later rows do not.
+The table is one of two things:
+
+- an embedding that is indexed by 0, 1, 2, ... whatever the tokens are;
+- a parameter or buffer [position, d_model] whose first rows, one for each token, change the output, and whose later
+  rows do not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,10 +26,11 @@ from headcount.external.adapter import Adapted, Adapter, task_of
 from headcount.external.user_code import user_code_errors
 from headcount.hooks.gates import eval_mode
 from headcount.seeds import stream
-from headcount.tasks.base import ClassTask, Task
+from headcount.tasks.base import ClassTask
 
 N_EXAMPLES, MOST_TRIED, FEWEST_ROWS = 4, 16, 3
-"""Examples of each of two batches; rows that are tried one by one, at most; and rows of a table, at least."""
+"""Number of examples in each of two batches, largest number of rows that are tried one by one, and smallest number of
+rows of a table."""
 NO_TABLES = (
     nn.Linear,
     nn.Embedding,
@@ -36,67 +40,56 @@ NO_TABLES = (
     nn.modules.conv._ConvNd,
     nn.RNNBase,
 )
-"""Modules whose weights cannot be a table of positions that is sliced."""
+"""Modules whose weights are no position tables; embeddings are tried separately."""
 Inputs = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of positions: its rows, its name in the model, and how many rows the examples use."""
+    """A position table in a model."""
 
     name: str
+    """Path of the tensor in the model."""
     rows: Tensor
     n_used: int
+    """Number of rows that the longest examples use."""
     is_learned: bool
 
 
-@dataclass(frozen=True)
-class AdapterPositions:
-    """The positions of an adapter's model."""
-
-    name: str
-    weights_sha256: str
-    adapted: Adapted
-
-    def encoding_in_use(self) -> EncodingInUse:
-        """Return the first table that is found; in an encoder-decoder, mostly the encoder's."""
-        model, adapter = self.adapted, self.adapted.adapter
-        device = next(model.parameters()).device
-        batches = [tuple(each.to(device) for each in encoded(adapter, pairs)[0]) for pairs in longest_pairs(adapter)]
-        with eval_mode(model), torch.no_grad():
-            found = _named_table(adapter, model, batches) or _looked_up(model, batches) or _sliced(model, batches)
-        if found is None:
-            raise InputError(
-                f"no table of positions was found in {self.name}: neither an embedding that is asked for 0, 1, 2, ... "
-                "nor a parameter or buffer of which each position takes its row",
-                "if it has one, write positions(self, model) in the adapter: the tensor [position, d_model]",
-                "rotary positions and biases on scores have none",
-            )
-        name = f"{found.name} (table)" if found.name in ENCODINGS.names() else found.name
-        d_model, n_heads = found.rows.shape[1], len(next(iter(model.head_sites.values())).heads)
-        encoding = FoundTable(found.rows, is_learned=found.is_learned)
-        return EncodingInUse(name, encoding, found.n_used, n_heads if d_model % n_heads == 0 else 1)
+def find_encoding(name: str, model: Adapted) -> EncodingInUse:
+    """Return the first position table that is found in a model; in an encoder-decoder, mostly the encoder's."""
+    adapter, device = model.adapter, next(model.parameters()).device
+    batches = [tuple(tensor.to(device) for tensor in encoded(adapter, pairs)[0]) for pairs in longest_pairs(adapter)]
+    with eval_mode(model), torch.no_grad():
+        table = _named_table(adapter, model, batches) or _looked_up(model, batches) or _sliced(model, batches)
+    if table is None:
+        raise InputError(
+            f"no table of positions was found in {name}: neither an embedding that is asked for 0, 1, 2, ... "
+            "nor a parameter or buffer of which each position takes its row",
+            "if it has one, write positions(self, model) in the adapter: the tensor [position, d_model]",
+            "rotary positions and biases on scores have none",
+        )
+    title = f"{table.name} (table)" if table.name in ENCODINGS.names() else table.name
+    d_model, n_heads = table.rows.shape[1], len(next(iter(model.head_sites.values())).heads)
+    encoding = FoundTable(table.rows, is_learned=table.is_learned)
+    return EncodingInUse(title, encoding, table.n_used, n_heads if d_model % n_heads == 0 else 1)
 
 
 def longest_pairs(adapter: Adapter) -> tuple[Pairs, Pairs]:
-    """Return two small sets of different examples, as long as in training."""
+    """Return two small sets of different examples, as long as in training, as pairs of question and answer."""
     if adapter.task is None:
         pairs = sorted(own_pairs(adapter), key=lambda pair: len(pair[0]) + len(pair[1]))[-2 * N_EXAMPLES :]
         return pairs[::2], pairs[1::2]
-    task, rng = task_of(adapter), stream(0, "position table")
+    task = task_of(adapter)
     examples = task.split("test")
     if task.output_type == "class":
-        asked = cast(ClassTask, task)
-        longest = (adapter.trained or asked.trained_lengths)[1]
-        examples = asked.sample_of_length(rng, longest, asked.negatives[0], 2 * N_EXAMPLES)
-    pairs = _texts(task, examples)
+        classes, rng = cast(ClassTask, task), stream(0, "position table")
+        longest = (adapter.trained or classes.trained_lengths)[1]
+        examples = classes.sample_of_length(rng, longest, classes.negatives[0], 2 * N_EXAMPLES)
+    pairs = [(task.show(example), task.answer(example)) for example in examples]
     longest = max(len(answer) for _, answer in pairs) if task.output_type == "sequence" else 0
     pairs = [pair for pair in pairs if len(pair[1]) >= longest][: 2 * N_EXAMPLES]
     return pairs[::2], pairs[1::2]
-
-
-def _texts(task: Task, examples: Any) -> list[tuple[str, str]]:
-    return [(task.show(example), task.answer(example)) for example in examples]
 
 
 def _named_table(adapter: Adapter, model: Adapted, batches: Sequence[Inputs]) -> Table | None:
@@ -113,20 +106,20 @@ def _named_table(adapter: Adapter, model: Adapted, batches: Sequence[Inputs]) ->
 
 
 def _looked_up(model: nn.Module, batches: Sequence[Inputs]) -> Table | None:
-    """Return an embedding that is indexed by numbers in order, whatever the tokens are."""
+    """Return an embedding that is indexed by consecutive numbers, whatever the tokens are."""
     names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
-    asked: dict[nn.Embedding, list[Tensor]] = {}
+    indices: dict[nn.Embedding, list[Tensor]] = {}
 
-    def note(module: nn.Embedding, args: tuple[Any, ...]) -> None:
-        asked.setdefault(module, []).append(args[0].detach().cpu())
+    def record(module: nn.Embedding, args: tuple[Any, ...]) -> None:
+        indices.setdefault(module, []).append(args[0].detach().cpu())
 
     with ExitStack() as hooks:
         for module in names:
-            hooks.callback(module.register_forward_pre_hook(note).remove)
+            hooks.callback(module.register_forward_pre_hook(record).remove)
         for batch in batches:
             model(*batch)
-    for table, calls in asked.items():
-        first, longest = int(calls[0].min()), max(each.shape[-1] for each in calls)
+    for table, calls in indices.items():
+        first, longest = int(calls[0].min()), max(ids.shape[-1] for ids in calls)
         if all(map(_is_in_order, calls)) and table.weight.shape[1] > 1 and longest >= FEWEST_ROWS:
             name = names[table].removeprefix("model.")
             is_learned = table.weight.requires_grad
@@ -135,14 +128,15 @@ def _looked_up(model: nn.Module, batches: Sequence[Inputs]) -> Table | None:
 
 
 def _is_in_order(ids: Tensor) -> bool:
-    """Whether all rows count up by one from the same number."""
+    """Return whether all rows of indices count up by one from the same number."""
     rows = ids.reshape(-1, ids.shape[-1]) if ids.dim() else ids.reshape(1, 1)
     return bool((rows == rows[:1]).all() and (rows[0].diff() == 1).all())
 
 
 def _sliced(model: nn.Module, batches: Sequence[Inputs]) -> Table | None:
     """Return a parameter or buffer whose first rows change the output, and whose later rows do not."""
-    widths = {each.shape[1] + more for each in batches[0] if each.dim() > 1 for more in (0, 1)}  # with a class token
+    # The model may add a class token.
+    widths = {tensor.shape[1] + n_added for tensor in batches[0] if tensor.dim() > 1 for n_added in (0, 1)}
     for name, tensor in _candidates(model):
         rows = tensor.squeeze()
         used = [_n_used(model, batch, rows) for batch in batches]
@@ -176,19 +170,11 @@ def _n_used(model: nn.Module, batch: Inputs, rows: Tensor) -> int:
 
 
 def _acts(model: nn.Module, batch: Inputs, rows: Tensor, which: slice) -> bool:
-    """Whether the output changes with these rows."""
-    clean = model(*batch)
-    with _changed(rows, which):
-        moved = model(*batch)
-    return bool((moved - clean).abs().max() > 1e-6 * clean.abs().max())
-
-
-@contextmanager
-def _changed(rows: Tensor, which: slice) -> Iterator[None]:
-    """Change these rows while the block runs; `rows` shares its memory with the model."""
-    before = rows[which].clone()
+    """Return whether the output changes when these rows change; `rows` shares its memory with the model."""
+    clean, before = model(*batch), rows[which].clone()
     rows[which] += 1 + before.abs()
     try:
-        yield
+        changed = model(*batch)
     finally:
         rows[which] = before
+    return bool((changed - clean).abs().max() > 1e-6 * clean.abs().max())

@@ -1,7 +1,7 @@
 """Scores of a model while its heads are removed one after another, from a cached pass of each batch.
 
-`run_interventions` begins anew with every set of heads that is ablated throughout. Here the passes over all batches are
-kept (as far as there is room), and a removal costs what comes after the head that was removed, and no more.
+The passes over all batches are kept, as far as they fit into memory. After a removal, only the layers behind the
+removed head are computed again.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.limits import BATCH, available_memory
 
 ROOM = 2**30
-"""Bytes that cached passes may take, or a quarter of the memory if that is less."""
+"""Largest size of all cached passes in bytes; a quarter of the available memory, if that is less."""
 
 
 class Removal:
-    """A model without the heads that were removed; its hooks must have been proven before."""
+    """A model without the heads that were removed so far. Its hooks must have been proven to act before."""
 
     def __init__(self, experiment: Experiment, batch_size: int = BATCH) -> None:
         self.experiment, self.removed = experiment, list[HeadId]()
         self.is_plain = False
-        """Whether each measurement is a whole forward pass: slower, for models whose modules keep state."""
+        """Whether each measurement takes a whole forward pass, as models whose modules keep state require."""
         self._batch_size = min(batch_size, experiment.most_rows or batch_size)
         self._passes: dict[int, CachedPass] = {}
         self._next: dict[tuple[HeadId, int], CachedPass] = {}
@@ -44,34 +44,34 @@ class Removal:
         return scores
 
     def scores(self, heads: Sequence[HeadId], batches: Sequence[int], *, keep: bool = False) -> Scores:
-        """Score the examples of these batches without each of these heads as well, [head, example]; nan elsewhere.
+        """Score the examples of these batches with one more head removed, [head, example]; NaN for other examples.
 
-        What was computed is kept with `keep`, for a head that is likely to be removed.
+        With `keep`, the passes are kept, as one of the heads is likely to be removed next.
         """
         scores = np.full((len(heads), self.experiment.n), np.nan)
         with eval_mode(self.experiment.model), torch.no_grad():
             for i in batches:
                 try:
-                    found = None if self.is_plain else self._replayed(i, heads, keep)
+                    of_batch = None if self.is_plain else self._replayed(i, heads, keep)
                 except ReplayError:
-                    self.is_plain, found = True, None
+                    self.is_plain, of_batch = True, None
                     self._passes.clear()
                     self._next.clear()
-                if found is None:
-                    each = [Intervention((head,)) for head in heads]
-                    found = plain_scores(self.experiment, self.experiment.batches[i], each, self.removed)
-                scores[:, self.experiment.batches[i].rows] = found
+                if of_batch is None:
+                    removals = [Intervention((head,)) for head in heads]
+                    of_batch = plain_scores(self.experiment, self.experiment.batches[i], removals, self.removed)
+                scores[:, self.experiment.batches[i].rows] = of_batch
         return scores
 
     def remove(self, head: HeadId) -> None:
-        """Remove heads from all further measurements."""
+        """Remove a head from all further measurements."""
         self.removed.append(head)
         self._passes |= {i: cached for (each, i), cached in self._next.items() if each == head}
         self._next.clear()
         self._unchecked = True
 
     def _replayed(self, i: int, heads: Sequence[HeadId], keep: bool) -> Scores:
-        """Score one batch; after each removal, the first scores are compared with those of a plain pass."""
+        """Score one batch from cached passes. The first scores after each removal are checked against a whole pass."""
         batch, cached, checked = self.experiment.batches[i], self._pass(i), self._unchecked
         self._unchecked = False
         if keep:
@@ -82,14 +82,14 @@ class Removal:
                 if self._has_room(each):
                     self._next[head, i] = each
             return np.array([scores_of(self.experiment, batch, each.output) for each in further])
-        found = np.empty((len(heads), len(batch.rows)))
+        scores = np.empty((len(heads), len(batch.rows)))
         interventions = [Intervention((head,)) for head in heads]
         for j, output in sweep(cached, interventions, batch_size=self._batch_size, checked=checked):
-            found[j] = scores_of(self.experiment, batch, output)
-        return found
+            scores[j] = scores_of(self.experiment, batch, output)
+        return scores
 
     def _pass(self, i: int) -> CachedPass:
-        """Run a cached pass over one batch, without the removed heads."""
+        """Return a cached pass over one batch without the removed heads."""
         cached = self._passes.get(i)
         if cached is None:
             model, sites, inputs = self.experiment.model, self.experiment.sites, self.experiment.batches[i].inputs
@@ -129,7 +129,9 @@ def scores_along(
                     if progress:
                         progress(i * len(orders) + j + 1, len(experiment.batches) * len(orders))
     except ReplayError:
-        sets = [tuple(head for some in order[: k + 1] for head in some) for order in orders for k in range(len(order))]
-        found = run_interventions(experiment, list(map(Intervention, sets)), batch_size=batch_size, proven=True)
-        return np.split(found.scores, np.cumsum([len(order) for order in orders])[:-1])
+        sets = [
+            tuple(head for group in order[: k + 1] for head in group) for order in orders for k in range(len(order))
+        ]
+        outcome = run_interventions(experiment, list(map(Intervention, sets)), batch_size=batch_size, proven=True)
+        return np.split(outcome.scores, np.cumsum([len(order) for order in orders])[:-1])
     return scores

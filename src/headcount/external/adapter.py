@@ -18,15 +18,15 @@
         def generate(self, model, questions):
             return solve(model, questions)
 
-Then `headcount ablate my_adapter.py:Model`, and every verb that takes a run. What is left of such a model when heads
-were cut out is a folder:
+Then `headcount ablate my_adapter.py:Model` works, and so does every verb that takes a run. If heads are cut out of such
+a model, the pruned model is saved as a folder:
 
-    headcount.json     the adapter's file (from this folder) and its class, what was cut, and what it was cut from; if
-                       means of the heads were folded into biases, over how many examples
+    headcount.json     the path of the adapter's file from this folder, its class, what was cut, and the model that it
+                       was cut from; if means of the heads were folded into biases, over how many examples
     model.safetensors  the weights
 
-The adapter's file is needed to load the model, and is run for that: it builds the whole model, the cuts are carried out
-again, and the weights are read. The adapter's load() is not called and its checkpoint not needed any more.
+To load the folder, the adapter's file is run: it builds the whole model, the cuts are repeated, and the weights are
+read from the folder. The adapter's load() is not called, and its checkpoint is no longer needed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ SCHEMA = 1
 ADAPTED, WEIGHTS = "headcount.json", "model.safetensors"
 """Files of a folder with an adapter's pruned model."""
 MOST_LISTED = 12
-"""Names of weights that an error lists, at most, for each kind of fault."""
+"""Names of weights that an error lists for each kind of fault, at most."""
 TOLERANCE = 1e-5
 """Largest difference between a model and its saved copy, as a share of the largest output."""
 
@@ -188,14 +188,14 @@ def load_adapter(name: str) -> Adapter:
     if not file.is_file():
         raise InputError(f"no file {path}", "write one: headcount adapt my_model.py:MyModel")
     advice = "make a class there that inherits headcount.Adapter"
-    found = import_class(file, class_name, Adapter, "adapter", advice)
-    found.folder, found.origin = file.resolve().parent, f"{file.resolve()}:{class_name}"
-    with user_code_errors(found, "__init__"):
-        return found()
+    adapter_class = import_class(file, class_name, Adapter, "adapter", advice)
+    adapter_class.folder, adapter_class.origin = file.resolve().parent, f"{file.resolve()}:{class_name}"
+    with user_code_errors(adapter_class, "__init__"):
+        return adapter_class()
 
 
 def load_adapted(adapter: Adapter) -> Adapted:
-    """Return the model with its weights, in evaluation mode."""
+    """Build the adapter's model, load its weights and find its heads; the model is in evaluation mode."""
     claimed = adapter.claimed
     if claimed is not None and not (isinstance(claimed, int | float) and math.isfinite(claimed)):
         raise InputError(f"claimed = {claimed!r} is no number", "99.85 % is written as claimed = 0.9985")
@@ -213,7 +213,7 @@ def load_adapted(adapter: Adapter) -> Adapted:
 
 
 def built(adapter: Adapter) -> nn.Module:
-    """Return the model without its weights."""
+    """Return the model of build(), before the trained weights are loaded."""
     with user_code_errors(adapter, "build"):
         model = adapter.build()
     if not isinstance(model, nn.Module):
@@ -230,12 +230,12 @@ class Adapted(nn.Module):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the inputs of a pretrained model."""
+        """Names of the inputs of a `pretrained` model; none for other models."""
         return () if self.adapter.pretrained is None else input_names(self.model)
 
     @property
     def custom_cut(self) -> CustomCut | None:
-        """The adapter's cut(), if it has one."""
+        """The adapter's cut(), with errors that name its line; None if the adapter has no cut()."""
         adapter = self.adapter
 
         def cut(model: nn.Module, site: HeadSite, keep: list[int]) -> None:
@@ -296,7 +296,7 @@ def read_weights(file: Path) -> Any:
         if file.exists() and not file.is_file():
             raise InputError(f"{file} is no regular file", "name the file that torch.save wrote")
         try:
-            found = torch.load(file, map_location="cpu", weights_only=True)
+            saved = torch.load(file, map_location="cpu", weights_only=True)
         except OSError:
             raise
         except Exception as error:  # whatever torch makes of a damaged file
@@ -309,16 +309,24 @@ def read_weights(file: Path) -> Any:
                 "save the weights alone, where that code is at home: torch.save(model.state_dict(), ...)",
             ) from error
     for name in ("model_state_dict", "state_dict", "model"):  # where a checkpoint may keep the weights
-        if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
-            found = found[name]
-    if isinstance(found, Mapping):  # or under a name of the user's own, if there is but one such thing
-        inner = [each for each in found.values() if isinstance(each, Mapping) and _is_weights(each)]
-        found = inner[0] if len(inner) == 1 and not _is_weights(found) else found
-    return found
+        if isinstance(saved, Mapping) and isinstance(saved.get(name), Mapping):
+            saved = saved[name]
+    if isinstance(saved, Mapping):  # or under a name of the user's own, if there is but one such thing
+        inner = [each for each in saved.values() if isinstance(each, Mapping) and _is_weights(each)]
+        saved = inner[0] if len(inner) == 1 and not _is_weights(saved) else saved
+    return saved
 
 
-def _is_weights(found: Mapping[Any, Any]) -> bool:
-    return bool(found) and all(isinstance(each, Tensor) for each in found.values())
+def _is_weights(saved: Mapping[Any, Any]) -> bool:
+    return bool(saved) and all(isinstance(each, Tensor) for each in saved.values())
+
+
+def read_tensors(file: Path, advice: str) -> Mapping[str, Tensor]:
+    """Read the weights of a checkpoint; if it has anything but tensors by name, raise an error with this advice."""
+    weights = read_weights(file)
+    if not isinstance(weights, Mapping) or not all(isinstance(each, Tensor) for each in weights.values()):
+        raise InputError(f"{file} holds no weights by name", advice)
+    return weights
 
 
 def without_prefix(weights: Mapping[str, Any], model: nn.Module) -> Mapping[str, Any]:
@@ -337,12 +345,12 @@ def misfits(weights: Mapping[str, Any], model: nn.Module) -> list[str]:
         for name, each in own.items()
         if isinstance(each, Tensor) and isinstance(weights.get(name), Tensor) and weights[name].shape != each.shape
     ]
-    found = {
+    faults = {
         "not in the file": _layers_starred([name for name in own if name not in weights]),
         "not in the model": _layers_starred([name for name in weights if name not in own]),
         "of another shape": _layers_starred(shapes),
     }
-    return [f"{what}: {', '.join(names)}" for what, names in found.items() if names]
+    return [f"{what}: {', '.join(names)}" for what, names in faults.items() if names]
 
 
 def _layers_starred(names: Sequence[str]) -> list[str]:
@@ -354,11 +362,11 @@ def _layers_starred(names: Sequence[str]) -> list[str]:
 
 def digest_of(model: nn.Module) -> str:
     """Return the SHA-256 of all weights and their names."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        found.update(name.encode())
-        found.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 # --- folders ----------------------------------------------------------------------------------------------------------

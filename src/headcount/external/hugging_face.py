@@ -3,15 +3,16 @@
     save_model(cut_heads(model, ["L0H3"]), "smaller", tokenizer)
     model = load_model("smaller")
 
-A folder has what Hugging Face's have: config.json, model.safetensors, the settings for generating and the files of the
-tokenizer. The configuration's `headcount_cut` says which heads are missing, and the file of weights, in its header,
-which names mean the same parameter and what precision buffers have that are computed anew. A folder of a model that
-misses no heads can be read by their library too, and folders that their library wrote can be read here. Where heads are
-missing, their library would make up random ones for whole layers; so the weights are then in headcount.safetensors,
-where it finds none and stops: use `load_model`.
+A folder has the files of a Hugging Face folder: config.json, model.safetensors, the settings for generating and the
+files of the tokenizer. `headcount_cut` in the configuration names the missing heads. The header of the file of weights
+says which names mean the same parameter, and the precision of buffers that are computed when the model is loaded.
 
-No code that comes with a model is run, and nothing is fetched. Of an older folder's pytorch_model.bin tensors alone are
-read, as of adapters' files (`weights_only=True`): whatever else is pickled there is refused.
+transformers and headcount read each other's folders if no heads are missing. If heads are missing, transformers would
+fill whole layers with random weights. So the weights are then in headcount.safetensors, which transformers does not
+find, and it stops: use `load_model`.
+
+No code that comes with a model is run, and nothing is fetched. From an older folder's pytorch_model.bin, only tensors
+are read (`weights_only=True`), as from the checkpoint of an adapter; anything else that is pickled there is refused.
 """
 
 import json
@@ -28,7 +29,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from headcount.errors import CheckFailed, HeadcountError, InputError, RunError, argument
-from headcount.external.adapter import read_weights
+from headcount.external.adapter import read_tensors
 from headcount.files import friendly_os_errors, read_json, require_regular, write_atomically
 from headcount.hooks.families import family_of, model_types
 from headcount.hooks.wrapping import CUT, Wrapped, base_of, unknown_family
@@ -50,7 +51,7 @@ LAYERS = (
 MOST_CLASSES = 10**6
 """Number of classes that a configuration may have: each gets a name when the configuration is read."""
 MOST_LAYERS = 1000
-"""Settings of models whose layers share their weights."""
+"""Layers that a configuration may have if layers share their weights, so that tensors do not count them."""
 MOST_TOKENIZER = 2**27
 """Bytes of one file of a tokenizer, at most."""
 _FORMER_BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids|masked_bias|inv_freq|attn\.bias|attention\.bias)$")
@@ -62,7 +63,7 @@ _AGAIN = "copy or save the model again"
 
 @dataclass(frozen=True)
 class Notes:
-    """What a file of weights notes besides the weights."""
+    """What the header of a file of weights says about names and buffers, beside the weights."""
 
     shared: dict[str, str]
     """Further names of shared parameters, and the names that they are stored by."""
@@ -101,7 +102,8 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu", *, any_fa
     model_class = _class_of(path, settings)
     is_known = family_of(settings["model_type"]) is not None
     if not is_known and not any_family:
-        raise _unknown_family(path, model_class, settings)
+        advice = f"an adapter says so, and this writes one: headcount adapt {argument(path)}"
+        raise unknown_family(module_tree(path), advice)
     _require_files(path)
     pickled = None if any(path.glob("*.safetensors")) else _pickled_weights(path)
     file = _weights_file(path, settings)
@@ -126,10 +128,10 @@ def load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     with _their_library(f"could not read the tokenizer in {folder}", "copy or save the tokenizer again"):
-        made = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        made("a")  # settings of a wrong type are found out here
-        made("a", truncation=True, max_length=8)
-        return made
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer("a")  # settings of a wrong type are found out here
+        tokenizer("a", truncation=True, max_length=8)
+        return tokenizer
 
 
 def load_image_processor(folder: Path) -> Any:
@@ -162,7 +164,7 @@ def _their_library(what: str, advice: str = _AGAIN) -> Iterator[None]:
 
 
 def _write(model: nn.Module, path: Path) -> None:
-    """Return every tensor once, and further names of shared tensors."""
+    """Write weights, notes and configuration; a tensor that has several names is stored once."""
     tensors, notes, homes = dict[str, Tensor](), Notes({}, {}), dict[tuple[int, torch.Size], str]()
     state = model.state_dict()
     for name, tensor in state.items():
@@ -226,15 +228,15 @@ def _class_of(path: Path, settings: dict[str, Any]) -> Any:
             f"headcount knows {', '.join(model_types())}",
         )
     name = names[0] if isinstance(names, list) and names else None
-    found = getattr(transformers, name, None) if isinstance(name, str) else None
-    if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
+    model_class = getattr(transformers, name, None) if isinstance(name, str) else None
+    if not (isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel)):
         raise InputError(
             f"{path / CONFIG} names no class of transformers (architectures {str(names)[:80]})",
             "code that comes with a model is not run; name the class that it was saved from",
         )
-    if getattr(found.config_class, "model_type", None) != model_type:
-        raise InputError(f"a {found.__name__} cannot be of model_type {model_type!r}", f"correct {path / CONFIG}")
-    return found
+    if getattr(model_class.config_class, "model_type", None) != model_type:
+        raise InputError(f"a {model_class.__name__} cannot be of model_type {model_type!r}", f"correct {path / CONFIG}")
+    return model_class
 
 
 def _require_files(path: Path) -> None:
@@ -246,22 +248,13 @@ def _require_files(path: Path) -> None:
                 raise InputError(f"{file} is too large: {file.stat().st_size:,} bytes", _AGAIN)
 
 
-def _unknown_family(path: Path, model_class: Any, settings: dict[str, Any]) -> InputError:
-    """Return the error for an unknown family, with likely output projections and the command that writes an adapter."""
-    advice = f"an adapter says so, and this writes one: headcount adapt {argument(path)}"
-    return unknown_family(_module_tree(path, model_class, settings), advice)
-
-
 def module_tree(folder: Path) -> nn.Module:
     """Build the model of a folder without memory for its weights, to see its modules."""
     settings = _settings(folder)
-    return _module_tree(folder, _class_of(folder, settings), settings)
-
-
-def _module_tree(path: Path, model_class: Any, settings: dict[str, Any]) -> nn.Module:
-    _require_files(path)
-    _require_possible(path, model_class, settings, MOST_LAYERS)
-    return cast(nn.Module, _built(path, model_class, without_memory=True))
+    model_class = _class_of(folder, settings)
+    _require_files(folder)
+    _require_possible(folder, model_class, settings, MOST_LAYERS)
+    return cast(nn.Module, _built(folder, model_class, without_memory=True))
 
 
 def _n_tensors(path: Path) -> int:
@@ -284,10 +277,7 @@ def _pickled_weights(path: Path) -> dict[str, Tensor]:
         )
     weights: dict[str, Tensor] = {}
     for file in files:
-        found = read_weights(file)
-        if not isinstance(found, Mapping) or not all(isinstance(each, Tensor) for each in found.values()):
-            raise InputError(f"{file} holds no weights by name", "save the model again, as safetensors")
-        weights |= found
+        weights |= read_tensors(file, "save the model again, as safetensors")
     return weights
 
 
@@ -415,15 +405,15 @@ def _notes(file: Path) -> Notes | None:
         return None  # there are several
     with _header(file) as header:
         text = (header.metadata() or {}).get(HEADER)
-        found = None if text is None else Notes(**json.loads(text))
-    for part in (found.shared, found.buffers) if found else ():
+        notes = None if text is None else Notes(**json.loads(text))
+    for part in (notes.shared, notes.buffers) if notes else ():
         if not (isinstance(part, dict) and all(isinstance(each, str) for each in (*part, *part.values()))):
             raise InputError(f"the header of {file} is damaged", _AGAIN)
-    return found
+    return notes
 
 
 def _tie(model: nn.Module, shared: dict[str, str]) -> None:
-    """Assign a shared parameter to its further names."""
+    """Let each further name of a shared parameter refer to the parameter that is stored."""
     for name, home in shared.items():
         (above, _, last), (there, _, what) = name.rpartition("."), home.rpartition(".")
         setattr(model.get_submodule(above), last, getattr(model.get_submodule(there), what))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.errors import HeadcountError, InputError, argument
-from headcount.external.adapter import built, load_adapter, misfits, read_weights, without_prefix
+from headcount.external.adapter import built, load_adapter, misfits, read_tensors, without_prefix
 from headcount.external.hugging_face import module_tree
 from headcount.external.user_code import (
     import_file,
@@ -29,7 +29,7 @@ from headcount.external.user_code import (
 )
 from headcount.files import write_atomically
 from headcount.heads import HeadId
-from headcount.hooks.families import family_of
+from headcount.hooks.families import family_of, model_type_of
 from headcount.hooks.sites import Guess, guess, in_one_stack, sites_calls
 from headcount.hooks.wrapping import unknown_family
 from headcount.tasks import TASKS
@@ -65,8 +65,8 @@ def write_scaffold(
 ) -> Scaffold:
     """Look at a model and write an adapter for it, to a new file.
 
-    `name` is `my_model.py:MyModel`, `package.module:MyModel` or a Hugging Face folder. What makes the model is a class
-    or a function; `say` is told that code is run.
+    `name` is `my_model.py:MyModel`, `package.module:MyModel` or a Hugging Face folder; `MyModel` is a class, or a
+    function that returns a model. `say` prints a message before the user's code is run.
     """
     if out.suffix != ".py":
         raise InputError(f"{out} is no Python file", "end its name in .py")
@@ -95,10 +95,8 @@ def write_scaffold(
         "BUILD": call,
     }
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    takes = [
-        each.name
-        for each in _required(getattr(maker if isinstance(maker, type) else type(tree), "forward", None), *kinds)
-    ]
+    model_class = maker if isinstance(maker, type) else type(tree)
+    takes = [each.name for each in _parameters(getattr(model_class, "forward", None), *kinds)]
     write_atomically(out, _render(values, sites_calls(guesses), takes[1:]).encode())  # but not self
     heads, faults = _heads_found(out, checkpoint is not None) if "..." not in call else ((), ())
     return Scaffold(
@@ -111,7 +109,7 @@ def _for_folder(folder: Path, out: Path, checkpoint: Path | None) -> Scaffold:
     if checkpoint is not None:
         raise InputError(f"the weights of {folder} are in it", "leave --checkpoint out")
     tree = module_tree(folder)
-    if family_of(str(getattr(tree.config, "model_type", ""))) is not None:
+    if family_of(model_type_of(tree)) is not None:
         raise InputError(
             f"{folder} needs no adapter: headcount knows {type(tree).__name__}", f"headcount heads {argument(folder)}"
         )
@@ -137,10 +135,10 @@ def _maker_in(file: Path, name: str, say: Callable[[str], object]) -> Maker:
         raise InputError(what, "say FILE.py:Class, package.module:Class, or a folder of a Hugging Face model")
     say(f"running {file.resolve()} to look at its class")
     module = import_file(file)
-    found = getattr(module, name, None)
-    is_class = isinstance(found, type) and issubclass(found, nn.Module)
-    if is_class or (inspect.isfunction(found) and found.__module__ == module.__name__):
-        return cast(Maker, found)
+    maker = getattr(module, name, None)
+    is_class = isinstance(maker, type) and issubclass(maker, nn.Module)
+    if is_class or (inspect.isfunction(maker) and maker.__module__ == module.__name__):
+        return cast(Maker, maker)
     models = [key for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, nn.Module)]
     makers = [key for key, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__]
     makers = [key for key in makers if inspect.isfunction(getattr(module, key)) and re.search("make|build|model", key)]
@@ -155,10 +153,7 @@ def _weights(file: Path) -> Mapping[str, Tensor]:
     if not file.is_file():
         what = f"{file} is no regular file" if file.exists() else f"no file {file}"
         raise InputError(what, "give the file of weights with --checkpoint")
-    found = read_weights(file)
-    if not isinstance(found, Mapping) or not all(isinstance(each, Tensor) for each in found.values()):
-        raise InputError(f"{file} holds no weights by name", "save model.state_dict()")
-    return found
+    return read_tensors(file, "save model.state_dict()")
 
 
 def _model_of(
@@ -172,10 +167,10 @@ def _model_of(
     if plain is not None and (weights is None or fits(weights, plain)):
         return plain, f"{name}()", []
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    wants = {each.name: str(each).replace("'", "") for each in _required(maker, *kinds)}
+    wants = {each.name: str(each).replace("'", "") for each in _parameters(maker, *kinds)}
     note = f"{name} wants {', '.join(wants.values())}" if wants else f"{name}() fails: {fault}"
-    asked = list(wants) if plain is None else _defaulted(maker, *kinds)
-    tried = _arguments(maker, asked, weights or {}, home)
+    parameters = list(wants) if plain is None else [each.name for each in _parameters(maker, *kinds, required=False)]
+    tried = _arguments(maker, parameters, weights or {}, home)
     for values in (each for each in tried if each.keys() >= wants.keys()):
         model, _ = _called(maker, values)
         if model is not None and (weights is None or fits(weights, model)):
@@ -203,12 +198,12 @@ def _call(name: str, wanted: Sequence[str], values: Mapping[str, Any]) -> str:
 
 def _called(maker: Maker, values: Mapping[str, Any]) -> tuple[nn.Module | None, str]:
     try:
-        made: object = maker(**values)
+        model: object = maker(**values)
     except (Exception, SystemExit) as error:  # somebody's code
         return None, f"{type(error).__name__}: {str(error).strip() or 'no reason given'}".splitlines()[0]
-    if isinstance(made, nn.Module):
-        return made, ""
-    return None, f"it returns {type(made).__name__}, no torch.nn.Module"
+    if isinstance(model, nn.Module):
+        return model, ""
+    return None, f"it returns {type(model).__name__}, no torch.nn.Module"
 
 
 def fits(weights: Mapping[str, Tensor], model: nn.Module) -> bool:
@@ -216,19 +211,16 @@ def fits(weights: Mapping[str, Tensor], model: nn.Module) -> bool:
     return not misfits(without_prefix(weights, model), model)
 
 
-def _defaulted(maker: Maker, *kinds: Any) -> list[str]:
-    """Return parameters with a default, which may differ from the value in training."""
-    parameters = inspect.signature(maker).parameters.values()
-    return [each.name for each in parameters if each.kind in kinds and each.default is not inspect.Parameter.empty]
+def _parameters(function: Any, *kinds: Any, required: bool = True) -> list[inspect.Parameter]:
+    """Return the parameters of these kinds that have no default or, if not `required`, those that have one.
 
-
-def _required(function: Any, *kinds: Any) -> list[inspect.Parameter]:
-    """Return required parameters of these kinds; none if the function has no signature."""
+    The list is empty if the function has no signature.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return []
-    return [each for each in parameters if each.kind in kinds and each.default is inspect.Parameter.empty]
+    return [each for each in parameters if each.kind in kinds and (each.default is each.empty) == required]
 
 
 def _heads_found(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tuple[str, ...]]:
@@ -256,7 +248,7 @@ def _heads_found(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tupl
 def _arguments(maker: Maker, names: Sequence[str], weights: Mapping[str, Tensor], home: Path) -> list[dict[str, Any]]:
     """Return values to try for these parameters: sizes from the weights, texts from the source."""
     sizes = guessed_values(names, weights)
-    texts = {name: found for name in names if name not in sizes and (found := text_choices(maker, name, home))}
+    texts = {name: choices for name in names if name not in sizes and (choices := text_choices(maker, name, home))}
     combinations = islice(product(*texts.values()), MOST_TRIED)
     return [sizes | dict(zip(texts, some, strict=True)) for some in combinations]
 
@@ -265,9 +257,9 @@ def text_choices(maker: Maker, name: str, home: Path) -> list[str]:
     """Return texts that a parameter may have, by its annotation (`Literal`) or by comparisons in its file."""
     with suppress(Exception):  # annotations are somebody's code
         hint = get_type_hints(vars(maker).get("__init__", maker)).get(name)
-        if found := [each for each in get_args(hint) if isinstance(each, str)]:
-            return found
-    found = []
+        if choices := [each for each in get_args(hint) if isinstance(each, str)]:
+            return choices
+    choices = []
     for node in ast.walk(ast.parse(home.read_text("utf-8"))):
         beside: list[ast.AST] = []
         if isinstance(node, ast.Compare) and any(_is_named(each, name) for each in (node.left, *node.comparators)):
@@ -277,8 +269,8 @@ def text_choices(maker: Maker, name: str, home: Path) -> list[str]:
         elif isinstance(node, ast.Subscript) and _is_named(node.slice, name) and isinstance(node.value, ast.Dict):
             beside = [each for each in node.value.keys if each is not None]
         inner = (each for part in beside for each in ast.walk(part))
-        found += [each.value for each in inner if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-    return list(dict.fromkeys(found))
+        choices += [each.value for each in inner if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    return list(dict.fromkeys(choices))
 
 
 def _is_named(node: ast.AST, name: str) -> bool:
@@ -381,15 +373,15 @@ def _module_name(home: Path, path: str) -> tuple[str, Path]:
 
 def _import(module: str, there: Path, class_name: str, alias: str, here: Path) -> str:
     """Return the import of the model's class, from the adapter's folder or another."""
-    found = f"from {module} import {class_name}" + (f" as {alias}" if alias != class_name else "")
+    statement = f"from {module} import {class_name}" + (f" as {alias}" if alias != class_name else "")
     if not all(part.isidentifier() for part in module.split(".")):
-        found = f"from importlib import import_module\n\n{alias} = import_module({json.dumps(module)}).{class_name}"
+        statement = f"from importlib import import_module\n\n{alias} = import_module({json.dumps(module)}).{class_name}"
     if there == here or is_installed(there):
-        return f"{found}\n\nfrom headcount import Adapter, HeadcountError, Sites"
+        return f"{statement}\n\nfrom headcount import Adapter, HeadcountError, Sites"
     where = f"str(Path(__file__).resolve().parent / {json.dumps(relative_path(there, here))})"
     return (
         "import sys\nfrom pathlib import Path\n\nfrom headcount import Adapter, HeadcountError, Sites\n\n"
-        f"sys.path.insert(0, {where})\n{found}"
+        f"sys.path.insert(0, {where})\n{statement}"
     )
 
 

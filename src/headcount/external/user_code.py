@@ -1,7 +1,8 @@
 """Run users' files as code: each with imports of its own; errors name the line that failed.
 
-Every student's `my_adapter.py` imports a `model.py` from beside it. While code of one folder runs, that folder is first
-on the path, modules of other folders' code are out of sight, and the working directory is the one that the code chose.
+Every student's `my_adapter.py` imports a `model.py` from its own folder. While the code of one folder runs, that folder
+is first on the path, modules that other folders' code imported are hidden, and the working directory is the one that
+this code changed to.
 """
 
 from __future__ import annotations
@@ -242,8 +243,8 @@ def _hide_modules(home: _Home) -> dict[str, ModuleType]:
 def _can_be_imported(name: str) -> bool:
     """Whether the loaded module of this name is the one that an import would find now."""
     top = name.partition(".")[0]
-    found = PathFinder.find_spec(top)
-    return found is not None and found.origin == getattr(sys.modules.get(top), "__file__", None)
+    spec = PathFinder.find_spec(top)
+    return spec is not None and spec.origin == getattr(sys.modules.get(top), "__file__", None)
 
 
 def _siblings(folder: str) -> set[str]:

@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from headcount.bands import CRITICAL, IMPORTANT
+from headcount.figures.attention import write_cells
 from headcount.figures.style import GREY, LINE, PALETTE, SEQUENTIAL, Page, plain, width_of, wrapped
 from headcount.heads import HeadId
 
@@ -27,8 +29,6 @@ MOST_ROWS = 48
 """Heads in one ranking; of a larger model, the first ones are shown."""
 BROADEST = 11.5
 """Inches of panels side by side: wider figures cannot be read on a page."""
-BORDERS = (1, 10)
-"""Points at which a head becomes important and critical."""
 
 
 def draw_ranking(result: Ablation, condition: AblationCondition) -> Figure:
@@ -72,7 +72,7 @@ def _mark_borders(axes: Axes, result: Ablation, lowest_drop: float) -> None:
     axes.minorticks_off()
     axes.set_xlim(min(-0.3, 1.2 * lowest), 105)
     banded = any(effect.band for effect in result.heads)
-    for border, name in zip(BORDERS, ("important", "critical"), strict=True) if banded else ():
+    for border, name in ((100 * IMPORTANT, "important"), (100 * CRITICAL, "critical")) if banded else ():
         axes.axvline(border, color=GREY, linewidth=0.9, linestyle="--")
         axes.text(border, -0.62, f" {name} →", fontsize=8, color=GREY, va="bottom")
     axes.axvline(0, color="black", linewidth=0.6)
@@ -119,13 +119,15 @@ def _heat(
     """Draw one panel on its own scale, with its numbers; a dagger marks heads that were measured again."""
     values = np.array([[numbers.get(name, np.nan) for name in row] for row in names])
     largest = max(float(np.nanmax(values)), 1e-12)
+
+    def text(name: str) -> str:
+        if name not in numbers:
+            return ""
+        number = f"{numbers[name]:z.1f}" if largest >= 1 else f"{numbers[name]:.1e}".replace("e-0", "e-")
+        return f"{number}†" if name in remeasured else number
+
     axes.imshow(values.clip(min=0) / largest, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
-    for (row, column), value in np.ndenumerate(values):
-        if not np.isnan(value):
-            text = f"{value:z.1f}" if largest >= 1 else f"{value:.1e}".replace("e-0", "e-")
-            text += "†" * (names[row][column] in remeasured)
-            colour = "white" if value > 0.5 * largest else "black"
-            axes.text(column, row, text, ha="center", va="center", fontsize=9, color=colour)
+    write_cells(axes, values / largest, [[text(name) for name in row] for row in names], size=9)
 
 
 def draw_lengths(result: Ablation) -> Figure:

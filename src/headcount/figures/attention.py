@@ -6,8 +6,8 @@ of whole pixels, because separate axes for 144 heads take 17 s instead of 1 s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import matplotlib as mpl
 import numpy as np
@@ -25,6 +25,8 @@ from headcount.heads import HeadId
 if TYPE_CHECKING:
     from headcount.analysis.attention import Attention, Axis, HeadAttention, SiteAttention
     from headcount.analysis.attention_summary import AttentionSummary
+    from headcount.analysis.roles import HeadRole
+    from headcount.analysis.specialisation import HeadStats
 
 KINDS = {
     ("encoder", "self"): "encoder self-attention",
@@ -66,6 +68,8 @@ SHADES = 64
 """Shades of the colour map; more shades look the same and make files larger."""
 TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 
+OfKind = TypeVar("OfKind", "HeadRole", "HeadStats")
+"""Results about one head that name its stack and its kind of attention."""
 Picture = NDArray[np.floating[Any]]
 Tokens = tuple[Sequence[str], Sequence[str]]
 """The tokens of queries and of keys."""
@@ -217,6 +221,14 @@ def _query_label(site: SiteAttention) -> str:
     return "query (input → output)" if site.stack == "decoder" else "query (attends)"
 
 
+def heads_by_kind(heads: Iterable[OfKind]) -> dict[tuple[str, str], list[OfKind]]:
+    """Group heads by stack and kind of attention, in the order of the model."""
+    kinds: dict[tuple[str, str], list[OfKind]] = {}
+    for head in heads:
+        kinds.setdefault((head.stack, head.kind), []).append(head)
+    return kinds
+
+
 def _index(head: HeadAttention) -> int:
     return HeadId.parse(head.head).index
 
@@ -338,6 +350,7 @@ def _scope(queries: Axis, keys: Axis, kind: str) -> str:
 
 
 def _bin(axis: Axis, one: str, many: str = "") -> str:
+    """Write how many tokens make up a cell: `one token`, or `a bin of 3 or 4 tokens`."""
     *_, low, high = sorted({0, *np.diff(axis.edges).tolist()})
     return f"one {one}" if high == 1 else f"a bin of {f'{low} or ' if low else ''}{_count(high, one, many)}"
 
@@ -347,4 +360,5 @@ def _count(n: int, one: str, many: str = "") -> str:
 
 
 def _tail(name: str, most: int = 36) -> str:
+    """Cut a long name at its beginning: the end of a path says more."""
     return name if len(name) <= most else f"…{name[1 - most :]}"

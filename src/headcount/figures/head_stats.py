@@ -16,9 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from scipy.special import stdtrit
 
-from headcount.figures.attention import KINDS, write_cells
+from headcount.figures.attention import KINDS, heads_by_kind, write_cells
 from headcount.figures.style import BLUE, GREY, ORANGE, PALETTE, SEQUENTIAL, Page
 from headcount.heads import HeadId
 
@@ -42,7 +41,7 @@ COLOURS = {"o": BLUE, "s": ORANGE, "^": PALETTE[2]}
 
 def draw_stats(result: Specialisation) -> Figure:
     """Draw heads in rows, measures in columns and labels at the right, with one panel per kind of attention."""
-    kinds, contrast = _kinds(result), _contrast(result)
+    kinds, contrast = heads_by_kind(result.heads), _contrast(result)
     rows = [len(heads) for heads in kinds.values()]
     widest = max(len(_targets(heads)) for heads in kinds.values()) + len(SPREAD) + 1 + len(contrast)
     labels = {head.head: "\n".join(textwrap.wrap(head.label, 38)) or "–" for head in result.heads}
@@ -98,12 +97,12 @@ def _heading(name: str, measure: MeasureMean | None) -> str:
 
 def draw_conditions(result: Specialisation) -> dict[str, Figure]:
     """Draw one page per kind of attention."""
-    return {"-".join(kind): draw_condition(result, *kind) for kind in _kinds(result)}
+    return {"-".join(kind): draw_condition(result, *kind) for kind in heads_by_kind(result.heads)}
 
 
 def draw_condition(result: Specialisation, stack: str, kind: str) -> Figure:
     """Draw heads of one kind with and without the condition, by column if there are columns."""
-    heads = _kinds(result)[stack, kind]
+    heads = heads_by_kind(result.heads)[stack, kind]
     shown = [*_targets(heads), "entropy share"]
     # The columns in which something shown was measured, as they are written; without columns, `all`.
     written = dict.fromkeys(m.column for m in heads[0].measures if m.measure == "entropy" and m.column != "all")
@@ -149,7 +148,7 @@ def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) 
 
 def measures_of(result: Specialisation) -> list[str]:
     """Return the names of all measures: targets of any head, spread, and the task's contrast."""
-    targets = dict.fromkeys(name for heads in _kinds(result).values() for name in _targets(heads))
+    targets = dict.fromkeys(name for heads in heads_by_kind(result.heads).values() for name in _targets(heads))
     return [*targets, *SPREAD, *_contrast(result)]
 
 
@@ -163,14 +162,8 @@ def find_measure(result: Specialisation, head: HeadStats, name: str) -> MeasureM
     return head.sensitivity() if name in _contrast(result) else head.find(name)
 
 
-def _kinds(result: Specialisation) -> dict[tuple[str, str], list[HeadStats]]:
-    kinds: dict[tuple[str, str], list[HeadStats]] = {}
-    for head in result.heads:
-        kinds.setdefault((head.stack, head.kind), []).append(head)
-    return kinds
-
-
 def _targets(heads: Sequence[HeadStats]) -> list[str]:
+    """Return the measures that are shares of attention to a target: those that even attention has a value for."""
     return list(dict.fromkeys(m.measure for head in heads for m in head.measures if m.even is not None))
 
 
@@ -193,7 +186,7 @@ def sensitivities(result: Specialisation) -> list[Sensitivity]:
     shifts = [(head.short, shift) for head in result.heads if (shift := head.sensitivity())]
     rows = list[Sensitivity]()
     for short, shift in shifts:
-        half = float(stdtrit(shift.n - 1, 1 - 0.025 / len(shifts))) * shift.se
+        half = shift.half(1 - 0.05 / len(shifts))
         rows.append(Sensitivity(short, shift, shift.mean - half, shift.mean + half))
     return sorted(rows, key=lambda row: -row.shift.mean)
 

@@ -52,14 +52,8 @@ def draw_stretch(results: Sequence[Stretch]) -> Figure:
         axes.remove()
     for kind, axes in zip(kinds, panels, strict=False):
         for i, (name, group) in enumerate(groups):
-            beside = 1.04 ** (i - (len(groups) - 1) / 2)  # equal lines side by side, not on top of each other
-            _draw_line(axes, name, group, kind, i, beside)
-        for trained in {result.trained for result in results}:
-            _frame(axes, trained)
-        axes.set(title=f"negatives: {kind}", ylim=(-3, 103))
-        axes.axhline(50, color=GREY, linewidth=0.8, linestyle=":")
-        axes.set_ylabel("accuracy (%)")
-        axes.label_outer(remove_inner_ticks=False)
+            _draw_line(axes, name, group, kind, i, len(groups))
+        _frame_accuracy(axes, f"negatives: {kind}", results)
     figure.key(*panels[0].get_legend_handles_labels(), columns=1 if len(groups) < 5 else 2, size=10)
     n = size_range(cell.n for cell in cells)
     figure.headline(
@@ -74,22 +68,10 @@ def draw_poolings(models: Sequence[PooledModel | Stretch], kind: str) -> Figure:
     figure = Page(3.6 * len(encodings) + 0.6, 4.0)
     panels = dict(zip(encodings, figure.subplots(1, len(encodings), sharey=True, squeeze=False).flat, strict=True))
     for model in models:
-        axes, i = panels[model.encoding], poolings.index(model.pooling)
-        beside = 1.05 ** (i - (len(poolings) - 1) / 2)  # equal lines side by side, not on top of each other
-        cells = [cell for cell in model.cells if cell.negative == kind]
-        x = [beside * cell.length for cell in cells]
-        y, low, high = (100 * np.array([getattr(cell, end) for cell in cells]) for end in ("accuracy", "low", "high"))
-        line = "--" if model.hard_codes else "-"
-        plot_band(
-            axes, x, y, low, high, line, linewidth=1.3, label=f"{model.pooling} ({given_structure(model)})", **_look(i)
-        )
-        _cross(axes, list(zip(x, cells, strict=True)), i)
+        i, line = poolings.index(model.pooling), "--" if model.hard_codes else "-"
+        _draw_line(panels[model.encoding], model.pooling, [model], kind, i, len(poolings), line)
     for encoding, axes in panels.items():
-        for trained in {model.trained for model in models if model.encoding == encoding}:
-            _frame(axes, trained)
-        axes.set(title=f"encoding: {encoding}", ylim=(-3, 103), ylabel="accuracy (%)")
-        axes.axhline(50, color=GREY, linewidth=0.8, linestyle=":")
-        axes.label_outer(remove_inner_ticks=False)
+        _frame_accuracy(axes, f"encoding: {encoding}", [model for model in models if model.encoding == encoding])
     shown = {
         label: line for axes in panels.values() for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
@@ -115,8 +97,11 @@ def _groups(results: Sequence[Stretch]) -> list[tuple[str, list[Stretch]]]:
     ]
 
 
-def _draw_line(axes: Axes, name: str, group: Sequence[Stretch], kind: str, i: int, beside: float) -> None:
-    """Draw the mean over seeds with the range, or a single run with its Wilson intervals."""
+def _draw_line(
+    axes: Axes, name: str, group: Sequence[PooledModel | Stretch], kind: str, i: int, n_lines: int, line: str = "-"
+) -> None:
+    """Draw the mean over seeds with the range, or a single run with its Wilson intervals, as line `i` of `n_lines`."""
+    beside = 1.04 ** (i - (n_lines - 1) / 2)  # equal lines side by side, not on top of each other
     cells = [[cell for cell in result.cells if cell.negative == kind] for result in group]
     lengths = [beside * cell.length for cell in cells[0]]
     rates = np.array([[100 * cell.accuracy for cell in row] for row in cells])
@@ -127,7 +112,7 @@ def _draw_line(axes: Axes, name: str, group: Sequence[Stretch], kind: str, i: in
         low, high = (np.array([100 * getattr(cell, end) for cell in cells[0]]) for end in ("low", "high"))
         over = "95 % CI"
     label = f"{name}  ({given_structure(group[0])}, {over})"
-    plot_band(axes, lengths, rates.mean(axis=0), low, high, linewidth=1.3, label=label, **_look(i))
+    plot_band(axes, lengths, rates.mean(axis=0), low, high, line, linewidth=1.3, label=label, **_look(i))
     _cross(axes, [(beside * cell.length, cell) for row in cells for cell in row], i)
 
 
@@ -143,7 +128,17 @@ def _cross(axes: Axes, points: Sequence[tuple[float, LengthResult]], i: int) -> 
     axes.plot(*np.array(constant).reshape(-1, 2).T, "x", color=colour, markersize=9, markeredgewidth=1.6)
 
 
+def _frame_accuracy(axes: Axes, title: str, models: Sequence[PooledModel | Stretch]) -> None:
+    """Finish a panel of accuracy against length: shade the training lengths, and mark 50 %."""
+    for trained in {model.trained for model in models}:
+        _frame(axes, trained)
+    axes.set(title=title, ylim=(-3, 103), ylabel="accuracy (%)")
+    axes.axhline(50, color=GREY, linewidth=0.8, linestyle=":")
+    axes.label_outer(remove_inner_ticks=False)
+
+
 def _frame(axes: Axes, trained: tuple[int, int] | None) -> None:
+    """Give a panel its logarithmic axis of lengths, and shade the training lengths."""
     if trained:
         axes.axvspan(*trained, color=GREY, alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
@@ -189,6 +184,7 @@ def draw_dispersion(result: Stretch) -> Figure:
 
 
 def _draw_leads(axes: Axes, result: Stretch) -> None:
+    """Draw the mean margin of the right class against length, for sorted sequences and each kind of negative."""
     kinds = list(dict.fromkeys(cell.negative for cell in result.cells))
     classes = [(f"unsorted: {kind}", kind, 0, i) for i, kind in enumerate(kinds, start=1)]
     for label, kind, which, i in [*classes, ("sorted", kinds[0], 1, 0)]:

@@ -10,13 +10,14 @@ from matplotlib.figure import Figure
 
 from headcount.errors import InputError
 from headcount.figures.ablation import draw_lengths, draw_map, draw_ranking
-from headcount.figures.attention import draw_kind
+from headcount.figures.attention import draw_kind, heads_by_kind
 from headcount.figures.head_stats import draw_condition, draw_matching, draw_stats
 from headcount.figures.length_generalisation import draw_dispersion, draw_poolings, draw_stretch
 from headcount.figures.positions import draw_encodings, draw_positions
 from headcount.figures.pruning import draw_pruning
-from headcount.figures.roles import draw_role_maps, heads_by_kind, roles_of
+from headcount.figures.roles import draw_role_maps, roles_of
 from headcount.figures.training import draw_accuracy
+from headcount.figures.worst_margins import draw_worst_margins
 from headcount.registry import suggestion
 
 if TYPE_CHECKING:
@@ -56,13 +57,12 @@ def _poolings(result: PoolingComparison) -> Drawings:
 
 
 def _roles(result: HeadRoles) -> Drawings:
-    kinds = filter(roles_of, heads_by_kind(result))
-    return {f"{heads[0].stack}-{heads[0].kind}": partial(draw_role_maps, result, heads) for heads in kinds}
+    kinds = heads_by_kind(result.heads)
+    return {"-".join(kind): partial(draw_role_maps, result, heads) for kind, heads in kinds.items() if roles_of(heads)}
 
 
 def _specialisation(result: Specialisation) -> Drawings:
-    kinds = dict.fromkeys((head.stack, head.kind) for head in result.heads)
-    conditions = {"-".join(kind): partial(draw_condition, result, *kind) for kind in kinds}
+    conditions = {"-".join(kind): partial(draw_condition, result, *kind) for kind in heads_by_kind(result.heads)}
     return {"stats": partial(draw_stats, result), **conditions}
 
 
@@ -82,6 +82,7 @@ PLOTS: dict[str, Callable[[Any], Drawings]] = {
         "stretch": partial(draw_stretch, [result]),
         "dispersion": partial(draw_dispersion, result),
     },
+    "WorstMargins": lambda result: {"margins": partial(draw_worst_margins, result)},
 }
 """By the name of the result's class, or of one that it inherits."""
 

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from headcount.figures.style import (
     BLUE,
+    DARK,
     DIVERGING,
     GREY,
+    LIGHT,
     ORANGE,
     PALETTE,
     SEQUENTIAL,
@@ -29,16 +31,17 @@ if TYPE_CHECKING:
     from headcount.analysis.positions import EncodingProfile, EncodingsShown, PositionsShown
 
 Array = NDArray[np.float64]
+Panel = tuple[str, Callable[[Axes], AxesImage | None], str]
+"""A title, a function that draws the panel, and the label of its colours."""
 STATES: dict[str, dict[str, Any]] = {
     "trained": {"facecolor": BLUE},
     "never trained": {"facecolor": "white", "edgecolor": ORANGE, "hatch": "////"},
     "past the table": {"facecolor": "white", "edgecolor": GREY, "hatch": ".."},
 }
 LINES = [(colour, style) for style in ("-", "--", ":") for colour in PALETTE[:4]]
-"""The look of each head: Okabe and Ito's blue, vermilion, green and pink, then dashed and dotted."""
+"""The look of each head: four colours with solid lines, then with dashed and with dotted ones."""
 HIDDEN = "#d9d9d9"
-LIGHT, DARK = "#fefefe", "#010101"
-"""White and black that a page's dark theme does not swap."""
+"""The colour of keys that a query does not see."""
 MOST_NAMED = 8
 """The most heads that a legend inside the panel names; a larger legend would cover the curves."""
 ACROSS = 5
@@ -48,9 +51,7 @@ ACROSS = 5
 def draw_positions(shown: PositionsShown) -> Figure:
     """Draw what the encoding of one model does, at trained positions and beyond them."""
     encoding, trained = shown.encoding, shown.n_trained
-    panels: list[
-        tuple[str, Callable[[Axes], AxesImage | None], str]
-    ] = []  # title, drawing function, label of the colours
+    panels: list[Panel] = []
     if encoding.table:
         panels.append(("Added to the embeddings", lambda axes: _draw_table(axes, encoding, trained), "P(p)"))
     if shown.rows:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from headcount.bands import limit_text
 from headcount.figures.ablation import score_text, shown_score
 from headcount.figures.style import GREY, PALETTE, Page, wrapped
 
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 LOOKS = {
     "alone": ("sum of the heads' own drops (a prediction, not a measurement)", PALETTE[3], "--", ""),
     "together": ("removed together, in the order of their own drops under zero ablation", PALETTE[1], "-", "s"),
-    "every way": ("removed together, in the order of their largest drop under any replacement", PALETTE[6], "-", "D"),
+    "every way": (
+        "removed together, in the order of their largest drop under any ablation",
+        PALETTE[6],
+        "-",
+        "D",
+    ),
     "greedy": ("greedy removal, measured again after every step, with its 95 % CI", PALETTE[0], "-", "o"),
     "gradient": ("removed together, in the order of gradient importance", PALETTE[2], "-", "^"),
 }
@@ -66,7 +72,7 @@ def _point_out(axes: Axes, result: Pruning) -> None:
             result.harmless,
             result.harmless_left,
             PALETTE[6],
-            "all heads harmless alone under every replacement",
+            "all heads harmless alone under every ablation",
         ),
         (result.by_zero, result.by_zero_left, PALETTE[1], "all heads harmless alone under zero ablation"),
     ):
@@ -95,15 +101,3 @@ def metric_label(result: Pruning) -> str:
     """Name the metric with its unit, such as `accuracy (%)`."""
     unit = "%" if result.is_accuracy else "nats" if result.unit == "nats" else ""
     return f"{result.metric} ({unit})" if unit else result.metric
-
-
-def limit_text(loss: float, unit: str) -> str:
-    """Write a limit without decimals that it does not need.
-
-    >>> limit_text(0.01, "points"), limit_text(0.025, "points"), limit_text(0.01, "nats")
-    ('1 point', '2.5 points', '0.01 nats')
-    """
-    if unit != "points":
-        return f"{loss:.4g} {unit}".rstrip()
-    points = f"{100 * loss:.2f}".rstrip("0").rstrip(".")
-    return f"{points} point{'' if points == '1' else 's'}"

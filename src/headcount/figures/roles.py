@@ -12,7 +12,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from headcount.figures.attention import KINDS, ROLE_WORDS
+from headcount.figures.attention import KINDS, ROLE_WORDS, heads_by_kind
 from headcount.figures.style import ORANGE, SEQUENTIAL, Page, wrapped
 from headcount.heads import HeadId
 
@@ -25,8 +25,8 @@ ACROSS = 4
 
 def draw_roles(result: HeadRoles) -> dict[str, Figure]:
     """Draw one page per kind of attention."""
-    kinds = [heads for heads in heads_by_kind(result) if roles_of(heads)]
-    return {f"{heads[0].stack}-{heads[0].kind}": draw_role_maps(result, heads) for heads in kinds}
+    kinds = heads_by_kind(result.heads)
+    return {"-".join(kind): draw_role_maps(result, heads) for kind, heads in kinds.items() if roles_of(heads)}
 
 
 def draw_role_maps(result: HeadRoles, heads: Sequence[HeadRole]) -> Figure:
@@ -71,8 +71,8 @@ def _draw_map(axes: Axes, heads: Sequence[HeadRole], role: str, on: str, layers:
         (axes.set_xticks, [f"H{i}" for i in range(n_columns)]),
         (axes.set_yticks, [f"{letter}{layer}" for layer in layers]),
     ):
-        every = range(0, len(names), 1 + len(names) // 9)
-        set_ticks(list(every), [names[i] for i in every], fontsize=7)
+        places = range(0, len(names), 1 + len(names) // 9)
+        set_ticks(list(places), [names[i] for i in places], fontsize=7)
     axes.tick_params(length=0)
 
 
@@ -81,14 +81,6 @@ def _inputs(result: HeadRoles) -> str:
         f"{each.n_texts:,} {'texts' if each.on == 'texts' else f'sequences of {each.on}'}, {each.n_tokens:,} tokens"
         for each in result.inputs
     )
-
-
-def heads_by_kind(result: HeadRoles) -> list[list[HeadRole]]:
-    """Return the heads of each kind of attention, in the order of the model."""
-    kinds: dict[tuple[str, str], list[HeadRole]] = {}
-    for head in result.heads:
-        kinds.setdefault((head.stack, head.kind), []).append(head)
-    return list(kinds.values())
 
 
 def roles_of(heads: Sequence[HeadRole]) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""One look for every figure: readable in print, in grey and by the colour-blind, and no word cut off."""
+"""One look for every figure: readable in print, in grey and by the colour-blind, with no word cut off."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ from headcount.files import MARK
 if TYPE_CHECKING:
     from matplotlib.backend_bases import RendererBase
 
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
-"""From Okabe and Ito's palette for colour-blind readers."""
-PALETTE = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
-"""One colour per line; markers tell lines apart in print as well."""
+BLUE, ORANGE, SKY, GREY = "#0072b2", "#d55e00", "#56b4e9", "#666666"
+PALETTE = (BLUE, ORANGE, "#009e73", "#cc79a7", "#e69f00", SKY, "#000000", "#999933")
+"""Okabe and Ito's palette for colour-blind readers: one colour per line. Markers distinguish lines in print as well."""
 SEQUENTIAL = "Blues"
-"""Lightness falls evenly, so that a black-and-white print keeps the order."""
+"""The colour map of weights. Its lightness falls evenly, so that a black-and-white print keeps the order."""
 DIVERGING = "PuOr_r"
-"""For signed values, white at 0: purple below and orange above are told apart by the colour-blind too."""
+"""The colour map of signed values: white at 0, purple below and orange above, which colour-blind readers can tell."""
+LIGHT, DARK = "#fefefe", "#010101"
+"""White and black on heat maps. A page with a dark theme swaps pure white and black, but not these two."""
 NARROWEST, MARGIN = 5.0, 0.15
-"""Inches: in a narrower page a title would be a tower of words; what is free at either side of a title."""
+"""The smallest width of a page, and the margin at either side of its title, in inches."""
 LINE = 1.3 / 72
-"""Inches that a line of text takes, per point of its size."""
+"""The height of a line of text, in inches per point of its size."""
 HANDLE = 5.2 / 72
-"""And what stands beside a label in a legend."""
+"""The width of the mark beside a label in a legend, in inches per point of the text size."""
 
 
 class Page(Figure):
     """A figure whose words are neither cut off nor read as mathematics.
 
-    Its size is that of the panels with their axes: a title above and a key below them make the page higher.
+    `width` and `height` are those of the panels, in inches. A title above and a key below them make the page higher.
     """
 
     def __init__(self, width: float, height: float) -> None:
@@ -49,17 +50,17 @@ class Page(Figure):
 
     @property
     def room(self) -> float:
-        """Inches that a line of text may take."""
+        """Return the width that a line of text may have, in inches."""
         return float(self.get_figwidth()) - 2 * MARGIN
 
     def headline(self, *lines: str, size: float = 11) -> None:
-        """The title above all panels."""
+        """Write a title above all panels."""
         text = "\n".join(wrapped(line, self.room, size) for line in lines)
         self.suptitle(text, fontsize=size)
         self._grow(text.count("\n") + 1.5, size)
 
     def caption(self, text: str, size: float = 8.5) -> None:
-        """A note below all panels."""
+        """Write a note below all panels."""
         text = wrapped(text, self.room, size)
         self.supxlabel(text, fontsize=size)
         self._grow(text.count("\n") + 1.5, size)
@@ -67,7 +68,7 @@ class Page(Figure):
     def key(
         self, handles: Sequence[Artist], labels: Sequence[str], *, columns: int = 8, size: float = 9, title: str = ""
     ) -> None:
-        """The legend of all panels, below them, in as many columns as there is room for."""
+        """Write one legend for all panels below them, in as many columns as there is room for."""
         if not labels:
             return
         widest = max(width_of(plain(label), size) for label in labels) + HANDLE * size
@@ -79,7 +80,7 @@ class Page(Figure):
         self._grow(max(heights) + 1 + bool(title), size)
 
     def draw(self, renderer: RendererBase) -> None:
-        """As any figure is drawn; but a dollar in a name is a dollar."""
+        """Draw the figure; a dollar sign in a name is a dollar sign, and does not begin a formula."""
         mathematics = {label for axes in self.axes for label in _powers(axes.xaxis) + _powers(axes.yaxis)}
         for text in self.findobj(Text):
             if isinstance(text, Text) and text not in mathematics:
@@ -91,13 +92,13 @@ class Page(Figure):
 
 
 def _powers(axis: Any) -> list[Text]:
-    """Labels such as 10², which are set as mathematics."""
+    """Return the labels of a logarithmic axis, such as 10², which are formulas."""
     formatters = axis.get_major_formatter(), axis.get_minor_formatter()
     return axis.get_ticklabels(which="both") if any(isinstance(each, LogFormatter) for each in formatters) else []
 
 
 def plain(text: str, most: int | None = None) -> str:
-    r"""What can be drawn on one line, of at most so many letters: those that the font lacks are boxes.
+    r"""Return text that fits one line, cut to at most `most` letters; a box stands for a letter that the font lacks.
 
     >>> plain("tab\tand 中"), plain("runs/sortedness", most=8)
     ('tab\\tand □', 'runs/so…')
@@ -108,7 +109,7 @@ def plain(text: str, most: int | None = None) -> str:
 
 
 def wrapped(text: str, inches: float, size: float) -> str:
-    """In lines of at most so many inches; a word that is longer than that is broken."""
+    """Break text into lines of at most this many inches; a longer word is broken, too."""
     lines, line = list[str](), ""
     for word in re.findall(r"\s*\S+", plain(text)):
         if line and width_of(line + word, size) > inches:
@@ -124,13 +125,13 @@ def wrapped(text: str, inches: float, size: float) -> str:
 
 
 def width_of(text: str, size: float) -> float:
-    """Inches that a line of text of this size takes, with a little to spare."""
+    """Return the width in inches of a line of text of this size, with a little to spare."""
     return 1.05 * sum(map(_advance, text)) * size / 72
 
 
 @cache
 def _advance(char: str) -> float:
-    """The width of a letter, as a share of the size of the text."""
+    """Return the width of a letter as a fraction of the text size."""
     font = get_font(findfont(FontProperties()))
     font.set_size(100, 72)
     return float(font.load_char(ord(char)).linearHoriAdvance) / 65536 / 100
@@ -144,13 +145,13 @@ def _drawable() -> frozenset[int]:
 def plot_band(
     axes: Axes, x: Any, y: Any, low: Any, high: Any, line: str = "-", *, alpha: float = 0.15, **look: Any
 ) -> None:
-    """A line in a band from `low` to `high`; `look` is the line's."""
+    """Draw a line and a band from `low` to `high` around it; `look` has the properties of the line, with its colour."""
     axes.fill_between(x, low, high, color=look["color"], alpha=alpha, linewidth=0)
     axes.plot(x, y, line, **look)
 
 
 def png(figure: Figure) -> bytes:
-    """A figure as PNG; the same data give the same bytes."""
+    """Return a figure as PNG; the same data give the same bytes."""
     data = io.BytesIO()
     with warnings.catch_warnings():
         for fault in ("Glyph .* missing from", "Matplotlib currently does not support"):  # a box is drawn instead

@@ -6,7 +6,7 @@
     wrapping      a wrapper that names the heads of any model and calls it with tensors
     gates         ablate, scale or replace heads during a forward pass; read z and contributions
     decoding      the first position of each pass during decoding
-    replacements  table of replacements for the output of an ablated head
+    replacements  the kinds of ablation: what replaces the output of an ablated head
     attention     read the attention weights of any model
     recording     record the module calls of a pass, and return recorded outputs
     replay        cache one pass, and replay many interventions from it in one batch

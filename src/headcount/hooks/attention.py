@@ -26,7 +26,9 @@ from headcount.hooks.sites import Sites
 
 Weights = Float[Tensor, "row head query key"]
 SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch._softmax, torch.special.softmax)
+"""Functions whose result may be attention weights."""
 PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm, torch.einsum)
+"""Functions that may multiply attention weights with values."""
 
 
 def read_attention(
@@ -122,7 +124,7 @@ def computed_weights(
 def _site_weights(
     name: HeadSite, n_heads: int, n_rows: int, z: Tensor, weights: Sequence[Tensor], products: Sequence[Tensor]
 ) -> Weights:
-    """Return the last weights that have the right shape for a site."""
+    """Return the attention weights of a site: the last softmax before its projection that has the right shape."""
     candidates, heads_first = (_by_row(weights, n_rows, n_heads, is_heads_first, z) for is_heads_first in (False, True))
     if heads_first and not _has_z(products, n_rows, n_heads, False, z):
         if _has_z(products, n_rows, n_heads, True, z):
@@ -161,7 +163,7 @@ def _by_row(tensors: Sequence[Tensor], n_rows: int, n_heads: int, is_heads_first
 
 
 def _has_z(products: Sequence[Tensor], n_rows: int, n_heads: int, is_heads_first: bool, z: Tensor) -> bool:
-    """Return whether z is one of these products, read in this order of axes."""
+    """Return whether z equals one of these products, if their axes are read in this order."""
     rounding = 1e-3 * float(z.abs().max())
     for product in reversed(_by_row(products, n_rows, n_heads, is_heads_first, z)):
         joined = product.transpose(1, 2).flatten(start_dim=2).to(z)

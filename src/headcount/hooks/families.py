@@ -14,7 +14,7 @@ BOTH = ("input_ids", "decoder_input_ids", "attention_mask", "decoder_attention_m
 
 @dataclass(frozen=True)
 class AttentionLayout:
-    """The attention blocks of one stack and kind."""
+    """Where the attention blocks of one stack and kind are in a model, and how their projections are laid out."""
 
     path: str
     """The path of the module that computes z; `*` stands for the layer."""
@@ -43,7 +43,7 @@ class AttentionLayout:
 
 @dataclass(frozen=True)
 class Family:
-    """The layout of one family of models."""
+    """A family of Hugging Face models whose attention blocks are laid out alike."""
 
     summary: str
     model_types: tuple[str, ...]
@@ -135,6 +135,11 @@ PARTS: dict[str, Family] = {
         inputs=("pixel_values",),
     ),
 }
+
+
+def model_type_of(model: object) -> str:
+    """Return the `model_type` in a model's configuration; empty if there is none."""
+    return str(getattr(getattr(model, "config", None), "model_type", None) or "")
 
 
 def family_of(model_type: str) -> Family | None:

@@ -30,9 +30,9 @@ from headcount.hooks.sites import Sites, layers_inside
 
 Gate = Float[Tensor, "#row head"]
 Values = Float[Tensor, "#row #query head d_head"]
-"""Replacements of head outputs."""
+"""Values that replace the outputs of closed heads."""
 ValuesOf = Callable[[Float[Tensor, "row query head d_head"]], Values | None]
-"""A function that computes replacements from the head outputs of the same pass."""
+"""A function that computes these values from the heads' own outputs in the same pass."""
 
 
 def closed_gates(sites: Sites, heads: Iterable[HeadId]) -> dict[HeadSite, Gate]:

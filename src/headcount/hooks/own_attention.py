@@ -45,7 +45,7 @@ Patterns = frozenset[tuple[int, int]]
 
 @dataclass(frozen=True)
 class HeadCheck:
-    """Whether the slices of z at one site are heads."""
+    """The outcome of the check at one site: is each slice of z the output of one head?"""
 
     is_checked: bool
     """Whether the check could be made."""
@@ -144,7 +144,7 @@ class _Origins(TorchFunctionMode):
         return result
 
     def _next_stage(self, func: Any, stage: int, args: Any) -> int:
-        """Return the stage of a function's result."""
+        """Return the stage of a function's result, given the largest stage of its arguments."""
         if func in LAYERS and stage == AVERAGE:
             return MIXTURE
         if func not in PRODUCTS or any(isinstance(tensor, nn.Parameter) for tensor in tensors_in(args)):
@@ -189,7 +189,7 @@ def _is_distribution(weights: Any) -> bool:
 
 
 def _check(z: Tensor, patterns_of: Callable[[Tensor], Patterns], *, is_mixed: bool) -> HeadCheck:
-    """Judge the slices of z [..., head, d_head] by the patterns of a few numbers of each slice."""
+    """Check the slices of z [..., head, d_head] at a place where every slice depends on some attention pattern."""
     last = z.shape[-1] - 1
     features = sorted({0, min(1, last), last})  # neighbours reveal interleaved heads, the ends two heads in one slice
     for place in _places(z):

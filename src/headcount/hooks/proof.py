@@ -31,7 +31,7 @@ ROWS = 4
 
 @dataclass(frozen=True)
 class SiteProof:
-    """The measurements of the proof at one site."""
+    """What the proof measured at one attention block."""
 
     site: str
     sum_error: float
@@ -49,7 +49,7 @@ class SiteProof:
 def prove(
     model: nn.Module, sites: Sites, inputs: Sequence[Tensor], at: Collection[HeadSite] | None = None
 ) -> tuple[SiteProof, ...]:
-    """Prove the hooks at all sites, or only those in `at`; raise an error that names the site and the failed check."""
+    """Prove that hooks act at all sites, or only those in `at`; an error names the site and the failed check."""
     few, at = [tensor[:ROWS] for tensor in inputs], tuple(sites if at is None else at)
     proofs = []
     with eval_mode(model), torch.no_grad():

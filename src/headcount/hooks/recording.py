@@ -116,19 +116,16 @@ class PassRecorder:
         call.finish(args, output, self._n_finished)
         self._n_finished += 1
         if site is not None:
-            self._record_site(site, call, input_of(site, args))
+            if site in self.site_records:
+                what = f"the output projection of {site} was called twice in one pass"
+                raise InstrumentError(what, "a gate cannot distinguish the calls")
+            z = input_of(site, args)
+            self.site_records[site] = SiteRecord(z, z._version, call, call, getattr(module, "product", None))
         elif any(inner.module in self._projections for inner in call.inside):
             self._extend_carriers(call)
         else:  # this call can return its own output, so the calls inside need not keep tensors
             for inner in call.inside:
                 inner.inputs, inner.output, inner.held = (), None, None
-
-    def _record_site(self, site: HeadSite, call: ModuleCall, z: Tensor) -> None:
-        if site in self.site_records:
-            raise InstrumentError(
-                f"the output projection of {site} was called twice in one pass", "a gate cannot distinguish the calls"
-            )
-        self.site_records[site] = SiteRecord(z, z._version, call, call, getattr(call.module, "product", None))
 
     def _extend_carriers(self, call: ModuleCall) -> None:
         """Make a call the carrier of every site whose projection output it returns unchanged."""

@@ -1,4 +1,4 @@
-"""Table of replacements for the output of an ablated head, in the order in which results list them.
+"""The kinds of ablation: what replaces the output of an ablated head. Results list them in the order of this table.
 
 Zero ablation comes first, because heads are ranked by the cost of removing them. Resample ablation uses the head's
 output on another example. Mean ablation uses the head's average output.
@@ -14,12 +14,12 @@ from torch import Tensor
 
 
 class ReplacementInputs(NamedTuple):
-    """The inputs from which a replacement is computed, for one site and one batch of examples."""
+    """The inputs from which the replaced outputs of one site's heads are computed, for one batch of examples."""
 
     z: Float[Tensor, "row query head d_head"]
     """The heads' outputs on these examples."""
     mean: Float[Tensor, "query head d_head"] | None
-    """The heads' mean outputs over many inputs, per position; None for replacements that do not need them."""
+    """The heads' mean outputs over many inputs, per position; None for kinds of ablation that do not need them."""
     donors: Int[Tensor, " row"]
     """For each example, the row of its donor, which is another example of the batch."""
     token_mask: Bool[Tensor, "row query"] | None = None
@@ -28,7 +28,7 @@ class ReplacementInputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Replacement:
-    """One way to replace the outputs of ablated heads."""
+    """One kind of ablation: a way to replace the outputs of ablated heads."""
 
     summary: str
     make: Callable[[ReplacementInputs], Float[Tensor, "#row query head d_head"] | None]
@@ -38,7 +38,7 @@ class Replacement:
 
 
 def of_donor(inputs: ReplacementInputs) -> Tensor | None:
-    """Return the outputs on each example's donor."""
+    """Return, for each example, the heads' outputs on its donor (resample ablation)."""
     if inputs.token_mask is None or bool(inputs.token_mask.all()):
         return inputs.z[inputs.donors]
     # A donor that is shorter is repeated from its beginning, because outputs at padding are meaningless.
@@ -49,7 +49,7 @@ def of_donor(inputs: ReplacementInputs) -> Tensor | None:
 
 
 def of_mean(inputs: ReplacementInputs) -> Tensor | None:
-    """Return the mean outputs, for every row."""
+    """Return the heads' mean outputs, as one row that serves all examples (mean ablation)."""
     assert inputs.mean is not None, "needs_mean requires it"
     return inputs.mean[None, : inputs.z.shape[1]]
 

@@ -41,10 +41,11 @@ number of tokens in one pass (so that matrix products are fast)."""
 
 @dataclass(frozen=True)
 class Intervention:
-    """Heads that are ablated together, and the replacement of their outputs."""
+    """Heads that are ablated together, and what replaces their outputs."""
 
     heads: tuple[HeadId, ...]
     replacement: str = "zero"
+    """The kind of ablation: a name in hooks/replacements.py."""
     draw: int = 0
     """The index of the donor, or of the part of the inputs that a mean is taken over (0: all inputs)."""
     values: Mapping[HeadSite, Values] = field(default_factory=dict)

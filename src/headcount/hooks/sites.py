@@ -44,7 +44,7 @@ _QUANTISED = ("AffineQuantizedTensor", "Params4bit", "Int8Params")
 
 @runtime_checkable
 class SupportsHeads(Protocol):
-    """A model that names its output projections and heads."""
+    """A model that names its output projections and heads, such as headcount's own models."""
 
     @property
     def projections(self) -> Mapping[HeadSite, nn.Module]:
@@ -56,7 +56,7 @@ class SupportsHeads(Protocol):
 
 @runtime_checkable
 class SupportsSites(Protocol):
-    """A model that has its `Sites`."""
+    """A model with an attribute `head_sites`, such as a wrapped model."""
 
     @property
     def head_sites(self) -> Sites:
@@ -376,7 +376,7 @@ def _starred(path: str) -> str:
 
 @dataclass(frozen=True)
 class Guess:
-    """Modules of one pattern that may be output projections."""
+    """A path pattern whose modules may be output projections."""
 
     pattern: str
     n_layers: int
@@ -432,7 +432,7 @@ def _projection_pattern(model: nn.Module, path: str, module: nn.Module) -> str |
 
 
 def in_one_stack(guesses: Sequence[Guess]) -> list[Guess]:
-    """Call the stack `layer` if all guesses belong to one stack, whatever its path suggests."""
+    """Return the guesses with the role `layer` if they all have the same role, because there is only one stack."""
     is_single = len({candidate.role for candidate in guesses}) == 1
     return [replace(candidate, role="layer") for candidate in guesses] if is_single else list(guesses)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
-from headcount.hooks.families import BOTH, AttentionLayout, Family, family_of, model_types
+from headcount.hooks.families import BOTH, AttentionLayout, Family, family_of, model_type_of, model_types
 from headcount.hooks.parameters import ParameterProjection
 from headcount.hooks.proof import first_tensor
 from headcount.hooks.sites import SUPPORTED, Site, Sites, find_mha, guess, in_one_stack, modules_at, sites_calls, unwrap
@@ -84,13 +84,11 @@ def wrap(model: nn.Module, sites: Sites | None = None, *, inputs: Sequence[str] 
             return model
         return Wrapped(model.model, sites or model.head_sites, inputs or model.inputs, None if sites else model.family)
     model = unwrap(model)
-    config = getattr(model, "config", None)
-    family = family_of(str(getattr(config, "model_type", "")))
     if sites is not None:
         return Wrapped(model, sites, inputs or input_names(model))
     if modules_at(model, BRIDGED):
         return Wrapped(model, Sites.of(model, layer=BRIDGED, n_heads=cast(Any, model).cfg.n_heads), inputs or ())
-    if family is not None:
+    if (family := family_of(model_type_of(model))) is not None:
         return Wrapped(model, _sites_of(model, family), inputs or input_names(model), family)
     if isinstance(model, SUPPORTED):
         return Wrapped(model, Sites.of(model), inputs or ())
@@ -101,7 +99,7 @@ def wrap(model: nn.Module, sites: Sites | None = None, *, inputs: Sequence[str] 
 
 def unknown_family(model: nn.Module, advice: str = "") -> InputError:
     """Build the error for a model of no known family: it suggests sites, or says that there is no attention."""
-    name, model_type = type(model).__name__, getattr(getattr(model, "config", None), "model_type", None)
+    name, model_type = type(model).__name__, model_type_of(model)
     of_type, guesses = f" (model_type {model_type!r})" if model_type else "", guess(model)
     calls = sites_calls(in_one_stack(guesses) if advice else guesses)
     names = (f"{path} {type(module).__name__}".lower() for path, module in model.named_modules())
@@ -124,11 +122,11 @@ def unknown_family(model: nn.Module, advice: str = "") -> InputError:
 def input_names(model: nn.Module) -> tuple[str, ...]:
     """Return the names of a Hugging Face model's inputs; their order in `forward` differs between families."""
     takes = inspect.signature(model.forward).parameters
-    config = getattr(model, "config", None)
-    family = family_of(str(getattr(config, "model_type", "")))
+    family = family_of(model_type_of(model))
     names = family.inputs if family else (*BOTH, "pixel_values")
     required = {name for name, p in takes.items() if p.default is p.empty and p.kind not in _VARIADIC}
-    if config is None or required - set(names) or not {"input_ids", "pixel_values", names[0]} & takes.keys():
+    is_known = {"input_ids", "pixel_values", names[0]} & takes.keys() and not required - set(names)
+    if getattr(model, "config", None) is None or not is_known:
         return ()
     # Only the names in the signature: an encoder alone would accept and ignore the inputs of a decoder.
     return tuple(name for name in names if name in takes)
@@ -148,7 +146,7 @@ def projection_paths(model: nn.Module, sites: Sites) -> dict[HeadSite, str]:
 
 
 def output_tensor(output: Any) -> Tensor:
-    """Return the tensor in a model's output that counts as the output."""
+    """Return the logits in a model's output, else its last hidden state, else its first tensor."""
     for name in OUTPUTS:
         if isinstance(tensor := getattr(output, name, None), Tensor):
             return tensor

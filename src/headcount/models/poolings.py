@@ -1,7 +1,7 @@
 """Poolings, which turn a sequence of vectors into one vector, and the table of their names."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,10 +19,18 @@ class Pooling(nn.Module, ABC):
     """Whether the result is the same for any permutation of the sequence."""
     hard_codes: ClassVar[str] = ""
     """The structure of the task that this pooling gives to the model, in words; empty for a generic pooling."""
+    combines: ClassVar[Literal["max", "mean", ""]] = ""
+    """How the lead of the first class in a sequence follows from the leads that its positions have alone.
+
+    The lead is the difference of the logits of two classes. Empty if no position has a lead of its own.
+    """
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
         self.d_pooled = d_model
+
+    def initialise_readout(self, to_logits: nn.Linear) -> None:
+        """Give the layer behind this pooling other initial weights than usual, if the pooling needs them."""
 
     @abstractmethod
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
@@ -52,6 +60,8 @@ class Min(Pooling):
 
 class Mean(Pooling):
     """The mean over positions; a single position has weight 1/n, so its signal is diluted in long sequences."""
+
+    combines: ClassVar[Literal["max", "mean", ""]] = "mean"
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
         """Return the mean over tokens."""
@@ -128,6 +138,32 @@ class ScoreMax(Pooling):
         return torch.cat(ends, dim=1)
 
 
+class TopScore(Pooling):
+    """The maximum over positions of one learned score, which is evidence for the first class.
+
+    In training, the log-sum-exp takes the place of the maximum, so that every position gets a gradient. The read-out
+    starts with the right sign: a score of the wrong sign often ends in a constant answer. With a window, the score of a
+    position depends on its neighbours alone, so that `headcount verify` can prove such a model for every length.
+    """
+
+    combines: ClassVar[Literal["max", "mean", ""]] = "max"
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__(d_model)
+        self.score = nn.Linear(d_model, 1)
+        self.d_pooled = 1
+
+    def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
+        """Return the log-sum-exp of the scores in training, else their maximum."""
+        hidden = hide(self.score(x), is_token, torch.finfo(x.dtype).min)
+        return hidden.logsumexp(dim=1) if self.training else hidden.amax(dim=1)
+
+    def initialise_readout(self, to_logits: nn.Linear) -> None:
+        """Let the score raise the logit of the first class and lower all others."""
+        nn.init.constant_(to_logits.weight, -1.0)
+        nn.init.constant_(to_logits.weight[:1], 1.0)
+
+
 class NeighbourDifference(Pooling):
     """The pooling of report 003: [minimum, minimal neighbour difference, mean neighbour difference, first, last].
 
@@ -164,5 +200,6 @@ PARTS: dict[str, type[Pooling]] = {
     "attention": AttentionPooling,
     "lse-max": LseMax,
     "score-max": ScoreMax,
+    "top-score": TopScore,
     "neighbour-difference": NeighbourDifference,
 }

@@ -342,6 +342,7 @@ class Classifier(Transformer):
         self.pooling: Pooling = POOLINGS.get(config.pooling)(config.d_model)
         self.to_logits = nn.Linear(self.pooling.d_pooled, n_classes)
         self.apply(initialise)
+        self.pooling.initialise_readout(self.to_logits)
 
     def forward(
         self, source: Tokens, *, weights: AttentionReader | None = None, first: int = 0, padding: Padding | None = None

@@ -15,7 +15,7 @@ from headcount.rendering.markdown import FIGURES, write_markdown
 
 FORMS = Registry("headcount.rendering.forms")
 CONFIG = "config.json"
-"""The file that tells a run folder."""
+"""The file by which a run folder is recognised."""
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from html import escape
 
-from headcount.describing.expressions import Brackets, Expression, Fraction, Lines, Matrix, Root, Script, Words
-from headcount.describing.markup import escaped
+from headcount.describing.blocks import Brackets, Expression, Fraction, Lines, Matrix, Root, Script, Words
 
 TOKEN = re.compile(r"(?P<name>[A-Za-z]+|[α-ω])(?:_(?P<index>\w))?|(?P<number>\d+)|(?P<space>\s+)|(?P<sign>.)")
 COMMANDS = {"ω": "omega", "π": "pi", "⊤": "top", "∑": "sum", "∂": "partial", "·": "cdot", "…": "dots"}
@@ -41,7 +41,7 @@ def mathml(expression: Expression) -> str:
             table = f"<mtable>{''.join(f'<mtr>{line}</mtr>' for line in lines)}</mtable>"
             return f"<mrow><mo>(</mo>{table}<mo>)</mo></mrow>"
         case Words(text):
-            return f'<mspace width="1em"></mspace><mtext>{escaped(text)}</mtext>'
+            return f'<mspace width="1em"></mspace><mtext>{escape(text)}</mtext>'
         case Lines(lines):
             body = "".join(f"<mtr><mtd>{mathml(line)}</mtd></mtr>" for line in lines)
             return f'<mtable displaystyle="true">{body}</mtable>'
@@ -52,8 +52,8 @@ def _mathml_token(token: re.Match[str]) -> str:
         return f"<msub>{mathml(token['name'])}{mathml(token['index'])}</msub>"
     if token["sign"]:
         stretch = ' stretchy="false"' if token["sign"] in "()" else ""
-        return f"<mo{stretch}>{escaped(token['sign'])}</mo>"
-    return f"<mi>{escaped(token['name'])}</mi>" if token["name"] else f"<mn>{token['number']}</mn>"
+        return f"<mo{stretch}>{escape(token['sign'])}</mo>"
+    return f"<mi>{escape(token['name'])}</mi>" if token["name"] else f"<mn>{token['number']}</mn>"
 
 
 def latex(expression: Expression) -> str:

@@ -5,16 +5,14 @@ A frame keeps the style and the scripts of the page apart from those of the note
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-from headcount.describing import SECTIONS, matching
+from headcount.describing import SECTIONS, counterexamples, matching
 from headcount.describing.blocks import Block, Cell, DataTable, Picture, Section
-from headcount.describing.markup import escaped
 from headcount.describing.report import ModelResults, Report, ReportResults
 from headcount.errors import InputError
 from headcount.figures.plotting import plot
-from headcount.rendering.page import html_page
+from headcount.rendering.page import escaped, html_page
 from headcount.results import Result
 from headcount.tasks import TASKS, words_of
 
@@ -26,6 +24,8 @@ SECTION_OF = {
     "Audit": ("audit", "audit"),
     "Certificate": ("certificate", "certificate"),
     "Classification": ("evaluation", "training"),
+    "ContextCertificate": ("certificate", "certificate"),
+    "CounterexampleSearch": ("certificate", "certificate"),
     "Evaluation": ("evaluation", "training"),
     "HeadRoles": ("roles", "roles"),
     "PoolingComparison": ("poolings", "poolings"),
@@ -78,6 +78,8 @@ def _blocks(result: Result) -> list[Block]:
     kind = type(result).__name__
     if kind == "Matching":
         return matching.describe(result)  # type: ignore[arg-type]
+    if kind == "CounterexampleSearch":
+        return counterexamples.describe(result)  # type: ignore[arg-type]
     rows = result.to_rows()[:MOST_ROWS]
     columns = tuple(dict.fromkeys(name for row in rows for name in row))
     cells = tuple(tuple(_cell(row.get(name)) for name in columns) for row in rows)
@@ -87,11 +89,7 @@ def _blocks(result: Result) -> list[Block]:
     except InputError:  # it has none
         return [table]
     alt = f"The table below has its numbers: {len(rows)} rows."
-    return [Picture("figure", kind, alt, partial(_same, figure)), table]
-
-
-def _same(figure: Any) -> Any:
-    return figure
+    return [Picture("figure", kind, alt, lambda: figure), table]
 
 
 def _cell(value: Any) -> Cell:

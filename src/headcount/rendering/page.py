@@ -1,8 +1,10 @@
-"""A report as one HTML file: its style, its scripts and its data are inside, and its policy allows nothing else."""
+"""Write a report as one HTML file: it contains its style, scripts and data, and its policy allows nothing else."""
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from base64 import b64encode
 from collections.abc import Sequence
 from functools import cache, singledispatch
@@ -23,23 +25,46 @@ from headcount.describing.blocks import (
     Section,
     Sentence,
 )
-from headcount.describing.markup import escaped, inline, tag
 from headcount.describing.report import Report
 from headcount.rendering.formulas import mathml
-from headcount.rendering.svg import inline_svg
+from headcount.rendering.svg import figure_colours, inline_svg
 
 SCRIPTS = ("elements.js", "weights.js", "large-view.js", "patterns.js", "report.js")
-"""One module: what a file declares, those after it may use."""
+"""Scripts that become one module: a file may use what the files before it declare."""
 LONG_TEXT = 24
-"""Letters in a table's cell, of which on takes several lines, and room for them."""
+"""Letters above which a cell of a table is prose: it may take several lines."""
 MANY_COLUMNS = 6
-"""More stand closer to each other."""
+"""Columns above which a table has smaller gaps."""
 VERDICTS = {"fail": "Fault", "warn": "Doubt", "pass": "Checked"}
 
 
+def escaped(text: str) -> str:
+    """Escape text for an element or an attribute; show control characters by their codes, so that they do nothing."""
+    shown = "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
+    return html.escape(shown, quote=True)
+
+
+def inline(text: str) -> str:
+    """Escape text, and turn `code` between backticks into an element."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped(text))
+
+
+def tag(name: str, *inside: str, **attributes: str | bool | None) -> str:
+    """Write an element. `inside` must be markup already; attributes such as `class_` or `aria_label` are escaped."""
+    texts = []
+    for key, value in attributes.items():
+        word = key.rstrip("_").replace("_", "-")
+        if value is True:
+            texts.append(f" {word}")
+        elif value not in (None, False):
+            texts.append(f' {word}="{escaped(str(value))}"')
+    return f"<{name}{''.join(texts)}>{''.join(inside)}</{name}>"
+
+
 def html_page(report: Report) -> str:
-    """The whole file."""
-    style, theme, script = _static("report.css"), _static("theme.js"), "\n".join(map(_static, SCRIPTS))
+    """Return the whole file."""
+    style = _static("report.css") + figure_colours()
+    theme, script = _static("theme.js"), "\n".join(map(_static, SCRIPTS))
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(theme)}' '{_hash(script)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -53,10 +78,13 @@ def html_page(report: Report) -> str:
         f"<style>{style}</style>",
         f"<script>{theme}</script>",
     ]
+    theme_button = tag("button", "Dark theme", type="button", id="theme", aria_pressed="false")
+    subtitle = tag("p", inline(report.subtitle), class_="subtitle") if report.subtitle else ""
+    main = tag("main", *map(_section, report.sections), id="report")
     body = [
         '<a class="skip" href="#report">To the report</a>',
-        tag("header", _buttons(), tag("h1", escaped(report.title)), _subtitle(report.subtitle)),
-        tag("div", _contents(report.sections), _main(report.sections), class_="page"),
+        tag("header", tag("div", theme_button, class_="tools"), tag("h1", escaped(report.title)), subtitle),
+        tag("div", _contents(report.sections), main, class_="page"),
         tag("footer", tag("p", inline(report.made))) if report.made else "",
         tag("div", class_="tip", id="tip", aria_hidden="true", hidden=True),
         tag("p", class_="unseen", id="status", role="status"),
@@ -75,22 +103,10 @@ def _hash(text: str) -> str:
     return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
 
 
-def _subtitle(text: str) -> str:
-    return tag("p", inline(text), class_="subtitle") if text else ""
-
-
-def _buttons() -> str:
-    return tag("div", tag("button", "Dark theme", type="button", id="theme", aria_pressed="false"), class_="tools")
-
-
 def _contents(sections: Sequence[Section]) -> str:
     links = [tag("li", tag("a", escaped(each.title), href=f"#{each.id}")) for each in sections]
     listed = tag("details", tag("summary", "Contents"), tag("ol", *links), open=True)
     return tag("nav", listed, aria_label="Contents")
-
-
-def _main(sections: Sequence[Section]) -> str:
-    return tag("main", *(_section(each) for each in sections), id="report")
 
 
 def _section(section: Section) -> str:
@@ -105,7 +121,7 @@ def _section(section: Section) -> str:
 
 @singledispatch
 def block_html(block: Block) -> str:
-    """A block as markup; `_repr_html_` of results shows the same."""
+    """Return the markup of a block."""
     raise TypeError(f"no HTML for {type(block).__name__}")
 
 
@@ -149,7 +165,7 @@ def _(block: DataTable) -> str:
 
 
 def _box(caption: str) -> dict[str, str]:
-    """Of what may be wider than the page: it is scrolled by keys, too."""
+    """Return the attributes of a box that may be wider than the page, so that keys can scroll it."""
     return {"tabindex": "0", "role": "group", "aria_label": caption.replace("`", "")}
 
 
@@ -164,12 +180,13 @@ def _cell(cell: Cell | str, column: int, is_number: bool) -> str:
 
 
 def _with_range(text: str) -> str:
-    """A number and its interval, which stays in one piece where a narrow column has room for one of them in a line."""
+    """Return the markup of a number and its interval; in a narrow column, the interval moves to the next line whole."""
     number, bracket, rest = text.partition(" [")
     return inline(number) + (f" {tag('span', inline(f'[{rest}'), class_='range')}" if bracket else "")
 
 
 def _note(text: str) -> str:
+    """Return the paragraph of a note; nothing for an empty one."""
     return tag("p", inline(text), class_="note") if text else ""
 
 
@@ -193,31 +210,20 @@ def _(block: HeadPatterns) -> str:
     header = {**block.book.header(), "worth": block.worth}
     data = tag_script("application/json", json.dumps(header, separators=(",", ":")))
     packed = tag_script("application/octet-stream", block.book.packed())
-    caption = tag("figcaption", inline(block.caption))
-    noscript = tag("noscript", tag("p", "Patterns are drawn by a script, which this reader does not run."))
-    return tag(
-        "figure",
-        tag("div", class_="patterns"),
-        data,
-        packed,
-        noscript,
-        caption,
-        _command(block.command),
-        id=block.id,
-        class_="patterns-figure",
-    )
+    noscript = tag("noscript", tag("p", "A script draws the patterns, and this reader does not run scripts."))
+    shown = tag("div", class_="patterns"), data, packed, noscript, tag("figcaption", inline(block.caption))
+    return tag("figure", *shown, _command(block.command), id=block.id, class_="patterns-figure")
 
 
 def tag_script(kind: str, text: str) -> str:
-    """Data that no browser runs; nothing in it can end the element."""
+    """Return a script element with data, which no browser runs; nothing in the data can end the element."""
     return f'<script type="{kind}">{text.replace("<", chr(92) + "u003c")}</script>'
 
 
 @block_html.register
 def _(block: Formula) -> str:
     math = f'<math display="block" xmlns="http://www.w3.org/1998/Math/MathML">{mathml(block.expression)}</math>'
-    error = tag("p", inline(block.error), class_="note") if block.error else ""
-    return tag("figure", tag("p", inline(block.words)), math, error, id=block.id, class_="formula")
+    return tag("figure", tag("p", inline(block.words)), math, _note(block.error), id=block.id, class_="formula")
 
 
 @block_html.register

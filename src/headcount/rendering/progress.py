@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, plain lines elsewhere, nothing when quiet. Always on standard error."""
+"""Show progress on standard error: a bar on a terminal, plain lines elsewhere, nothing when quiet."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ _SHORT = {"teacher_forced": "forced", "free_running": "free", "accuracy": "right
 LINE_EVERY = 10.0
 """Seconds between plain lines."""
 MOST_WAITING = 4.0
-"""How many times as long as it works a process may take by the clock."""
+"""The factor by which elapsed time may exceed the time that the process works."""
 TRIAL = 3.0
-"""Seconds of work before its pace says how long the whole will take."""
+"""Seconds of work after which its pace is used to estimate how long all of it will take."""
 
 LOST: list[OSError] = []
-"""Why something could not be printed, unless nobody wanted to read it."""
+"""Errors that prevented printing, except those of a reader that went away."""
 
 
 class Steady:
-    """A stream that work goes on without: what was asked for is done, and its verdict given, whoever reads it.
+    """A stream whose failure does not stop the work.
 
-    A reader that went away, as `| head` does, has read enough; a full disk or a terminal that is gone is remembered.
+    A reader that goes away, as `| head` does, has read enough. Other errors, such as a full disk, are kept in `LOST`.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """All of it, or nothing from now on."""
+        """Write the text; after an error, write this and all further text to nowhere."""
         with self._going_on():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Likewise."""
+        """Flush the stream, and handle errors as `write` does."""
         with self._going_on():
             self._stream.flush()
 
@@ -65,7 +65,7 @@ class Steady:
 
 
 class Terminal(Console):
-    """Prints text as it is, brackets and colons too."""
+    """A console that prints text unchanged, including brackets and colons, which rich would read as markup."""
 
     def __init__(self, *, stderr: bool = False, **settings: Any) -> None:
         stream: Any = Steady(sys.stderr if stderr else sys.stdout)
@@ -77,7 +77,7 @@ def _bar(console: Console, *columns: ProgressColumn) -> Progress:
 
 
 class TrainingProgress:
-    """Listens to a training loop."""
+    """Show the progress of a training loop, which calls `on_steps` and `on_evaluation`."""
 
     def __init__(self, steps: int, *, quiet: bool = False) -> None:
         self._console = Terminal(stderr=True, quiet=quiet)
@@ -100,7 +100,7 @@ class TrainingProgress:
             self._progress.stop()
 
     def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
-        """Move the bar, or now and then print a line."""
+        """Move the bar, or print a line every few seconds."""
         if self._started is None:
             self._started = time.monotonic(), last_step
         self._loss = f"{sum(losses) / len(losses):.3f}"
@@ -108,14 +108,16 @@ class TrainingProgress:
             self._show(last_step)
 
     def on_evaluation(self, step: int, scores: StepScores) -> None:
-        """Show every score."""
+        """Show the scores of an evaluation."""
         shares = {"train": next(iter(scores.training.values())), **scores.validation}
         self._scores = " ".join(f"{_SHORT.get(name, name)} {share.rate:.1%}" for name, share in shares.items())
         self._validation_loss = f"/{scores.validation_loss:.3f}"
+        if scores.n_wrong_contexts is not None:
+            self._scores += f" {scores.n_wrong_contexts:,} contexts wrong"
         self._show(step)
 
     def _show(self, step: int) -> None:
-        """The training loss, behind a slash the validation loss, and the scores; a line of it fits 80 columns."""
+        """Show `loss TRAINING/VALIDATION` and the scores, in a line that fits 80 columns."""
         state = f"loss {self._loss}{self._validation_loss} {self._scores}".rstrip()
         if self._is_bar:
             self._progress.update(self._task, completed=step, state=state)
@@ -128,22 +130,22 @@ class TrainingProgress:
 
 
 def announcer(quiet: bool) -> Callable[[str], None]:
-    """Says what is going on, unless quiet."""
+    """Return a function that prints what is being done, or does nothing if quiet."""
     console = Terminal(stderr=True, quiet=quiet)
     return lambda text: console.print(text, style="bold", soft_wrap=True)
 
 
 class WorkingTime:
-    """Seconds of work since it was made: what a clock would show if nothing else kept the machine busy.
+    """A clock of the seconds of work since it was made, as if nothing else kept the machine busy.
 
-    A limit by the clock would leave out of a report, on a busy machine, what an idle one measures.
+    With an ordinary clock, a report on a busy machine would leave out what an idle machine has time to measure.
     """
 
     def __init__(self) -> None:
         self._started = self._now()
 
     def __call__(self) -> float:
-        """Return the seconds so far: of this thread, of all cores, or a part of the clock's if a device works."""
+        """Return the largest of this thread's time, the cores' mean time and a part of the elapsed time (for a GPU)."""
         return max(now - started for now, started in zip(self._now(), self._started, strict=True))
 
     @staticmethod
@@ -161,7 +163,7 @@ class TimeLimit:
 
     @property
     def seconds_left(self) -> float:
-        """The time until the end; negative after it."""
+        """Return the seconds until the end; negative after it."""
         return self.end - self.clock()
 
     def share(self, part: float) -> TimeLimit:
@@ -171,7 +173,7 @@ class TimeLimit:
     def check(self, what: str, started: float, first: tuple[float, int], done: int, total: int) -> None:
         """Raise `OutOfTime` if the time is up, or if work at its pace since the first step would end too late.
 
-        The first step is no measure: what is made ready for all steps is made in it.
+        The first step does not count, because it also prepares what all steps need.
         """
         now, (began, n_begun) = self.clock(), first
         to_come = (now - began) / (done - n_begun) * (total - done) if done > n_begun else 0.0
@@ -183,7 +185,7 @@ _LIMIT: ContextVar[TimeLimit | None] = ContextVar("limit", default=None)
 
 
 def time_limit() -> TimeLimit | None:
-    """Return the limit of the work that is under way; None if it may take as long as it takes."""
+    """Return the time limit of the current work, or None if there is none."""
     return _LIMIT.get()
 
 
@@ -217,7 +219,7 @@ def counting(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int],
 
 @contextmanager
 def _shown_count(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Yield what shows `done` of `total`: a bar on a terminal, now and then a line elsewhere."""
+    """Yield a function that shows `done` of `total`: a bar on a terminal, a line every few seconds elsewhere."""
     console = Terminal(stderr=True, quiet=quiet)
     if console.is_terminal and not quiet:
         name = TextColumn("{task.description}", markup=False)

@@ -1,8 +1,8 @@
-"""Figures as SVG: for a paper as they are, for a page without anything that its policy or its dark theme forbids.
+"""Write figures as SVG: unchanged for a paper, adapted to the page's policy and its dark theme for a page.
 
-matplotlib writes style attributes, which a strict content-security policy ignores, and black on white. In a page each
-property becomes an attribute, black becomes the colour of the text, and white that of the paper; numbers on the cells
-of a heat map stay as they are, for so do the cells.
+matplotlib writes style attributes, which a strict content-security policy ignores, and it draws black on white. In a
+page, each style property becomes an attribute, black becomes the colour of the text, and white that of the paper.
+Numbers on a heat map keep their colours, because its cells do.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 from matplotlib.colors import to_hex
 
+from headcount.figures.style import BLUE, DARK, GREY, LIGHT, SKY
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -25,24 +27,24 @@ _PAINT = re.compile(r' (fill|stroke)="([^"]*)"')
 _FONT = re.compile(r"(?:(?P<weight>bold|\d{3}) )?(?P<size>[\d.]+)px (?P<family>.+)")
 _DROPPED = re.compile(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", re.DOTALL)
 INK, PAPER = "currentColor", "var(--paper)"
+FIGURE_COLOURS = {"blue": (BLUE, "#3f93e6"), "sky": (SKY, "#b3e0ff"), "grey": (GREY, "#98a2ad")}
+"""Colours of figures that are too dark for dark paper, and a lighter one for each, by the name in the page's style."""
 _COLOURS = {
     "#000000": INK,
     "#262626": INK,
     "black": INK,
     "#ffffff": PAPER,
     "white": PAPER,
-    "#0072b2": "var(--blue)",
-    "#56b4e9": "var(--sky)",
-    "#666666": "var(--grey)",
     "#b0b0b0": "var(--edge)",
+    **{colour: f"var(--{name})" for name, (colour, _) in FIGURE_COLOURS.items()},
 }
-"""What a dark page needs lighter, by the names that its style has for it."""
-_FIXED = {"#000000": "#010101", "#ffffff": "#fefefe"}
-"""What stands for black and white where they are to stay."""
+"""Colours that a page replaces with those of its theme."""
+_FIXED = {"#000000": DARK, "#ffffff": LIGHT}
+"""Near-black and near-white, which no theme replaces."""
 
 
 def svg(figure: Figure, salt: str = "headcount", paper: str = "auto") -> str:
-    """As a file; its text is text, and the same data give the same bytes."""
+    """Return a figure as an SVG file whose text is text; the same data give the same bytes."""
     data = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
         figure.savefig(data, format="svg", facecolor=paper, metadata={"Date": None, "Creator": None})
@@ -50,13 +52,13 @@ def svg(figure: Figure, salt: str = "headcount", paper: str = "auto") -> str:
 
 
 def inline_svg(figure: Figure, name: str, label: str) -> str:
-    """For a page: `name` keeps its ids apart from those of other figures, `label` (escaped) says what is to be seen."""
+    """Return a figure as an SVG element of a page; its ids begin with `name`, and `label` (escaped) describes it."""
     with _fixed_numbers(figure):
         text = svg(figure, name, "none")
     opening = re.search(r"<svg[^>]*>", text)
     assert opening is not None, "matplotlib writes an svg element"
     inside = _DROPPED.sub("", text[opening.end() :])
-    inside = _TAG.sub(lambda found: _for_page(found.group(0), name), inside)
+    inside = _TAG.sub(lambda match: _for_page(match.group(0), name), inside)
     size = {key: float(value) for key, value in re.findall(r' (width|height)="([\d.]+)pt"', opening.group(0))}
     sides = "".join(f' {key}="{points * 4 / 3:.0f}"' for key, points in size.items())
     box = f'viewBox="0 0 {size["width"]:g} {size["height"]:g}"{sides}'
@@ -64,28 +66,35 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
     return head + re.sub(r"\s*\n\s*", "\n", inside).strip()
 
 
+def figure_colours() -> str:
+    """Return the page's style of the colours that figures use, for light and for dark paper."""
+    colours = (f"--{name}: light-dark({light}, {dark});" for name, (light, dark) in FIGURE_COLOURS.items())
+    return f":root {{ {' '.join(colours)} }}\n"
+
+
 def _for_page(tag: str, name: str) -> str:
-    tag = _PAINT.sub(lambda found: f' {found[1]}="{_COLOURS.get(found[2], found[2])}"', tag)  # of hatches
-    tag = _STYLE.sub(lambda found: "".join(f' {key}="{value}"' for key, value in _properties(found.group(1))), tag)
+    """Turn the style of one tag into attributes, with the page's colours, and begin its ids with `name`."""
+    tag = _PAINT.sub(lambda match: f' {match[1]}="{_COLOURS.get(match[2], match[2])}"', tag)  # for hatches
+    tag = _STYLE.sub(lambda match: "".join(f' {key}="{value}"' for key, value in _properties(match.group(1))), tag)
     return re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{name}-", tag)
 
 
 def _properties(style: str) -> list[tuple[str, str]]:
-    """`fill: none` as a pair; the shorthand of fonts in its parts; of those given twice the last."""
-    found = {}
+    """Split `fill: none; stroke: black` into pairs, and `font` into size and weight; the last of equal names counts."""
+    properties = {}
     for part in style.split(";"):
         name, _, value = (each.strip() for each in part.partition(":"))
         if name == "font" and (font := _FONT.fullmatch(value.replace("&quot;", "'"))):
-            found["font-size"] = font["size"]
-            found |= {"font-weight": font["weight"]} if font["weight"] else {}
+            properties["font-size"] = font["size"]
+            properties |= {"font-weight": font["weight"]} if font["weight"] else {}
         elif name:
-            found[name] = _COLOURS.get(value, value)
-    return list(found.items())
+            properties[name] = _COLOURS.get(value, value)
+    return list(properties.items())
 
 
 @contextmanager
 def _fixed_numbers(figure: Figure) -> Iterator[None]:
-    """Meanwhile no text over an image is black or white, as matplotlib leaves out what is black."""
+    """Make texts on images near-black or near-white for a while: matplotlib does not write pure black into a file."""
     texts = [text for axes in figure.axes if axes.images for text in axes.texts]
     before = [text.get_color() for text in texts]
     for text in texts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from textwrap import indent
@@ -33,15 +33,9 @@ GAP = 2
 """Characters between two columns."""
 
 
-def terminal_lines(blocks: Iterable[Block | Sentence]) -> Iterator[RenderableType]:
-    """Yield what a terminal prints for each block; figures are files there, and print nothing."""
-    for block in blocks:
-        yield from block_lines(block)
-
-
 @singledispatch
 def block_lines(block: Block | Sentence) -> Iterator[RenderableType]:
-    """Yield the lines of one block."""
+    """Yield what a terminal prints for one block; a figure prints nothing, because it is written to a file."""
     raise TypeError(f"no terminal output for {type(block).__name__}")
 
 

@@ -84,7 +84,7 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunConfig:
-        """Read the output of `to_dict`."""
+        """Build the settings from plain data, such as the contents of `config.json`; one error lists all faults."""
         if data.get("schema") != SCHEMA:
             raise InputError(f"config of version {data.get('schema')!r}; this headcount reads version {SCHEMA}")
         known = ("schema", "task_name", "seed", "task", "model", "training")
@@ -136,7 +136,7 @@ class RunConfig:
 
 
 def _position_faults(task: Task, model: StackConfig) -> list[Fault]:
-    """Return the faults of settings whose positions do not fit the task."""
+    """Return the faults of position settings: an encoding, table or random ids that do not fit the task's lengths."""
     ids, encoding = getattr(model, "random_positions", None), ENCODINGS.get(model.encoding)
     n_ids = max(task.longest, ids or 0)
     faults = []

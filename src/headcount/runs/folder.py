@@ -139,7 +139,7 @@ class RunFolder:
     # --- config, results, manifest ------------------------------------------------------------------------------------
 
     def read_config(self) -> RunConfig:
-        """Read the settings of the run."""
+        """Read and validate `config.json`; raise an error if no run was started here."""
         if not self.holds_a_run:
             raise RunError(f"no run in {self.path}", "train one: headcount train addition", "or use sample:addition")
         return read_config(self.config_file)
@@ -149,11 +149,11 @@ class RunFolder:
         return _read_json(self.environment_file)
 
     def write_json(self, file: Path, data: Any) -> None:
-        """Write one JSON file."""
+        """Write `data` as JSON, atomically."""
         write_atomically(file, (json.dumps(data, indent=1) + "\n").encode())
 
     def result_file(self, name: str) -> Path:
-        """Return the path of a result."""
+        """Return the path `results/NAME.json`."""
         return self.path / "results" / f"{name}.json"
 
     def write_result(self, name: str, result: Result) -> Path:
@@ -163,7 +163,7 @@ class RunFolder:
         return file
 
     def read_result(self, name: str, result_type: type[R]) -> R:
-        """Read a result."""
+        """Read a stored result and check that it is consistent and unchanged."""
         file = self.result_file(name)
         try:
             return result_type.from_json(read_bytes(file, MOST_RESULT).decode(), file)
@@ -171,7 +171,7 @@ class RunFolder:
             raise ResultError(f"{file} is damaged: {error}", f"delete {file} to measure it again") from error
 
     def figure_file(self, name: str) -> Path:
-        """Return the path of a figure."""
+        """Return the path `figures/NAME`."""
         return self.path / "figures" / name
 
     def write_figure(self, name: str, png: bytes) -> Path:
@@ -301,7 +301,7 @@ class RunFolder:
 
 
 def claimed_folder(stem: str, origin: str, weights: str, root: Path = Path("runs"), *, is_title: bool = False) -> Path:
-    """Return the folder for the results of one model: `root/STEM`, or `root/STEM-8f3a...` if another model has that.
+    """Return the folder for one model's results: `root/STEM`, or `root/STEM-8f3a...` if that belongs to another model.
 
     If the stem is a title, such as a student's name, a number replaces the digest: `alice-2`. Otherwise, a folder that
     already belongs to the model is used again, whatever its name.
@@ -342,7 +342,7 @@ def digest(data: bytes) -> str:
 
 
 def read_config(file: Path) -> RunConfig:
-    """Read the settings of a run from a file."""
+    """Read and validate the settings of a run; an error lists all faults and names the file."""
     try:
         return RunConfig.from_dict(_read_json(file))
     except ConfigError as error:
@@ -364,14 +364,14 @@ def _is_log_line(line: object) -> bool:
 
 @contextmanager
 def staged(path: Path) -> Iterator[Path]:
-    """Yield a hidden folder that becomes `path` in one move at the end; remove the folder if anything fails."""
+    """Yield a hidden folder that becomes `path` in one move at the end; `path` must hold no run and no other files."""
     require_vacant(path)
     with staged_folder(path) as draft:
         yield draft
 
 
 def require_vacant(path: Path) -> None:
-    """Raise an error if a new folder cannot replace the one at `path`."""
+    """Raise an error if `path` holds a run or other files, or is the working directory."""
     folder = RunFolder(path)
     if folder.holds_a_run and not folder.is_finished:
         raise RunError(

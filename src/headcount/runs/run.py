@@ -91,11 +91,12 @@ class Run:
 
     def predict_one(self, text: str, *, with_attention: bool = True) -> Prediction:
         """Return the model's answer, its probability and (`with_attention`) the attention weights of all heads."""
-        return predict_one(self.model, self.task, self.task.parse(text), with_attention=with_attention)
+        example = self.task.parse(text)
+        return predict_equal_lengths(self.model, self.task, example, with_attention=with_attention)[0]
 
     @property
     def shape(self) -> StackConfig:
-        """The architecture, which determines the distribution of untrained weights."""
+        """The settings of the architecture, by which untrained models of the same shape are built."""
         return self.config.model
 
     @property
@@ -293,16 +294,10 @@ class Prediction:
     weights: Mapping[HeadSite, Float[Tensor, "head query key"]] = field(default_factory=dict)
 
 
-def predict_one(model: Model, task: Task, example: Examples, *, with_attention: bool = True) -> Prediction:
-    """Predict one example, [1, ...]; attention weights are read only if `with_attention` is true."""
-    (prediction,) = predict_equal_lengths(model, task, example, with_attention=with_attention)
-    return prediction
-
-
 def predict_equal_lengths(
     model: Model, task: Task, examples: Examples, *, with_attention: bool = True
 ) -> list[Prediction]:
-    """Predict examples with equal numbers of tokens, in one batch without padding."""
+    """Predict examples with equal numbers of tokens in one batch; read attention weights only if `with_attention`."""
     cache = AttentionCache() if with_attention else None
     with eval_mode(model, gradients=False) as device:
         if isinstance(model, Classifier):

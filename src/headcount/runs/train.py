@@ -19,15 +19,16 @@ import safetensors.torch
 import torch
 
 from headcount import __version__
-from headcount.errors import Interrupted, RunError, Terminated, argument
+from headcount.errors import InputError, Interrupted, RunError, Terminated, argument
 from headcount.files import friendly_os_errors, open_in_place, write_atomically
 from headcount.limits import require_room, require_room_for
-from headcount.models.transformer import Model
+from headcount.models.transformer import Classifier, Model
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build, load
 from headcount.tasks import TASKS
 from headcount.tasks.base import SPLIT_SIZES
+from headcount.training.contexts import ContextShape, Undecidable
 from headcount.training.device import choose_device, hardware, n_threads
 from headcount.training.loop import Listener, StepScores, averaged, diverged, fit, new_state, pack, unpack
 
@@ -36,6 +37,8 @@ def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners:
     """Train a new run in `path`, or resume the run that is there."""
     folder = RunFolder(path)
     _require_room(config)
+    if config.training.until_proved:
+        _require_contexts(config)
     if not (resume and folder.holds_a_run):
         # Before locking, because the lock creates the folder.
         folder.require_free()
@@ -73,6 +76,20 @@ def _require_room(config: RunConfig) -> None:
     rows = config.training.batch_size * config.model.row_bytes(task.longest)
     require_room(weights, "training a model of this size", "lower --d-model, --d-ff or the number of layers")
     require_room(weights + rows, f"a batch of {config.training.batch_size:,}", "lower --batch-size")
+
+
+def _require_contexts(config: RunConfig) -> None:
+    """Raise an error if the contexts of a model with these settings do not decide its answers."""
+    task, model = build(config)
+    allowed = getattr(task, "allowed_neighbours", None)
+    try:
+        if allowed is None or not isinstance(model, Classifier) or model.pooling.combines != "max":
+            raise Undecidable(f"a model of {task.name} with these settings has no score of each position")
+        ContextShape.of(model, len(allowed))
+    except Undecidable as reason:
+        presets = [name for name, preset in task.presets.items() if "until-proved" in preset.help]
+        advice = f"use the preset {presets[0]}" if presets else "leave --until-proved out"
+        raise InputError(f"--until-proved cannot prove this model: {reason}", advice) from reason
 
 
 def _train(folder: RunFolder, config: RunConfig, listeners: Sequence[Listener], asked_to_stop: StopRequest) -> None:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
-from headcount.hooks.families import Family, family_of, model_types
+from headcount.hooks.families import Family, family_of, model_type_of, model_types
 from headcount.hooks.gates import Capture, eval_mode
 from headcount.hooks.sites import Sites, unwrap
 from headcount.hooks.wrapping import BIASED, CUT, FOLDED, Wrapped, blocks_at, cut_from, wrap
@@ -114,9 +114,8 @@ def apply_cut(model: nn.Module) -> None:
 
 def known_family(model: nn.Module) -> Family:
     """Return the family of a model; raise an error if it is unknown, because cutting needs its layout."""
-    model_type = str(getattr(getattr(model, "config", None), "model_type", ""))
-    family = family_of(model_type)
-    if family is None:
+    model_type = model_type_of(model)
+    if (family := family_of(model_type)) is None:
         raise InputError(
             f"{type(model).__name__} is of no family whose heads headcount can cut out"
             + (f" (model_type {model_type!r})" if model_type else ""),

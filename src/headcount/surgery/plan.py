@@ -60,11 +60,11 @@ class SitePlan:
     projection: str
     """The path of the output projection."""
     layers: dict[str, Places] = field(default_factory=dict)
-    """The outputs that each layer keeps."""
+    """The output features that each layer keeps, by path."""
     numbers: dict[str, Any] = field(default_factory=dict)
-    """The new values of attributes."""
+    """New values of attributes, such as the number of heads, by path."""
     tensors: dict[str, int] = field(default_factory=dict)
-    """Parameters and buffers with an axis of heads, and that axis."""
+    """Parameters and buffers that have an axis of heads: the number of that axis, by path."""
     inputs: Places | None = None
     """The inputs that the projection keeps; None for those of the kept heads."""
     repeats: dict[str, Places] = field(default_factory=dict)
@@ -142,7 +142,7 @@ def apply_plan(plan: SitePlan, model: nn.Module, narrowed: Narrowed, custom: Cus
         block.train(block.training)
     elif plan.way == "empty":
         for path in plan.layers:
-            _replace(model, path, Zeros(plan.widths.get(path) or _n_outputs(model.get_submodule(path))))
+            _replace(model, path, Zeros(plan.widths.get(path) or n_outputs(model.get_submodule(path))))
         require_plain(projection, model.get_submodule(projection))
         leave_bias(model.get_submodule(projection))
     else:
@@ -183,7 +183,7 @@ def _narrow(plan: SitePlan, model: nn.Module, narrowed: Narrowed) -> str:
     for path, kept in plan.layers.items():
         layer: Any = model.get_submodule(path)
         _make_plain(layer)
-        n = _n_outputs(layer)
+        n = n_outputs(layer)
         layer.weight = _selected(weight_of(layer), 1 if is_conv(layer) else 0, kept, narrowed)
         if isinstance(layer.bias, nn.Parameter):
             layer.bias = _selected(layer.bias, 0, kept, narrowed)
@@ -216,11 +216,6 @@ def _replace(model: nn.Module, path: str, new: nn.Module) -> None:
 
 def _index(places: Places, beside: Tensor) -> Tensor:
     return torch.tensor(places, dtype=torch.long, device=beside.device)
-
-
-def _n_outputs(layer: Any) -> int:
-    n: int = layer.nf if is_conv(layer) else layer.out_features
-    return n
 
 
 def _selected(old: nn.Parameter, axis: int, kept: Places, narrowed: Narrowed) -> nn.Parameter:
@@ -260,9 +255,14 @@ def n_inputs(layer: nn.Module) -> int:
     return weight_of(layer).shape[0 if is_conv(layer) else 1]
 
 
+def n_outputs(layer: nn.Module) -> int:
+    """Return the number of output features of a layer."""
+    return weight_of(layer).shape[1 if is_conv(layer) else 0]
+
+
 def leave_bias(projection: nn.Module) -> None:
     """Drop the weights of an output projection in place, so that only its bias is left."""
-    projection.n_outputs = weight_of(projection).shape[1 if is_conv(projection) else 0]  # type: ignore[assignment]
+    projection.n_outputs = n_outputs(projection)  # type: ignore[assignment]
     if isinstance(projection, SharedSlice):
         del projection.picks
     del projection.weight
@@ -272,8 +272,7 @@ def leave_bias(projection: nn.Module) -> None:
 def add_bias(projection: nn.Module) -> None:
     """Add a bias of zeros to a linear layer without one."""
     require_plain("an output projection", projection)
-    weight = weight_of(projection)
-    projection.bias = nn.Parameter(weight.new_zeros(weight.shape[1 if is_conv(projection) else 0]))
+    projection.bias = nn.Parameter(weight_of(projection).new_zeros(n_outputs(projection)))
 
 
 def require_plain(what: str, layer: nn.Module) -> None:

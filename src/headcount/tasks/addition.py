@@ -429,6 +429,58 @@ class Addition(SequenceTask):
         pairs = [[number, number] for number in numbers if self.low <= number <= self.high]
         return np.array(pairs) if pairs else None
 
+    def hard_examples(self, rng: np.random.Generator, n: int) -> Examples:
+        """Return up to `n` sums in range, most of them with patterns that random sums rarely show.
+
+        A carry runs through columns that add to 9 (958+42), every column makes a carry (567+879) or none does
+        (512+386), or a sum has many zeros and operands of unequal size (900+7).
+        """
+        sums = [self._extreme_sums()]
+        for _ in range(4):  # in a narrow range, most sums are outside
+            operands = self._patterned_operands(rng, n)
+            sums.append(operands[((self.low <= operands) & (operands <= self.high)).all(axis=1)])
+        in_range = np.concatenate([sums[0], rng.permutation(np.concatenate(sums[1:]))])
+        _, first = np.unique(in_range, axis=0, return_index=True)
+        return in_range[np.sort(first)[:n]]
+
+    def _extreme_sums(self) -> Examples:
+        """Return all sums of the smallest and largest operands and of powers of ten in range, plus or minus one."""
+        centres = [self.low, self.high, *(10**column for column in range(self.n_columns))]
+        numbers = {centre + step for centre in centres for step in (-1, 0, 1)}
+        in_range = [number for number in sorted(numbers) if self.low <= number <= self.high]
+        return np.array([(a, b) for a in in_range for b in in_range])
+
+    def _patterned_operands(self, rng: np.random.Generator, n: int) -> Examples:
+        """Return `n` pairs of operands, some out of range: a column adds to 9, makes a carry, makes none or has a 0."""
+        columns, shape = np.arange(self.n_columns), (n, self.n_columns)
+        nine, carry, none, zero = range(4)
+        start = rng.integers(self.n_columns, size=(n, 1))
+        chain = np.where(columns == start, carry, np.where(columns > start, nine, rng.choice([none, zero], size=shape)))
+        alike = np.broadcast_to(rng.integers(4, size=(n, 1)), shape)
+        kinds = np.where(rng.random((n, 1)) < 0.5, chain, alike)
+        kinds = np.where(rng.random(shape) < 0.1, rng.integers(4, size=shape), kinds)
+        first = rng.integers(10, size=shape)
+        first = np.where((kinds == carry) & (first == 0), 9, first)
+        least = np.where(kinds == carry, 10 - first, 0)
+        most = np.where(kinds == carry, 9, np.where(kinds == none, 9 - first, 0))
+        second = np.where(kinds == nine, 9 - first, least + rng.integers(most - least + 1))
+        is_swapped = rng.random(shape) < 0.5
+        digits = np.stack([np.where(is_swapped, second, first), np.where(is_swapped, first, second)], axis=1)
+        n_digits = np.where(rng.random(n) < 0.3, rng.integers(1, self.n_columns + 1, size=n), self.n_columns)
+        digits[:, 1] = np.where(columns < n_digits[:, None], digits[:, 1], 0)
+        return np.asarray(digits @ 10**columns)
+
+    def mutate(self, rng: np.random.Generator, examples: Examples) -> Examples:
+        """Change one digit of one operand of each sum; where that leaves the range, draw the operand anew."""
+        mutated, rows = examples.copy(), np.arange(len(examples))
+        which, column = rng.integers(2, size=len(rows)), rng.integers(self.n_columns, size=len(rows))
+        old = examples[rows, which]
+        digit = old // 10**column % 10
+        new = old + ((digit + rng.integers(1, 10, size=len(rows))) % 10 - digit) * 10**column
+        other = self.low + (old - self.low + rng.integers(1, self.n_operands, size=len(rows))) % self.n_operands
+        mutated[rows, which] = np.where((self.low <= new) & (new <= self.high), new, other)
+        return mutated
+
     # --- text ---------------------------------------------------------------------------------------------------------
 
     def parse(self, text: str) -> Examples:

@@ -164,6 +164,8 @@ class TaskWords:
     examples: str = "examples"
     place: str = "token"
     """Name of one place of an answer, such as `digit`."""
+    symbols: str = "tokens"
+    """Name of the tokens of an example, such as `numbers`."""
     question: str = "What do the heads of the model attend to, and which heads matter?"
     """The question that a report answers about models of this task."""
     targets: Mapping[str, str] = field(default_factory=dict)
@@ -254,6 +256,17 @@ class Task(Protocol):
         """Return examples that have one token at nearly all positions, such as 555+555; None if the task has none."""
         return None
 
+    def hard_examples(self, rng: np.random.Generator, n: int) -> Examples | None:
+        """Return up to `n` examples on which models often err, inside the range of training; None if not known.
+
+        They are simple patterns that random examples rarely show, such as one number repeated. Some may be held out.
+        """
+        return None
+
+    def mutate(self, rng: np.random.Generator, examples: Examples) -> Examples | None:
+        """Return each example with one small random change, inside the range of training; None if not known."""
+        return None
+
     def parse(self, text: str) -> Examples:
         """Return the example that the text names, as an array of one example."""
 
@@ -307,6 +320,12 @@ class ClassTask(Task, Protocol):
     """Ways to generate an example of the first class."""
     local_negative: str
     """The way whose examples differ from the last class in one place only."""
+    allowed_neighbours: NDArray[np.bool_] | None = None
+    """[token, token]: the pairs of neighbours that the last class allows, if these pairs decide the class.
+
+    An example is in the last class if and only if every pair of its neighbours is allowed. With such a table, models
+    whose positions see a bounded context can be proved right at every length. None if the class needs more.
+    """
 
     def encode(self, examples: Examples) -> ClassBatch:
         """Return the token ids and classes of these examples."""

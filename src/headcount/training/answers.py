@@ -25,7 +25,6 @@ TOKENS_AT_ONCE = 2**16
 """Largest number of tokens per forward pass, so that memory does not grow with the number of examples."""
 MOST_AT_ONCE = 256
 """Largest number of sequences per forward pass."""
-NAMED = ("predicted", "right")
 RARELY = 0.03
 """Threshold for a constant answer: the 95 % CI of the share of all other answers must lie below this value.
 
@@ -218,8 +217,9 @@ class ClassAnswers:
         if len(classes) == 2:
             counts = Counter(f"“{classes[one]}” was predicted, “{classes[other]}” was right" for one, other in pairs)
         else:
-            names = (f"“{classes[i]}” was {what}" for pair in pairs for i, what in zip(pair, NAMED, strict=True))
-            counts = Counter(names)
+            counts = Counter()
+            for one, other in pairs:
+                counts.update([f"“{classes[one]}” was predicted", f"“{classes[other]}” was right"])
         return _most_common(counts, int(wrong.sum()))
 
     @property

@@ -8,6 +8,8 @@ from pydantic import Field, field_validator
 from headcount.config import config
 
 Count = Annotated[int, Field(ge=1)]
+MOST_ROUNDS = 3
+"""Most steps of training with `until_proved`, as a multiple of `steps`."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -39,6 +41,12 @@ class TrainingConfig:
     """Validation accuracy (free-running) at which training stops early, such as 0.995; none: never."""
     target_evaluations: Count = 3
     """Number of consecutive evaluations that must reach the target."""
+    until_proved: bool = False
+    """Train on the contexts that are answered wrong until none is left: until the model is right at every length.
+
+    Half of each batch then contains such contexts, in sequences of the training lengths. Training may take up to three
+    times as many steps as `steps`.
+    """
     eval_every: Count = 100
     """Number of steps between evaluations."""
     checkpoint_every: Count = 200
@@ -47,6 +55,11 @@ class TrainingConfig:
     """auto (CUDA, then MPS, then CPU), or a PyTorch device such as cuda:1."""
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     """Number of CPU threads; small steps do not get faster with more, and another number changes the exact weights."""
+
+    @property
+    def most_steps(self) -> int:
+        """The number of steps after which training ends in any case."""
+        return self.steps * (MOST_ROUNDS if self.until_proved else 1)
 
     @field_validator("device")
     @classmethod

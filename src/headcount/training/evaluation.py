@@ -11,7 +11,7 @@ reported if there are enough examples to show it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -63,14 +63,13 @@ class Scores:
             yield "teacher_forced", f"at most {self.free_running.n} examples"
 
 
-def _is_incomplete(whole: Proportion | None, facets: Mapping[str, Sequence[Proportion | None]]) -> bool:
+def _is_incomplete(whole: Proportion | None, groups: Sequence[Scores | ClassScores], column: str) -> bool:
     """Return whether the groups of some facet do not add up to all examples and all hits."""
-    for shares in facets.values():
-        groups = [share for share in shares if share]
-        total = sum(share.n for share in groups), sum(share.correct for share in groups)
-        if whole is not None and total != (whole.n, whole.correct):
-            return True
-    return False
+    totals: dict[str, tuple[int, int]] = {}
+    for row in groups:
+        (n, correct), share = totals.get(row.facet, (0, 0)), getattr(row, column)
+        totals[row.facet] = (n + share.n, correct + share.correct) if share else (n, correct)
+    return whole is not None and any(total != (whole.n, whole.correct) for total in totals.values())
 
 
 @dataclass(frozen=True)
@@ -140,12 +139,9 @@ class Evaluation(Result):
         shares = [share for row in self.digits for share in (row.teacher_forced, row.free_running) if share]
         if any(share.n > max(sizes, default=0) for share in shares):
             yield "digits", "no more examples than in exact"
-        for way in self.COLUMNS:
-            facets: dict[str, list[Proportion | None]] = {}
-            for row in self.groups:
-                facets.setdefault(row.facet, []).append(getattr(row, way))
-            if _is_incomplete(getattr(self.exact, way), facets):
-                yield "groups", f"groups of all examples, each once, as exact.{way} has them"
+        for column in self.COLUMNS:
+            if _is_incomplete(getattr(self.exact, column), self.groups, column):
+                yield "groups", f"groups of all examples, each once, as exact.{column} has them"
 
     @property
     def rows(self) -> tuple[Scores, ...]:
@@ -332,10 +328,7 @@ class Classification(Result):
         whole = self.accuracy.right
         if len(self.wrong) != whole.n - whole.correct:
             yield "wrong", f"a list of {whole.n - whole.correct:,} answers, not of {len(self.wrong):,}"
-        facets: dict[str, list[Proportion | None]] = {}
-        for row in self.groups:
-            facets.setdefault(row.facet, []).append(row.right)
-        if _is_incomplete(whole, facets):
+        if _is_incomplete(whole, self.groups, "right"):
             yield "groups", "groups of all examples, each once, as accuracy has them"
         shares = [row.right for row in self.answer_shares]
         if {share.n for share in shares} != {whole.n} or sum(share.correct for share in shares) != whole.n:

@@ -22,7 +22,9 @@ from headcount.seeds import integer, stream
 from headcount.stats import Proportion
 from headcount.tasks.base import Examples, Task
 from headcount.training.config import TrainingConfig
-from headcount.training.evaluation import Learner, learner_of
+from headcount.training.contexts import ContextShape, lead_table
+from headcount.training.evaluation import ClassLearner, Learner, learner_of
+from headcount.training.violations import Decision, as_examples
 
 REPORT_EVERY = 10
 """Number of steps between reports to the listeners; reading a loss waits for the device, so not every step reports."""
@@ -32,8 +34,17 @@ SEARCH_FROM = 0.9
 """Score from which on hard examples are searched; below this score, nearly all examples are hard."""
 SEARCHED, KEPT, POOL = 4096, 128, 1024
 """Number of new examples scored in a search, number of them added to the pool, and size of the pool (oldest leave)."""
+PROOF_SHARE, PROOF_POOL, MOST_NEW = 0.5, 20_000, 1500
+"""With `until_proved`: fraction of a batch that contains wrong contexts (half of them from the last search), size of
+the pool they are drawn from, and number of sequences of each class that one search adds."""
+PROVED, NARROW = 0.1, 1.0
+"""Least lead, in logits, of the right answer in every context of a proved model; narrower contexts are trained on."""
+PROOF_FLOOR = 0.1
+"""With `until_proved`: the lowest learning rate after the first rise, relative to the highest."""
 AVERAGE_EVERY = 5
 """Number of steps between updates of the weight average, so that averaging takes almost no time."""
+COUNTERS = ("step", "targets_met", "n_newest", "is_proved")
+"""The fields of the training state that are plain numbers."""
 FLOOR = 1e-4
 """The last learning rate of a falling schedule, relative to the highest."""
 
@@ -48,6 +59,8 @@ class StepScores:
     """The cross-entropy on the validation set."""
     training: Mapping[str, Proportion]
     """The scores on new examples of the training distribution, by name."""
+    n_wrong_contexts: int | None = None
+    """The number of contexts that are answered wrong or too narrowly; None if they were not enumerated."""
 
     def to_dict(self) -> dict[str, float]:
         """Return the scores as they are logged."""
@@ -55,7 +68,8 @@ class StepScores:
         for prefix, shares in (("", self.validation), ("training_", self.training)):
             logged |= {f"{prefix}n": share.n for share in shares.values()}
             logged |= {f"{prefix}{name}": share.rate for name, share in shares.items()}
-        return logged | {"validation_loss": self.validation_loss}
+        contexts = {} if self.n_wrong_contexts is None else {"wrong_contexts": self.n_wrong_contexts}
+        return logged | {"validation_loss": self.validation_loss} | contexts
 
 
 class Listener(Protocol):
@@ -82,6 +96,10 @@ class TrainingState:
     """The running average of the weights; empty if there is none."""
     hard: Examples = field(default_factory=lambda: np.empty((0, 0), dtype=np.int64))
     """The pool of hard training examples, the newest last."""
+    n_newest: int = 0
+    """The number of hard examples that the last search added."""
+    is_proved: bool = False
+    """Whether no context was answered wrong at the last evaluation."""
 
 
 def new_state(model: Model, config: TrainingConfig) -> TrainingState:
@@ -118,11 +136,7 @@ def fit(
             group["lr"] = rates[-1]
 
         torch.manual_seed(integer(seed, "dropout", state.step))
-        rng, n_hard = stream(seed, "batch", state.step), round(config.hard_share * config.batch_size)
-        examples = task.sample(rng, config.batch_size - (n_hard if len(state.hard) else 0))
-        if n_hard and len(state.hard):
-            examples = np.concatenate([examples, state.hard[rng.integers(len(state.hard), size=n_hard)]])
-        loss = learner.loss(examples)
+        loss = learner.loss(_draw_batch(state, task, config, stream(seed, "batch", state.step)))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
@@ -132,8 +146,8 @@ def fit(
 
         losses.append(loss.detach())
         stopping = asked_to_stop()
-        evaluates = state.step % config.eval_every == 0 or state.step == config.steps
-        saves = state.step % config.checkpoint_every == 0 or state.step == config.steps or stopping
+        evaluates = state.step % config.eval_every == 0 or state.step == config.most_steps
+        saves = state.step % config.checkpoint_every == 0 or state.step == config.most_steps or stopping
 
         if state.step % REPORT_EVERY == 0 or evaluates or saves:
             reported = torch.stack(losses).tolist()
@@ -151,6 +165,19 @@ def fit(
     return _is_done(state, config)
 
 
+def _draw_batch(state: TrainingState, task: Task, config: TrainingConfig, rng: np.random.Generator) -> Examples:
+    """Draw new examples and, once there is a pool of hard ones, a fraction from the pool."""
+    share = PROOF_SHARE if config.until_proved else config.hard_share
+    n_hard = round(share * config.batch_size) if len(state.hard) else 0
+    examples = task.sample(rng, config.batch_size - n_hard)
+    if not n_hard:
+        return examples
+    which = rng.integers(len(state.hard), size=n_hard)
+    if config.until_proved and state.n_newest:
+        which[: n_hard // 2] = len(state.hard) - 1 - which[: n_hard // 2] % state.n_newest
+    return np.concatenate([examples, state.hard[which]])
+
+
 def diverged(step: int) -> HeadcountError:
     """Build the error for a loss or weights that are not finite."""
     return HeadcountError(
@@ -161,7 +188,7 @@ def diverged(step: int) -> HeadcountError:
 
 def _is_done(state: TrainingState, config: TrainingConfig) -> bool:
     met = config.target is not None and state.targets_met >= config.target_evaluations
-    return state.step >= config.steps or met
+    return state.step >= config.most_steps or met or state.is_proved
 
 
 def _evaluate(
@@ -179,15 +206,41 @@ def _evaluate(
         if not np.isfinite(loss):
             raise diverged(state.step)
         training = learner.training_scores(task.sample(rng, min(len(held_out), MOST_TRAINING_EXAMPLES)))
-        for listener in listeners:
-            listener.on_evaluation(state.step, StepScores(validation, loss, training))
         reached = validation[learner.target_metric].rate
-        if config.hard_share and reached >= SEARCH_FROM:
+        n_wrong = None
+        if config.until_proved and reached >= SEARCH_FROM:
+            n_wrong = _train_on_wrong_contexts(state, learner, stream(seed, "contexts", state.step))
+        for listener in listeners:
+            listener.on_evaluation(state.step, StepScores(validation, loss, training, n_wrong))
+        if config.hard_share and not config.until_proved and reached >= SEARCH_FROM:
             fresh = task.sample(stream(seed, "hard", state.step), SEARCHED)
             hardest = fresh[np.argsort(learner.margins(fresh), kind="stable")[:KEPT]]
             state.hard = np.concatenate([state.hard, hardest])[-POOL:] if len(state.hard) else hardest
     if config.target is not None:
         state.targets_met = state.targets_met + 1 if reached >= config.target else 0
+
+
+def _train_on_wrong_contexts(state: TrainingState, learner: Learner, rng: np.random.Generator) -> int:
+    """Enumerate all contexts, put wrong and narrow ones into sequences for the pool, and return how many there are.
+
+    The sequences have training lengths and are not held out. If no context is wrong, the model is proved.
+    """
+    assert isinstance(learner, ClassLearner), "only classifiers can be trained until they are proved"
+    task, allowed = learner.task, learner.task.allowed_neighbours
+    assert allowed is not None, "the settings were checked before training"
+    shape = ContextShape.of(learner.model, len(allowed))
+    leads = lead_table(learner.model, shape, all_cores=False)
+    decision = Decision(shape, allowed, leads, PROVED)
+    state.is_proved = decision.is_right
+    lengths = range(task.trained_lengths[0], task.trained_lengths[1] + 1)
+    narrow = Decision(shape, allowed, leads, NARROW)
+    rows = as_examples(narrow.wrong_sequences(rng, lengths, MOST_NEW), task.longest)
+    held_out = {row.tobytes() for name in ("validation", "test") for row in task.split(name)}
+    rows = rows[[row.tobytes() not in held_out for row in rows]]
+    assert set(task.lengths(rows).tolist()) <= set(lengths), "training never leaves its lengths"
+    state.hard = np.concatenate([state.hard.reshape(-1, task.longest), rows])[-PROOF_POOL:]
+    state.n_newest = len(rows)
+    return len(decision.wrong_contexts) + len(decision.wrong_edges)
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
@@ -204,7 +257,8 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
         done = (step + 1) / rising
         rise = _between(1 / 25, 1.0, done) if config.schedule == "one-cycle" else min(done, 1.0)
         return config.learning_rate * rise
-    return config.learning_rate * _between(1.0, FLOOR, (step - rising) / max(config.steps - rising, 1))
+    lowest = PROOF_FLOOR if config.until_proved else FLOOR
+    return config.learning_rate * _between(1.0, lowest, (step - rising) / max(config.steps - rising, 1))
 
 
 def _between(start: float, end: float, done: float) -> float:
@@ -247,7 +301,7 @@ def pack(state: TrainingState, extra: Mapping[str, float]) -> bytes:
     Weights, the optimizer's two moments and the pool of hard examples are tensors; the rest is a JSON header. No random
     state is stored, because every random stream depends on the seed and the step only (seeds.py).
     """
-    header = {"step": state.step, "targets_met": state.targets_met, **extra}
+    header = {**{name: getattr(state, name) for name in COUNTERS}, **extra}
     tensors = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
     tensors |= {f"average.{name}": tensor for name, tensor in state.average.items()}
     for name, parameter in state.model.named_parameters():
@@ -280,5 +334,6 @@ def unpack(data: bytes, state: TrainingState) -> dict[str, Any]:
         state.optimizer.load_state_dict(packed)  # moves the moments to the right device
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"the checkpoint does not fit this run: {error}") from error
-    state.step, state.targets_met = header["step"], header["targets_met"]
+    for name in COUNTERS:
+        setattr(state, name, header[name])
     return header

@@ -10,43 +10,34 @@ other examples, so a scoring may differ from the figure by as much as two sample
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
 from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, AuditedSequenceModel, Hits
 from headcount.auditing.check import CONCLUSIONS, FAIL, WARN, Check, Evidence, Finding, not_applicable, passed
 from headcount.external.adapter import Adapter
-from headcount.stats import Proportion
+from headcount.stats import Z95, Proportion
 from headcount.tasks.base import IGNORE
 from headcount.training.answers import BLOCK
 
 Shares = dict[str, float]
 """Maps names of scorings to their figures."""
 MAX_DIFFERENCE = 0.005
-"""Difference up to which a scoring gives the figure, however many examples there are: the rounding of most reports."""
+"""Difference up to which a scoring explains the figure, whatever the number of examples: most reports round so."""
 MAX_UNEXPLAINED = 0.02
-"""Difference that another test set may cause, if no scoring explains it."""
+"""Difference that another test set may cause: below it, a figure that no scoring explains is a warning."""
 N_NAMED = 4
-"""Scorings that are named."""
+"""Scorings that the finding names, at most."""
 N_TRAINING = 400
-"""Training examples that are measured."""
+"""Training examples on which accuracy is measured."""
 LEGITIMATE = ("metric()", "balanced accuracy", "F1 of", "mean F1", "area under the curve")
 """Beginnings of the names of scorings that rate the model's own answers: no mistake, but not accuracy."""
+ABOUT_ZEROS = ("zeros", "zeros out", "without a 0", "begin with 0")
+"""Ends of the names of scorings that only make sense if `0` is a token of the task."""
 
 
-def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Compare the figure with exact match and, if they differ, with other scorings."""
-    return _check(model, partial(_sequence_scorings, model))
-
-
-def check_classes(model: AuditedClassifier) -> Finding:
-    """Compare the figure with accuracy and, if they differ, with other scorings."""
-    return _check(model, partial(_class_scorings, model))
-
-
-def _check(model: AuditedModel, scorings: Callable[[], Shares]) -> Finding:
+def run(model: AuditedModel) -> Finding:
+    """Compare the figure with accuracy or exact match and, if they differ, with other scorings."""
     adapter = model.adapter
     if adapter is None or adapter.claimed is None:
         return not_applicable("nobody reports a figure: an adapter's `claimed`")
@@ -59,8 +50,7 @@ def _check(model: AuditedModel, scorings: Callable[[], Shares]) -> Finding:
     evidence: Evidence = {"claimed": claimed, "measured": ours.rate, "low": ours.low, "high": ours.high, "n": n}
     if theirs.low <= ours.high and ours.low <= theirs.high:
         return passed(figures, **evidence)
-    shares = _with_own_scorings(model, scorings())
-    shares = {name: share for name, share in shares.items() if is_close(share, n, claimed, n_theirs)}
+    shares = {name: share for name, share in _scorings(model).items() if is_close(share, n, claimed, n_theirs)}
     nearer = {name: share for name, share in shares.items() if abs(share - claimed) < abs(ours.rate - claimed)}
     fitting = dict(sorted(nearer.items(), key=lambda item: round(abs(item[1] - claimed), 6)))
     if not fitting:
@@ -83,7 +73,7 @@ def is_close(share: float, n: int, claimed: float, n_claimed: int) -> bool:
     (True, False)
     """
     pooled = (share * n + claimed * n_claimed) / (n + n_claimed)
-    chance = 1.96 * math.sqrt(max(0.0, pooled * (1 - pooled)) * (1 / n + 1 / n_claimed))
+    chance = Z95 * math.sqrt(max(0.0, pooled * (1 - pooled)) * (1 / n + 1 / n_claimed))
     return abs(share - claimed) <= max(MAX_DIFFERENCE, chance)
 
 
@@ -101,13 +91,15 @@ def _unexplained(figures: str, difference: float, evidence: Evidence) -> Finding
     )
 
 
-def _with_own_scorings(model: AuditedModel, shares: Shares) -> Shares:
-    """Add the accuracy on training examples, and the author's own scoring first."""
+def _scorings(model: AuditedModel) -> Shares:
+    """Return the figure that each scoring gives, that of the author's own metric() first."""
+    shares = _sequence_scorings(model) if isinstance(model, AuditedSequenceModel) else {}
+    shares = _class_scorings(model) if isinstance(model, AuditedClassifier) else shares
     examples = model.task.sample(model.rng("claimed figure"), min(N_TRAINING, model.n))
-    shares = shares | {f"{model.scoring} on training examples": float(model.right_on(examples).mean())}
+    shares |= {f"{model.scoring} on training examples": float(model.right_on(examples).mean())}
     if model.adapter is None or type(model.adapter).metric is Adapter.metric:
         return shares
-    own = model.claim_by_metric()
+    own = model.claim()
     return shares if own is None else {own.scoring: own.measured} | shares
 
 
@@ -145,34 +137,34 @@ def _area_under_curve(model: AuditedClassifier) -> Shares:
 
 
 def _sequence_scorings(model: AuditedSequenceModel) -> Shares:
-    """Return scores by teacher forcing, by digit, by place, without zeros and without the first digit."""
-    answers, right, tokens = model.answers, model.right_answers, model.task.tokens
+    """Return scores by teacher forcing, by token, by place, without zeros and without the first token."""
+    answers, right, tokens, place = model.answers, model.right_answers, model.task.tokens, model.task.words.place
     is_zero, forced = right == (tokens.index("0") if "0" in tokens else -1), answers.teacher_forced_hits
     hits = {
         "teacher-forced exact match": answers.forced_right,
-        "teacher-forced accuracy by digit": forced[answers.asked],
+        f"teacher-forced accuracy by {place}": forced[answers.asked],
         "teacher-forced exact match that leaves zeros out": (forced | is_zero).all(axis=1),
-        "teacher-forced accuracy by digit that leaves zeros out": forced[answers.asked & ~is_zero],
-        "teacher-forced exact match without the first digit": forced[:, 1:].all(axis=1),
+        f"teacher-forced accuracy by {place} that leaves zeros out": forced[answers.asked & ~is_zero],
+        f"teacher-forced exact match without the first {place}": forced[:, 1:].all(axis=1),
     } | _by_label(model)
     if answers.free is not None:
         written, counted = answers.written_hits, answers.counted
         hits |= {
-            "accuracy by digit": written[counted],
-            "accuracy by digit with leading zeros": answers.free_hits.ravel(),
+            f"accuracy by {place}": written[counted],
+            f"accuracy by {place} with leading zeros": answers.free_hits.ravel(),
             "exact match that leaves zeros out": (answers.free_hits | is_zero).all(axis=1),
-            "exact match without the first digit": answers.free_hits[:, 1:].all(axis=1),
-            "accuracy by digit that leaves zeros out": written[~is_zero],
+            f"exact match without the first {place}": answers.free_hits[:, 1:].all(axis=1),
+            f"accuracy by {place} that leaves zeros out": written[~is_zero],
             "exact match of answers without a 0": model.right[~(is_zero & counted).any(axis=1)],
         }
         hits |= {f"accuracy of the {name}": written[counted[:, i], i] for i, name in enumerate(model.places)}
     hits["the share of right answers that begin with 0"] = is_zero[:, 0]
+    if "0" not in tokens:
+        hits = {name: each for name, each in hits.items() if not name.endswith(ABOUT_ZEROS)}
     shares = {name: float(np.mean(each)) for name, each in hits.items() if np.size(each)}
     if answers.free is not None:
         by_token = [written[counted & (right == token)] for token in np.unique(right)]
-        shares["accuracy averaged over the digits 0 to 9"] = float(
-            np.mean([each.mean() for each in by_token if each.size])
-        )
+        shares["accuracy averaged over tokens"] = float(np.mean([each.mean() for each in by_token if each.size]))
     return shares | ({} if model.baseline is None else {"the best constant answer": model.baseline.share})
 
 
@@ -183,17 +175,17 @@ def _by_label(model: AuditedSequenceModel) -> dict[str, Hits]:
     for logits, labels in model.adapted.passes(model.pairs, BLOCK):
         hits.append(((logits.argmax(dim=-1) == labels) | (labels == IGNORE)).flatten().cpu().numpy())
         is_label.append((labels != IGNORE).flatten().cpu().numpy())
-    every = np.concatenate(hits)
+    all_hits = np.concatenate(hits)
     return {
-        "teacher-forced accuracy by token with end tokens": every[np.concatenate(is_label)],
-        "teacher-forced accuracy by token with padding counted as right": every,
+        "teacher-forced accuracy by token with end tokens": all_hits[np.concatenate(is_label)],
+        "teacher-forced accuracy by token with padding counted as right": all_hits,
     }
 
 
 PART = Check(
     "HC802",
     "Is the author's figure what the model does?",
-    sequences=check_sequences,
-    classes=check_classes,
+    sequences=run,
+    classes=run,
     affects=CONCLUSIONS,
 )

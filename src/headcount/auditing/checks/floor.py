@@ -11,9 +11,9 @@ from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Evidence, Finding, failed, not_applicable, passed, warned
 
 MIN_LEAD = 0.05
-"""Accuracy above the best constant answer: with less, ranks depend on a few examples."""
+"""The least lead of accuracy over the best constant answer: below it, ranks of heads depend on a few examples."""
 MIN_EXAMPLES = 100
-"""Test examples: with 100, one example is one point."""
+"""The fewest test examples: with 100, one example is one point."""
 
 
 def run(model: AuditedModel) -> Finding:
@@ -29,9 +29,7 @@ def run(model: AuditedModel) -> Finding:
             f"{accuracy}, and {versus}: no head can cost anything, so a ranking of heads by drops is noise",
             cause="the model is at the floor of its task",
             fix="repair or train the model before its heads are ranked, or rank them by loss",
-            measured=measured.rate,
-            constant=constant,
-            n=n,
+            **evidence,
         )
     if measured.rate < constant + MIN_LEAD:
         return warned(

@@ -7,7 +7,7 @@ decoder a 0: an answer that begins with another digit cannot be right, however g
 from __future__ import annotations
 
 from headcount.auditing.audited_model import AuditedSequenceModel
-from headcount.auditing.check import Check, Finding, failed, passed, warned
+from headcount.auditing.check import FAIL, WARN, Check, Finding, passed
 from headcount.stats import Proportion
 from headcount.training.answers import RARELY
 
@@ -23,13 +23,18 @@ def run(model: AuditedSequenceModel) -> Finding:
         f"{n_possible:,} of {model.n:,} right answers begin with {given}, which the decoder is given as the beginning "
         "of every answer and never predicts"
     )
-    cause = "the decoder was trained without a start token, so that its first prediction is a later token"
-    fix = "feed [start, *answer[:-1]], use the whole answer as labels, and begin generation with the start token"
+    evidence = {"given": given, "possible": 1 - lost.rate}
     if not lost.correct:
-        return passed(finding, given=given, possible=1.0)
-    if lost.high < RARELY:
-        return warned(finding, cause=cause, fix=fix, given=given, possible=1 - lost.rate)
-    return failed(finding, cause=cause, fix=fix, right_despite_fault=begins, given=given, possible=1 - lost.rate)
+        return passed(finding, **evidence)
+    is_rare = lost.high < RARELY
+    return Finding(
+        WARN if is_rare else FAIL,
+        finding,
+        cause="the decoder was trained without a start token, so that its first prediction is a later token",
+        fix="feed [start, *answer[:-1]], use the whole answer as labels, and begin generation with the start token",
+        evidence=evidence,
+        right_despite_fault=None if is_rare else begins,
+    )
 
 
 PART = Check(

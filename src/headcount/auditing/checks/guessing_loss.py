@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from headcount.auditing.answer_formats import fitting_format
 from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, AuditedSequenceModel, ConstantBaseline
-from headcount.auditing.check import RESTATED, Check, Finding, failed, not_applicable, passed
+from headcount.auditing.causes import LOW_ACCURACY
+from headcount.auditing.check import RESTATED, Check, Evidence, Finding, failed, not_applicable, passed
 from headcount.data.from_adapter import encoded
-from headcount.stats import Proportion
+from headcount.stats import Z95, Proportion
 from headcount.tasks.base import IGNORE
 
 MIN_GUESSING_RATIO = 0.98
@@ -37,18 +38,18 @@ def check_sequences(model: AuditedSequenceModel) -> Finding:
     if baseline is None or not math.isfinite(model.loss):
         return _not_comparable(model)
     guessing = _entropy_by_column(_labels(model))
-    losses = f"the loss is {model.loss:.3f} per token, and {_shown(guessing)} by guessing"
+    losses, evidence = _losses(model, "token", guessing)
     if model.loss < MIN_GUESSING_RATIO * guessing:
-        return passed(losses, loss=model.loss, guessing=guessing)
+        return passed(losses, **evidence)
     if fitting := fitting_format(model):
-        return _other_format(losses, model.loss, guessing, str(fitting))
+        return _other_format(losses, evidence, str(fitting))
     if baseline.is_beaten or baseline.is_undecided:
-        return _passed_with_errors(losses, model.loss, guessing, baseline)
+        return _passed_with_errors(losses, evidence, baseline)
     if (sentence := _learned_tokens(model)) is not None:
-        return passed(f"{losses}, {sentence}", loss=model.loss, guessing=guessing)
+        return passed(f"{losses}, {sentence}", **evidence)
     if model.loss > MIN_SURE_RATIO * math.log(len(model.task.tokens)):
-        return _other_format(losses, model.loss, guessing, "")
-    return _nothing_learned(losses, model.loss, guessing, baseline.measured.rate, model.n)
+        return _other_format(losses, evidence, "")
+    return _nothing_learned(losses, evidence, baseline.measured)
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
@@ -57,16 +58,23 @@ def check_classes(model: AuditedClassifier) -> Finding:
     if baseline is None or not math.isfinite(model.loss):
         return _not_comparable(model)
     guessing = entropy(model.answers.labels)
-    losses = f"the loss is {model.loss:.3f} per example, and {_shown(guessing)} by guessing"
+    losses, evidence = _losses(model, "example", guessing)
     if model.loss < MIN_GUESSING_RATIO * guessing and model.loss + _margin(model) < guessing:
-        return passed(losses, loss=model.loss, guessing=guessing)
+        return passed(losses, **evidence)
     if fitting := _right_when_swapped(model, baseline):
-        return _other_format(losses, model.loss, guessing, fitting)
+        return _other_format(losses, evidence, fitting)
     if baseline.is_beaten or baseline.is_undecided:
-        return _passed_with_errors(losses, model.loss, guessing, baseline)
+        return _passed_with_errors(losses, evidence, baseline)
     if model.loss > MIN_SURE_RATIO * math.log(len(model.task.classes)):
-        return _other_rule(losses, model.loss, guessing)
-    return _nothing_learned(losses, model.loss, guessing, baseline.measured.rate, model.n)
+        return _other_rule(losses, evidence)
+    return _nothing_learned(losses, evidence, baseline.measured)
+
+
+def _losses(model: AuditedModel, unit: str, guessing: float) -> tuple[str, Evidence]:
+    """Return the model's loss and that of guessing, as the beginning of the finding and as evidence."""
+    shown = "ln 2 = 0.693" if abs(guessing - math.log(2)) < 5e-4 else f"{guessing:.3f}"
+    losses = f"the loss is {model.loss:.3f} per {unit}, and {shown} by guessing"
+    return losses, {"loss": model.loss, "guessing": guessing}
 
 
 def _not_comparable(model: AuditedModel) -> Finding:
@@ -74,10 +82,11 @@ def _not_comparable(model: AuditedModel) -> Finding:
     return not_applicable(same if model.baseline is None else f"the loss is {model.loss}: see HC306")
 
 
-def _passed_with_errors(losses: str, loss: float, guessing: float, baseline: ConstantBaseline) -> Finding:
+def _passed_with_errors(losses: str, evidence: Evidence, baseline: ConstantBaseline) -> Finding:
+    """Report a high loss of a model that learned something, or that has too few examples to say."""
     if baseline.is_beaten:
         losses += f", although {baseline.measured.rate:.1%} are right: the model is very sure of its wrong answers"
-    return passed(losses, loss=loss, guessing=guessing)
+    return passed(losses, **evidence)
 
 
 def _learned_tokens(model: AuditedSequenceModel) -> str | None:
@@ -93,43 +102,40 @@ def _learned_tokens(model: AuditedSequenceModel) -> str | None:
     return f"although {accuracy.rate:.1%} of the tokens are right: the model is very sure of its wrong tokens"
 
 
-def _other_format(losses: str, loss: float, guessing: float, fitting: str) -> Finding:
-    """Report a model that was trained in another format, which may be known."""
+def _other_format(losses: str, evidence: Evidence, fitting: str) -> Finding:
+    """Report a model that was trained in another format; `fitting` describes that format, if it is known."""
     none = "zero-filled, unfilled or reversed answers fit no better"
     return failed(
         f"{losses}: the model is sure and wrong, so the format does not fit; {fitting or none}",
         cause="consistent with an encode() that writes questions, answers or labels in another format than training",
         fix="write questions, answers and labels in encode() as in training: leading zeros, order of digits, start and "
         "end tokens, ids of tokens and classes",
-        loss=loss,
-        guessing=guessing,
+        **evidence,
         format=fitting,
     )
 
 
-def _other_rule(losses: str, loss: float, guessing: float) -> Finding:
-    """Report a classifier that is sure and wrong, whichever class is which; other checks find the rule it learned."""
+def _other_rule(losses: str, evidence: Evidence) -> Finding:
+    """Report a classifier that is sure and wrong, also with its classes swapped; other checks look for its rule."""
     failure = failed(
         f"{losses}: the model is sure of answers that are no better than guesses, so it has learned another rule",
         cause="consistent with training examples that another rule tells apart, such as unsorted ones that are all "
         "shuffled, or with weights or inputs of another model",
         fix="train on the kinds of examples that are tested, and compare accuracy by kind",
-        loss=loss,
-        guessing=guessing,
+        **evidence,
     )
-    return replace(failure, affects=RESTATED, explains_only=("HC303", "HC702", "HC703", "HC802"))
+    return replace(failure, affects=RESTATED, explains_only=LOW_ACCURACY)
 
 
-def _nothing_learned(losses: str, loss: float, guessing: float, measured: float, n: int) -> Finding:
+def _nothing_learned(losses: str, evidence: Evidence, measured: Proportion) -> Finding:
     return failed(
-        f"{losses}: nothing was learned, and {100 * measured:.2f} % of {n:,} answers are right",
+        f"{losses}: nothing was learned, and {100 * measured.rate:.2f} % of {measured.n:,} answers are right",
         cause="consistent with a learning rate that is too high or too low, with labels that do not belong to their "
         "inputs, or with weights that were never trained or loaded",
         fix="train until the loss falls below that of guessing (a lower learning rate, warmup, a few examples first), "
         "and compare nothing before it does",
-        loss=loss,
-        guessing=guessing,
-        measured=measured,
+        **evidence,
+        measured=measured.rate,
     )
 
 
@@ -145,7 +151,7 @@ def _margin(model: AuditedClassifier) -> float:
     """Return half the width of the 95 % CI of the loss."""
     logits, rows = model.answers.logits.astype(np.float64), np.arange(model.n)
     losses = np.logaddexp.reduce(logits, axis=1) - logits[rows, model.answers.labels]
-    return 1.96 * float(losses.std()) / math.sqrt(model.n)
+    return Z95 * float(losses.std()) / math.sqrt(model.n)
 
 
 def entropy(labels: NDArray[np.int64]) -> float:
@@ -165,10 +171,6 @@ def _entropy_by_column(labels: NDArray[np.int64]) -> float:
     """Return the loss per label of predicting each label with its frequency in its column."""
     columns = [column[column != IGNORE] for column in labels.T]
     return sum(len(column) * entropy(column) for column in columns if len(column)) / max(1, sum(map(len, columns)))
-
-
-def _shown(guessing: float) -> str:
-    return "ln 2 = 0.693" if abs(guessing - math.log(2)) < 5e-4 else f"{guessing:.3f}"
 
 
 PART = Check(

@@ -26,7 +26,8 @@ def check_classes(model: AuditedClassifier) -> Finding:
     labels = task.encode(task.split(model.split)).labels
     counts = np.bincount(labels, minlength=len(task.classes))
     largest, n, fair = int(counts.argmax()), len(labels), 1 / len(task.classes)
-    share, chance = Proportion.of(int(counts[largest]), n), _chance(int(counts[largest]), n, fair)
+    share = Proportion.of(int(counts[largest]), n)
+    chance = scipy.special.bdtrc(share.correct - 1, n, fair)  # of so many or more if all classes are equally likely
     counted = f"{share.correct:,} of {n:,} test examples are {task.classes[largest]}"
     if share.rate <= MAX_CLASS_SHARE - 0.5 + fair or chance >= MAX_CHANCE:
         return passed(f"classes are balanced: {counted}", share=share.rate, n=n)
@@ -54,11 +55,6 @@ def _warning(finding: str, share: Proportion) -> Finding:
         low=share.low,
         n=share.n,
     )
-
-
-def _chance(count: int, n: int, fair: float) -> float:
-    """Return the probability of at least this count if all classes are equally likely."""
-    return float(scipy.special.bdtrc(count - 1, n, fair))
 
 
 PART = Check(

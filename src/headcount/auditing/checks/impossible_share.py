@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, AuditedSequenceModel
+from headcount.auditing.audited_model import AuditedModel, AuditedSequenceModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, not_applicable, passed, warned
 
 MIN_DECIMALS = 4
@@ -64,17 +64,9 @@ class Figure:
         return Fraction(1, n) > self.precision
 
 
-def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Compare the figure with counts of examples, and with counts of tokens."""
-    return _check(model, len(model.places))
-
-
-def check_classes(model: AuditedClassifier) -> Finding:
-    """Compare the figure with counts of examples."""
-    return _check(model, 1)
-
-
-def _check(model: AuditedModel, n_places: int) -> Finding:
+def run(model: AuditedModel) -> Finding:
+    """Compare the figure with counts of examples and, for models that output sequences, of tokens."""
+    n_places = len(model.places) if isinstance(model, AuditedSequenceModel) else 1
     claimed = None if model.adapter is None else model.adapter.claimed
     if claimed is None:
         return not_applicable("nobody reports a figure: an adapter's `claimed`")
@@ -100,7 +92,7 @@ def _check(model: AuditedModel, n_places: int) -> Finding:
 
 
 def _nearest(figure: Figure, n: int) -> str:
-    """Say which figures the nearest counts give."""
+    """Say which shares the counts just below and above the figure give."""
     below = int(figure.value * n)
     if below == 0:
         return f"it is less than one example, which is {1 / n:g}"
@@ -144,7 +136,7 @@ def _batch_means(figure: Figure, n: int) -> str:
 PART = Check(
     "HC801",
     "Can the author's figure be a share of so many examples?",
-    sequences=check_sequences,
-    classes=check_classes,
+    sequences=run,
+    classes=run,
     affects=CONCLUSIONS,
 )

@@ -31,7 +31,8 @@ MIXING_FACTOR = 3
 
 def run(model: AuditedClassifier) -> Finding:
     """Compare the shortest with the longest training length."""
-    task, (short, long) = model.task, _lengths(model)
+    task, (short, long) = model.task, model.trained_lengths
+    long = long if short < long else 2 * long
     longer = task.sample_of_length(model.rng("length dependent"), long, task.negatives[0], N_SEQUENCES)
     shorter, refilled = longer[:, :short], np.concatenate([longer[:, :short], np.roll(longer[:, short:], 1, 0)], axis=1)
     n_first = max(1, short // 2)
@@ -82,12 +83,6 @@ def _counts_from_the_end(model: AuditedClassifier, longer: Examples, short: int,
     return len(vectors) == len(streams) and _change(*vectors) <= MAX_CHANGE
 
 
-def _lengths(model: AuditedClassifier) -> tuple[int, int]:
-    """Return two different lengths, both of them training lengths if there are several."""
-    short, long = model.trained_lengths
-    return (short, long) if short < long else (long, 2 * long)
-
-
 def _begin_alike(one: Sequence[Tensor], other: Sequence[Tensor], n_first: int) -> bool:
     """Whether the model is given the same at the first places: an encoder may pad at the beginning."""
     return any(
@@ -102,7 +97,7 @@ def _change(one: Tensor, other: Tensor) -> float:
 
 def _random_ids(model: AuditedClassifier) -> int | None:
     try:
-        return model.opened.positions().encoding_in_use().random_positions
+        return model.opened.encoding_in_use().random_positions
     except HeadcountError:
         return None
 

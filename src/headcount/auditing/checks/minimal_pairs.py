@@ -8,7 +8,7 @@ to break a sequence separately, at the longest training length.
 from __future__ import annotations
 
 from headcount.auditing.audited_model import AuditedClassifier
-from headcount.auditing.check import Check, Finding, failed, passed, warned
+from headcount.auditing.check import FAIL, PASS, WARN, Check, Finding
 from headcount.stats import Proportion
 
 N_EXAMPLES = 200
@@ -20,27 +20,27 @@ MAX_DIFFERENCE = 0.2
 
 
 def run(model: AuditedClassifier) -> Finding:
-    """Compare the kinds of examples that break a sequence."""
+    """Compare how often the model recognises each kind of broken sequence."""
     task, length = model.task, model.trained_lengths[1]
     recognised = {kind: _recognised(model, length, kind) for kind in task.negatives}
+    evidence = {kind: share.rate for kind, share in recognised.items()} | {"n": N_EXAMPLES}
     hard = recognised.pop(task.local_negative)
     name, easy = max(recognised.items(), key=lambda item: item[1].rate)
     finding = (
         f"{hard.correct} of {N_EXAMPLES} examples of length {length} that differ from {task.classes[-1]} ones in one "
         f"place ({task.local_negative}) are recognised, and {easy.correct} of {N_EXAMPLES} of the kind {name}"
     )
-    shares = {kind: each.rate for kind, each in recognised.items()} | {task.local_negative: hard.rate}
     is_failure = hard.high < MAX_HARD and easy.low > MIN_EASY
     if easy.low - hard.high <= MAX_DIFFERENCE and not is_failure:
-        return passed(finding, **shares, n=N_EXAMPLES)
-    cause = (
-        "consistent with a rule that is not the task's, such as whether each value is near its place in the sorted "
-        "sequence, and with training on examples that are broken in many places"
+        return Finding(PASS, finding, evidence=evidence)
+    return Finding(
+        FAIL if is_failure else WARN,
+        finding,
+        cause="consistent with a rule that is not the task's, such as whether each value is near its place in the "
+        "sorted sequence, and with training on examples that are broken in many places",
+        fix=f"train and test on the kind {task.local_negative} too, and report accuracy by kind",
+        evidence=evidence,
     )
-    fix = f"train and test on the kind {task.local_negative} too, and report accuracy by kind"
-    if is_failure:
-        return failed(finding, cause=cause, fix=fix, right_despite_fault=None, **shares, n=N_EXAMPLES)
-    return warned(finding, cause=cause, fix=fix, **shares, n=N_EXAMPLES)
 
 
 def _recognised(model: AuditedClassifier, length: int, kind: str) -> Proportion:

@@ -45,11 +45,10 @@ def run(model: AuditedModel) -> Finding:
 
 def _were_ablated_alone(model: AuditedModel) -> bool:
     """Whether a run has results of ablations, and none of heads that were removed together."""
-    run = model.opened.run if isinstance(model.opened, RunModel) else None
-    results = [] if run is None else [file.name for file in (run.folder.path / "results").glob("*.json")]
-    return any(name.startswith("ablation") for name in results) and not any(
-        name.startswith("pruning") for name in results
-    )
+    if not isinstance(model.opened, RunModel):
+        return False
+    results = model.opened.run.folder.path / "results"
+    return any(results.glob("ablation*.json")) and not any(results.glob("pruning*.json"))
 
 
 PART = Check(

@@ -32,9 +32,7 @@ def run(model: AuditedModel) -> Finding:
         cause="consistent with a model that is untrained or whose loss never fell, or with weights that were never "
         "loaded",
         fix="compare the loss with that of guessing, and check that the trained weights are the ones that are measured",
-        measured=measured.rate,
-        constant=baseline.share,
-        n=model.n,
+        **evidence,
     )
 
 

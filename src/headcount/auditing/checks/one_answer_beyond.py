@@ -27,30 +27,41 @@ MAX_TOKENS = 2**16
 
 def run(model: AuditedClassifier) -> Finding:
     """Try one length after the other; lengths that the model refuses do not count."""
-    longest = model.trained_lengths[1]
-    constants, varied, refused = dict[int, str](), list[int](), list[int]()
+    shortest, longest = model.trained_lengths
+    constants, varied, refused = dict[int, str](), list[str](), list[str]()
     for length in (longest * factor for factor in LENGTH_FACTORS if longest * factor * N_SEQUENCES <= MAX_TOKENS):
         examples = fresh_examples(model.rng(f"one answer at {length}"), model.task, length)
         try:
             answer = _one_answer(model, examples)
         except HeadcountError:
-            refused.append(length)
+            refused.append(str(length))
             continue
         if answer is None:
-            varied.append(length)
+            varied.append(str(length))
         else:
             constants[length] = answer
-    refusal = f"; the model refuses {_listed(refused)}" if refused else ""
+    refusal = f"; the model refuses {', '.join(refused)}" if refused else ""
     if not constants and not varied:
         return not_applicable(f"the model takes no sequences longer than in training{refusal}")
     if not constants:
-        finding = f"the model gives several answers at length {_listed(varied)}, {N_SEQUENCES} sequences each"
+        finding = f"the model gives several answers at length {', '.join(varied)}, {N_SEQUENCES} sequences each"
         return passed(finding + refusal, n=N_SEQUENCES)
-    return _warning(constants, model.trained_lengths, refusal)
+    answers = ", ".join(f"{answer} at {length}" for length, answer in constants.items())
+    return warned(
+        f"beyond the training lengths, {shortest} to {longest}, the model gives one answer to everything "
+        f"({answers}; {N_SEQUENCES} sequences each, half of each class): accuracy there is the share of that class, "
+        f"50.0 % of a balanced set{refusal}",
+        cause="consistent with positions or lengths that did not occur in training and favour one class",
+        fix="report the share of each answer beside accuracy at every length, and do not compare encodings by the "
+        "accuracy of a constant answer",
+        begins_at=min(constants),
+        lengths=", ".join(map(str, constants)),
+        n=N_SEQUENCES,
+    )
 
 
 def _one_answer(model: AuditedClassifier, examples: Examples) -> str | None:
-    """Return the answer to all examples, if there is only one."""
+    """Return the answer that nearly all examples get; None if answers vary."""
     counts = np.bincount(model.classify(examples[::PROBE_STEP]).predicted)
     if (counts >= MIN_PROBE_COUNT).sum() > 1:
         return None
@@ -64,25 +75,6 @@ def fresh_examples(rng: np.random.Generator, task: ClassTask, length: int) -> Ex
     negatives = [task.sample_of_length(rng, length, kind, n_each) for kind in task.negatives]
     rest = task.sample_of_length(rng, length, None, N_SEQUENCES - n_each * len(negatives))
     return np.concatenate([*negatives, rest])
-
-
-def _warning(constants: dict[int, str], trained: tuple[int, int], refusal: str) -> Finding:
-    answers = ", ".join(f"{answer} at {length}" for length, answer in constants.items())
-    return warned(
-        f"beyond the training lengths, {trained[0]} to {trained[1]}, the model gives one answer to everything "
-        f"({answers}; {N_SEQUENCES} sequences each, half of each class): accuracy there is the share of that class, "
-        f"50.0 % of a balanced set{refusal}",
-        cause="consistent with positions or lengths that did not occur in training and favour one class",
-        fix="report the share of each answer beside accuracy at every length, and do not compare encodings by the "
-        "accuracy of a constant answer",
-        begins_at=min(constants),
-        lengths=_listed(list(constants)),
-        n=N_SEQUENCES,
-    )
-
-
-def _listed(lengths: list[int]) -> str:
-    return ", ".join(map(str, lengths))
 
 
 PART = Check(

@@ -28,7 +28,7 @@ MIN_TOKEN_COUNT = 20
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Check the labels of the answers, then the inputs."""
+    """Look for tokens that are never a label, then compare inputs with and without one more symbol."""
     finding = _missing_labels(model) or _check_inputs(model, prefer="")
     if finding.verdict == NOT_APPLICABLE:
         return passed(f"labels contain every {model.task.words.place}; {finding.finding}", n=model.n)
@@ -36,8 +36,7 @@ def check_sequences(model: AuditedSequenceModel) -> Finding:
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
-    """Check the inputs."""
-    # Accuracy of classifiers is measured without padding, so the fault cannot change it.
+    """Compare inputs with and without one more symbol; accuracy is measured without padding and cannot change."""
     return _check_inputs(model, prefer=model.task.classes[-1], affects=PADDED)
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headcount.auditing.audited_model import AuditedClassifier, AuditedSequenceModel, Logits
-from headcount.auditing.check import PADDED, Check, Finding, failed, not_applicable, passed, warned
+from headcount.auditing.check import PADDED, Check, Evidence, Finding, failed, not_applicable, passed, warned
 from headcount.data.from_adapter import whole_answer
 from headcount.errors import HeadcountError
 from headcount.tasks.base import Examples
@@ -28,7 +28,7 @@ N_PADDED, N_ALONE, N_DECODED = 64, 8, 16
 MAX_LOGIT_CHANGE = 1e-3
 """Change, as a fraction of the largest logit, that rounding never reaches in single precision."""
 MAX_ROUNDINGS = 16
-"""The same limit for half precision, in units of its rounding error."""
+"""Change that rounding never reaches in half precision, in units of its rounding error."""
 
 
 # --- classifiers ------------------------------------------------------------------------------------------------------
@@ -38,20 +38,27 @@ MAX_ROUNDINGS = 16
 class LogitDifference:
     """The difference between two tables of logits [example, class] of the same examples."""
 
+    n: int
+    """The number of examples."""
     n_changed: int
-    """Answers that differ."""
+    """The number of examples whose answers differ."""
     moved: float
     """The largest difference of a logit, as a fraction of the largest logit."""
 
     @classmethod
     def between(cls, one: Logits, other: Logits) -> LogitDifference:
         """Compare logits up to a constant that is added to all classes; NaN in one table is an infinite difference."""
-        n_changed = int((one.argmax(axis=1) != other.argmax(axis=1)).sum())
+        n, n_changed = len(one), int((one.argmax(axis=1) != other.argmax(axis=1)).sum())
         if (np.isfinite(one) != np.isfinite(other)).any():  # for example by a row that is all masked
-            return cls(n_changed, np.inf)
+            return cls(n, n_changed, np.inf)
         one, other = (np.nan_to_num(each - each.mean(axis=1, keepdims=True)) for each in (one, other))
         largest = max(float(np.abs(one).max()), float(np.abs(other).max()))
-        return cls(n_changed, float(np.abs(one - other).max()) / largest if largest else 0.0)
+        return cls(n, n_changed, float(np.abs(one - other).max()) / largest if largest else 0.0)
+
+    @property
+    def evidence(self) -> Evidence:
+        """The difference as the evidence of a finding."""
+        return {"changed": self.n_changed, "moved": self.moved, "n": self.n}
 
     def __str__(self) -> str:
         moved = f"logits change by up to {100 * self.moved:.3g} % of the largest"
@@ -75,11 +82,26 @@ def check_classes(model: AuditedClassifier) -> Finding:
     unpadded = _logits_by_length(model, short, lengths[rows])
     by_others = LogitDifference.between(alone, unpadded[: len(alone)])
     if by_others.is_beyond_rounding(model):
-        return _rows_mixed(by_others, len(alone))
+        return failed(
+            f"{by_others.n_changed} of {by_others.n} examples have another answer beside others of their own length "
+            f"than alone, and {by_others}",
+            cause="rows of a batch reach each other without any padding: consistent with attention over the batch "
+            "axis, as in torch's layers without batch_first=True",
+            fix="give torch's layers batch_first=True, or tensors with the sequence first",
+            **by_others.evidence,
+        )
     padded = logits_of(np.concatenate([short, model.examples[[lengths.argmax()]]]))[:n]
     by_padding = LogitDifference.between(unpadded, padded)
     if by_padding.is_beyond_rounding(model):
-        return _padding_read(by_padding, n, longest)
+        failure = failed(
+            f"{by_padding.n_changed} of {n} shorter sequences have another answer beside a sequence of {longest} than "
+            f"alone, and {by_padding}",
+            cause="padding is read: attention, the pooling or the positions do not leave it out",
+            fix="mask padding in attention (key_padding_mask) and in the pooling, and count positions from the first "
+            "token",
+            **by_padding.evidence,
+        )
+        return replace(failure, affects=PADDED)
     finding = f"{n} examples have the same answer alone and beside one of length {longest}"
     return _always_padded(model, lengths) or passed(finding, changed=0, moved=by_padding.moved, n=n)
 
@@ -90,32 +112,6 @@ def _logits_by_length(model: AuditedClassifier, examples: Examples, lengths: NDA
     for length in np.unique(lengths):
         logits[lengths == length] = model.logits_in_one_batch(examples[lengths == length])
     return logits
-
-
-def _padding_read(difference: LogitDifference, n: int, longest: int) -> Finding:
-    failure = failed(
-        f"{difference.n_changed} of {n} shorter sequences have another answer beside a sequence of {longest} than "
-        f"alone, and {difference}",
-        cause="padding is read: attention, the pooling or the positions do not leave it out",
-        fix="mask padding in attention (key_padding_mask) and in the pooling, and count positions from the first token",
-        changed=difference.n_changed,
-        moved=difference.moved,
-        n=n,
-    )
-    return replace(failure, affects=PADDED)
-
-
-def _rows_mixed(difference: LogitDifference, n: int) -> Finding:
-    return failed(
-        f"{difference.n_changed} of {n} examples have another answer beside others of their own length than alone, "
-        f"and {difference}",
-        cause="rows of a batch reach each other without any padding: consistent with attention over the batch axis, "
-        "as in torch's layers without batch_first=True",
-        fix="give torch's layers batch_first=True, or tensors with the sequence first",
-        changed=difference.n_changed,
-        moved=difference.moved,
-        n=n,
-    )
 
 
 def _always_padded(model: AuditedClassifier, lengths: NDArray[np.int64]) -> Finding | None:
@@ -136,9 +132,7 @@ def _always_padded(model: AuditedClassifier, lengths: NDArray[np.int64]) -> Find
         f"is cut off (inputs are always padded to {width[0]} tokens); {difference}",
         cause="padding is read: it shows the length of a sequence, and beyond the usual width there is none",
         fix="mask padding in attention and in the pooling, and pad no further than the longest sequence of a batch",
-        changed=difference.n_changed,
-        moved=difference.moved,
-        n=len(short),
+        **difference.evidence,
     )
 
 
@@ -155,6 +149,17 @@ def without_padding(inputs: tuple[Tensor, ...], n_padding: int) -> tuple[Tensor,
 
 
 # --- models that output sequences -------------------------------------------------------------------------------------
+
+BATCH_MIXED = (
+    "rows of a batch reach each other without any padding: consistent with attention over the batch axis, or with "
+    "decoding that ends for all rows when it ends for one",
+    "give torch's layers batch_first=True, and end the decoding of each row separately",
+)
+PADDING_READ = (
+    "padding is read: attention or the positions do not leave it out",
+    "mask padding in attention (key_padding_mask, also over the encoder's output), and count positions from the first "
+    "token",
+)
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
@@ -188,24 +193,12 @@ def _changed_answers(changed: list[tuple[str, str, str]], n: int, longest: str |
     """Report answers that change beside a longer question, or beside others of their length if `longest` is None."""
     question, there, alone = changed[0]
     beside = "others of their own length" if longest is None else longest
-    finding = (
-        f"{len(changed)} of {n} questions have another answer beside {beside} than alone: {question} gives {there}, "
-        f"and {alone} alone"
-    )
-    if longest is None:
-        return failed(
-            finding,
-            cause="rows of a batch reach each other without any padding: consistent with attention over the batch "
-            "axis, or with decoding that ends for all rows when it ends for one",
-            fix="give torch's layers batch_first=True, and end the decoding of each row separately",
-            changed=len(changed),
-            n=n,
-        )
+    cause, fix = BATCH_MIXED if longest is None else PADDING_READ
     return failed(
-        finding,
-        cause="padding is read: attention or the positions do not leave it out",
-        fix="mask padding in attention (key_padding_mask, also over the encoder's output), and count positions from "
-        "the first token",
+        f"{len(changed)} of {n} questions have another answer beside {beside} than alone: {question} gives {there}, "
+        f"and {alone} alone",
+        cause=cause,
+        fix=fix,
         changed=len(changed),
         n=n,
     )

@@ -27,7 +27,8 @@ def run(model: AuditedClassifier) -> Finding:
     sites = model.opened.sites
     if not sites:
         return not_applicable("the model has no heads")
-    pairs = _pairs(model)
+    task, rng, longest = model.task, model.rng("pooled order"), model.trained_lengths[1]
+    pairs = task.cropped(rng, task.sample_of_length(rng, longest, task.local_negative, N_PAIRS), longest)
     whole = _preferred(model, pairs)
     with Gates(sites, closed_gates(sites, sites.heads)):
         headless = _preferred(model, pairs)
@@ -45,11 +46,6 @@ def run(model: AuditedClassifier) -> Finding:
         whole=whole,
         n=N_PAIRS,
     )
-
-
-def _pairs(model: AuditedClassifier) -> tuple[Examples, Examples]:
-    task, rng, longest = model.task, model.rng("pooled order"), model.trained_lengths[1]
-    return task.cropped(rng, task.sample_of_length(rng, longest, task.local_negative, N_PAIRS), longest)
 
 
 def _preferred(model: AuditedClassifier, pairs: tuple[Examples, Examples]) -> float:

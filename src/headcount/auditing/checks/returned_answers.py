@@ -14,13 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headcount.auditing.audited_model import (
-    MAX_LOGIT_CHANGE,
-    AuditedClassifier,
-    AuditedModel,
-    AuditedSequenceModel,
-    logit_changes,
-)
+from headcount.auditing.audited_model import MAX_LOGIT_CHANGE, AuditedModel, logit_changes
 from headcount.auditing.check import MEASUREMENT, Check, Finding, failed, not_applicable, passed
 from headcount.data.adapter_task import AdapterModel, AdapterSequences
 from headcount.data.from_adapter import Pairs, encoded, pairs_of, require_logits, whole_answer
@@ -35,37 +29,30 @@ KEPT = "encode() keeps the answers, and forward() or generate() uses them"
 PASSED_ON = "encode() puts the answers into the inputs of the model"
 
 
-def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Encode fresh questions with wrong answers of the same length first, then with the right ones."""
-    if (adapted := model.adapted) is None:
-        return not_applicable(OWN_RUN)
-    comparison = Comparison.of(adapted, *_pairs(model, same_length=True))
-    if isinstance(comparison, Finding):
-        return comparison
-    n = comparison.n
-    n_kept = int(comparison.with_right.outputs(comparison.with_wrong.labels).sum())  # a first answer may be kept
-    n_kept = max(n_kept, _n_decoded(adapted, comparison.wrong))
+def run(model: AuditedModel) -> Finding:
+    """Encode fresh questions with wrong answers first, then with the right ones."""
+    if not isinstance(adapted := model.opened.answers, AdapterModel):
+        return not_applicable("headcount encodes the questions of its own runs, without their answers")
+    right, wrong = _pairs(model, same_length=isinstance(adapted, AdapterSequences))
+    if (n := len(wrong)) < MIN_QUESTIONS:
+        return not_applicable("the questions have too few different answers")
+    with_wrong, with_right = Pass.of(adapted, wrong), Pass.of(adapted, right)
+    n_returned = int(with_wrong.outputs(with_wrong.labels).sum())
+    if with_right.again(adapted, right).has_other_logits(with_right):
+        return not_applicable("two passes on the same input differ")
+    if with_right.again(adapted, wrong).has_other_logits(with_right):
+        return _failure(n_returned, n, KEPT)
+    if not isinstance(adapted, AdapterSequences):
+        if with_wrong.has_other_logits(with_right):
+            return _failure(n_returned, n, PASSED_ON)
+        return passed(f"{n} questions have the same logits whether encode() is given right or wrong answers", n=n)
+    n_kept = int(with_right.outputs(with_wrong.labels).sum())  # encode() may keep the first answers that it is given
+    n_kept = max(n_kept, _n_decoded(adapted, wrong))
     if n_kept > MAX_RETURNED * n:
         return _failure(n_kept, n, KEPT)
-    if comparison.n_returned > MAX_RETURNED * n and comparison.with_wrong.passes_labels_on:
-        return _failure(comparison.n_returned, n, PASSED_ON)
+    if n_returned > MAX_RETURNED * n and with_wrong.passes_labels_on:
+        return _failure(n_returned, n, PASSED_ON)
     return passed(f"wrong answers to {n} questions reach the logits by teacher forcing alone, if at all", n=n)
-
-
-def check_classes(model: AuditedClassifier) -> Finding:
-    """Encode fresh questions with wrong answers first, then with the right ones."""
-    if not isinstance(adapted := model.class_model, AdapterModel):
-        return not_applicable(OWN_RUN)
-    comparison = Comparison.of(adapted, *_pairs(model, same_length=False))
-    if isinstance(comparison, Finding):
-        return comparison
-    n = comparison.n
-    if comparison.with_wrong.has_other_logits(comparison.with_right):
-        return _failure(comparison.n_returned, n, PASSED_ON)
-    return passed(f"{n} questions have the same logits whether encode() is given right or wrong answers", n=n)
-
-
-OWN_RUN = "headcount encodes the questions of its own runs, without their answers"
 
 
 def _failure(n_returned: int, n: int, cause: str) -> Finding:
@@ -98,12 +85,12 @@ class Pass:
         return cls(tuple(each.cpu() for each in inputs), labels.cpu(), logits)
 
     def again(self, model: AdapterModel, pairs: Pairs) -> Pass:
-        """Encode these pairs, but run the model on the former inputs."""
+        """Encode these pairs, so that encode() may keep their answers, and run the model on the earlier inputs."""
         encoded(model.adapter, pairs)
         return Pass(self.inputs, self.labels, _logits(model, self.inputs))
 
     def outputs(self, labels: Tensor) -> Tensor:
-        """[question]: whether the model outputs all of these labels."""
+        """Return [question]: whether the model outputs all of these labels."""
         if labels.shape != self.logits.shape[:-1]:
             return torch.zeros(len(self.logits), dtype=torch.bool)
         is_hit = (self.logits.argmax(dim=-1) == labels) | (labels == IGNORE)
@@ -121,37 +108,6 @@ class Pass:
         if self.logits.shape != other.logits.shape:
             return True
         return bool((logit_changes(self.logits, other.logits) > MAX_LOGIT_CHANGE).any())
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Passes over the same questions, encoded with wrong and with right answers."""
-
-    wrong: Pairs
-    with_wrong: Pass
-    with_right: Pass
-
-    @property
-    def n(self) -> int:
-        """The number of questions."""
-        return len(self.wrong)
-
-    @property
-    def n_returned(self) -> int:
-        """How many of the wrong answers the model outputs."""
-        return int(self.with_wrong.outputs(self.with_wrong.labels).sum())
-
-    @classmethod
-    def of(cls, model: AdapterModel, right: Pairs, wrong: Pairs) -> Comparison | Finding:
-        """Run both passes; return a finding if they cannot be compared, or if encode() keeps the answers."""
-        if len(right) < MIN_QUESTIONS:
-            return not_applicable("the questions have too few different answers")
-        comparison = cls(wrong, Pass.of(model, wrong), Pass.of(model, right))
-        if comparison.with_right.again(model, right).has_other_logits(comparison.with_right):
-            return not_applicable("two passes on the same input differ")
-        if comparison.with_right.again(model, wrong).has_other_logits(comparison.with_right):
-            return _failure(comparison.n_returned, comparison.n, KEPT)
-        return comparison
 
 
 def _logits(model: AdapterModel, inputs: Sequence[Tensor]) -> Tensor:
@@ -185,8 +141,8 @@ def _pairs(model: AuditedModel, *, same_length: bool) -> tuple[Pairs, Pairs]:
 PART = Check(
     "HC205",
     "Does the model output the answers that encode() was given?",
-    sequences=check_sequences,
-    classes=check_classes,
+    sequences=run,
+    classes=run,
     is_quick=True,
     affects=MEASUREMENT,
 )

@@ -7,14 +7,14 @@ and 34.9 % became 99.85 %. The check changes right answers in one place at a tim
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, AuditedSequenceModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, failed, not_applicable, passed
-from headcount.data.from_adapter import pairs_of
+from headcount.data.from_adapter import cached_metric, pairs_of
 from headcount.external.adapter import Adapter
-from headcount.external.user_code import user_code_errors
 from headcount.tasks.base import Examples
 
 N_CHANGED = 60
@@ -24,34 +24,25 @@ N_REPLACEMENTS = 3
 MIN_FREE = 5
 """Changes of one kind that cost nothing, before the kind is reported: a few may be free for another reason."""
 Score = Callable[[str, str, str], float]
-"""Takes a question, its right answer and another answer."""
+"""The author's metric(): takes a question, its right answer and another answer."""
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
     """Change right answers at each place, and see whether the score falls."""
-    if (adapter := _adapter_with_metric(model)) is None:
-        return not_applicable(NO_METRIC)
-    with user_code_errors(adapter, "metric"):
-        return _finding(adapter, *_skipped_tokens(model, adapter.metric))
+    return _check(model, partial(_skipped_tokens, model))
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
     """Replace right classes by others, and see whether the score falls."""
-    if (adapter := _adapter_with_metric(model)) is None:
-        return not_applicable(NO_METRIC)
-    with user_code_errors(adapter, "metric"):
-        return _finding(adapter, *_skipped_classes(model, adapter.metric))
+    return _check(model, partial(_skipped_classes, model))
 
 
-NO_METRIC = "the author has no scoring of their own: an adapter's metric()"
-
-
-def _adapter_with_metric(model: AuditedModel) -> Adapter | None:
+def _check(model: AuditedModel, find_skipped: Callable[[Score], tuple[list[str], int]]) -> Finding:
+    """Report wrong answers to which the author's metric() gives full marks, as `find_skipped` finds them."""
     adapter = model.adapter
-    return None if adapter is None or type(adapter).metric is Adapter.metric else adapter
-
-
-def _finding(adapter: Adapter, skipped: Sequence[str], n: int) -> Finding:
+    if adapter is None or type(adapter).metric is Adapter.metric:
+        return not_applicable("the author has no scoring of their own: an adapter's metric()")
+    skipped, n = find_skipped(cached_metric(adapter))
     name = f"metric() of {type(adapter).__name__}"
     if not n:
         return not_applicable(f"{name} gives no marks to right answers, as they are written here")

@@ -8,15 +8,13 @@ import math
 
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, passed, warned
-from headcount.stats import Proportion
+from headcount.stats import Z95, Proportion
 from headcount.training.evaluation import Claim
 
 MIN_EXAMPLES = 100
 """Test examples: with fewer, each counts more than a point."""
 MAX_CONFIRMED_DIFFERENCE = 0.005
 """Difference to a claimed figure that confirms it: half a point is the rounding of most reports."""
-Z = 1.96
-"""The quantile of the normal distribution for 95 %."""
 
 
 def run(model: AuditedModel) -> Finding:
@@ -65,7 +63,7 @@ def examples_needed(difference: float, rate: float) -> int:
     >>> examples_needed(0.01, 0.95)
     3650
     """
-    return math.ceil((Z / difference) ** 2 * rate * (1 - rate) * 2 - 1e-9)
+    return math.ceil((Z95 / difference) ** 2 * rate * (1 - rate) * 2 - 1e-9)
 
 
 PART = Check(

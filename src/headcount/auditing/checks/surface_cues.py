@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headcount.auditing.audited_model import AuditedClassifier, Hits
-from headcount.auditing.check import Check, Evidence, Finding, failed, not_applicable, passed, warned
+from headcount.auditing.check import FAIL, WARN, Check, Evidence, Finding, not_applicable, passed
 from headcount.stats import Proportion
 
 MIN_AGREEMENT_FAIL, MIN_AGREEMENT_WARN = 0.97, 0.85
@@ -23,7 +23,7 @@ MIN_AGREEMENT_FAIL, MIN_AGREEMENT_WARN = 0.97, 0.85
 MIN_EXCESS = 0.1
 """How much less of the right answers the cue predicts, and how much less common the most common answer is."""
 MAX_ACCURACY = 0.97
-"""Accuracy from which a model needs no cues."""
+"""Accuracy from which no cue can explain the answers."""
 MIN_EXAMPLES = 40
 """Examples: half of them fit the threshold, and half test it."""
 
@@ -43,7 +43,7 @@ class Rule:
 
     @classmethod
     def fitted(cls, cue: Cue, is_last: Hits) -> Rule:
-        """Return the rule that agrees most often."""
+        """Return the rule that puts most examples into the class that `is_last` says."""
         thresholds = np.append(np.unique(cue), np.inf)
         ordered, counts = np.sort(cue), np.concatenate([[0], np.cumsum(is_last[np.argsort(cue, kind="stable")])])
         below = np.searchsorted(ordered, thresholds)
@@ -102,20 +102,20 @@ def _finding(name: str, agreement: _Agreement, last_class: str, still_right: Hit
         f"the {name} alone predicts ({last_class} {side.format(agreement.rule.threshold)}); it predicts "
         f"{100 * agreement.right:.1f} % of the right answers"
     )
-    evidence: Evidence = {
-        "cue": name,
-        "agreement": agreement.model.rate,
-        "right": agreement.right,
-        "n": agreement.model.n,
-    }
+    shares = {"agreement": agreement.model.rate, "right": agreement.right}
+    evidence: Evidence = {"cue": name, **shares, "n": agreement.model.n}
     is_beyond = agreement.excess >= MIN_EXCESS and agreement.model.low > max(agreement.right, agreement.common)
     if not is_beyond or agreement.model.rate < MIN_AGREEMENT_WARN:
         return passed(f"no cue explains the answers: {finding}", **evidence)
-    cause = f"consistent with a model that has learned the {name} and not the order of the numbers"
-    fix = f"generate both classes with the same {name}, and test on pairs that share it"
-    if agreement.model.rate >= MIN_AGREEMENT_FAIL:
-        return failed(finding, cause=cause, fix=fix, right_despite_fault=still_right, **evidence)
-    return warned(finding, cause=cause, fix=fix, **evidence)
+    is_failure = agreement.model.rate >= MIN_AGREEMENT_FAIL
+    return Finding(
+        FAIL if is_failure else WARN,
+        finding,
+        cause=f"consistent with a model that has learned the {name} and not the order of the numbers",
+        fix=f"generate both classes with the same {name}, and test on pairs that share it",
+        evidence=evidence,
+        right_despite_fault=still_right if is_failure else None,
+    )
 
 
 def _cues(model: AuditedClassifier) -> Mapping[str, Cue] | None:

@@ -28,7 +28,7 @@ MIN_DIFFERENCE = 0.2
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Compare exact match both ways, example by example."""
+    """Compare exact match under teacher forcing and in decoding, example by example."""
     forced, decoded = model.answers.forced_right & model.begins_as_given, model.right
     differs = Proportion.count(forced != decoded)
     if not differs.correct:

@@ -22,9 +22,9 @@ MIN_RANGE = 0.05
 MAX_NO_DROP = 0.03
 """Drop on half of the examples that counts as none: one or two examples."""
 N_SPLITS = 100
-"""Random divisions into halves whose correlations are averaged."""
+"""Random divisions of the examples into halves; the median of their rank correlations counts."""
 MIN_HEADS = 6
-"""Heads: of fewer, a rank correlation says little."""
+"""The fewest heads that are ranked: for fewer, a rank correlation says little."""
 
 
 def run(model: AuditedModel) -> Finding:

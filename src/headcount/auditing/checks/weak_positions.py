@@ -9,8 +9,6 @@ signal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -53,16 +51,16 @@ def _check(model: AuditedModel, examples: Examples) -> Finding:
     if is_mixed(model, examples):
         return not_applicable(MIXED)
     inputs = model.inputs(examples)
-    signals = [Signals.of(stream[:, number_columns(stream, inputs)]) for stream in streams]
-    if any(min(each.n_tokens, each.n_places) < MIN_COMPARED for each in signals):
+    vectors = [stream[:, number_columns(stream, inputs)] for stream in streams]  # [token, place, width] each
+    if any(min(each.shape[:2]) < MIN_COMPARED for each in vectors):
         return not_applicable("too few places have the same tokens to compare positions with tokens")
-    strongest = max(signals, key=lambda each: each.ratio)  # positions may be added to queries and keys alone
-    positions, tokens, ratio, n = strongest.positions, strongest.tokens, strongest.ratio, strongest.n_places
+    spreads = [(_spread(each.mean(dim=0)), _spread(each.mean(dim=1)), *each.shape[:2]) for each in vectors]
+    # Positions may be added to queries and keys alone, so the input with the strongest positions counts.
+    positions, tokens, n_tokens, n = max(spreads, key=lambda spread: spread[0] / max(spread[1], 1e-30))
+    ratio = positions / max(tokens, 1e-30)
     if ratio < MIN_SIGNAL:
         return not_applicable("positions are not added to the embeddings")
-    sizes = (
-        f"embeddings differ by {positions:.3g} over {n} places, and by {tokens:.3g} over {strongest.n_tokens} tokens"
-    )
+    sizes = f"embeddings differ by {positions:.3g} over {n} places, and by {tokens:.3g} over {n_tokens} tokens"
     if ratio >= MIN_RATIO:
         return passed(f"positions are strong enough: {sizes}", ratio=ratio, places=n)
     return warned(
@@ -77,28 +75,8 @@ def _check(model: AuditedModel, examples: Examples) -> Finding:
     )
 
 
-@dataclass(frozen=True)
-class Signals:
-    """How far vectors [number, place, width] spread over places, and over numbers."""
-
-    positions: float
-    tokens: float
-    n_tokens: int
-    n_places: int
-
-    @classmethod
-    def of(cls, vectors: Tensor) -> Signals:
-        """Measure both spreads, each over the mean of the other."""
-        return cls(_spread(vectors.mean(dim=0)), _spread(vectors.mean(dim=1)), *vectors.shape[:2])
-
-    @property
-    def ratio(self) -> float:
-        """The signal of positions as a fraction of that of the tokens."""
-        return self.positions / max(self.tokens, 1e-30)
-
-
 def _spread(vectors: Tensor) -> float:
-    """Return the root mean square distance from the mean."""
+    """Return the root mean square distance of vectors [row, width] from their mean."""
     return float(torch.sqrt(((vectors - vectors.mean(dim=0)) ** 2).sum(dim=1).mean()))
 
 

@@ -28,15 +28,15 @@ from headcount.tasks.base import IGNORE, Examples, SequenceTask
 from headcount.training.answers import BLOCK
 
 MIN_DECODED, MAX_DECODED = 10, 24
-"""Examples that are decoded from every start token, at least and at most: each needs a pass per token."""
+"""The fewest and the most examples that are decoded from every start token: each needs a pass per token."""
 N_ONE_PASS = 64
-"""Examples of one pass from every start token."""
+"""Examples that go through one teacher-forced pass from every start token."""
 MAX_STARTS = 32
-"""Start tokens that are tried."""
+"""Start tokens that are tried, at most."""
 MIN_DECODING_ERRORS = 0.05
-"""Share of examples that teacher forcing has right and decoding has not, from which decoding is examined."""
+"""If decoding gets more than this share of examples wrong that teacher forcing gets right, decoding is examined."""
 MIN_ONE_PASS_RIGHT = 0.9
-"""Share that one pass has right if encode() starts from the right token."""
+"""Share of examples that one pass gets right if encode() starts from the right token."""
 MIN_REPRODUCED = 0.7
 """Share of decoded answers that another start token has to reproduce, by the 95 % CI."""
 MIN_GAIN = 0.2
@@ -60,7 +60,7 @@ class Feeding:
     is_reversed: bool
     """Whether answers are fed in reverse order."""
     separator: str
-    """What the task writes between two tokens."""
+    """The text that the task writes between two tokens."""
 
     @property
     def start(self) -> int:
@@ -134,7 +134,7 @@ def _compare_decoding(model: AuditedSequenceModel, feeding: Feeding, rows: np.nd
 def _compare_one_pass(model: AuditedSequenceModel, feeding: Feeding) -> Finding:
     """Count the right answers in one pass from every start token."""
     starts, n = feeding.starts(model.opened.module), len(feeding.labels)
-    counts = [int(_hits(model, feeding, feeding.inputs, feeding.labels, start).sum()) for start in starts]
+    counts = [int(_hits(model, feeding, start).sum()) for start in starts]
     best = int(np.argmax(counts))
     if Proportion.of(counts[best], n).low < Proportion.of(counts[0], n).high + MIN_GAIN:
         return passed("no other start token makes one pass better", n=n, starts=len(starts), right=counts[0])
@@ -168,9 +168,12 @@ def _feeding(model: AdapterSequences, examples: Examples) -> Feeding | None:
     pairs = _filled(model, examples)
     (inputs, labels), (others, _) = (_on_cpu(model, each) for each in (pairs, _changed(model.task, pairs)))
     changed = [i for i, (one, two) in enumerate(zip(inputs, others, strict=True)) if not torch.equal(one, two)]
-    if len(changed) != 1 or not _are_ids(ids := inputs[changed[0]], others[changed[0]]):
+    if len(changed) != 1:
         return None
-    position = int((ids != others[changed[0]]).any(dim=0).nonzero()[0]) - 1
+    ids, other_ids = inputs[changed[0]], others[changed[0]]
+    if ids.dim() != 2 or ids.is_floating_point() or ids.shape != other_ids.shape:
+        return None
+    position = int((ids != other_ids).any(dim=0).nonzero()[0]) - 1
     columns = (labels != IGNORE).all(dim=0).nonzero().flatten().tolist()
     following = ids[:, position + 1 :]
     n = min(len(columns), following.shape[1])
@@ -184,10 +187,6 @@ def _feeding(model: AdapterSequences, examples: Examples) -> Feeding | None:
         if [feeding.text(row) for row in rows] == texts:
             return feeding
     return None
-
-
-def _are_ids(one: Tensor, other: Tensor) -> bool:
-    return one.dim() == 2 and not one.is_floating_point() and one.shape == other.shape
 
 
 def _filled(model: AdapterSequences, examples: Examples) -> Pairs:
@@ -233,15 +232,13 @@ def _decode(model: AuditedSequenceModel, feeding: Feeding, starts: list[int]) ->
     return torch.stack(written, dim=1).unflatten(0, (len(starts), n)).tolist()
 
 
-def _hits(
-    model: AuditedSequenceModel, feeding: Feeding, inputs: tuple[Tensor, ...], labels: Tensor, start: int
-) -> Hits:
+def _hits(model: AuditedSequenceModel, feeding: Feeding, start: int) -> Hits:
     """Return [example]: whether one pass is right from this start token."""
     with eval_mode(model.opened.module, gradients=False) as device:
-        changed = [each.clone().to(device) for each in inputs]
-        changed[feeding.fed][:, feeding.position] = start
-        predicted = model.opened.module(*changed).argmax(dim=-1).cpu()
-    return np.asarray(((predicted == labels) | (labels == IGNORE)).all(dim=1).numpy())
+        inputs = [tensor.clone().to(device) for tensor in feeding.inputs]
+        inputs[feeding.fed][:, feeding.position] = start
+        predicted = model.opened.module(*inputs).argmax(dim=-1).cpu()
+    return np.asarray(((predicted == feeding.labels) | (feeding.labels == IGNORE)).all(dim=1).numpy())
 
 
 def _right_from(model: AuditedSequenceModel, feeding: Feeding, start: int) -> Hits | None:
@@ -253,7 +250,7 @@ def _right_from(model: AuditedSequenceModel, feeding: Feeding, start: int) -> Hi
         fed = inputs[feeding.fed]
         if feeding.position >= fed.shape[1] or not (fed[:, feeding.position] == feeding.start).all():
             return None
-        blocks.append(_hits(model, feeding, inputs, labels, start))
+        blocks.append(_hits(model, replace(feeding, inputs=inputs, labels=labels), start))
     return np.concatenate(blocks)
 
 

@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
-from headcount.data.dataset import ACCURACY, LOSS, EvalBatch, EvalDataset, Rows, Score
+from headcount.data.dataset import ACCURACY, LOSS, EvalBatch, EvalDataset, Rows, Score, class_scores
 from headcount.data.from_file import Format, TokenizedModel
 from headcount.data.from_task import majority_share
 from headcount.data.tables import Table
@@ -29,8 +27,7 @@ def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
 
     def encode(rows: Rows) -> EvalBatch:
         ids, mask = tokenized.padded([tokens[row] for row in rows])
-        scores, loss = class_scores(right[rows], tokenized)
-        return EvalBatch(rows, (ids, mask), scores, loss, {"layer": mask.bool()})
+        return EvalBatch.scored(rows, (ids, mask), scores_of(right[rows], tokenized), {"layer": mask.bool()})
 
     lengths = np.array([len(ids) for ids in tokens])
     width = max(tokenized.config.hidden_size, tokenized.config.num_labels)
@@ -41,33 +38,18 @@ def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
     )
 
 
-def class_scores(right: Rows, tokenized: TokenizedModel) -> tuple[dict[str, Score], Score]:
-    """Return scores of the right classes, and the loss."""
-    labels, n_classes = torch.from_numpy(right).to(tokenized.device), tokenized.config.num_labels
-
-    def classes(logits: Tensor) -> Tensor:
-        if logits.dim() != 2 or logits.shape[1] != n_classes:
-            kind = "Image" if tokenized.takes_images else "Sequence"
-            raise InputError(
-                f"the model outputs a tensor of shape {tuple(logits.shape)}, not one row of logits for each example",
-                f"load it as a classifier (AutoModelFor{kind}Classification)",
-            )
-        return logits
-
-    def loss(logits: Tensor) -> Tensor:
-        return F.cross_entropy(classes(logits), labels, reduction="none")
-
-    def hit(logits: Tensor) -> Tensor:
-        return classes(logits).argmax(dim=-1) == labels
-
-    return {ACCURACY.name: hit, LOSS.name: lambda logits: -loss(logits)}, loss
+def scores_of(right: Rows, tokenized: TokenizedModel) -> dict[str, Score]:
+    """Return the scores of a classifier of texts or images whose right classes are these."""
+    kind = "Image" if tokenized.takes_images else "Sequence"
+    advice = f"load it as a classifier (AutoModelFor{kind}Classification)"
+    return class_scores(torch.from_numpy(right).to(tokenized.device), tokenized.config.num_labels, advice)
 
 
 def classes_of(table: Table, labels: list[str], config: Any) -> tuple[Rows, str]:
-    """Return the number of each label, and a note on how it was found.
+    """Return the model's class number for each label of the table, and a note if classes were matched by their order.
 
-    Labels are the model's own names, or numbers. Where the data name the classes that their numbers stand for, those
-    names are taken; if the model knows none of them, the numbers, provided that both have as many classes.
+    A label is one of the model's class names, or a number. If the table has names for its numbers, the names count. If
+    the model knows none of these names, the numbers count, provided that the model has as many classes.
     """
     known = {str(name).lower(): int(i) for name, i in (getattr(config, "label2id", None) or {}).items()}
     known = {str(i): i for i in range(config.num_labels)} | known
@@ -76,7 +58,7 @@ def classes_of(table: Table, labels: list[str], config: Any) -> tuple[Rows, str]
     if own and all(name.lower() in known for name in own):
         labels = [own[int(each)] if each.isdecimal() and int(each) < len(own) else each for each in labels]
     elif own:
-        if len(own) != config.num_labels or any(name.lower() in known for name in own):  # some are: a slip
+        if len(own) != config.num_labels or any(name.lower() in known for name in own):  # some names, but not all
             raise InputError(f"{table.name} has the classes {_few(own)}, which are not the model's", has)
         note = f" (classes by their order: {_few([f'{i} is {name}' for i, name in enumerate(own)])})"
     for i, label in enumerate(labels):
@@ -85,8 +67,9 @@ def classes_of(table: Table, labels: list[str], config: Any) -> tuple[Rows, str]
     return np.array([known[label.lower()] for label in labels], dtype=np.int64), note
 
 
-def _few(names: Sequence[str], most: int = 10) -> str:
-    return ", ".join([*names[:most], "..."] if len(names) > most else names)
+def _few(names: Sequence[str]) -> str:
+    """List the first ten names."""
+    return ", ".join([*names[:10], "..."] if len(names) > 10 else names)
 
 
 PART = Format("texts and their classes: accuracy", ("text", "label"), make)

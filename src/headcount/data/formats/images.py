@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from headcount.data.dataset import ACCURACY, LOSS, EvalBatch, EvalDataset, Rows, split_evenly
-from headcount.data.formats.classes import class_scores, classes_of
+from headcount.data.formats.classes import classes_of, scores_of
 from headcount.data.from_file import Format, TokenizedModel
 from headcount.data.from_images import patch_grid, pixels_of
 from headcount.data.from_task import majority_share
@@ -26,8 +26,8 @@ def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
     n_tokens = n_rows * n_columns + 1
 
     def encode(rows: Rows) -> EvalBatch:
-        scores, loss = class_scores(right[rows], tokenized)
-        return EvalBatch(rows, (pixels_of([images[row] for row in rows], tokenized),), scores, loss)
+        pixels = pixels_of([images[row] for row in rows], tokenized)
+        return EvalBatch.scored(rows, [pixels], scores_of(right[rows], tokenized))
 
     def split(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Rows]:
         (first,) = encode(rows[:1]).inputs

@@ -11,18 +11,18 @@ from headcount.tasks.base import IGNORE
 
 def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
     """Make a dataset scored by the prediction of each next token."""
-    found = windows(table, tokenized)
+    pieces = windows(table, tokenized)
 
     def encode(rows: Rows) -> EvalBatch:
-        ids, mask = tokenized.padded([found.tokens[row] for row in rows])
+        ids, mask = tokenized.padded([pieces.tokens[row] for row in rows])
         shifted = torch.cat([ids[:, 1:], ids[:, :1]], dim=1)
         is_asked = torch.cat([mask[:, 1:], torch.zeros_like(mask[:, :1])], dim=1).bool()
         labels = torch.where(is_asked, shifted, IGNORE)
         return EvalBatch.scored(rows, (ids, mask), token_scores(labels), {"layer": mask.bool()})
 
-    lengths = np.array([len(each) for each in found.tokens])
-    data = f"{found.what}, loss of the next token{tokenized.unknown_note(found.tokens)}"
-    return EvalDataset(data, (LOSS,), lengths, encode, tokenized.config.vocab_size, clusters=found.clusters)
+    lengths = np.array([len(tokens) for tokens in pieces.tokens])
+    data = f"{pieces.what}, loss of the next token{tokenized.unknown_note(pieces.tokens)}"
+    return EvalDataset(data, (LOSS,), lengths, encode, tokenized.config.vocab_size, clusters=pieces.clusters)
 
 
 PART = Format("texts: loss of the next token", TEXT, make)

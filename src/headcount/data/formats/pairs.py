@@ -20,8 +20,8 @@ from headcount.stats import rank_correlations
 
 SPEARMAN = Metric("spearman", False, "points")
 DIGITS = 6
-"""Of a cosine; pairs that are alike to this much share their rank, for rounding, which depends on who shares a batch,
-should not rank two sentences that are the same."""
+"""Digits to which cosines are rounded before they are ranked: rounding errors, which depend on the batch, must not rank
+pairs that are equally similar."""
 
 
 def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:

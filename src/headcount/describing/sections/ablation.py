@@ -1,12 +1,336 @@
-"""The section of a report on ablation: how important is each head alone?"""
+"""How important is each head alone? Rank the heads by ablation, and describe the method and what broke."""
 
 from __future__ import annotations
 
-from headcount.describing.ablation import conclusions, costliest, leader_text, ranking_table, warnings
-from headcount.describing.blocks import Block, Picture, Section, Sentence
-from headcount.describing.commands import ablate_command
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from headcount.bands import BANDS, FEW, LIMITS
+from headcount.describing.blocks import (
+    Block,
+    Cell,
+    Conclusions,
+    DataTable,
+    Notice,
+    Paragraph,
+    Picture,
+    Row,
+    Section,
+    Sentence,
+)
+from headcount.describing.leader import Leader, leader
 from headcount.describing.report import ModelResults, ReportResults, section_by_model
-from headcount.figures.ablation import draw_ranking
+from headcount.describing.sections.reproduce import ablate_command
+from headcount.describing.words import amount, amount_cell, amount_interval, counted, fraction, short, some
+from headcount.figures.ablation import clean_text, draw_ranking, drop_label, score_text
+
+if TYPE_CHECKING:
+    from headcount.analysis.ablation import Ablation, AblationCondition, Effect
+    from headcount.experiments.decoding_check import FailureProfile
+
+ACTIONS = {
+    "zero": "removing {}",
+    "resample": "replacing {}'s output with its output on another example",
+    "mean": "replacing {}'s output with its mean",
+}
+"""What each ablation does to a head."""
+BAND_NOTE = (
+    f"Bands by the whole 95 % CI of the drop: {'; '.join(f'{band}: {limit}' for band, limit in LIMITS.items())}."
+)
+MOST_FAULTS = 6
+"""Kinds of error that are listed for one head."""
+
+
+def describe(result: Ablation) -> list[Block]:
+    """Describe an ablation: per length, the ranking, the conclusions, the method, and what broke without each head."""
+    blocks: list[Block] = []
+    for i, condition in enumerate(result.conditions):
+        name = "ablation" if condition.length is None else f"ablation-{condition.length}"
+        blocks += [
+            ranking_table(result, condition, f"{name}-ranking"),
+            Conclusions(tuple(conclusions(result, condition))),
+            *warnings(result, condition),
+            *_band_tables(result, condition, f"{name}-bands"),
+            *_gradient_tables(condition, f"{name}-gradients"),
+            *(Paragraph(note) for note in _method_notes(result, condition, is_last=i + 1 == len(result.conditions))),
+            *_failure_tables(result, condition, f"{name}-failures"),
+        ]
+    return blocks
+
+
+def action(replacement: str, head: str = "a head") -> str:
+    """Say what a kind of ablation does to a head.
+
+    >>> action("zero"), action("mean", "E0H1"), action("noise", "E0H1")
+    ('removing a head', "replacing E0H1's output with its mean", "replacing E0H1's output (noise)")
+    """
+    return ACTIONS.get(replacement, f"replacing {{}}'s output ({replacement})").format(head)
+
+
+# --- which head is most important -------------------------------------------------------------------------------------
+
+
+def conclusions(result: Ablation, condition: AblationCondition, title: str = "", rests_on: str = "") -> list[Sentence]:
+    """Say which head is most important, how many heads are redundant, and whether all ablations agree."""
+    leaders = {name: costliest(result, condition, name) for name in result.replacements}
+    first = leaders[result.ranked_by]
+    sentences = [Sentence(leader_text(result, result.ranked_by, first, title), is_decided=first.is_decided)]
+    if "resample" in leaders and result.ranked_by != "resample":
+        top = leaders["resample"]
+        sentences.append(Sentence(leader_text(result, "resample", top), is_decided=top.is_decided))
+    sentences += _redundant(result, condition) if first.top.band else []
+    tops = {name: ranking.top.short for name, ranking in leaders.items() if ranking.is_shown}
+    sentences += agreement_sentences("head", tops)
+    return [Sentence(each.text, rests_on, each.is_decided) for each in sentences]
+
+
+def costliest(result: Ablation, condition: AblationCondition, replacement: str) -> Leader[Effect]:
+    """Find the head that costs most under one kind of ablation."""
+    effects = [effects[replacement] for effects in result.ranking(condition.length).values()]
+    return leader(effects, lambda effect: (effect.drop, effect.low, effect.high), bound=0)
+
+
+def leader_text(result: Ablation, replacement: str, ranking: Leader[Effect], title: str = "") -> str:
+    """Say which head is most important under one kind of ablation, or that it is undecided.
+
+    `E1H2 is the most important head of the adder: removing it costs 33.0 points (95 % CI 32.5-33.5, n = 40,000).`
+    """
+    top, of = ranking.top, f" of {title}" if title else ""
+    by = "" if replacement == "zero" else f" under {replacement} ablation"
+    doubt = f"{amount_interval(top.low, top.high, result.unit)}, n = {top.n:,}"
+    cost = f"{amount(top.drop, result.unit)} ({doubt})"
+    removing = f"{'removing ' if replacement == 'zero' else ''}{top.short} costs {cost}"
+    if not ranking.is_shown:
+        return f"Whether any head{of} matters{by} is undecided: {removing}, the largest drop."
+    if ranking.rivals:
+        names = some([effect.short for effect in ranking.rivals], 4)
+        return f"Which head{of} is most important{by} is undecided: {removing}, and {names} may cost as much."
+    return f"{top.short} is the most important head{of}{by}: {'removing it' if not by else 'it'} costs {cost}."
+
+
+def _redundant(result: Ablation, condition: AblationCondition) -> list[Sentence]:
+    """Count the heads that are redundant under the ranking ablation, and those that are under every ablation."""
+    effects = result.effects(result.ranked_by, condition.length)
+    redundant, undecided = ([e.short for e in effects if e.band == band] for band in ("redundant", "undecided"))
+    text = f"For {fraction(len(redundant), len(effects))}, the 95 % CI of the drop under {result.ranked_by} ablation "
+    text += f"lies {LIMITS['redundant']}"
+    text += f"; for {some(undecided)} it is undecided." if undecided else "."
+    if len(result.replacements) > 1:
+        heads = [short(head) for head in result.harmless(condition.length)]
+        names = f": {some(heads, 24)}" if heads else ""
+        verb = "is" if len(heads) == 1 else "are"
+        text += f" {counted(len(heads), 'head')} {verb} redundant under every ablation ({some(result.replacements)})"
+        text += f"{names}."
+    return [Sentence(f"{text} How many can be removed together is another question.")]
+
+
+def agreement_sentences(noun: str, costliest_by: Mapping[str, str]) -> list[Sentence]:
+    """Say whether the costliest head or block is the same under every ablation; none, for fewer than two of them.
+
+    >>> [each.text for each in agreement_sentences("head", {"zero": "E0H0", "mean": "E0H0"})]
+    ['E0H0 has the largest drop under every ablation (zero and mean).']
+    """
+    if len(costliest_by) < 2:
+        return []
+    if len(names := set(costliest_by.values())) == 1:
+        return [Sentence(f"{names.pop()} has the largest drop under every ablation ({some(list(costliest_by))}).")]
+    pairs = some([f"{name} under {replacement} ablation" for replacement, name in costliest_by.items()])
+    return [Sentence(f"The {noun} with the largest drop depends on the ablation: {pairs}.", is_decided=False)]
+
+
+def warnings(result: Ablation, condition: AblationCondition) -> list[Notice]:
+    """Warn where the model has nothing to lose, and where a few examples make up most of a drop."""
+    effects = [effect for by in result.replacements for effect in result.effects(by, condition.length)]
+    clean, proves = clean_text(result, condition), "A head that costs nothing here proves nothing."
+    baseline = score_text(result, *[condition.majority_baseline] * 3).partition(" [")[0]
+    texts = []
+    if result.unit == "points" and not any(effect.band for effect in effects):
+        texts.append(
+            f"No head gets a band: the model scores {clean} with all heads, and the best constant answer scores "
+            f"{baseline}. {proves}"
+        )
+    if result.unit == "nats" and condition.clean <= condition.majority_baseline:
+        texts.append(
+            f"The model is no better than guessing: its loss is {clean} nats with all heads, and even odds over "
+            f"{math.exp(-condition.majority_baseline):,.0f} tokens or classes have {baseline}. {proves}"
+        )
+    few = [effect for effect in effects if effect.carried > 0.5 and effect.n > 2 * FEW]
+    if result.unit != "points" and few:
+        names = some([f"{effect.short} ({effect.replacement})" for effect in few], 8)
+        texts.append(
+            f"Ten of {condition.n:,} examples make up over half of all differences for {names}. With more "
+            "examples, the drop may change."
+        )
+    return [Notice("warn", text) for text in texts]
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def ranking_table(
+    result: Ablation, condition: AblationCondition, name: str, command: str = "", title: str = ""
+) -> DataTable:
+    """Tabulate the drop of every head under every ablation, the costliest head to remove first."""
+    gradients = {each.head: each.importance for each in condition.importances}
+    rows = [
+        (
+            Cell(short(head)),
+            Cell(effects[result.ranked_by].rank, i),
+            *([Cell(f"{gradients[head]:.1e}", gradients[head])] if gradients else []),
+            *(_drop_cell(result, condition, effects[by]) for by in result.replacements),
+        )
+        for i, (head, effects) in enumerate(result.ranking(condition.length).items())
+    ]
+    columns = ("head", f"rank ({result.ranked_by})", *(["gradient"] if gradients else []))
+    about = f"{clean_text(result, condition)} with all heads, n = {condition.n:,} ({condition.data})"
+    caption = f"{title or result.name or 'model'}: {drop_label(result)} without each head; {about}"
+    note = _ranking_note(result, condition)
+    return DataTable(name, caption, (*columns, *result.replacements), tuple(rows), note, command)
+
+
+def _drop_cell(result: Ablation, condition: AblationCondition, effect: Effect) -> Cell:
+    """Return `16.60 [14.99, 18.30] critical†`; a dagger marks a head that was measured again on other examples."""
+    cell = amount_cell(effect.drop, effect.low, effect.high, result.unit)
+    text = f"{cell.text} {effect.band or ''}".rstrip() + "†" * (effect.n != condition.n)
+    return Cell(text, cell.value, "strong" if effect.p < 0.05 else "")
+
+
+def _ranking_note(result: Ablation, condition: AblationCondition) -> str:
+    """Explain the columns: intervals, significance, ranks, daggers, kinds of ablation and gradients."""
+    n_heads = len(result.ranking(condition.length))
+    test = "permutation test" if result.unit == "points" else "bootstrap-t"
+    test = "exact McNemar test" if result.is_accuracy else test
+    sentences = [
+        "Drop with the 95 % CI of each head by itself.",
+        f"Bold or starred: p < 0.05 ({test}, Holm correction over the {n_heads} heads of each ablation).",
+        "A rank is a range where intervals overlap.",
+    ]
+    if condition.decided_on:
+        sentences.append(
+            f"†: this head changes an answer, so it was measured again, on {condition.decided_on}, which alone count."
+        )
+    sentences += [f"{name.capitalize()}: {action(name)}." for name in result.replacements]
+    if condition.importances:
+        sentences.append("Gradient: mean |dL/dg|, the gradient of the loss with respect to the head's gate.")
+    return " ".join(sentences)
+
+
+def _band_tables(result: Ablation, condition: AblationCondition, name: str) -> list[DataTable]:
+    """Count the heads in each band under each ablation, and say how many examples would decide the others."""
+    rows = list[Row]()
+    for replacement in sorted(result.replacements, key=lambda each: each != result.ranked_by):
+        effects = result.effects(replacement, condition.length)
+        counts = [sum(effect.band == band for effect in effects) for band in BANDS]
+        undecided = [f"{effect.short} ({_examples_needed(effect)})" for effect in effects if effect.band == "undecided"]
+        cells = (Cell(str(n), n) for n in counts)
+        rows.append((replacement, *cells, some(undecided, 5) if undecided else ""))
+    if not any(effect.band for effect in result.effects(result.ranked_by, condition.length)):
+        return []
+    columns = ("ablation", *BANDS, "examples that would decide")
+    return [DataTable(name, "Heads in each band", columns, tuple(rows), BAND_NOTE)]
+
+
+def _examples_needed(effect: Effect) -> str:
+    """Say how many examples would decide the band of a head, to two digits."""
+    least, most = effect.examples_needed, effect.examples_needed_most
+    if least is None:
+        return "on a border"
+    return f"{_rounded(least)} or more" if most is None else f"{_rounded(least)} to {_rounded(most)}"
+
+
+def _rounded(n: int) -> str:
+    """Write a number to two significant digits.
+
+    >>> _rounded(98765)
+    '99,000'
+    """
+    return f"{int(float(f'{n:.1e}')):,}"
+
+
+def _gradient_tables(condition: AblationCondition, name: str) -> list[DataTable]:
+    """Tabulate how well gradient importance ranks the heads as ablation does."""
+    rows = list[Row]()
+    for each in condition.agreements:
+        gradient = "divided by its block's norm" if each.normalised else "as it is"
+        correlation = each.found
+        if correlation is None:
+            rows.append((each.replacement, gradient, Cell("all drops are equal"), Cell(""), Cell("")))
+            continue
+        rho = Cell(f"{correlation.rho:.2f} [{correlation.low:.2f}, {correlation.high:.2f}]", correlation.rho)
+        ties = Cell(f"{correlation.tied} of {each.n_heads}", correlation.tied)
+        rows.append((each.replacement, gradient, rho, Cell(f"{correlation.p:.4f}", correlation.p), ties))
+    columns = ("ablation", "gradient", "rank correlation [95 % CI]", "p", "tied drops")
+    caption = "Does gradient importance rank heads as ablation does? (Spearman)"
+    return [DataTable(name, caption, columns, tuple(rows), is_folded=True)] if rows else []
+
+
+# --- the method -------------------------------------------------------------------------------------------------------
+
+
+def _method_notes(result: Ablation, condition: AblationCondition, *, is_last: bool) -> list[str]:
+    """List how replacements were drawn and what was verified; the proof holds for all lengths and comes last."""
+    notes = []
+    if condition.n_mean:
+        notes.append(
+            f"Mean ablation uses the mean over {condition.n_mean:,} inputs. The intervals include the noise of this "
+            "mean; p-values are for this mean."
+        )
+    if condition.donors:
+        notes.append(
+            f"Resample ablation takes the output from {counted(condition.donors, 'other example')}"
+            f"{' in turn' if condition.donors > 1 else ''}. It is real but does not fit the rest of the example, so the"
+            " drop also counts how far the head misleads others."
+        )
+    if condition.is_plain:
+        notes.append("Modules of this model keep state, so each ablation was a whole forward pass (slower).")
+    if condition.decoded:
+        is_all = set(condition.decoded_replacements) >= set(result.replacements)
+        which = "" if is_all else f" {' and '.join(condition.decoded_replacements)}"
+        notes.append(
+            f"{condition.decoded:,} answers under{which} ablation were also decoded token by token, with equal results."
+        )
+    return [*notes, *([_proof_sentence(result)] if is_last and result.proof else [])]
+
+
+def _proof_sentence(result: Ablation) -> str:
+    """Say what was verified at the attention blocks before heads were ablated."""
+    n, n_followed = len(result.proof), sum(each.follows_attention for each in result.proof)
+    parts = [
+        f"head contributions + bias = block output (max error {max(each.sum_error for each in result.proof):.0e})",
+        "with all heads off, only the bias remains",
+    ]
+    own_pattern = "each head's slice of z follows its own attention pattern"
+    unchecked = "" if n_followed == n else f" Not checked at {n - n_followed} of them: whether {own_pattern}."
+    verified = "; ".join(parts if unchecked else [*parts, own_pattern])
+    return f"Verified at {counted(n, 'attention block')}: {verified}.{unchecked}"
+
+
+# --- what broke -------------------------------------------------------------------------------------------------------
+
+
+def _failure_tables(result: Ablation, condition: AblationCondition, name: str) -> list[DataTable]:
+    """Tabulate what broke without each head that broke something, the head that broke most first."""
+    broken = [each for each in condition.failures if each.n_broken]
+    broken.sort(key=lambda each: (result.replacements.index(each.replacement), -each.n_broken))
+    return [_failure_table(condition, each, f"{name}-{each.replacement}-{short(each.head)}") for each in broken]
+
+
+def _failure_table(condition: AblationCondition, profile: FailureProfile, name: str) -> DataTable:
+    """Tabulate how many examples of each group broke without one head, and some of the broken answers."""
+    groups = (*profile.places, *profile.faults[:MOST_FAULTS], *profile.groups)
+    rows = [(f"{each.facet}: {each.group}", f"{each.broken:,} of {each.n:,}") for each in groups if each.broken]
+    rows += [
+        (f"{each.example}: predicted {each.predicted}, should be {each.right}", each.explanation)
+        for each in profile.examples
+    ]
+    is_one_of = profile.replacement == "resample" and condition.donors > 1
+    donor = f", the first of {condition.donors} donors" if is_one_of else ""
+    caption = f"Without {profile.head} ({profile.replacement}{donor}): {profile.n_broken:,} of {condition.n:,} broke"
+    return DataTable(name, caption, ("what", "broke"), tuple(rows), is_folded=True)
+
+
+# --- the section of a report ------------------------------------------------------------------------------------------
 
 EXPLANATION = (
     "Zero ablation removes a head: it sets the head's output to zero where it enters the residual stream. Heads are "
@@ -23,6 +347,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _described(model: ModelResults, name: str) -> tuple[list[Sentence], list[Block]]:
+    """Return the conclusions, and the warnings, figure and ranking of one model."""
     result = model.ablation
     assert result is not None, "only models with an ablation are described"
     condition, command = result.conditions[0], ablate_command(model)

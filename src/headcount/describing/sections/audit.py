@@ -1,18 +1,219 @@
-"""What did the audit find? Faults with their likely cause, then all checks."""
+"""What did the audit find? Notices and tables for models, a table of a course, and feedback for students."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
-from headcount.describing.audit import ALL_KINDS, notices, urgent, verdict_tables
-from headcount.describing.blocks import Block, Conclusions, Notice, Paragraph, Section, Sentence
-from headcount.describing.report import ModelResults, ReportResults
-from headcount.describing.words import counted, sentence, some
-from headcount.errors import argument
+from headcount.describing.blocks import (
+    Block,
+    Cell,
+    Commands,
+    Conclusions,
+    DataTable,
+    Notice,
+    Paragraph,
+    Row,
+    Section,
+    Sentence,
+)
+from headcount.describing.report import ModelResults, Report, ReportResults
+from headcount.describing.words import counted, percent, sentence, some
+from headcount.errors import HeadcountError, argument, shortened
 
 if TYPE_CHECKING:
-    from headcount.auditing.audit import Audit
+    from headcount.auditing.audit import Audit, Verdict
+
+POSITIONS, SHORTCUTS = "5", "6"
+"""Kinds of checks: the first digit of their ids, such as HC501."""
+BEYOND = "302"
+"""The check for models that give one answer to everything beyond the training lengths."""
+URGENT = ("fail", "warn")
+MARKS: dict[str, Literal["", "strong", "weak"]] = {
+    "fail": "strong",
+    "warn": "strong",
+    "explained": "",
+    "ignored": "weak",
+    "pass": "",
+    "not applicable": "weak",
+}
+"""How each verdict is marked in a table, the most urgent first."""
+ORDER = tuple(MARKS)
+QUIET = ("pass", "not applicable")
+"""Verdicts of checks that found nothing."""
+PAGE = "docs/traps.md"
+
+
+def describe(audit: Audit) -> list[Block]:
+    """Return the root cause, a notice for each check that fails or warns, and tables of all checks."""
+    blocks: list[Block] = [Paragraph(sentence(audit.summary)), Paragraph(measured(audit))]
+    blocks += [notice(each) for each in urgent(audit)]
+    if anchors := [f"#{each.id.lower()}" for each in urgent(audit)]:
+        blocks.append(Paragraph(f"What each check means: {PAGE}{', '.join(anchors)}"))
+    return [*blocks, *verdict_tables([(audit.name, audit)], "audit", is_complete=True)]
+
+
+def measured(audit: Audit) -> str:
+    """Say how many answers are right, and what most errors have in common."""
+    text = f"{percent(audit.measured, 2)} of the answers to {audit.n:,} test examples of {audit.task} are right."
+    return f"{text} Most common error: {sentence(audit.common_error)}" if audit.common_error else text
+
+
+# --- notices ----------------------------------------------------------------------------------------------------------
+
+
+def notices(model: ModelResults, kinds: Collection[str] = ("",)) -> list[Notice]:
+    """Return a notice for each check of these kinds, such as `[POSITIONS, SHORTCUTS]`, that fails or warns."""
+    return [] if model.audit is None else [notice(each, model.title) for each in urgent(model.audit, kinds)]
+
+
+def urgent(audit: Audit, kinds: Collection[str] = ("",)) -> list[Verdict]:
+    """Return the checks of these kinds that fail, the root cause first, then those that warn."""
+    ranks = {id: rank for rank, id in enumerate(audit.causes)}
+    verdicts = [each for each in audit.verdicts if each.verdict in URGENT]
+    verdicts.sort(key=lambda each: (URGENT.index(each.verdict), ranks.get(each.id, len(ranks)), each.id))
+    return [each for each in verdicts if each.id.lstrip(ascii_uppercase).startswith(tuple(kinds))]
+
+
+def notice(verdict: Verdict, title: str = "") -> Notice:
+    """Write what a check found, its likely cause and what to change."""
+    cause = f" Likely cause: {sentence(verdict.cause)}" if verdict.cause else ""
+    fix = f" What to change: {sentence(verdict.fix)}" if verdict.fix else ""
+    text = f"{f'{title}: ' if title else ''}{sentence(verdict.finding)}{cause}{fix}"
+    return Notice(cast(Literal["fail", "warn"], verdict.verdict), text, verdict.id)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def verdict_tables(
+    audits: Sequence[tuple[str, Audit]], name: str, command: str = "", *, is_complete: bool = False
+) -> list[DataTable]:
+    """Tabulate the checks of models, given by their titles: those that found something, then those that passed.
+
+    Checks that do not apply are only counted, unless the tables are to be complete.
+    """
+    verdicts = [(title, each) for verdict in ORDER for title, audit in audits for each in audit.of(verdict)]
+    n_left_out = 0 if is_complete else sum(each.verdict == "not applicable" for _, each in verdicts)
+    loud = [pair for pair in verdicts if pair[1].verdict not in QUIET]
+    quiet = [pair for pair in verdicts if pair[1].verdict in (QUIET if is_complete else QUIET[:1])]
+    note = f"{counted(n_left_out, 'check')} that do not apply are left out." if n_left_out else ""
+    note += " Quick checks alone." if any(audit.is_quick for _, audit in audits) else ""
+    columns = (*(["model"] if len(audits) > 1 else []), "id", "check", "verdict", "evidence")
+
+    def rows(pairs: list[tuple[str, Verdict]]) -> tuple[Row, ...]:
+        return tuple((*([title] if len(audits) > 1 else []), *_cells(verdict)) for title, verdict in pairs)
+
+    tables = [DataTable(name, "Checks that found something", columns, rows(loud), "", command)] if loud else []
+    if quiet or not loud:
+        caption = f"{counted(len(quiet), 'check')} that found nothing"
+        second, note = f"{name}-passed" if loud else name, note.strip()
+        tables.append(DataTable(second, caption, columns, rows(quiet), note, command, is_folded=True))
+    return tables
+
+
+def _cells(verdict: Verdict) -> Row:
+    """Return the cells of one check: id, name, verdict and evidence."""
+    evidence = verdict.finding
+    if verdict.verdict == "explained":
+        evidence = f"explained by {verdict.explained_by}: {evidence}"
+    elif verdict.verdict == "ignored":
+        evidence = f"{evidence} (ignored: {verdict.reason})"
+    word = Cell(verdict.verdict, ORDER.index(verdict.verdict), MARKS[verdict.verdict])  # readers sort by urgency
+    return verdict.id, verdict.check.replace("-", " "), word, evidence
+
+
+# --- courses ----------------------------------------------------------------------------------------------------------
+
+Outcome: TypeAlias = "Audit | HeadcountError"
+"""The audit of a submission, or the error that prevented it."""
+MOST_CAUSES = 5
+"""Causes that a summary names."""
+
+
+def course_table(course: Mapping[str, Outcome]) -> DataTable:
+    """Tabulate submissions, one in a row, in the order given."""
+    columns = ("submission", "right", "fails", "warns", "most common error", "cause")
+    rows = tuple((name, *_course_cells(outcome)) for name, outcome in course.items())
+    return DataTable("submissions", f"Audit of {counted(len(course), 'submission')}", columns, rows)
+
+
+def _course_cells(outcome: Outcome) -> Row:
+    """Return the cells of one submission behind its name."""
+    if isinstance(outcome, HeadcountError):
+        return Cell(""), "", "", "", f"broken: {outcome.what}"
+    ids = (", ".join(each.id for each in outcome.of(verdict)) for verdict in URGENT)
+    return Cell(percent(outcome.measured, 2), outcome.measured), *ids, outcome.common_error, outcome.summary
+
+
+def course_summary(course: Mapping[str, Outcome]) -> list[str]:
+    """Count sound, faulty and broken submissions, and name the most common causes."""
+    audits = [each for each in course.values() if not isinstance(each, HeadcountError)]
+    errors = [each for each in course.values() if isinstance(each, HeadcountError)]
+    n_sound = sum(each.is_sound for each in audits)
+    n = counted(len(course), "submission")
+    lines = [f"{n}: {n_sound:,} sound, {len(audits) - n_sound:,} with faults, {len(errors):,} broken"]
+    faults = Counter(f"{each.id} ({each.check.replace('-', ' ')})" for audit in audits for each in audit.of("fail"))
+    for what, counts in (("faults", faults), ("reasons why submissions are broken", Counter(map(_reason, errors)))):
+        named = ", ".join(f"{cause}: {count:,}" for cause, count in counts.most_common(MOST_CAUSES))
+        lines += [f"most common {what}: {named}"] if named else []
+    return lines
+
+
+def _reason(error: HeadcountError) -> str:
+    """Name the exception, so that the same mistake of several students counts as one."""
+    exception = re.search(r"(?:fails|ends the program): (\w+)", error.what)
+    return exception[1] if exception else shortened(error.what, 60)
+
+
+# --- pages that are handed back ---------------------------------------------------------------------------------------
+
+
+def course_page(course: Mapping[str, Outcome]) -> Report:
+    """Build the teacher's page: the summary, then a row for each submission."""
+    first, *others = map(sentence, course_summary(course))
+    blocks: list[Block] = [*map(Paragraph, others), course_table(course)]
+    return Report("Summary of the course", first, (Section("course", "Submissions", tuple(blocks)),), "")
+
+
+def feedback_page(label: str, outcome: Outcome, name: str, output: str = "") -> Report:
+    """Build a student's page: only what to change and what to look at, or why nothing could be measured."""
+    if isinstance(outcome, HeadcountError):
+        summary = "Your submission could not be measured."
+        command = Commands((f"headcount audit {argument(name)}",), "Run this, and fix what it shows:")
+        reasons = [Paragraph(text) for text in (outcome.what, *outcome.advice)]
+        sections = [Section("failed", "What failed", (*reasons, command))]
+    else:
+        summary = "Nothing needs to be fixed." if outcome.is_sound else sentence(outcome.summary)
+        sections = _urgent_sections(outcome)
+    if output:
+        sections.append(Section("output", "What your code printed", (Commands(tuple(output.splitlines())),)))
+    return Report(f"Feedback for {label}", summary, tuple(sections), "")
+
+
+def audit_page(audit: Audit) -> Report:
+    """Build a page about one model: what is wrong, how it was found, what to change, and all other checks."""
+    rest = Section("others", "All checks", tuple(verdict_tables([(audit.name, audit)], "audit", is_complete=True)))
+    return Report(f"Audit of {audit.name}", sentence(audit.summary), (*_urgent_sections(audit), rest), "")
+
+
+def _urgent_sections(audit: Audit) -> list[Section]:
+    """Say how much was measured, then explain each check that fails or warns in a section of its own."""
+    sections = [Section("measured", "What was measured", (Paragraph(measured(audit)),))]
+    for each in urgent(audit):
+        texts = [sentence(each.finding)]
+        texts += [f"Likely cause: {sentence(each.cause)}"] if each.cause else []
+        texts += [f"What to change: {sentence(each.fix)}"] if each.fix else []
+        texts.append(f"What this check means: {PAGE}#{each.id.lower()}")
+        title = f"{'To fix' if each.verdict == 'fail' else 'To look at'}: {each.id}, {each.check.replace('-', ' ')}"
+        sections.append(Section(each.id.lower(), title, tuple(map(Paragraph, texts))))
+    return sections
+
+
+# --- the section of a report ------------------------------------------------------------------------------------------
 
 TABLE = "audit-verdicts"
 Audits = Sequence[tuple[str, "Audit"]]
@@ -33,7 +234,7 @@ def section(results: ReportResults) -> Section | None:
             "settings. A check fails where figures or conclusions are wrong, and warns where they may mislead. A "
             "finding about one section is repeated there."
         ),
-        *(notice for model in audited for notice in notices(model, ALL_KINDS)),
+        *(notice for model in audited for notice in notices(model)),
         *(Notice("fail", f"{each.title}: {sentence(quick_fault(each))}") for each in quick),
     ]
     audits = [(each.title, each.audit) for each in audited if each.audit is not None]

@@ -1,50 +1,87 @@
-"""Is every answer right? Not only on a test set: on every example of the task, each checked once."""
+"""Is every answer right? Not only on a test set: on every example, every context, or as far as a search can tell."""
 
 from __future__ import annotations
 
-from headcount.describing.blocks import Block, Conclusions, Notice, Paragraph, Section, Sentence
-from headcount.describing.certificate import checked_table, conclusions, verdict, wrong_tables
+from typing import TYPE_CHECKING, cast
+
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Notice, Paragraph, Section, Sentence
+from headcount.describing.certificate import checked_table, wrong_tables
 from headcount.describing.evaluation import main_share
 from headcount.describing.report import ModelResults, ReportResults
+from headcount.describing.verification import conclusions, verdict
 from headcount.describing.words import some
 from headcount.errors import argument
 from headcount.stats import Proportion
 
-TABLE = "certificate-checked"
+if TYPE_CHECKING:
+    from headcount.analysis.exhaustive import Certificate
+    from headcount.analysis.verification import Verification
+
+TABLE, VERDICTS = "certificate-checked", "certificate-verdicts"
 SHOWN = 50
 """Wrong answers listed; the result file has all of them."""
+PROVED, REFUTED = "proved", "refuted"
 
 
 def section(results: ReportResults) -> Section | None:
-    """Describe every model that was checked on all examples."""
-    checked = [(each, each.certificate) for each in results.models if each.certificate is not None]
-    if not checked:
+    """Describe the verification of every model that has one."""
+    verified = [(each, each.certificate) for each in results.models if each.certificate is not None]
+    if not verified:
         return None
     blocks: list[Block] = [
         Paragraph(
-            "A test set is a sample. Here every example of the task was checked, so shares have no interval. One "
-            "forward pass decides whether an answer is right. Some answers are also decoded token by token: if one of "
-            "these had another verdict, there would be no certificate."
+            "A test set is a sample, and a sample misses rare errors. Here a model is verified in the strongest way it "
+            "allows: on every example of a finite task, on every context that a position can see, which decides every "
+            "length, or by a search for wrong answers. A search that finds nothing proves nothing."
         )
     ]
-    for model, certificate in checked:
-        blocks += [Notice("fail", f"{model.title}: {certificate.audit}.")] if certificate.audit else []
-        blocks.append(Conclusions(tuple(conclusions(certificate, model.title, TABLE, _tested(model)))))
-    command = "; ".join(f"headcount verify {argument(model.name)}" for model, _ in checked)
-    blocks.append(checked_table([(model.title, certificate) for model, certificate in checked], TABLE, command))
-    for model, certificate in checked:
+    for model, outcome in verified:
+        audit = getattr(outcome, "audit", "")
+        blocks += [Notice("fail", f"{model.title}: {audit}.")] if audit else []
+        blocks.append(Conclusions(tuple(conclusions(outcome, model.title, _table_of(outcome), _tested(model)))))
+    walks = [(model, cast("Certificate", each)) for model, each in verified if type(each).__name__ == "Certificate"]
+    if walks:
+        command = "; ".join(f"headcount verify {argument(model.name)}" for model, _ in walks)
+        blocks.append(checked_table([(model.title, each) for model, each in walks], TABLE, command))
+    blocks += _verdict_table([(model, each) for model, each in verified if _table_of(each) == VERDICTS])
+    for model, outcome in verified:
         name, caption = f"{results.block_id('certificate', model)}-wrong", f"Wrong answers of {model.title}"
-        blocks += wrong_tables(name, certificate.wrong, caption, SHOWN, certificate.errors)
-    if len(checked) == 1:
-        (model, certificate), *_ = checked
-        answer = verdict(certificate, model.title, TABLE, _tested(model))
-    else:
-        right = [model.title for model, certificate in checked if not certificate.errors]
-        wrong = [f"{model.title} ({each.errors:,} of {each.distinct:,})" for model, each in checked if each.errors]
-        text = f"{len(right)} of {len(checked)} models are right on every example of their task"
-        text += f": {some(right)}" if right else ""
-        answer = Sentence(f"{text}. Models with errors: {some(wrong)}." if wrong else f"{text}.", TABLE)
-    return Section("certificate", "Is every answer right?", tuple(blocks), answer)
+        blocks += wrong_tables(name, outcome.wrong, caption, SHOWN, getattr(outcome, "errors", len(outcome.wrong)))
+    return Section("certificate", "Is every answer right?", tuple(blocks), _answer(verified))
+
+
+def _table_of(outcome: Verification) -> str:
+    """Return the id of the table that has an outcome."""
+    return TABLE if type(outcome).__name__ == "Certificate" else VERDICTS
+
+
+def _verdict_table(verified: list[tuple[ModelResults, Verification]]) -> list[DataTable]:
+    """Tabulate the models that were verified otherwise than on every example, with how much was checked."""
+    ways = {"ContextCertificate": "every context", "WorstMargins": "worst margins", "CounterexampleSearch": "search"}
+    rows: list[tuple[Cell | str, ...]] = []
+    for model, outcome in verified:
+        n = getattr(outcome, "n_contexts", getattr(outcome, "n_tried", None))
+        checked = Cell("" if n is None else f"{n:,}", n)
+        wrong = Cell(f"{len(outcome.wrong):,}", len(outcome.wrong), "strong" if outcome.wrong else "")
+        rows.append((model.title, ways.get(type(outcome).__name__, ""), outcome.verdict, checked, wrong))
+    command = "; ".join(f"headcount verify {argument(model.name)}" for model, _ in verified)
+    columns = ("model", "way", "verdict", "checked", "wrong answers listed")
+    return [DataTable(VERDICTS, "Verdicts", columns, tuple(rows), command=command)] if rows else []
+
+
+def _answer(verified: list[tuple[ModelResults, Verification]]) -> Sentence:
+    """Return the verdict on one model, or the models by verdict."""
+    if len(verified) == 1:
+        model, outcome = verified[0]
+        return verdict(outcome, model.title, _table_of(outcome), _tested(model))
+    by_verdict = {
+        word: [model.title for model, outcome in verified if outcome.verdict == word] for word in (PROVED, REFUTED)
+    }
+    others = [model.title for model, outcome in verified if outcome.verdict not in by_verdict]
+    parts = [f"Proved right: {some(by_verdict[PROVED]) if by_verdict[PROVED] else 'none'}."]
+    parts += [f"Wrong answers found: {some(by_verdict[REFUTED])}."] if by_verdict[REFUTED] else []
+    parts += [f"Neither proved nor refuted: {some(others)}."] if others else []
+    return Sentence(" ".join(parts), _table_of(verified[0][1]))
 
 
 def _tested(model: ModelResults) -> Proportion | None:

@@ -1,25 +1,303 @@
-"""Why do sinusoidal encodings extrapolate and learned tables not? The identities, each with its numerical error."""
+"""Why do sinusoidal encodings extrapolate and learned tables not?
+
+List the identities behind attention and positions, each with its numerical error or with what the results say about it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Section
-from headcount.describing.extrapolation import extrapolation_of, hardest_kind, is_plain
-from headcount.describing.mathematics import (
-    extrapolation_sentences,
-    formulas,
-    identity_sentences,
-    kernel_error,
-    multiset_sentences,
-    rotation_error,
+import numpy as np
+from numpy.typing import NDArray
+
+from headcount.describing.blocks import (
+    Block,
+    Brackets,
+    Cell,
+    Conclusions,
+    DataTable,
+    Formula,
+    Fraction,
+    Lines,
+    Matrix,
+    Paragraph,
+    Root,
+    Row,
+    Script,
+    Section,
+    Sentence,
+    Words,
 )
+from headcount.describing.extrapolation import HARDEST, extrapolation_of, hardest_kind, is_plain, kind_words
 from headcount.describing.report import ModelResults, ReportResults
+from headcount.describing.words import counted, interval, once, percent, rate
 from headcount.figures.length_generalisation import given_structure
+from headcount.stats import Proportion
+from headcount.tasks import is_class_task
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import Stretch
+
+Array = NDArray[np.float64]
+PLACES, STEPS = 512, 64
+"""The largest position p and the largest step k for which the identities are computed."""
+EXACT = 1e-9
+"""An upper bound for rounding errors in double precision."""
+SYMMETRIC = ("max", "min", "mean", "attention", "lse-max", "score-max")
+"""Poolings whose output does not depend on the order of the positions."""
+SURELY = 0.999
+"""Confidence at which a result contradicts a theorem: at 95 %, one report in twenty would."""
+
+# --- formulas ---------------------------------------------------------------------------------------------------------
+
+ATTENTION = Formula(
+    "mathematics-attention",
+    "A head compares its queries with all keys. Each row of attention weights adds up to 1 and averages the values.",
+    ("Attention(Q, K, V) = softmax", Brackets(Fraction(("Q", Script("K", above="⊤")), Root("d"))), "V"),
+)
+GATE = Formula(
+    "mathematics-gate",
+    "A head's output is a vector z, before the output projection. A gate g keeps it (g = 1) or puts a replacement r in "
+    "its place (g = 0): zero, the head's mean, or z on another example.",
+    Lines(
+        (
+            (Script("z", above="′"), "= g z + (1 − g) r"),
+            ("output =", Script("∑", below="h"), Script("z", below="h", above="′"), "W_h + b"),
+        )
+    ),
+)
+SINUSOIDAL = Formula(
+    "mathematics-sinusoidal",
+    "Sinusoidal encodings are computed from the position p alone, so no position is the last one.",
+    Lines(
+        (
+            "PE(p, 2i) = sin(p ω_i)",
+            "PE(p, 2i + 1) = cos(p ω_i)",
+            ("ω_i =", Script("10000", above="−2i/d")),
+        )
+    ),
+)
+ROTATION = Formula(
+    "mathematics-rotation",
+    "A step of k positions is the same rotation of each pair of dimensions at every p, trained or not.",
+    Lines(
+        (
+            "PE(p + k) = R(k) PE(p)",
+            ("R_i(k) =", Matrix((("cos(k ω_i)", "sin(k ω_i)"), ("−sin(k ω_i)", "cos(k ω_i)")))),
+        )
+    ),
+)
+KERNEL = Formula(
+    "mathematics-kernel",
+    "The similarity of two positions therefore depends on their distance alone.",
+    ("P_t · P_s =", Script("∑", below="i"), "cos(ω_i (t − s))"),
+)
+LEARNED = Formula(
+    "mathematics-learned",
+    "A learned encoding is a table with one row per position. A row that no training example uses gets no gradient and "
+    "keeps its random initial direction.",
+    Lines(("P_p = E_p", (Fraction("∂L", "∂E_q"), "= 0", Words("for every position q that no training example has")))),
+)
+MULTISET = Formula(
+    "mathematics-multiset",
+    "Without positions, bidirectional attention treats all places alike, and a symmetric pooling does not know which "
+    "place is which. Such a model is a function of the multiset of its numbers: it cannot tell a sequence from its "
+    "sorted version.",
+    (
+        "f(x_1, …, x_n) = f(",
+        Script("x", below="π(1)"),
+        ", …,",
+        Script("x", below="π(n)"),
+        ")",
+        Words("for every permutation π"),
+    ),
+)
+
+# --- numerical errors -------------------------------------------------------------------------------------------------
+
+
+def frequencies(d_model: int) -> Array:
+    """Return ω_i of every pair of dimensions; an odd last dimension is left out, because it has no cosine."""
+    return 10000.0 ** (-2 * np.arange(d_model // 2) / d_model)
+
+
+def sinusoids(places: Array, d_model: int) -> Array:
+    """Return PE as [position, pair, sine and cosine]."""
+    angles = places[:, None] * frequencies(d_model)
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1)
+
+
+def rotation_error(d_model: int, places: int = PLACES, steps: int = STEPS) -> float:
+    """Return the largest entry of PE(p + k) - R(k) PE(p) over all p and k up to these bounds."""
+    table, w, largest = sinusoids(np.arange(places + steps + 1.0), d_model), frequencies(d_model), 0.0
+    for k in range(steps + 1):
+        cos, sin = np.cos(k * w), np.sin(k * w)
+        here, there = table[: places + 1], table[k : places + 1 + k]
+        rotated = np.stack([cos * here[..., 0] + sin * here[..., 1], cos * here[..., 1] - sin * here[..., 0]], axis=-1)
+        largest = max(largest, float(np.abs(there - rotated).max(initial=0.0)))
+    return largest
+
+
+def kernel_error(d_model: int, places: int = PLACES) -> float:
+    """Return the largest |PE(t) · PE(s) - ∑_i cos(ω_i (t - s))| over all t and s up to this bound."""
+    at = np.arange(places + 1.0)
+    table = sinusoids(at, d_model).reshape(places + 1, -1)
+    expected = np.cos(at[:, None] * frequencies(d_model)).sum(axis=1)
+    distance = np.abs(at[:, None] - at[None, :]).astype(np.int64)
+    return float(np.abs(table @ table.T - expected[distance]).max())
+
+
+def identity_sentences(width: int, rotation: float, kernel: float) -> list[Sentence]:
+    """Say whether the identities of sinusoidal encodings hold, given their numerical errors at this width."""
+    over = f"all p up to {PLACES} and k up to {STEPS} at d = {width}"
+    if rotation < EXACT:
+        text = f"PE(p + k) = R(k) PE(p) holds for {over}, to within {rotation:.1e}. A step of k positions therefore "
+        text += "means the same at trained and at untrained positions; a learned table has no such step."
+    else:
+        text = f"PE(p + k) = R(k) PE(p) does not hold for {over}: the largest error is {rotation:.1e}."
+    bounds = f"(t and s up to {PLACES}, d = {width})"
+    if kernel < EXACT:
+        product = f"P_t · P_s depends on t - s alone, to within {kernel:.1e} {bounds}."
+    else:
+        product = f"P_t · P_s does not depend on t - s alone: the largest error is {kernel:.1e} {bounds}."
+    return [Sentence(text, ROTATION.id), Sentence(product, KERNEL.id)]
+
+
+# --- what results say about each formula ------------------------------------------------------------------------------
+
+
+def formulas(models: Sequence[ModelResults], width: int, rotation: float, kernel: float) -> list[Formula]:
+    """Return every formula with its numerical error, or with what the results of these models say about it."""
+    computed = f"Computed at d = {width} in double precision: the largest error is {{:.1e}} over all {{}}."
+    errors = [
+        (ATTENTION, _row_sums(models)),
+        (GATE, _proofs(models)),
+        (SINUSOIDAL, _table_errors(models)),
+        (ROTATION, computed.format(rotation, f"p up to {PLACES} and k up to {STEPS}")),
+        (KERNEL, computed.format(kernel, f"t and s up to {PLACES}")),
+        (LEARNED, untrained_rows(models)),
+    ]
+    if any(is_class_task(each.task) for each in models):
+        errors.append((MULTISET, _multiset_accuracies(models)))
+    return [replace(formula, error=error) for formula, error in errors]
+
+
+def _row_sums(models: Sequence[ModelResults]) -> str:
+    """Say how far the rows of the stored attention weights are from a sum of 1."""
+    sites = [site for each in models for first in each.patterns[:1] for site in first.sites]
+    sums = [head.array.sum(axis=-1).ravel() for site in sites for head in site.heads]
+    if not sums:
+        return ""
+    rows = np.concatenate(sums)
+    error = float(np.abs(rows - 1).max())
+    return f"All {len(rows):,} rows of the stored attention weights add up to 1 to within {error:.1e}."
+
+
+def _proofs(models: Sequence[ModelResults]) -> str:
+    """Say what was verified before heads were ablated."""
+    sites = [proof for each in models if each.ablation for proof in each.ablation.proof]
+    if not sites:
+        return ""
+    summed, shut = max(each.sum_error for each in sites), max(each.shut_error for each in sites)
+    bias = f"to within {shut:.1e}" if shut else "exactly"
+    text = f"Verified at {counted(len(sites), 'attention block')}: head contributions + bias = block output (max error "
+    text += f"{summed:.1e} of the largest entry); with all heads off, only the bias remains, {bias}."
+    if n_followed := sum(each.follows_attention for each in sites):
+        text += f" At {n_followed} of them, each head's slice of z follows its own attention pattern alone."
+    return text
+
+
+def _table_errors(models: Sequence[ModelResults]) -> str:
+    """Compare the sinusoidal tables of models, which are single precision, with the formula."""
+    sentences = []
+    for each in models:
+        profile = each.positions.encoding if each.positions else None
+        if profile is None or profile.name != "sinusoidal" or not profile.table:
+            continue
+        table = np.array(profile.table, dtype=float)
+        pairs = sinusoids(np.arange(len(table), dtype=float), table.shape[1]).reshape(len(table), -1)
+        error = float(np.abs(table[:, : pairs.shape[1]] - pairs).max())
+        sentences.append(f"The table of {each.title} equals this at {len(table)} positions, to within {error:.1e}.")
+    return " ".join(sentences)
+
+
+def untrained_rows(models: Sequence[ModelResults]) -> str:
+    """Say that untrained rows of learned tables kept their direction; weight decay may only shrink them."""
+    sentences = []
+    for each in models:
+        rows = [] if each.positions is None else [row for row in each.positions.rows if row.state == "never trained"]
+        cosines = [row.cosine for row in rows if row.cosine is not None]
+        if cosines:
+            text = f"{each.title} has {counted(len(rows), 'row')} that no training example used: cosine similarity to "
+            text += f"the initial value{'' if len(rows) == 1 else 's'} is 1 to within {max(0.0, 1 - min(cosines)):.1e}."
+            sentences.append(text)
+    return " ".join(sentences)
+
+
+def _accuracy_without_order(model: ModelResults, kind: str = HARDEST) -> Proportion | None:
+    """Return the accuracy over all lengths of a model that sees only the multiset of numbers; None for other models."""
+    result = model.stretch
+    if result is None or result.encoding != "none" or not is_plain(result) or result.pooling not in SYMMETRIC:
+        return None
+    cells = [cell for cell in result.cells if cell.negative == kind]
+    if not cells:
+        return None
+    return Proportion.of(sum(round(cell.accuracy * cell.n) for cell in cells), sum(cell.n for cell in cells))
+
+
+def _multiset_accuracies(models: Sequence[ModelResults]) -> str:
+    """State the accuracy of each model without positions, over all lengths."""
+    shares = [(each.title, share) for each in models if (share := _accuracy_without_order(each)) is not None]
+    texts = "; ".join(f"{title} {rate(share)}" for title, share in shares)
+    return f"Measured accuracy over all lengths: {texts}." if texts else ""
+
+
+def multiset_sentences(models: Sequence[ModelResults]) -> list[Sentence]:
+    """Say whether each model without positions has the accuracy of 50 % that the theorem requires."""
+    sentences = []
+    for each in models:
+        share = _accuracy_without_order(each)
+        if share is None:
+            continue
+        wide = Proportion.of(share.correct, share.n, SURELY)
+        if share.low <= 0.5 <= share.high:
+            verdict = "as the theorem requires"
+        elif wide.low <= 0.5 <= wide.high:
+            ends = interval(wide.low, wide.high).replace("95 %", percent(SURELY), 1)
+            verdict = f"which is within chance ({ends})"
+        else:
+            verdict = "which contradicts the theorem: sorted and unsorted sequences must differ in their numbers"
+        text = f"Without positions and with a symmetric pooling, 50 % on {kind_words(HARDEST)} is a theorem"
+        sentences.append(Sentence(f"{text}: {each.title} gets {rate(share)}, {verdict}.", MULTISET.id))
+    return sentences
+
+
+def extrapolation_sentences(models: Sequence[ModelResults]) -> list[Sentence]:
+    """Say whether each plain sinusoidal model does extrapolate."""
+    sentences = []
+    for each in models:
+        result = each.stretch
+        if result is None or not result.trained or result.encoding != "sinusoidal" or not is_plain(result):
+            continue
+        reach, last = extrapolation_of(result, hardest_kind([result])), result.trained[1]
+        if reach is None:
+            continue
+        if reach.length > last:
+            text = "Sinusoidal encodings do extrapolate"
+        elif reach.longest_possible > last:
+            text = "Whether sinusoidal encodings do extrapolate is undecided"
+        else:
+            text = "Sinusoidal encodings could extrapolate but do not"
+        text += f": {each.title} ({once(each.settings)}), trained on lengths up to {last}, is accurate on "
+        text += f"{kind_words(reach.kind)} {reach.words} (n = {reach.cells[-1].n:,} per length, lengths up to "
+        text += f"{reach.cells[-1].length:,})."
+        sentences.append(Sentence(text, "mathematics-measured", reach.length > last or reach.longest_possible <= last))
+    return sentences
+
+
+# --- the section of a report ------------------------------------------------------------------------------------------
 
 D_MODEL = 128
 """The exercise's width, for models whose width is not known."""
@@ -38,7 +316,7 @@ def section(results: ReportResults) -> Section | None:
     models = [each for each in results.models if each.task]
     if not models:
         return None
-    width = _width(models)
+    width = width_of(models)
     errors = rotation_error(width), kernel_error(width)
     measured = _measured(models)
     sentences = [*identity_sentences(width, *errors), *multiset_sentences(models), *extrapolation_sentences(models)]
@@ -47,7 +325,7 @@ def section(results: ReportResults) -> Section | None:
     return Section("mathematics", TITLE if measured else "The mathematics", (*blocks, *measured))
 
 
-def _width(models: Sequence[ModelResults]) -> int:
+def width_of(models: Sequence[ModelResults]) -> int:
     """Return the width of the first sinusoidal model, else that of the first model whose width is known."""
     ordered = sorted(models, key=lambda each: each.settings.get("encoding") != "sinusoidal")
     for each in ordered:
@@ -60,7 +338,7 @@ def _width(models: Sequence[ModelResults]) -> int:
 
 def _measured(models: Sequence[ModelResults]) -> list[DataTable]:
     """Build the table of predictions and measured lengths; nothing if no model has both."""
-    rows: list[tuple[Cell | str, ...]] = []
+    rows = list[Row]()
     for each in models:
         result = each.stretch
         reach = extrapolation_of(result, hardest_kind([result])) if result else None

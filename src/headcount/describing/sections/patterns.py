@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from headcount.describing.blocks import Block, HeadPatterns, Paragraph, Picture, Section
-from headcount.describing.commands import on_flag
 from headcount.describing.patterns import book_of
 from headcount.describing.report import ModelResults, ReportResults
+from headcount.describing.sections.reproduce import on_flag
 from headcount.describing.words import amount, counted, short, stand_ins
 from headcount.errors import argument
 from headcount.figures.attention import draw_kind
@@ -36,7 +36,7 @@ def section(results: ReportResults) -> Section | None:
 def _replaced(models: Sequence[ModelResults]) -> str:
     """Say what replaces the output of an ablated head in these drops."""
     names = dict.fromkeys(each.ablation.ranked_by for each in models if each.ablation is not None)
-    return f" {stand_ins(list(names))} The section on ablation has the other replacements." if names else ""
+    return f" {stand_ins(list(names))} The section on ablation has the other kinds of ablation." if names else ""
 
 
 def _book(results: ReportResults, model: ModelResults) -> HeadPatterns:

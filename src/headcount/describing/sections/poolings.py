@@ -18,8 +18,8 @@ from headcount.describing.extrapolation import (
     kind_words,
 )
 from headcount.describing.length_generalisation import LENGTHS, lengths_table
-from headcount.describing.recipes import losses_table
 from headcount.describing.report import ModelResults, ReportResults
+from headcount.describing.sections.training import losses_table
 from headcount.describing.words import number, some
 from headcount.figures.length_generalisation import draw_poolings, given_structure, size_range
 
@@ -85,6 +85,7 @@ def _own(results: ReportResults) -> list[Stretch]:
 
 
 def _is_compared(model: ModelResults) -> bool:
+    """Return whether a model has one of the exercise's encodings, and ordinary attention."""
     result = model.stretch
     if result is None or result.encoding not in EXERCISE:
         return False
@@ -92,6 +93,7 @@ def _is_compared(model: ModelResults) -> bool:
 
 
 def _others(model: ModelResults) -> dict[str, object]:
+    """Return the settings that must be the same in all compared models."""
     return {name: value for name, value in model.settings.items() if name not in DIFFER}
 
 
@@ -177,6 +179,7 @@ def _results(models: Sequence[Model], kind: str) -> list[tuple[Model, LengthResu
 
 
 def _cells(model: Model, kind: str) -> list[LengthResult]:
+    """Return the results of a model on one kind of negative, length by length."""
     return [cell for cell in model.cells if cell.negative == kind]
 
 
@@ -205,6 +208,7 @@ def _records(models: Sequence[Model]) -> list[tuple[str, TrainingRecord]]:
 
 
 def _picture(models: Sequence[Model]) -> Picture:
+    """Return the figure of all models, with their accuracy at the longest length as its description."""
     caption = "Poolings on the same encodings; dashed lines are models with given structure"
     ends = [
         f"{_title(each)}: {accuracy_words(max(_cells(each, KIND), key=lambda cell: cell.length))}" for each in models

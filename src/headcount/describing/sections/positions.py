@@ -1,19 +1,198 @@
-"""How does each model represent position? Its encoding, the similarity of positions, and untrained rows."""
+"""How does each model represent position? Describe its encoding, what training changed, and how it continues."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from headcount.describing.audit import POSITIONS, notices
-from headcount.describing.blocks import Block, Conclusions, Paragraph, Picture, Section
+from headcount.describing.blocks import Block, Conclusions, DataTable, Paragraph, Picture, Section, Sentence
 from headcount.describing.extrapolation import EXERCISE, is_plain
-from headcount.describing.positions import conclusions, positions_rows, positions_table
 from headcount.describing.report import ModelResults, ReportResults
-from headcount.describing.words import some
+from headcount.describing.sections.audit import POSITIONS, notices
+from headcount.describing.words import counted, percent, share, some
 from headcount.errors import argument
-from headcount.figures.positions import draw_positions, draw_side_by_side
+from headcount.figures.positions import draw_positions, draw_side_by_side, heading, trained_on
 from headcount.tasks import is_class_task
+
+if TYPE_CHECKING:
+    from headcount.analysis.positions import EncodingProfile, PositionsShown, TableRow
+
+EXACT = 1e-3
+"""Relative errors below this are rounding errors of single precision."""
+SAME_DIRECTION = 1 - 1e-6
+"""A cosine similarity above this means that a row changed its norm but not its direction."""
+LIKE_GUESSING = 0.95
+"""A relative error from which on a prediction is no better than predicting 0."""
+
+
+def describe(shown: PositionsShown) -> list[Block]:
+    """Describe the positions of one model."""
+    return [Conclusions(tuple(conclusions(shown.name, shown, "positions"))), positions_table("positions", shown)]
+
+
+def conclusions(title: str, shown: PositionsShown, rests_on: str = "") -> list[Sentence]:
+    """Say which rows of a learned table were trained, or how another encoding continues."""
+    if not shown.rows:
+        return [_step(title, shown, rests_on)]
+    return [_trained_rows(title, shown, rests_on), *_moved(shown, rests_on), *_next_row(shown, rests_on)]
+
+
+def _trained_rows(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
+    """Say how many rows of a learned table were never trained."""
+    states = [row.state for row in shown.rows]
+    n, never, beyond = len(states), states.count("never trained"), states.count("past the table")
+    if not never + beyond:
+        return Sentence(f"All {n} positions of {title} that are shown have a trained row in its table.", rests_on)
+    parts = [f"{never} {'has' if never == 1 else 'have'} a row that was never trained"] if never else []
+    if beyond:
+        row = "the table's last row" if _is_repeated(shown.rows) else "a random row"
+        parts.append(f"{beyond} {'lies' if beyond == 1 else 'lie'} beyond its table and get{'s' * (beyond == 1)} {row}")
+    last = f"the last trained position is {shown.n_trained - 1}"
+    return Sentence(f"Of {n} positions of {title} that are shown, {' and '.join(parts)}; {last}.", rests_on)
+
+
+def _is_repeated(rows: Sequence[TableRow]) -> bool:
+    """Return whether positions beyond the table all get the same row."""
+    norms = [row.norm for row in rows if row.state == "past the table"]
+    return len(set(norms)) == 1 < len(norms)
+
+
+def _moved(shown: PositionsShown, rests_on: str) -> list[Sentence]:
+    """Say how far training moved the rows that it used and the rows that it did not use."""
+    trained, others = ([row for row in shown.rows if row.state == state] for state in ("trained", "never trained"))
+    if not trained:
+        return []
+    if any(row.moved is None for row in (*trained, *others)):
+        norms = [row.norm for row in trained]
+        text = "The initial rows are not known, so how far training moved them is undecided; norms of trained rows are "
+        return [Sentence(f"{text}{min(norms):.2f} to {max(norms):.2f}.", rests_on, is_decided=False)]
+    text = f"Training moved its {counted(len(trained), 'row')} by {_distances(trained)} from their initial values"
+    if not others:
+        return [Sentence(f"{text}.", rests_on)]
+    text += f", and the {len(others)} untrained rows"
+    if not any(row.moved for row in others):
+        return [Sentence(f"{text} not at all.", rests_on)]
+    least = min(row.cosine for row in others if row.cosine is not None)
+    direction = "their direction did not change, only their norm, as under weight decay"
+    if least <= SAME_DIRECTION:
+        direction = f"their direction changed (smallest cosine {least:.3f}), so something did train them"
+    return [Sentence(f"{text} by {_distances(others)}: {direction}.", rests_on)]
+
+
+def _distances(rows: Sequence[TableRow]) -> str:
+    """Write the smallest and the largest distance that training moved these rows."""
+    moved = [row.moved for row in rows if row.moved is not None]
+    return " to ".join(dict.fromkeys(f"{each:.2f}" for each in (min(moved), max(moved))))
+
+
+def _next_row(shown: PositionsShown, rests_on: str) -> list[Sentence]:
+    """Say whether trained rows predict the next row."""
+    linear = shown.encoding.shift.linear
+    if linear is None:
+        return []
+    text = f"A linear step fitted on its {linear.n_rows} trained rows misses a held-out step by "
+    text += f"{percent(linear.held_out)} of its size: "
+    if linear.held_out >= LIKE_GUESSING:
+        return [Sentence(f"{text}no better than predicting 0, so trained rows do not predict the next row.", rests_on)]
+    return [Sentence(f"{text}better than predicting 0, so trained rows partly predict the next row.", rests_on)]
+
+
+def _step(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
+    """Say whether the similarity of two positions depends on their distance alone."""
+    encoding, beyond = shown.encoding, shown.n_positions - shown.n_trained
+    if encoding.acts_on == "nothing":
+        text = f"All {shown.n_positions} positions are the same to {title}: its encoding does nothing (K = 0)."
+        return Sentence(text, rests_on)
+    unexplained = encoding.shift.variance_beyond_distance
+    text = f"In {title}{'' if encoding.name in title else f' ({encoding.name})'}, the similarity of two positions "
+    if unexplained >= EXACT:
+        text += f"does not depend on their distance alone: t - s leaves {percent(unexplained)} of the variance of K "
+        return Sentence(f"{text}unexplained, over {shown.n_positions} positions.", rests_on)
+    text += "depends on their distance alone"
+    text += f" in sequences of {encoding.at_length}, but otherwise at other lengths" if encoding.at_length else ""
+    text += f", also at the {beyond} positions beyond the last trained one" if beyond > 0 else ""
+    if _is_rotation(encoding):
+        text += f": one rotation maps every P(p) to P(p + k), to within {encoding.shift.rotation_error:.1g} of entries "
+        text += f"up to {encoding.shift.largest_entry:.2g}"
+    return Sentence(f"{text}.", rests_on)
+
+
+def _is_rotation(encoding: EncodingProfile) -> bool:
+    """Return whether a step of k positions is the same rotation everywhere, up to rounding."""
+    shift = encoding.shift
+    if shift.rotation_error is None or shift.largest_entry is None:
+        return False
+    return shift.rotation_error < EXACT * shift.largest_entry
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def positions_table(name: str, shown: PositionsShown, title: str = "", command: str = "") -> DataTable:
+    """Tabulate what was measured about the encoding, in words."""
+    rows = tuple(positions_rows(shown))
+    return DataTable(name, f"Positions of {title or shown.name}", ("question", "answer"), rows, command=command)
+
+
+def positions_rows(shown: PositionsShown) -> list[tuple[str, str]]:
+    """Return each question with its answer."""
+    encoding, shift = shown.encoding, shown.encoding.shift
+    rows = [
+        ("encoding", f"{heading(encoding)}; acts on {encoding.acts_on}"),
+        ("positions", trained_on(shown)),
+        *((f"rows {state}", _row_words(shown, state)) for state in dict.fromkeys(row.state for row in shown.rows)),
+    ]
+    if shift.rotation_error is not None:
+        rows.append(("one rotation R_k for all p", _rotation_words(encoding)))
+    if (linear := shift.linear) is not None:
+        fitted, held_out, rotation = share(linear.fitted), percent(linear.held_out), percent(linear.rotation)
+        exact = " (some map always fits: fewer steps than dimensions)" if linear.n_rows <= linear.d_model else ""
+        verdict = " (no better than predicting 0)" if linear.held_out >= LIKE_GUESSING else ""
+        text = f"fitted on rows 0 to {linear.n_rows - 1}, it misses their steps by {fitted}{exact} and a held-out step "
+        text += f"by {held_out}{verdict}; the best rotation misses by {rotation}"
+        rows.append(("one linear map for a step", text))
+    return [*rows, ("K depends on t - s alone", _kernel_words(encoding))]
+
+
+def _row_words(shown: PositionsShown, state: str) -> str:
+    """Say what training did to the rows of a learned table that are in this state."""
+    rows = [row for row in shown.rows if row.state == state]
+    span = f"{rows[0].position} to {rows[-1].position}"
+    if state == "past the table":
+        return f"{span}: {'the last row, repeated' if _is_repeated(rows) else 'random rows, as the table has none'}"
+    if not any(row.moved is not None for row in rows):  # the initial rows are not known
+        norms = [row.norm for row in rows]
+        return f"{span}: norms of {min(norms):.2f} to {max(norms):.2f}"
+    least = min(row.cosine for row in rows if row.cosine is not None)
+    direction = "same direction" if least > SAME_DIRECTION else f"smallest cosine {least:.3f}"
+    return f"{span}: moved by {_distances(rows)} from their initial values, {direction}"
+
+
+def _rotation_words(encoding: EncodingProfile) -> str:
+    """Say whether one rotation maps every P(p) to P(p + k)."""
+    shift, at = encoding.shift, f", at length {encoding.at_length}" if encoding.at_length else ""
+    error = f"largest |P(p + k) - R_k P(p)| over all p, k: {shift.rotation_error:.2g}, entries up to "
+    error += f"{shift.largest_entry:.2g}"
+    if not _is_rotation(encoding):
+        return f"no: {error}"
+    if at:
+        return f"yes{at}: {error}. R_k is another one at other lengths"
+    return f"yes: {error}. A step is the same beyond the trained positions; whether the model uses that is not tested"
+
+
+def _kernel_words(encoding: EncodingProfile) -> str:
+    """Say how much of the variance of K the distance does not explain."""
+    if encoding.acts_on == "nothing":
+        return "K is 0: all positions are the same"
+    shift, among = encoding.shift, encoding.shift.variance_beyond_distance_trained
+    trained = "" if among is None else f" (among trained positions {among:.2f})"
+    verdict = "yes" if shift.variance_beyond_distance < EXACT else "no"
+    text = f"{verdict}: t - s leaves {shift.variance_beyond_distance:.2f} of its variance unexplained{trained}; "
+    return f"{text}largest deviation {shift.deviation:.2g}. {encoding.kernel_is}"
+
+
+# --- the section of a report ------------------------------------------------------------------------------------------
 
 
 def section(results: ReportResults) -> Section | None:

@@ -1,22 +1,355 @@
-"""The section of a report on pruning: which heads can be removed together?"""
+"""Which heads can be removed together? Describe what is left without them, and what a cut costs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import takewhile
+from typing import TYPE_CHECKING
 
-from headcount.describing.blocks import Block, Notice, Picture, Section, Sentence
-from headcount.describing.commands import prune_command
-from headcount.describing.pruning import (
-    conclusions,
-    curve_table,
-    greedy_sentence,
-    harmless_sentences,
-    point_text,
-    share_table,
-)
+from headcount.bands import IMPORTANT, limit_text
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Notice, Picture, Section, Sentence
 from headcount.describing.report import ModelResults, ReportResults, section_by_model
-from headcount.describing.words import briefly
-from headcount.figures.pruning import draw_pruning
+from headcount.describing.sections.reproduce import prune_command
+from headcount.describing.words import (
+    amount,
+    amount_cell,
+    amount_interval,
+    briefly,
+    counted,
+    fraction,
+    interval,
+    interval_cell,
+    percent,
+    short,
+    some,
+)
+from headcount.figures.ablation import score_text, shown_score
+from headcount.figures.pruning import draw_pruning, metric_label
+
+if TYPE_CHECKING:
+    from headcount.analysis.ablation import Ablation
+    from headcount.analysis.cost import Cost
+    from headcount.analysis.pruning import Point, PrunableShare, Pruning
+    from headcount.stats import PairedDifference
+
+ORDERS = {
+    "together": "in the order of their own drops under zero ablation",
+    "every way": "in the order of their largest drop under any ablation",
+    "gradient": "in the order of their gradients",
+}
+"""What the curves beside greedy removal stand for."""
+
+
+def describe(result: Pruning) -> list[Block]:
+    """Describe a pruning: the score after each removal, and the conclusions."""
+    return [curve_table(result, "pruning-curves"), Conclusions(tuple(conclusions(result)))]
+
+
+def conclusions(
+    result: Pruning, title: str = "", rests_on: str = "", ablation: Ablation | None = None
+) -> list[Sentence]:
+    """Say what greedy removal takes, what harmless heads leave together, and what random sets leave."""
+    sentences = [
+        greedy_sentence(title, result),
+        *(_share_sentence(result, each, is_first=each.loss == result.loss) for each in result.prunable),
+        *_too_many(result),
+        *_other_orders(result),
+        *harmless_sentences(result),
+        *_other_examples(result, ablation),
+        *_random_sets(result),
+        *_without_heads(result),
+    ]
+    if result.not_measured:
+        text = f"Not measured within the budget of {result.budget:g} s, and so undecided: "
+        sentences.append(Sentence(f"{text}{'; '.join(result.not_measured)}.", is_decided=False))
+    return [Sentence(each.text, rests_on, each.is_decided) for each in sentences]
+
+
+# --- greedy removal ---------------------------------------------------------------------------------------------------
+
+
+def greedy_sentence(title: str, result: Pruning) -> Sentence:
+    """Say what is left of the model without the heads that greedy removal takes, on held-out examples."""
+    limit, n, of = limit_text(result.loss, result.unit), len(result.chosen), f" of {title}" if title else ""
+    if not n:
+        text = f"No head{of} can be removed for a drop of at most {limit} (greedy removal, on {result.chosen_on})."
+        return Sentence(text)
+    what = f"{n} of {counted(result.n_heads, 'head')}{of}{' together' if n > 1 else ''}"
+    left = point_text(result, result.kept, f", n = {result.n:,} held-out examples; {_clean(result)} with all heads")
+    verb = "keeps" if result.is_accuracy and result.share is None else "leaves"
+    text = f"Removing {what} {verb} {left}."
+    if result.share is not None:
+        text = f"To remove {percent(result.share, 0)} of the heads, greedy removal takes {what}. This {verb} {left}."
+    if result.kept.drop is None:
+        return Sentence(text)
+    if result.share is not None:
+        return Sentence(f"{text} {_drop(result, result.kept.drop)}.")
+    return _with_verdict(text, result, result.kept.drop, result.loss)
+
+
+def _with_verdict(text: str, result: Pruning, drop: PairedDifference, loss: float) -> Sentence:
+    """Add to a sentence whether a drop is at most the limit on held-out examples."""
+    limit, text = limit_text(loss, result.unit), f"{text} {_drop(result, drop)}"
+    if drop.high <= loss:
+        return Sentence(f"{text}, at most the limit of {limit}.")
+    if drop.low > loss:
+        return Sentence(f"{text}, more than the limit of {limit}, which held where the heads were chosen.")
+    return Sentence(f"{text}: whether it is at most {limit} is undecided.", is_decided=False)
+
+
+def share_sentences(result: Pruning) -> list[Sentence]:
+    """Say how many heads can be removed for each limit of the drop, together and one at a time."""
+    return [_share_sentence(result, each) for each in result.prunable]
+
+
+def _share_sentence(result: Pruning, share: PrunableShare, *, is_first: bool = False) -> Sentence:
+    """Say how many heads one limit allows; after `greedy_sentence` on the same limit, only those one at a time."""
+    limit, n = limit_text(share.loss, result.unit), share.n_together
+    alone = f"Removed one at a time, {fraction(share.n_alone, result.n_heads)} cost less than {limit}"
+    is_stricter = share.n_alone < n
+    alone += ", a stricter count: the whole 95 % CI must lie below the limit." if is_stricter else " (whole 95 % CI)."
+    if is_first and result.share is None:
+        return Sentence(alone)
+    text = f"For a drop of at most {limit}, greedy removal takes "
+    if not n or share.left.drop is None:
+        together = Sentence(f"{text}{fraction(n, result.n_heads)} together.")
+    else:
+        text += f"{fraction(n, result.n_heads)} together and leaves {point_text(result, share.left)}."
+        together = _with_verdict(text, result, share.left.drop, share.loss)
+    return Sentence(f"{together.text} {alone}", is_decided=together.is_decided)
+
+
+def _too_many(result: Pruning) -> list[Sentence]:
+    """Say from how many heads on greedy removal costs more than the limit."""
+    if result.share is not None:
+        return []
+    over = takewhile(lambda each: each.drop and each.drop.low > result.loss, reversed(_points(result, "greedy")))
+    *_, first = (None, *over)
+    if first is None or first.n_removed <= len(result.chosen):
+        return []
+    text = f"Removing {counted(first.n_removed, 'head')} or more by greedy removal costs more than "
+    text += f"{limit_text(result.loss, result.unit)}: without {first.n_removed}, {point_text(result, first)} is left."
+    return [Sentence(text)]
+
+
+def _other_orders(result: Pruning) -> list[Sentence]:
+    """Compare greedy removal with a simpler order that leaves more after as many removals."""
+    n, kept = len(result.chosen), result.kept
+    others = {name: each for name in ORDERS for each in _points(result, name) if each.n_removed == n and n}
+    if not others:
+        return []
+    name, best = max(others.items(), key=lambda item: item[1].score)
+    if best.score <= kept.score:
+        return []
+    text = f"Removing the first {counted(n, 'head')} {ORDERS[name]} leaves {point_text(result, best)}, more than "
+    if best.low > kept.high:
+        return [Sentence(f"{text}greedy removal, which did not help here.")]
+    return [Sentence(f"{text}greedy removal. Which order is better is undecided.", is_decided=False)]
+
+
+def _points(result: Pruning, name: str) -> tuple[Point, ...]:
+    """Return the points of one order of removal; none if it was not measured."""
+    return next((curve.points for curve in result.curves if curve.name == name), ())
+
+
+# --- heads that are harmless alone ------------------------------------------------------------------------------------
+
+
+def harmless_sentences(result: Pruning) -> list[Sentence]:
+    """Say what is left without all heads that are harmless alone: they may be needed together."""
+    by_zero = _together(result, result.by_zero, result.by_zero_left, "when removed alone")
+    n, estimate = result.n_under_1_point, ""
+    if n != len(result.by_zero):
+        estimate = f" By the point estimate alone, {counted(n, 'head')} would count as harmless."
+    sentences = [Sentence(f"{by_zero.text}{estimate}", is_decided=by_zero.is_decided)]
+    if len(result.replacements) > 1:
+        how = f"under every ablation ({some(result.replacements)})"
+        under_all = _together(result, result.harmless, result.harmless_left, how)
+        more = ""
+        if result.harmless:
+            more = f" With their means in place of their outputs, {point_text(result, result.harmless_means)} is left."
+        n, points = len(result.harmless), _points(result, "together")
+        if 0 < n < len(points):
+            more += f" The first {counted(n, 'head')} {ORDERS['together']} leave {point_text(result, points[n])}."
+        sentences.append(Sentence(f"{under_all.text}{more}", is_decided=under_all.is_decided))
+    return sentences
+
+
+def _together(result: Pruning, heads: tuple[str, ...], left: Point, how: str) -> Sentence:
+    """Say what is left without all these heads, each of which is redundant alone."""
+    limit, n = limit_text(IMPORTANT, result.unit), len(heads)
+    where = f"{how}, on {result.alone_on or result.chosen_on}"
+    if n < 2 or left.drop is None:
+        few = "no head costs" if not n else f"only {short(heads[0])} costs" if n == 1 else f"{n} heads cost"
+        text = f"Whether heads that are harmless alone are harmless together is undecided: {few} under {limit} {where}."
+        return Sentence(text, is_decided=False)
+    text = f"Removing all {n} heads that cost under {limit} {where}, leaves {point_text(result, left)}"
+    text += f": {some([short(head) for head in heads], 24)}. {_drop(result, left.drop)}"
+    if left.drop.low > result.loss:
+        return Sentence(f"{text}: harmless alone is not harmless together.")
+    if left.drop.high <= result.loss:
+        return Sentence(f"{text}: these heads are harmless together, too.")
+    limit = limit_text(result.loss, result.unit)
+    return Sentence(f"{text}: whether it is at most {limit} is undecided.", is_decided=False)
+
+
+def _other_examples(result: Pruning, ablation: Ablation | None) -> list[Sentence]:
+    """Explain why the ablation counts other heads as harmless, where it does."""
+    if ablation is None or set(ablation.replacements) != set(result.replacements) or ablation.metric != result.metric:
+        return []
+    condition, n = ablation.conditions[0], len(result.harmless)
+    heads = ablation.harmless(condition.length)
+    if condition.length is not None or not ablation.heads[0].band or set(heads) == set(result.harmless):
+        return []
+    text = f"The ablation above finds {counted(len(heads), 'such head')} on {condition.decided_on or condition.data}; "
+    text += f"the pruning finds {n} on {result.alone_on or result.chosen_on}. Close to the limit, the examples decide."
+    return [Sentence(text)]
+
+
+# --- random sets and no heads -----------------------------------------------------------------------------------------
+
+
+def _random_sets(result: Pruning) -> list[Sentence]:
+    """Compare greedy removal with the best random set of as many heads."""
+    best, kept = result.best_random, result.kept
+    if not (result.n_tried and best.n_removed):
+        return []
+    text = f"The best of {result.n_random:,} random sets of {counted(best.n_removed, 'head')} leaves "
+    text += point_text(result, best)
+    n_tried = f"greedy removal tried {result.n_tried:,} sets"
+    if kept.low > best.high:
+        return [Sentence(f"{text}, less than greedy removal: random search is worse ({n_tried}).")]
+    if best.low > kept.high:
+        return [Sentence(f"{text}, more than greedy removal, which did not help here ({n_tried}).")]
+    text += f". Whether greedy removal beats random search is undecided: it leaves {point_text(result, kept)}"
+    return [Sentence(f"{text} ({n_tried}).", is_decided=False)]
+
+
+def _without_heads(result: Pruning) -> list[Sentence]:
+    """Say what the model scores without any head; a sum of drops is no measurement."""
+    ends = [curve.points[-1] for curve in result.curves if curve.name != "alone"]
+    last = next((point for point in ends if point.n_removed == result.n_heads), None)
+    return [Sentence(f"Without any head, {point_text(result, last)} is left.")] if last else []
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def point_text(result: Pruning, point: Point, more: str = "") -> str:
+    """Write `98.9 % accuracy (95 % CI 98.4-99.3)`; `more` goes into the same brackets."""
+    low, high = sorted(shown_score(result, each) for each in (point.low, point.high))
+    doubt = interval(low, high, scale=1, digits=1 if result.is_accuracy else 4)
+    if result.is_accuracy:
+        return f"{percent(point.score)} accuracy ({doubt}{more})"
+    name = "a loss of" if result.unit == "nats" else f"{result.metric} of"
+    return f"{name} {_number(result, point.score)} ({doubt}{more})"
+
+
+def _clean(result: Pruning) -> str:
+    return percent(result.clean) if result.is_accuracy else _number(result, result.clean)
+
+
+def _number(result: Pruning, score: float) -> str:
+    return f"{shown_score(result, score):.4g} {result.unit if result.unit == 'nats' else ''}".rstrip()
+
+
+def _drop(result: Pruning, drop: PairedDifference) -> str:
+    """Write `The drop is 1.3 points (95 % CI 0.9-1.8)`."""
+    name = "rise of the loss" if result.unit == "nats" else "drop"
+    return f"The {name} is {amount(drop.mean, result.unit)} ({amount_interval(drop.low, drop.high, result.unit)})"
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def curve_table(result: Pruning, name: str, command: str = "", title: str = "") -> DataTable:
+    """Tabulate what is left after each removal, for every order of removal."""
+    measured = [curve for curve in result.curves if curve.name != "alone"]
+    points = [{point.n_removed: point for point in curve.points} for curve in measured]
+    random = {each.n_removed: each for each in result.chance}
+    rows = []
+    for k in range(result.n_heads + 1):
+        at_k = random.get(k)
+        baseline = _score_cell(result, at_k.median, at_k.low, at_k.high) if at_k else Cell("")
+        if at_k or any(k in each for each in points):  # a budget may have ended before
+            rows.append((Cell(str(k), k), *(_point_cell(result, each.get(k)) for each in points), baseline))
+    columns = ("removed", *(curve.name for curve in measured), "random orders: median [10 %, 90 %]")
+    measured_on = f"{result.measured_on}, n = {result.n:,}"
+    caption = f"{title or result.name}: {metric_label(result)} after each removal, on {measured_on}"
+    orders = [f"{curve.name.capitalize()}: heads {ORDERS[curve.name]}." for curve in measured if curve.name in ORDERS]
+    note = " ".join(["What is left, with its 95 % CI and the head that was removed last.", *orders])
+    note += " Greedy removal, chosen on "
+    note += f"{result.chosen_on}, takes in order: {some([short(head) for head in result.chosen], 40)}."
+    return DataTable(name, caption, columns, tuple(rows), note, command)
+
+
+def _point_cell(result: Pruning, point: Point | None) -> Cell:
+    """Return `95.0 [93.9, 96.1], -E0H1`; an order that ran out of time has empty cells."""
+    if point is None:
+        return Cell("")
+    cell = _score_cell(result, point.score, point.low, point.high)
+    return Cell(f"{cell.text}, -{short(point.head)}", cell.value) if point.head else cell
+
+
+def _score_cell(result: Pruning, *scores: float) -> Cell:
+    """Return the cell of a score with its two bounds."""
+    middle, *ends = (shown_score(result, each) for each in scores)
+    return interval_cell(middle, min(ends), max(ends), scale=1, digits=1 if result.is_accuracy else 3)
+
+
+def share_table(result: Pruning, title: str, name: str, command: str) -> list[DataTable]:
+    """Tabulate how many heads can be removed for each limit, one at a time and together."""
+    rows = [
+        (
+            Cell(f"{100 * each.loss:g}", each.loss),
+            Cell(fraction(each.n_alone, result.n_heads), each.n_alone),
+            Cell(fraction(each.n_together, result.n_heads), each.n_together),
+            _score_cell(result, each.left.score, each.left.low, each.left.high),
+        )
+        for each in result.prunable
+    ]
+    left = f"left without those together: {metric_label(result)}"
+    columns = ("drop of at most (points)", "one at a time", "together", left)
+    note = "One at a time: heads whose whole 95 % CI of the drop, when removed alone, lies below the limit (on "
+    note += f"{result.alone_on or result.chosen_on}). Together: heads that greedy removal takes, by the point estimate "
+    note += f"on {result.chosen_on}. What is left: on {result.measured_on}, n = {result.n:,}, with its 95 % CI."
+    caption = f"How many heads of {title} can be removed"
+    return [DataTable(name, caption, columns, tuple(rows), note, command)] if rows else []
+
+
+def describe_cost(cost: Cost) -> list[Block]:
+    """Tabulate size, speed and score of a model before and after heads were cut out."""
+    heads = ", ".join(map(short, cost.heads))
+    blocks = ", ".join(cost.lost_blocks) or "no block"
+    drop = amount_cell(cost.drop.mean, cost.drop.low, cost.drop.high, cost.unit).text
+    scores = [score_text(cost, each, *ends) for each, ends in zip(cost.score, cost.score_intervals, strict=True)]
+    sizes = [
+        (name, *(f"{number:,}" for number in pair), f"{percent(1 - pair[1] / pair[0])} less")
+        for name, pair in (("parameters", cost.parameters), ("bytes", cost.n_bytes))
+    ]
+    rows = (
+        ("heads", *map(str, cost.n_heads), f"cut out as a whole: {blocks}"),
+        *sizes,
+        ("µs per example", *(f"{time:.1f}" for time in cost.microseconds), f"{cost.faster:.2f} times as fast"),
+        (
+            "accuracy" if cost.is_accuracy else cost.metric,
+            *scores,
+            f"{'rise' if cost.unit == 'nats' else 'drop'} {drop} {cost.unit}, {cost.data}",
+        ),
+        (
+            "difference from mean ablation" if cost.folded_over else "difference from ablation",
+            "",
+            f"{cost.difference:.1e}",
+            "relative to the largest logit"
+            + (f"; folded over {cost.folded_over:,} unlabelled examples" if cost.folded_over else "")
+            + (f"; then fine-tuned for {cost.fine_tuned:,} steps" if cost.fine_tuned else ""),
+        ),
+    )
+    caption = f"{cost.name}: {cost.parent} without {heads}"
+    return [DataTable("cut", caption, ("", "before", "after", "change"), rows)]
+
+
+# --- the section of a report ------------------------------------------------------------------------------------------
 
 EXPLANATION = (
     "Removing a head sets its output to zero. Heads are chosen on some examples and measured on others. At each step, "
@@ -29,8 +362,8 @@ def section(results: ReportResults) -> Section | None:
     """Describe every model whose heads were removed together."""
     models = results.with_result("pruning")
     title = "Which heads can be removed together?"
-    found = section_by_model(results, "pruning", title, EXPLANATION, models, _described)
-    return found and replace(found, answer=_answer(results, models[0]))
+    described = section_by_model(results, "pruning", title, EXPLANATION, models, _described)
+    return described and replace(described, answer=_answer(results, models[0]))
 
 
 def _answer(results: ReportResults, model: ModelResults) -> Sentence:
@@ -46,6 +379,7 @@ def _answer(results: ReportResults, model: ModelResults) -> Sentence:
 
 
 def _described(model: ModelResults, name: str) -> tuple[list[Sentence], list[Block]]:
+    """Return the conclusions, and the figure and tables of one model."""
     result, command = model.pruning, prune_command(model)
     assert result is not None, "only models with a pruning are described"
     notices = [Notice("fail", f"{model.title}: {result.audit}.")] if result.audit else []

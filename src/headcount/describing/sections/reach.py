@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headcount.describing.audit import BEYOND, POSITIONS, SHORTCUTS, notices
 from headcount.describing.blocks import Block, Conclusions, Paragraph, Picture, Section
-from headcount.describing.commands import stretch_command
 from headcount.describing.extrapolation import ACCURATE, extrapolation_of, hardest_kind, is_plain, kind_words
 from headcount.describing.length_generalisation import (
     Model,
@@ -21,6 +19,8 @@ from headcount.describing.length_generalisation import (
     recall_table,
 )
 from headcount.describing.report import ModelResults, ReportResults
+from headcount.describing.sections.audit import BEYOND, POSITIONS, SHORTCUTS, notices
+from headcount.describing.sections.reproduce import stretch_command
 from headcount.describing.words import percent
 from headcount.figures.length_generalisation import draw_dispersion, draw_stretch, given_structure
 
@@ -95,6 +95,7 @@ def _dispersions(report_results: ReportResults, all_models: Sequence[ModelResult
 
 
 def _length(model: ModelResults, kind: str) -> int:
+    """Return the longest accurate length of a model on one kind of negative, or 0."""
     reach = extrapolation_of(model.stretch, kind) if model.stretch else None
     return reach.length if reach else 0
 

@@ -1,10 +1,175 @@
-"""How to reproduce the report: every command, in order, and what a quick report left out."""
+"""How to reproduce the report: the command for each result, rebuilt from the settings that the result holds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
 from headcount.describing.blocks import Block, Commands, Paragraph, Section
-from headcount.describing.commands import SAMPLE, commands_of, report_command, stretch_commands, train_command
-from headcount.describing.report import ModelResults, ReportResults
+from headcount.describing.evaluation import main_share
+from headcount.describing.report import IN_MEMORY, ModelResults, ReportResults
+from headcount.errors import argument
+from headcount.hooks import REPLACEMENTS
+from headcount.limits import LOSS
+from headcount.runs.config import RunConfig
+
+if TYPE_CHECKING:
+    from headcount.analysis.length_generalisation import Stretch
+
+SAMPLE = "sample:"
+PER_LENGTH = 400
+"""Examples of each length on which a classifier's heads are ablated by default."""
+
+
+def commands_of(model: ModelResults) -> list[str]:
+    """Return the commands for all results of one model, in order; `stretch_commands` has those for several models."""
+    name = argument(model.name)
+    commands = [train_command(model), _evaluate(model, name), *_heads(model, name), ablate_command(model)]
+    commands += [prune_command(model), _positions(model, name)]
+    commands.append(f"headcount audit {name}{_n_flag(model, model.audit.n)}" if model.audit else "")
+    return [command for command in commands if command]
+
+
+def report_command(models: Sequence[ModelResults], *, is_thorough: bool = False) -> str:
+    """Write the command, or for models in memory the call, that makes a report on these models."""
+    if any(each.name == IN_MEMORY for each in models):
+        return f"headcount.report(...{', thorough=True' if is_thorough else ''})"
+    names = [argument(each.name) for each in models]
+    data = dict.fromkeys(each.data_flags for each in models if each.data_flags)
+    texts = dict.fromkeys(on_flag(text) for each in models for text in each.texts)
+    return " ".join(["headcount report", *names, *data, *texts, *(["--thorough"] if is_thorough else [])])
+
+
+def train_command(model: ModelResults) -> str:
+    """Write every setting that is not the default; return "" for samples, pruned runs and models of others."""
+    settings = model.settings
+    if not settings or model.task is None or model.name.startswith(SAMPLE) or settings.get("pruned"):
+        return ""
+    config = RunConfig.build(model.task).to_dict()
+    defaults = {name: value for part in ("task", "model", "training") for name, value in config[part].items()}
+    flags = [_flag(name, settings[name]) for name in defaults if name in settings and settings[name] != defaults[name]]
+    seed = [f"--seed {settings['seed']}"] if settings.get("seed") else []
+    return " ".join(["headcount train", model.task, *seed, *flags, f"-o {argument(model.name)}"])
+
+
+def _flag(name: str, value: Any) -> str:
+    """Write a setting as a flag.
+
+    >>> _flag("n_heads", 2), _flag("start_token", False), _flag("window", None), _flag("negatives", "a:1,b:2")
+    ('--n-heads 2', '--no-start-token', '--window none', '--negatives a:1,b:2')
+    """
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    if isinstance(value, tuple | list):
+        value = ",".join(map(str, value))
+    return f"--{flag} {argument('none' if value is None else value)}"
+
+
+def _n_flag(model: ModelResults, n: int) -> str:
+    """Write `--n`, if the evaluation shows that these are not all examples of the test set."""
+    tested = None if model.evaluation is None else main_share(model.evaluation)
+    return f" --n {n}" if tested is not None and tested.n != n else ""
+
+
+def _evaluate(model: ModelResults, name: str) -> str:
+    if model.evaluation is None:
+        return ""
+    split = "" if model.evaluation.split == "test" else f" --split {argument(model.evaluation.split)}"
+    return f"headcount evaluate {name}{split}"
+
+
+def _heads(model: ModelResults, name: str) -> list[str]:
+    """Write the commands for the certificate, the patterns (of one example) and the head statistics."""
+    commands = [f"headcount verify {name}"] if model.certificate else []
+    if model.task is not None and any(each.example is None for each in model.patterns):
+        commands.append(f"headcount heads {name} --all-test")
+    shown = [*model.texts, *(each.example for each in model.patterns)]
+    example = next((each for each in shown if each is not None), None)
+    commands += [" ".join(("headcount heads", name, on_flag(example)))] if example is not None else []
+    return commands + ([f"headcount heads {name} --stats"] if model.stats or model.roles else [])
+
+
+def on_flag(example: str) -> str:
+    """Write `--on`, with `=` for a text that begins with a dash."""
+    return f"--on={quote(example)}" if example.startswith("-") else f"--on {quote(example)}"
+
+
+def ablate_command(model: ModelResults) -> str:
+    """Write the command with the settings of the ablation; return "" without an ablation."""
+    result = model.ablation
+    if result is None:
+        return ""
+    lengths = [str(each.length) for each in result.conditions if each.length is not None]
+    flags = {
+        "replacements": "" if set(result.replacements) >= set(REPLACEMENTS.names()) else ",".join(result.replacements),
+        "lengths": ",".join(lengths),
+        "metric": "" if result.metric in ("free-running", "accuracy") or model.task is None else result.metric,
+    }
+    settings = "".join(f" --{flag} {argument(value)}" for flag, value in flags.items() if value)
+    n = result.conditions[0].n
+    settings += (f" --n {n}" if n != PER_LENGTH else "") if lengths else _n_flag(model, n)
+    settings += " --examples" if any(each.failures for each in result.conditions) else ""
+    return f"headcount ablate {argument(model.name)}{_data_flag(model)}{settings}"
+
+
+def _data_flag(model: ModelResults) -> str:
+    """Write the data of a model without a task; return "" for a model with a task."""
+    return "" if model.task is not None else f" {model.data_flags or '--data FILE'}"
+
+
+def prune_command(model: ModelResults) -> str:
+    """Write the command with the settings of the pruning; return "" without a pruning."""
+    result = model.pruning
+    if result is None:
+        return ""
+    loss = "" if result.loss == LOSS else f" --loss {result.loss:g}"
+    loss += "" if result.share is None else f" --share {result.share:g}"
+    budget = f" --budget {result.budget:g}s" if result.budget else ""
+    return f"headcount prune {argument(model.name)}{_data_flag(model)}{loss}{_n_flag(model, result.n)}{budget}"
+
+
+def _positions(model: ModelResults, name: str) -> str:
+    """Write the command, with `--n` if the number of positions is not the default of `headcount positions`."""
+    shown = model.positions
+    if shown is None:
+        return ""
+    default = min(max(2 * shown.n_trained, 32), 128)
+    return f"headcount positions {name}{'' if shown.n_positions == default else f' --n {shown.n_positions}'}"
+
+
+def stretch_command(models: Sequence[ModelResults]) -> str:
+    """Write one command for the models that were measured with the settings of the first."""
+    results = [(argument(each.name), each.stretch) for each in models if each.stretch is not None]
+    settings = _stretch_settings(results[0][1])
+    names = [name for name, result in results if _stretch_settings(result) == settings]
+    flags = "".join(f" --{flag} {value}" for flag, value in settings.items() if value)
+    return f"headcount stretch {' '.join(names)}{flags}"
+
+
+def stretch_commands(models: Sequence[ModelResults]) -> list[str]:
+    """Write one command for each group of models that were measured with the same settings."""
+    groups: dict[str, list[ModelResults]] = {}
+    for each in models:
+        if each.stretch is not None:
+            groups.setdefault(repr(_stretch_settings(each.stretch)), []).append(each)
+    return [stretch_command(each) for each in groups.values()]
+
+
+def _stretch_settings(result: Stretch) -> Mapping[str, str]:
+    """Return the flags of `headcount stretch` with their values; an empty value stands for the default."""
+    lengths = sorted({cell.length for cell in result.cells} | set(result.refused_lengths))
+    kinds, sizes = dict.fromkeys(cell.negative for cell in result.cells), {cell.n for cell in result.cells}
+    return {
+        "lengths": ",".join(map(str, lengths)),
+        "negatives": "" if len(kinds) == 4 else ",".join(kinds),
+        "n": str(sizes.pop()) if len(sizes) == 1 else "",
+        "draw": str(result.draw) if result.draw else "",
+    }
+
+
+# --- the section of a report ------------------------------------------------------------------------------------------
 
 
 def section(results: ReportResults) -> Section:

@@ -1,13 +1,174 @@
-"""The section of a report on attention blocks: where in the model are the important heads?"""
+"""Where in the model are the important heads? Compare attention blocks by the mean drop of their heads."""
 
 from __future__ import annotations
 
-from headcount.describing.blocks import Block, Picture, Section, Sentence
-from headcount.describing.commands import ablate_command
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from headcount.bands import BANDS, CRITICAL, limit_text
+from headcount.describing.blocks import Block, Cell, DataTable, Picture, Section, Sentence
+from headcount.describing.leader import Estimate, leader
 from headcount.describing.report import ModelResults, ReportResults, section_by_model
-from headcount.describing.sites import block_table, by_block, conclusions, sites_of
-from headcount.describing.words import amount, some
+from headcount.describing.sections.ablation import agreement_sentences
+from headcount.describing.sections.reproduce import ablate_command
+from headcount.describing.words import amount, amount_cell, amount_interval, counted, removed_alone, some
 from headcount.figures.ablation import draw_map
+from headcount.figures.attention import KINDS
+from headcount.heads import HeadId, HeadSite
+
+if TYPE_CHECKING:
+    from headcount.analysis.ablation import Ablation, Effect
+
+
+@dataclass(frozen=True)
+class HeadGroup:
+    """The heads of one attention block or of one kind of attention, each ablated alone, by one kind of ablation."""
+
+    name: str
+    effects: tuple[Effect, ...]
+
+    @property
+    def estimate(self) -> Estimate:
+        """Return the mean drop of the heads, with the means of their bounds, which hold for any dependence of heads."""
+        drop, low, high = (fmean(getattr(each, name) for each in self.effects) for name in ("drop", "low", "high"))
+        return drop, low, high
+
+    def cell(self, unit: str) -> Cell:
+        """Return the mean drop with its bounds as the cell of a table."""
+        return amount_cell(*self.estimate, unit)
+
+    def count(self, band: str) -> int:
+        """Count the heads in a band."""
+        return sum(each.band == band for each in self.effects)
+
+
+def by_block(result: Ablation, replacement: str) -> list[HeadGroup]:
+    """Group the heads by attention block, in the order of the model."""
+    return [HeadGroup(f"{site} ({site.short})", _at(result, replacement, [site])) for site in sites_of(result)]
+
+
+def by_kind(result: Ablation, replacement: str) -> list[HeadGroup]:
+    """Group the heads by kind of attention, over all layers."""
+    sites: dict[tuple[str, str], list[HeadSite]] = {}
+    for site in sites_of(result):
+        sites.setdefault((site.stack, site.kind), []).append(site)
+    return [HeadGroup(KINDS[kind], _at(result, replacement, group)) for kind, group in sites.items()]
+
+
+def sites_of(result: Ablation) -> list[HeadSite]:
+    """Return the attention blocks whose heads were ablated, in the order of the model."""
+    return list(dict.fromkeys(HeadId.parse(each.head).site for each in result.heads))
+
+
+def _at(result: Ablation, replacement: str, sites: Sequence[HeadSite]) -> tuple[Effect, ...]:
+    """Return the effects of the heads at these attention blocks."""
+    effects = result.effects(replacement, result.conditions[0].length)
+    return tuple(each for each in effects if HeadId.parse(each.head).site in sites)
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+
+def conclusions(result: Ablation, title: str, rests_on: str) -> list[Sentence]:
+    """Say which attention block is most important, where critical heads are, and whether all ablations agree."""
+    return [
+        _most_important(result, title, f"{rests_on}-table"),
+        *_critical(result, f"{rests_on}-table"),
+        *_agreement(result, rests_on),
+        *_sum(result, rests_on),
+    ]
+
+
+def _cost(result: Ablation, group: HeadGroup) -> str:
+    """Write `20.1 points per head (95 % CI 19.0-21.2)`."""
+    drop, low, high = group.estimate
+    return f"{amount(drop, result.unit)} per head ({amount_interval(low, high, result.unit)})"
+
+
+def _most_important(result: Ablation, title: str, rests_on: str) -> Sentence:
+    """Name the block whose heads cost most, if its interval lies above those of all others."""
+    blocks = by_block(result, result.ranked_by)
+    ranking = leader(blocks, lambda group: group.estimate, bound=0)
+    top, n = ranking.top, min(each.n for group in blocks for each in group.effects)
+    verb = "costs" if len(top.effects) == 1 else "cost"
+    cost = f"{counted(len(top.effects), 'head')} {verb} {_cost(result, top)} {removed_alone(result.ranked_by)}"
+    cost += f", n = {n:,} or more"
+    if not ranking.is_shown:
+        text = f"Which attention block of {title} is most important is undecided: no mean drop is significantly above "
+        return Sentence(f"{text}zero. It is largest at {top.name}: {cost}.", rests_on, is_decided=False)
+    if ranking.rivals:
+        n_less = len(ranking.others) - len(ranking.rivals)
+        less = f"; the heads of the other {counted(n_less, 'block')} cost less" if n_less else ""
+        text = f"Which attention block of {title} is most important is undecided: at {top.name}, {cost}, and the heads "
+        names = some([group.name for group in ranking.rivals], 4)
+        return Sentence(f"{text}of {names} may cost as much{less}.", rests_on, is_decided=False)
+    text = f"{top.name} is the most important attention block of {title}: its {cost}. Next is {ranking.others[0].name}"
+    return Sentence(f"{text} with {_cost(result, ranking.others[0])}.", rests_on)
+
+
+def _critical(result: Ablation, rests_on: str) -> list[Sentence]:
+    """Count the critical heads, by kind of attention."""
+    kinds = by_kind(result, result.ranked_by)
+    if len(kinds) < 2 or not any(each.band for group in kinds for each in group.effects):
+        return []
+    n_critical, n_undecided = (sum(group.count(band) for group in kinds) for band in ("critical", "undecided"))
+    rest = f" The band of {counted(n_undecided, 'head')} is undecided." if n_undecided else ""
+    how = f"over {limit_text(CRITICAL)} {removed_alone(result.ranked_by)} (the whole 95 % CI)"
+    if not n_critical:
+        return [Sentence(f"No head costs {how}.{rest}", rests_on, is_decided=not n_undecided)]
+    places = some([f"{group.count('critical')} of {len(group.effects)} in {group.name}" for group in kinds])
+    verb = "costs" if n_critical == 1 else "cost"
+    return [Sentence(f"{counted(n_critical, 'head')} {verb} {how}: {places}.{rest}", rests_on)]
+
+
+def _agreement(result: Ablation, rests_on: str) -> list[Sentence]:
+    """Say whether the costliest block is the same under every ablation that costs anything."""
+    leaders = {
+        name: leader(by_block(result, name), lambda each: each.estimate, bound=0) for name in result.replacements
+    }
+    blocks = {name: ranking.top.name for name, ranking in leaders.items() if ranking.is_shown}
+    return [replace(each, rests_on=rests_on) for each in agreement_sentences("block", blocks)]
+
+
+def _sum(result: Ablation, rests_on: str) -> list[Sentence]:
+    """Point out that drops do not add up, where their sum is more than the model can lose."""
+    condition = result.conditions[0]
+    total = sum(each.drop for each in result.effects(result.ranked_by, condition.length))
+    if result.unit != "points" or total <= condition.clean:
+        return []
+    text = f"The drops of all heads under {result.ranked_by} ablation add up to {amount(total, 'points')}, but the "
+    text += f"model can lose only {amount(condition.clean, 'points')}: drops of single heads do not add up."
+    return [Sentence(text, rests_on)]
+
+
+# --- table ------------------------------------------------------------------------------------------------------------
+
+
+def block_table(result: Ablation, title: str, name: str, command: str) -> DataTable:
+    """Tabulate the mean drop per head for each attention block and, if there are several, each kind of attention."""
+    groupings = [by_block] if len(by_kind(result, result.ranked_by)) == 1 else [by_block, by_kind]
+    listings = [[group for make in groupings for group in make(result, each)] for each in result.replacements]
+    bands = BANDS if any(each.band for each in result.heads) else ()
+    ranked = result.replacements.index(result.ranked_by)
+    rows = []
+    for groups in zip(*listings, strict=True):
+        first = groups[ranked]
+        worst = max(first.effects, key=lambda each: each.drop)
+        costliest = worst.short if worst.low > 0 else Cell("none", mark="weak")
+        counts = [Cell(str(first.count(band)), first.count(band)) for band in bands]
+        drops = [group.cell(result.unit) for group in groups]
+        rows.append((first.name, Cell(str(len(first.effects)), len(first.effects)), *drops, costliest, *counts))
+    by = f" ({result.ranked_by})" if len(result.replacements) > 1 else ""
+    drops_of = (f"{each} ({result.unit} per head)" for each in result.replacements)
+    columns = ("attention block", "heads", *drops_of, f"costliest{by}", *(f"{each}{by}" for each in bands))
+    note = "Mean drop over heads that were ablated one at a time, with the means of their 95 % bounds."
+    caption = f"Mean drop per head of {title}, by attention block"
+    return DataTable(f"{name}-table", caption, columns, tuple(rows), note, command)
+
+
+# --- the section of a report ------------------------------------------------------------------------------------------
 
 EXPLANATION = (
     "An attention block is one layer of one kind of attention. The cost of a block is the mean drop of its heads, each "
@@ -24,6 +185,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _described(model: ModelResults, name: str) -> tuple[list[Sentence], list[Block]]:
+    """Return the conclusions, and the map and table of the blocks of one model."""
     result, command = model.ablation, ablate_command(model)
     assert result is not None, "only models with an ablation are described"
     drops = [f"{each.name} {amount(each.estimate[0], result.unit)}" for each in by_block(result, result.ranked_by)]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headcount.describing.blocks import Block, Commands, Notice, Paragraph, Section
-from headcount.describing.commands import report_command
 from headcount.describing.report import ModelResults, ReportResults
+from headcount.describing.sections.reproduce import report_command
 from headcount.describing.words import counted, some, stand_ins
 from headcount.heads import HeadId, HeadSite
 from headcount.tasks import words_of

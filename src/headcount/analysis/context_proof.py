@@ -1,0 +1,329 @@
+"""Is a classifier right on every sequence of every length? Check all contexts that a position can see.
+
+With a window, a position sees a bounded context, so a finite table determines the model at every length
+(training/contexts.py). The table is computed in double precision with a bound of its error (analysis/rounding.py), and
+the decision is exact (training/violations.py): proved, refuted with sequences that the model answers wrong, or
+undecided if rounding could change a verdict.
+
+The model itself runs in single precision. There, the difference from double precision is measured for every context,
+and estimated to first order for the contexts with the smallest leads; neither is a proof.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headcount.analysis.rounding import Arithmetic, BoundedPass, first_order_error
+from headcount.errors import CheckFailed
+from headcount.experiments.models import OpenModel
+from headcount.hooks.gates import eval_mode
+from headcount.models.transformer import Classifier, FourierNumberEmbedding
+from headcount.results import Contradiction, Count, Positive, Result, Size
+from headcount.runs.train import environment
+from headcount.seeds import stream
+from headcount.tasks.base import EMPTY, ClassTask, Examples
+from headcount.training.contexts import Contexts, ContextShape, Undecidable, enumerate_contexts, lead_table
+from headcount.training.device import workers
+from headcount.training.evaluation import ClassLearner, WrongAnswer
+from headcount.training.violations import Decision, as_examples
+
+CHECKED_LENGTHS = (1, 2, 3, 4, 7, 16, 64, 256, 1024, 4096)
+"""Lengths of the whole sequences that are compared with the table."""
+N_TIGHTEST = 1000
+"""Number of contexts with the smallest leads for which the rounding error of single precision is estimated."""
+N_WRONG = 20
+"""Number of wrong sequences of each class that a refutation lists, at most."""
+TOLERANCE = 1e-2
+"""Largest difference, in logits, between a whole sequence and the table; more is a fault, not rounding."""
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class ContextCertificate(Result):
+    """Outcome of checking every context that a position of a classifier can see, for every length."""
+
+    SCHEMA: ClassVar[int] = 1
+    name: str
+    weights_sha256: str
+    buffers: Mapping[str, str]
+    """SHA-256 of each constant that is computed, not stored with the weights: number waves and biases by distance."""
+    verdict: Literal["proved", "refuted", "undecided"]
+    claim: str
+    """What the certificate proves or refutes, in one sentence."""
+    example: str
+    """The task's word for one example, such as `sequence`."""
+    first_class: str
+    """The class of examples with a broken pair, such as `unsorted`."""
+    last_class: str
+    """The class of examples without a broken pair, such as `sorted`."""
+    trained: tuple[int, int]
+    """Lengths of the shortest and the longest sequence in training."""
+    width: Positive
+    """Number of neighbouring tokens that a position sees, its own included."""
+    settings: Mapping[str, str]
+    """Settings that define the contexts: number of tokens, layers, window, mask, encoding, norm, pooling."""
+    n_contexts: Positive
+    n_unbroken: Count
+    """Number of contexts without a broken pair: those of sequences of the last class."""
+    n_wrong_contexts: Count
+    """Number of contexts without a broken pair whose lead is not surely negative."""
+    n_wrong_paths: Count
+    """Number of contexts with a broken pair on a path of contexts none of which surely fires."""
+    least_quiet: float
+    """Smallest distance below 0 of the lead of a context without a broken pair; negative if one fires."""
+    tightest_quiet: str
+    """The context without a broken pair that has the largest lead; `-` is a place outside of the sequence."""
+    least_firing: float
+    """Smallest value, over all sequences of the first class, of the largest lead in the sequence."""
+    tightest_firing: str
+    """A sequence of the first class with that value."""
+    double_error: Size
+    """Largest bound, over all contexts, of the rounding error in double precision."""
+    single_error: Size
+    """Largest difference, over all contexts, between single precision as the model computes and double precision."""
+    first_order_error: Size
+    """Largest first-order estimate of the rounding error in single precision, over the tightest contexts."""
+    n_sequences: Count
+    """Number of whole sequences, of up to 4,096 tokens and with padding, whose lead was compared with the table."""
+    sequence_error: Size
+    """Largest difference between the lead of a whole sequence and the table."""
+    wrong: tuple[WrongAnswer, ...]
+    """Sequences that the model's own forward pass answers wrong, the shortest first."""
+    environment: Mapping[str, str]
+    audit: str = ""
+    """Root cause reported by the quick audit; empty if every check passed."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the verdict with the numbers of violations, the leads and the list of wrong answers."""
+        n_violations = self.n_wrong_contexts + self.n_wrong_paths
+        if (self.verdict == "proved") != (n_violations == 0):
+            yield "verdict", f"proved if and only if no context is wrong ({n_violations:,} are)"
+        if (self.verdict == "refuted") != (len(self.wrong) > 0):
+            yield "wrong", "a list of sequences if and only if the verdict is refuted"
+        if self.verdict == "proved" and not self.double_error < min(self.least_quiet, self.least_firing):
+            yield "double_error", "smaller than the smallest lead of a proved model"
+        for name in ("n_unbroken", "n_wrong_contexts", "n_wrong_paths"):
+            if getattr(self, name) > self.n_contexts:
+                yield name, f"at most n_contexts, {self.n_contexts:,}"
+
+    @property
+    def errors(self) -> int:
+        """The number of wrong sequences that are listed."""
+        return len(self.wrong)
+
+    @property
+    def least_margin(self) -> float:
+        """The smallest lead of a right answer, in logits; negative if an answer is wrong."""
+        return min(self.least_quiet, self.least_firing)
+
+
+def context_shape(model: OpenModel) -> tuple[ClassLearner, ContextShape]:
+    """Return the classifier on its task and the shape of its contexts, or raise `Undecidable`."""
+    answers = model.answers
+    if not isinstance(answers, ClassLearner):
+        raise Undecidable("only classifiers that headcount trained have contexts that can be enumerated")
+    if answers.task.allowed_neighbours is None:
+        raise Undecidable(f"neighbours alone do not decide the class of an example of {answers.task.name}")
+    return answers, ContextShape.of(answers.model, len(answers.task.allowed_neighbours))
+
+
+def prove(model: OpenModel, *, seed: int = 0, progress: Progress | None = None) -> ContextCertificate:
+    """Check every context of a classifier, and call `progress(done, total)` after each block."""
+    learner, shape = context_shape(model)
+    task, classifier, rng = learner.task, learner.model, stream(seed, "proof")
+    allowed = task.allowed_neighbours
+    assert allowed is not None, "context_shape has checked this"
+    device = classifier.to_logits.weight.device
+    single = lead_table(classifier, shape)
+    leads, double_error = bounded_table(classifier, shape, progress)
+    n_sequences, sequence_error = _compare_with_sequences(learner, shape, single, rng)
+    if sequence_error > TOLERANCE:
+        raise CheckFailed(
+            f"no certificate: whole sequences and contexts differ by {sequence_error:.2g} logits",
+            "a position of this model depends on more than its context: please report it",
+        )
+    decision = Decision(shape, allowed, leads, double_error)
+    certain = Decision(shape, allowed, leads, -double_error)
+    wrong = () if decision.is_right else _wrong_answers(learner, certain, rng)
+    quiet_leads = np.where(decision.unbroken, leads, -np.inf)
+    tightest = np.unravel_index(int(quiet_leads.argmax()), leads.shape)
+    least_firing, sequence = _least_firing(shape, allowed, leads, rng)
+    weight = classifier.to_logits.weight
+    return ContextCertificate(
+        name=model.name,
+        weights_sha256=model.weights_sha256,
+        buffers=_buffer_digests(classifier),
+        verdict="proved" if decision.is_right else "refuted" if wrong else "undecided",
+        claim=_claim(task),
+        example=task.words.example,
+        first_class=task.classes[0],
+        last_class=task.classes[-1],
+        trained=task.trained_lengths,
+        width=shape.width,
+        settings=_settings(classifier, shape),
+        n_contexts=shape.n_contexts,
+        n_unbroken=int(decision.unbroken.sum()),
+        n_wrong_contexts=len(decision.wrong_contexts),
+        n_wrong_paths=len(decision.wrong_edges),
+        least_quiet=float(-quiet_leads.max()),
+        tightest_quiet=show_context(task, [int(token) for token in tightest]),
+        least_firing=least_firing,
+        tightest_firing=task.show(np.array(sequence)),
+        double_error=double_error,
+        single_error=float(np.nanmax(np.abs(single - leads))),
+        first_order_error=_first_order(classifier, shape, leads, device),
+        n_sequences=n_sequences,
+        sequence_error=sequence_error,
+        wrong=wrong,
+        environment=environment(device) | {"dtype": str(weight.dtype).removeprefix("torch.")},
+    )
+
+
+def bounded_table(
+    model: Classifier, shape: ContextShape, progress: Progress | None = None
+) -> tuple[NDArray[np.float64], float]:
+    """Return the lead of every context in double precision, and the largest bound of its error."""
+    table = np.full((shape.n_tokens + 1,) * shape.width, np.nan)
+    bounded, largest, done = BoundedPass(model, shape.n_tokens, Arithmetic()), 0.0, 0
+    with eval_mode(model, gradients=False) as device, workers(model) as compute:
+        for left, right in shape.borders():
+            leads, width = [], left + 1 + right
+
+            def leads_of(tokens: Contexts, left: int = left) -> tuple[NDArray[np.float64], float]:
+                block = bounded.leads(tokens.to(device), left)
+                return block.value.cpu().numpy(), float(block.error.max())
+
+            for values, error in compute(leads_of, enumerate_contexts(shape.n_tokens, width)):
+                leads.append(values)
+                largest, done = max(largest, error), done + len(values)
+                if progress:
+                    progress(done, shape.n_contexts)
+            table[shape.block(left, right)] = np.concatenate(leads).reshape((shape.n_tokens,) * width)
+    if not np.isfinite(largest):
+        raise CheckFailed("no certificate: the weights are too large to bound the rounding error")
+    return table, largest
+
+
+def leads_of_sequence(table: NDArray[np.floating], shape: ContextShape, tokens: Sequence[int]) -> NDArray[np.floating]:
+    """Return the lead of each position of a sequence, as the table has it."""
+    outside = shape.n_tokens
+    padded = np.array([*[outside] * shape.left, *tokens, *[outside] * shape.right])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, shape.width)
+    return np.asarray(table[tuple(windows.T)])
+
+
+def show_context(task: ClassTask, context: Sequence[int]) -> str:
+    """Write a context as text, with `-` for a place outside of the sequence."""
+    return " ".join("-" if token >= task.pad_id else task.tokens[token] for token in context)
+
+
+def _claim(task: ClassTask) -> str:
+    first, last = task.tokens[0], task.tokens[len(task.tokens) - 2]
+    return f"right on every {task.words.example} of {task.words.symbols} from {first} to {last}, of every length"
+
+
+def _settings(model: Classifier, shape: ContextShape) -> dict[str, str]:
+    names = ("n_layers", "n_heads", "d_model", "d_ff", "window", "causal", "encoding", "norm", "numbers", "pooling")
+    return {"n_tokens": str(shape.n_tokens)} | {name: str(getattr(model.config, name)) for name in names}
+
+
+def _buffer_digests(model: Classifier) -> dict[str, str]:
+    """Return the SHA-256 of the number waves and of the biases at distances -window to window, as float32 bytes."""
+    window = model.config.window or 0
+    at = torch.arange(2 * window + 1, device=model.to_logits.weight.device)
+    biases = model.positions.bias(at[window], at)
+    buffers = {} if biases is None else {"biases": biases}
+    if isinstance(model.tokens, FourierNumberEmbedding):
+        buffers["waves"] = model.tokens.waves
+    return {
+        name: hashlib.sha256(part.detach().cpu().float().numpy().tobytes()).hexdigest()
+        for name, part in buffers.items()
+    }
+
+
+def _compare_with_sequences(
+    learner: ClassLearner, shape: ContextShape, table: NDArray[np.float32], rng: np.random.Generator
+) -> tuple[int, float]:
+    """Compare whole sequences of both classes, some padded, with the table; return their number and the difference."""
+    task, largest, n = learner.task, 0.0, 0
+    for length in CHECKED_LENGTHS:
+        kinds = (None, *task.negatives) if length > 1 else (None,)
+        examples = [row for kind in kinds for row in task.sample_of_length(rng, length, kind, 2)]
+        examples += [row[: max(1, length // 2)] for row in examples[:2]]  # padded beside the others
+        rows = as_examples([row.tolist() for row in examples], length)
+        logits = learner.classify(rows).logits.astype(np.float64)
+        combine = np.max if learner.model.pooling.combines == "max" else np.mean
+        expected = [combine(leads_of_sequence(table, shape, row[row != EMPTY].tolist())) for row in rows]
+        largest = max(largest, float(np.abs(logits[:, 0] - logits[:, -1] - expected).max()))
+        n += len(rows)
+    return n, largest
+
+
+def _wrong_answers(learner: ClassLearner, decision: Decision, rng: np.random.Generator) -> tuple[WrongAnswer, ...]:
+    """Return sequences that the model answers wrong: the shortest of all, and others of the training lengths."""
+    task = learner.task
+    shortest, longest = task.trained_lengths
+    sequences = [decision.shortest_wrong_sequence(rng), decision.shortest_wrong_sequence(rng, shortest)]
+    sequences += decision.wrong_sequences(rng, range(shortest, longest + 1), N_WRONG)
+    distinct = sorted({tuple(sequence) for sequence in sequences if sequence}, key=lambda each: (len(each), each))
+    if not distinct:
+        return ()
+    rows = as_examples([list(each) for each in distinct], max(map(len, distinct)))
+    return wrong_classes(learner, rows)
+
+
+def wrong_classes(learner: ClassLearner, rows: Examples) -> tuple[WrongAnswer, ...]:
+    """Return the examples that the model's own forward pass answers wrong."""
+    task, answers = learner.task, learner.classify(rows)
+    return tuple(
+        WrongAnswer(
+            task.show(rows[i]),
+            task.classes[answers.labels[i]],
+            task.classes[answers.predicted[i]],
+            task.explain(rows[i], int(answers.predicted[i])),
+        )
+        for i in np.flatnonzero(~answers.hits)
+    )
+
+
+def _least_firing(
+    shape: ContextShape, allowed: NDArray[np.bool_], leads: NDArray[np.float64], rng: np.random.Generator
+) -> tuple[float, list[int]]:
+    """Return the smallest, over all sequences with a broken pair, of their largest lead; and such a sequence.
+
+    A sequence whose leads are all at most t exists if and only if contexts with a lead of at most t form a path through
+    a broken pair. The smallest such t is found by bisection over the leads that occur.
+    """
+    values = np.unique(leads[~np.isnan(leads)])
+    low, high = 0, len(values) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if len(Decision(shape, allowed, leads, float(values[middle])).wrong_edges):
+            high = middle
+        else:
+            low = middle + 1
+    at_bound = Decision(shape, allowed, leads, float(values[low]))
+    return float(values[low]), at_bound.shortest_quiet_sequence(rng)
+
+
+def _first_order(model: Classifier, shape: ContextShape, leads: NDArray[np.float64], device: torch.device) -> float:
+    """Return the largest first-order estimate of the error in single precision, over the tightest contexts."""
+    order = np.argsort(np.abs(leads), axis=None)[: min(N_TIGHTEST, shape.n_contexts)]  # NaN comes last
+    contexts, largest = np.stack(np.unravel_index(order, leads.shape), axis=1), 0.0
+    n_outside = contexts == shape.n_tokens
+    lefts = n_outside[:, : shape.left].sum(axis=1)
+    rights = n_outside[:, shape.left + 1 :].sum(axis=1)
+    for left, right in shape.borders():
+        rows = contexts[(lefts == shape.left - left) & (rights == shape.right - right)]
+        if len(rows):
+            inside = rows[:, shape.left - left : shape.left + 1 + right]
+            errors = first_order_error(model, shape.n_tokens, torch.from_numpy(inside.copy()).to(device), left)
+            largest = max(largest, float(errors.max()))
+    return largest

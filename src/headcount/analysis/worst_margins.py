@@ -1,0 +1,425 @@
+"""How small can the margin of a classifier with mean pooling be at each length, over all sequences of that length?
+
+The lead of the first class in a sequence is the mean of the leads of its contexts (training/contexts.py). Dynamic
+programming over windows of neighbours therefore finds the worst sequence of each length exactly:
+
+    best[t + 1][b, c] = min over a of best[t][a, b] + margin(a, b, c)
+
+The sum runs over contexts [a b c]. A second state says whether the sequence has a broken pair yet. The model's own
+forward pass answers each worst sequence, and must agree with the table.
+
+The same table shows that mean pooling fails at long lengths. Let u(v) be the lead of the context that repeats v. The
+constant sequence v v v ... is in the last class, and its lead tends to u(v), so u(v) must be at most 0. A broken pair
+before a long stretch of v is in the first class, and its lead tends to u(v) too, so u(v) must be at least 0. A model
+that is right at every length has u(v) = 0, exactly, for every v.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headcount.errors import CheckFailed, InputError
+from headcount.experiments.models import OpenModel
+from headcount.models.finite import require_numbers
+from headcount.models.transformer import Classifier
+from headcount.results import Contradiction, Positive, Result, Size
+from headcount.tasks.base import ClassTask
+from headcount.training.answers import ClassAnswers
+from headcount.training.contexts import ContextShape, Undecidable, lead_table
+from headcount.training.evaluation import ClassModel, WrongAnswer
+from headcount.training.violations import Decision, as_examples
+
+BEYOND = (32, 64, 128, 256)
+"""Lengths beyond the training lengths that are examined by default."""
+LONGEST_SHOWN = 4096
+"""Longest sequence that the model's forward pass answers to show that a constant stretch is wrong."""
+TOLERANCE = 1e-2
+"""Largest difference, in logits, between a whole sequence and the mean of its contexts; more is a fault."""
+Verdict = Literal["refuted", "right at these lengths", "undecided"]
+Margins = NDArray[np.float64]
+Sequences = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """The sequence of one class and one length that has the smallest margin."""
+
+    margin: float
+    """The margin of the right class in logits, by the table of contexts; negative if the sequence is wrong."""
+    example: str
+    answer: str
+    """What the model answers, by its own forward pass."""
+    own_margin: float
+    """The margin in the model's own forward pass."""
+    is_right: bool
+    """Whether the model's answer is right."""
+
+
+@dataclass(frozen=True)
+class LengthMargins:
+    """The worst sequences of one length."""
+
+    length: Positive
+    last: WorstCase | None
+    """The worst sequence of the last class; None if there is no such sequence."""
+    first: WorstCase | None
+    """The worst sequence of the first class, which has a broken pair; None if there is none, as at length 1."""
+
+    @property
+    def cases(self) -> tuple[WorstCase, ...]:
+        """The worst sequence of each class that has sequences."""
+        return tuple(case for case in (self.last, self.first) if case)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the model answers the worst sequences right."""
+        return all(case.is_right for case in self.cases)
+
+
+@dataclass(frozen=True)
+class ConstantStretches:
+    """The leads of contexts that repeat one token. A model that is right at every length has 0 for every token."""
+
+    leads: Mapping[str, float]
+    """The lead of the first class, in logits, in the context that repeats a token."""
+    token: str
+    """The token of the constant stretch that makes a sequence wrong; empty if all leads are 0.
+
+    Of the tokens with the smallest and the largest lead, it is the one whose sequence is wrong first.
+    """
+    beginning: str
+    """The broken pair before the stretch; empty if the constant sequence itself is wrong."""
+    wrong_from: Positive | None
+    """From this length on, the sequence is wrong by the table of contexts; None if all leads are 0."""
+    shown: WrongAnswer | None
+    """A sequence of this form that the model's forward pass answers wrong; None if only longer ones are wrong."""
+    shown_length: Positive | None
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the wrong sequence with the leads."""
+        if (self.wrong_from is None) != (not any(self.leads.values())):
+            yield "wrong_from", "a length if a lead differs from 0, and null otherwise"
+        if self.wrong_from is not None and self.token not in self.leads:
+            yield "token", "one of the tokens in leads"
+        elif self.wrong_from is not None and (self.leads[self.token] > 0) != (not self.beginning):
+            yield "beginning", "empty if the lead of the token is above 0, and a broken pair otherwise"
+        if (self.shown is None) != (self.shown_length is None):
+            yield "shown_length", "the length of the sequence that is shown, and null without one"
+        elif self.shown_length is not None and (self.wrong_from is None or self.shown_length < self.wrong_from):
+            yield "shown_length", f"at least wrong_from, {self.wrong_from}"
+
+    @property
+    def smallest(self) -> tuple[str, float]:
+        """The token with the smallest lead, and the lead."""
+        return min(self.leads.items(), key=lambda item: item[1])
+
+    @property
+    def largest(self) -> tuple[str, float]:
+        """The token with the largest lead, and the lead."""
+        return max(self.leads.items(), key=lambda item: item[1])
+
+
+@dataclass(frozen=True)
+class WorstMargins(Result):
+    """The worst margins of a classifier with mean pooling over all sequences of each length."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("rows",)
+    name: str
+    weights_sha256: str
+    verdict: Verdict
+    """`refuted` if the model answers a sequence wrong; `undecided` if rounding may change a verdict."""
+    example: str
+    """The task's word for one example, such as `sequence`."""
+    classes: tuple[str, str]
+    """The first class, whose examples have a broken pair, and the last class."""
+    trained: tuple[int, int]
+    """Lengths of the shortest and the longest sequence in training."""
+    rows: tuple[LengthMargins, ...]
+    """By length. The first length with a wrong sequence, up to the longest in this list, is always one of them."""
+    constants: ConstantStretches | None
+    """None if a constant sequence is not in the last class for every token: the theorem needs that."""
+    rounding: Size
+    """Largest difference, in logits, between the table of contexts and the model's forward pass."""
+    wrong: tuple[WrongAnswer, ...]
+    """Sequences that the model's forward pass answers wrong, the shortest first."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the verdict with the rows, and each row with its margins."""
+        lengths = [row.length for row in self.rows]
+        if lengths != sorted(set(lengths)):
+            yield "rows", "rows of increasing lengths"
+        if verdict(self.rows, self.wrong, self.rounding) != self.verdict:
+            yield "verdict", f"{verdict(self.rows, self.wrong, self.rounding)!r}, by the rows and the wrong answers"
+        cases = [case for row in self.rows for case in row.cases]
+        if any(abs(case.margin - case.own_margin) > self.rounding * (1 + 1e-6) for case in cases):
+            yield "rounding", "at least the difference between margin and own_margin in every row"
+        if any(case.is_right == (case.own_margin < 0) for case in cases if case.own_margin):
+            yield "rows", "right answers if and only if own_margin is above 0"
+        expected = {case.example for case in cases if not case.is_right}
+        expected |= {self.constants.shown.example} if self.constants and self.constants.shown else set()
+        if len(self.wrong) != len(expected) or {answer.example for answer in self.wrong} != expected:
+            yield "wrong", f"the {len(expected)} different examples that the rows and constants have as wrong"
+
+    @property
+    def first_wrong_length(self) -> int | None:
+        """The first of these lengths at which the model answers a sequence wrong; None if there is none."""
+        return next((row.length for row in self.rows if not row.is_right), None)
+
+    @property
+    def right_when_trained(self) -> bool | None:
+        """Whether every sequence of every training length is right; None if a training length was not examined."""
+        first, last = self.trained
+        rows = [row for row in self.rows if first <= row.length <= last]
+        if not all(row.is_right for row in rows):
+            return False
+        return True if len(rows) == last - first + 1 else None
+
+
+def worst_margins(model: OpenModel, lengths: Iterable[int] | None = None) -> WorstMargins:
+    """Find the worst margin of each class over all sequences of each length, exactly, and what the theorem says.
+
+    The default lengths are 1 to the longest training length, 32, 64, 128 and 256. `Undecidable` says why a model has
+    no table of contexts.
+    """
+    shape, task, classifier = require_mean(model)
+    longest = task.trained_lengths[1]
+    chosen = {*range(1, longest + 1), *(n for n in BEYOND if n > longest)} if lengths is None else set(lengths)
+    if not chosen or min(chosen) < 1:
+        raise InputError("the lengths of sequences must be at least 1", "name at least one length, such as 8")
+    table = lead_table(classifier, shape)
+    require_numbers(float(np.nansum(table)), "all contexts")
+    assert task.allowed_neighbours is not None, "required above"
+    decision = Decision(shape, task.allowed_neighbours, table)
+    return judge(model, cast(ClassModel, model.answers), decision, chosen)
+
+
+def require_mean(model: OpenModel) -> tuple[ContextShape, ClassTask, Classifier]:
+    """Return the shape of a model's contexts, its task and its module; raise `Undecidable` without mean pooling."""
+    task, module = cast(ClassTask, model.task), model.module
+    if task is None or task.output_type != "class" or task.allowed_neighbours is None:
+        raise Undecidable("its task is not decided by pairs of neighbours")
+    if not isinstance(module, Classifier):
+        raise Undecidable("it is not one of headcount's classifiers")
+    if module.pooling.combines != "mean":
+        raise Undecidable(f"its pooling ({module.config.pooling}) is not a mean over positions")
+    return ContextShape.of(module, len(task.allowed_neighbours)), task, module
+
+
+def judge(model: OpenModel, answers: ClassModel, decision: Decision, lengths: Iterable[int]) -> WorstMargins:
+    """Find the worst sequences of these lengths by the table, and let the model answer each of them."""
+    task, chosen = answers.task, set(lengths)
+    walks = last_class_walk(decision), first_class_walk(decision)
+    for walk in walks:
+        walk.grow(max(chosen))
+    is_wrong = np.minimum(*(walk.margins for walk in walks)) <= 0
+    if is_wrong.any():
+        chosen.add(int(is_wrong.argmax()) + 1)
+    found = [(n, walk) for n in sorted(chosen) for walk in walks if np.isfinite(walk.margins[n - 1])]
+    sequences = [walk.worst(n) for n, walk in found]
+    answered = _answer(answers, sequences, [walk is walks[0] for _, walk in found])
+    cases = {
+        (n, walk): WorstCase(
+            margin=float(walk.margins[n - 1]),
+            example=task.show(np.array(sequences[i])),
+            answer=task.classes[answered.predicted[i]],
+            own_margin=float(answered.margins[i]),
+            is_right=bool(answered.hits[i]),
+        )
+        for i, (n, walk) in enumerate(found)
+    }
+    rows = tuple(LengthMargins(n, *(cases.get((n, walk)) for walk in walks)) for n in sorted(chosen))
+    constants = constant_stretches(answers, decision)
+    wrong = [
+        (len(sequences[i]), _wrong_answer(task, sequences[i], answered, i)) for i in np.flatnonzero(~answered.hits)
+    ]
+    if constants and constants.shown and constants.shown_length:
+        wrong.append((constants.shown_length, constants.shown))
+    unique = {answer.example: answer for _, answer in sorted(wrong, key=lambda item: item[0])}
+    rounding = max((abs(case.margin - case.own_margin) for case in cases.values()), default=0.0)
+    if rounding > TOLERANCE:
+        raise CheckFailed(
+            f"no worst margins: whole sequences differ from the mean of their contexts by {rounding:.1e} logits",
+            "this is a fault in headcount, not in what the model has learned: please report it",
+        )
+    return WorstMargins(
+        name=model.name,
+        weights_sha256=model.weights_sha256,
+        verdict=verdict(rows, tuple(unique.values()), rounding),
+        example=task.words.example,
+        classes=(task.classes[0], task.classes[-1]),
+        trained=task.trained_lengths,
+        rows=rows,
+        constants=constants,
+        rounding=rounding,
+        wrong=tuple(unique.values()),
+    )
+
+
+def verdict(rows: Sequence[LengthMargins], wrong: Sequence[WrongAnswer], rounding: float) -> Verdict:
+    """Return the verdict: the model is right at these lengths if every worst margin is larger than the rounding."""
+    if wrong:
+        return "refuted"
+    is_right = all(case.margin > rounding for row in rows for case in row.cases)
+    return "right at these lengths" if is_right else "undecided"
+
+
+# --- the worst sequence of each length --------------------------------------------------------------------------------
+
+
+class Walk:
+    """The smallest sum of margins over all paths of contexts, by the number of steps (the length of the sequence).
+
+    A path has a state, which says whether the sequence has a broken pair yet; it begins in state 0 and must end in the
+    last state. `edges` has for each state the states before it, and the margins of the contexts that lead from there;
+    infinity where no context does.
+    """
+
+    def __init__(self, decision: Decision, edges: Sequence[Sequence[tuple[int, Margins]]]) -> None:
+        self.shape, self.ends = decision.shape, decision.ends
+        self.edges = [[(source, _first_axis_last(part).copy()) for source, part in parts] for parts in edges]
+        self.sums = [np.where(decision.starts & (state == 0), 0.0, np.inf) for state in range(len(edges))]
+        self.origins: list[list[NDArray[np.integer]]] = []
+        """`origins[t][state][node]`: the first token of the node before, plus n_tokens + 1 times its state."""
+        self.best: list[tuple[float, tuple[int, ...]]] = []
+        """The smallest sum at each length from 1 on, and its last node; infinity if there is no sequence."""
+
+    def grow(self, longest: int) -> None:
+        """Follow all paths up to this length."""
+        kind = np.min_scalar_type(len(self.edges) * (self.shape.n_tokens + 1))  # paths of 256 steps need much memory
+        while len(self.best) < longest:
+            steps = [self._step(parts) for parts in self.edges]
+            self.sums = [sums for sums, _ in steps]
+            self.origins.append([origins.astype(kind) for _, origins in steps])
+            at_end = np.where(self.ends, self.sums[-1], np.inf)
+            node = np.unravel_index(at_end.argmin(), at_end.shape)
+            self.best.append((float(at_end[node]), tuple(map(int, node))))
+
+    def _step(self, parts: Sequence[tuple[int, Margins]]) -> tuple[Margins, NDArray[np.intp]]:
+        """Return the smallest sums after one more context, and where they come from."""
+        least, origins = np.array(np.inf), np.array(0)
+        for source, margins in parts:
+            totals = _first_axis_last(self.sums[source])[..., None, :] + margins
+            tokens = totals.argmin(axis=-1)
+            sums = np.take_along_axis(totals, tokens[..., None], axis=-1)[..., 0]
+            origins = np.where(sums < least, tokens + source * (self.shape.n_tokens + 1), origins)
+            least = np.minimum(sums, least)
+        return least, origins
+
+    @property
+    def margins(self) -> Margins:
+        """The smallest mean margin at each length from 1 on; infinity if there is no sequence."""
+        return np.array([total / n for n, (total, _) in enumerate(self.best, start=1)])
+
+    def worst(self, length: int) -> list[int]:
+        """Return a sequence of this length with the smallest margin."""
+        symbols, state = list(self.best[length - 1][1]), len(self.edges) - 1
+        for origins in reversed(self.origins[:length]):
+            node = tuple(symbols[: self.shape.width - 1])
+            state, token = divmod(int(origins[state][node]), self.shape.n_tokens + 1)
+            symbols.insert(0, token)
+        return [symbol for symbol in symbols if symbol != self.shape.n_tokens]
+
+
+def last_class_walk(decision: Decision) -> Walk:
+    """Return the walk over sequences of the last class, which have no broken pair."""
+    margins = np.where(decision.unbroken, -decision.leads.astype(np.float64), np.inf)
+    return Walk(decision, [[(0, margins)]])
+
+
+def first_class_walk(decision: Decision) -> Walk:
+    """Return the walk over sequences of the first class: state 1 has a broken pair."""
+    margins = np.where(np.isnan(decision.leads), np.inf, decision.leads.astype(np.float64))
+    unbroken, broken = (np.where(marks, margins, np.inf) for marks in (decision.unbroken, ~decision.unbroken))
+    return Walk(decision, [[(0, unbroken)], [(0, broken), (1, margins)]])
+
+
+def _first_axis_last(values: Margins) -> Margins:
+    """Return the values with the first axis as the last one, along which a minimum is found quickly."""
+    return np.moveaxis(values, 0, -1)
+
+
+# --- constant stretches -----------------------------------------------------------------------------------------------
+
+
+def constant_stretches(answers: ClassModel, decision: Decision) -> ConstantStretches | None:
+    """Return the leads of constant contexts, and the sequence that proves the model wrong if one of them is not 0.
+
+    Return None if the theorem does not apply: some token may not follow itself, or no pair is broken.
+    """
+    task, allowed = answers.task, decision.allowed
+    if not allowed.diagonal().all() or allowed.all():
+        return None
+    tokens = range(decision.shape.n_tokens)
+    leads = np.array([decision.leads[(token,) * decision.shape.width] for token in tokens], dtype=np.float64)
+    by_name = {task.tokens[token]: float(leads[token]) for token in tokens}
+    extremes = [token for token in (int(leads.argmin()), int(leads.argmax())) if leads[token]]
+    if not extremes:
+        return ConstantStretches(by_name, "", "", None, None, None)
+    wrong_from, beginning, token = min(_wrong_from(decision, token) for token in dict.fromkeys(extremes))
+    shown, shown_length, length = None, None, wrong_from
+    while shown is None and length <= LONGEST_SHOWN:
+        sequence = [*beginning, *[token] * (length - len(beginning))]
+        answered = _answer(answers, [sequence], [not beginning])
+        if not answered.hits[0]:
+            shown, shown_length = _wrong_answer(task, sequence, answered, 0), length
+        length *= 2  # just above 0, rounding may hide the error
+    text = task.show(np.array(beginning)) if beginning else ""
+    return ConstantStretches(by_name, task.tokens[token], text, wrong_from, shown, shown_length)
+
+
+def _wrong_from(decision: Decision, token: int) -> tuple[int, list[int], int]:
+    """Return the length from which on a constant stretch of the token is wrong, the broken pair before it, and it.
+
+    A stretch that is longer than a context adds the lead of the constant context with each token. The pair is the one
+    that makes the sequence wrong first.
+    """
+    shape = decision.shape
+    lead = float(decision.leads[(token,) * shape.width])
+    sign = 1 if lead > 0 else -1
+    pairs = np.argwhere(~decision.allowed) if lead < 0 else np.empty((1, 0), dtype=np.int64)
+    n_before = pairs.shape[1]
+    sums = sign * _lead_sums(decision, pairs, token, n_before + shape.width)
+    pair, base = pairs[[sums.argmax()]], n_before + shape.width
+    length, total = base, Fraction(float(sums.max()))
+    if total <= 0:
+        length = base + -total // Fraction(abs(lead)) + 1
+    while length <= base and length > max(1, n_before) and sign * _lead_sums(decision, pair, token, length - 1)[0] > 0:
+        length -= 1
+    return length, pair[0].tolist(), token
+
+
+def _lead_sums(decision: Decision, beginnings: Sequences, token: int, length: int) -> Margins:
+    """Return the sums of leads over the contexts of sequences that continue these beginnings with one token."""
+    shape = decision.shape
+    rows = np.pad(beginnings, ((0, 0), (0, length - beginnings.shape[1])), constant_values=token)
+    rows = np.pad(rows, ((0, 0), (shape.left, shape.right)), constant_values=shape.n_tokens)
+    contexts = np.lib.stride_tricks.sliding_window_view(rows, shape.width, axis=1)
+    return decision.leads[tuple(np.moveaxis(contexts, -1, 0))].astype(np.float64).sum(axis=1)
+
+
+# --- what the model answers -------------------------------------------------------------------------------------------
+
+
+def _answer(answers: ClassModel, sequences: Sequence[list[int]], in_last_class: Sequence[bool]) -> ClassAnswers:
+    """Let the model answer sequences, whose classes must be those that the table of allowed pairs gives."""
+    answered = answers.classify(as_examples(list(sequences), max(map(len, sequences))))
+    last = len(answers.task.classes) - 1
+    if (answered.labels != np.where(in_last_class, last, 0)).any():
+        raise CheckFailed(
+            f"no worst margins: the {answers.task.name} task contradicts its own table of allowed neighbours",
+            "this is a fault in the task: please report it",
+        )
+    return answered
+
+
+def _wrong_answer(task: ClassTask, sequence: list[int], answered: ClassAnswers, i: int | np.intp) -> WrongAnswer:
+    """Describe the wrong answer to one sequence."""
+    example, predicted = np.array(sequence), int(answered.predicted[i])
+    right = task.classes[int(answered.labels[i])]
+    return WrongAnswer(task.show(example), right, task.classes[predicted], task.explain(example, predicted))

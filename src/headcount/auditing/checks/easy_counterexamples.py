@@ -1,0 +1,73 @@
+"""Is a model with a high accuracy wrong on examples that are easily found?
+
+headcount's own sorter was right on all random sequences, "100 % [99.6, 100] at 4,096 numbers", and called
+0 0 0 0 0 0 0 17 unsorted. The interval was right for random sequences, and the sentence was wrong about the model:
+ties with one number far away are too rare among random sequences to be seen. The check tries such patterns, inside the
+range of training, and changes examples step by step towards smaller margins. The model itself confirms each wrong
+answer. Where nothing is found, nothing is proved.
+"""
+
+from __future__ import annotations
+
+from headcount.analysis.counterexamples import can_be_searched, search
+from headcount.auditing.audited_model import AuditedModel
+from headcount.auditing.check import CONCLUSIONS, Check, Finding, failed, not_applicable, passed, warned
+from headcount.errors import argument
+from headcount.stats import Proportion
+
+MIN_ACCURACY = 0.95
+"""Accuracy above which rare errors are worth a search: below it, the test set shows errors enough."""
+N_SHOWN = 3
+"""Counterexamples that the finding names."""
+WORK, LEAST_TRIED, MOST_TRIED = 3e10, 512, 6000
+"""Multiplications that the search may take (about two seconds of one core), and limits of the number of examples."""
+
+
+def run(model: AuditedModel) -> Finding:
+    """Search for wrong answers with a fixed number of examples, so that the verdict does not depend on the machine."""
+    accuracy, words = Proportion.count(model.right), model.task.words
+    if accuracy.rate <= MIN_ACCURACY:
+        return not_applicable(f"{model.scoring} is {100 * accuracy.rate:.1f} %: the test set itself shows many errors")
+    if not can_be_searched(model.task):
+        return not_applicable("the task has no hard examples and cannot vary an example")
+    result = search(model.opened, most_tried=_most_tried(model))
+    evidence = {"n_tried": result.n_tried, "n_wrong": len(result.wrong), "accuracy": accuracy.rate}
+    score = f"{model.scoring} is {100 * accuracy.rate:.1f} % on {accuracy.n:,} drawn {words.examples}"
+    tried = f"{result.n_tried:,} {words.examples} of the same range"
+    if not result.wrong:
+        return passed(f"{score}, and a search finds no wrong answer in {tried}, which proves nothing", **evidence)
+    shown = "; ".join(
+        f"{each.example} (predicted {each.predicted or 'nothing'}, right {each.right})"
+        for each in result.wrong[:N_SHOWN]
+    )
+    n_wrong = "1 wrong answer" if len(result.wrong) == 1 else f"{len(result.wrong)} wrong answers"
+    text = f"{score}, but a search finds {n_wrong} in {tried}: {shown}"
+    cause = f"such {words.examples} are rare among random ones, so that neither training nor the test set shows them"
+    fix = (
+        "train on such examples too, and report counterexamples beside the accuracy; look for more: "
+        f"headcount verify {argument(model.opened.name)}"
+    )
+    if _claims_everything(model):
+        text = f"{text}, although the author claims 100 %"
+        return failed(text, cause=cause, fix=fix, right_despite_fault=None, **evidence)
+    return warned(text, cause=cause, fix=fix, **evidence)
+
+
+def _claims_everything(model: AuditedModel) -> bool:
+    return model.adapter is not None and model.adapter.claimed is not None and model.adapter.claimed >= 1
+
+
+def _most_tried(model: AuditedModel) -> int:
+    """Return how many examples the search may try: fewer for a larger model."""
+    n_weights = sum(weight.numel() for weight in model.opened.module.parameters())
+    return int(min(max(WORK / max(1, n_weights * model.task.longest), LEAST_TRIED), MOST_TRIED))
+
+
+PART = Check(
+    "HC603",
+    "Is a model with a high accuracy wrong on examples that are easily found?",
+    sequences=run,
+    classes=run,
+    needs_decoding=True,
+    affects=CONCLUSIONS,
+)

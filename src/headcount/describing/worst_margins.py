@@ -1,0 +1,150 @@
+"""How small can the margin of a model with mean pooling be at each length? Describe the worst sequences."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Sentence
+from headcount.describing.words import counted, some
+from headcount.figures.worst_margins import draw_worst_margins
+
+if TYPE_CHECKING:
+    from headcount.analysis.worst_margins import ConstantStretches, WorstCase, WorstMargins
+    from headcount.training.evaluation import WrongAnswer
+
+TABLE, FIGURE = "worst-margins", "worst-margins-by-length"
+MOST_WORDS = 12
+"""Numbers of a sequence that are written out; a longer sequence is abbreviated."""
+MOST_RUNS = 6
+"""Runs of equal numbers that an abbreviation has."""
+
+
+def describe(result: WorstMargins, title: str = "") -> list[Block]:
+    """Return the verdict, what constant stretches prove, the worst sequence of each length, and the figure."""
+    title = title or result.name
+    sentences = [verdict(result, title), training_lengths(result), *constant_stretches(result)]
+    picture = Picture(
+        FIGURE,
+        "Smallest margin over all sequences of each length",
+        " ".join(sentence.text for sentence in sentences[:2]),
+        lambda: draw_worst_margins(result),
+    )
+    return [Conclusions(tuple(sentences)), margin_table(result), picture]
+
+
+def verdict(result: WorstMargins, title: str) -> Sentence:
+    """Say whether a sequence is wrong, and which."""
+    lengths = _lengths([row.length for row in result.rows])
+    if result.wrong:
+        return Sentence(f"Refuted: {title} is wrong on {wrong_words(clearest(result))}.", TABLE)
+    if result.verdict == "undecided":
+        text = f"Undecided: rounding ({result.rounding:.1e} logits) could change an answer of {title} at {lengths}."
+        return Sentence(text, TABLE, is_decided=False)
+    text = f"Right at these lengths: {title} is right on every {result.example} of {lengths}."
+    return Sentence(f"{text} This does not prove it right at any other length.", TABLE)
+
+
+def clearest(result: WorstMargins) -> WrongAnswer:
+    """Return the shortest wrong answer at a training length, or the shortest of all if those are right."""
+    shortest, longest = result.trained
+    rows = [row for row in result.rows if shortest <= row.length <= longest]
+    trained = {case.example for row in rows for case in row.cases}
+    return next((answer for answer in result.wrong if answer.example in trained), result.wrong[0])
+
+
+def wrong_words(answer: WrongAnswer) -> str:
+    """Write a wrong answer, and the right one: `3 5 4`: it answers sorted, and unsorted is right."""
+    return f"`{abbreviated(answer.example)}`: it answers {answer.predicted}, and {answer.right} is right"
+
+
+def training_lengths(result: WorstMargins) -> Sentence:
+    """Say whether every sequence of every training length is right, and at which length the first is wrong."""
+    shortest, longest = result.trained
+    trained = f"the training lengths ({shortest} to {longest})"
+    if result.right_when_trained is None:
+        return Sentence(f"Not every one of {trained} was examined.", TABLE, is_decided=False)
+    if result.right_when_trained:
+        text = f"At {trained}, it is right on every {result.example}."
+        first = result.first_wrong_length
+        more = "" if first is None else f" The shortest wrong {result.example} has length {first:,}."
+        return Sentence(text + more, TABLE)
+    wrong = [row.length for row in result.rows if shortest <= row.length <= longest and not row.is_right]
+    n = longest - shortest + 1
+    return Sentence(f"It is wrong on some {result.example} at {len(wrong)} of {n} training lengths.", TABLE)
+
+
+def constant_stretches(result: WorstMargins) -> list[Sentence]:
+    """Say what the leads of constant contexts prove about long sequences."""
+    constants, (first, last) = result.constants, result.classes
+    if constants is None:
+        return []
+    rule = (
+        "A model with mean pooling can be right at every length only if each token of a constant stretch adds exactly "
+        f"0 to the lead of {first!r}. A constant {result.example} is {last}, so the stretch must not add more than 0. "
+        f"A broken pair before a long stretch is {first}, so the stretch must not add less than 0."
+    )
+    return [Sentence(rule), Sentence(_constant_words(constants), TABLE)]
+
+
+def _constant_words(constants: ConstantStretches) -> str:
+    """Give the range of the leads, and the sequence that one of them makes wrong."""
+    if constants.wrong_from is None:
+        return f"In this model, all {counted(len(constants.leads), 'token')} add exactly 0."
+    (low, smallest), (high, largest) = constants.smallest, constants.largest
+    size = f"In this model, a token adds between {smallest:.2g} ({low}) and {largest:.2g} logits ({high})"
+    beginning = f"`{constants.beginning}` and then only" if constants.beginning else "nothing but"
+    text = f"{size}. Therefore, {beginning} `{constants.token}` is wrong from length {constants.wrong_from:,} on"
+    if constants.shown is None:
+        return f"{text}. This follows from the table of contexts; the model was not run at such a length."
+    return f"{text}: at length {constants.shown_length:,}, the model answers {constants.shown.predicted}."
+
+
+def margin_table(result: WorstMargins) -> DataTable:
+    """Tabulate the worst sequence of each class by length."""
+    first, last = result.classes
+    columns = ["length"]
+    for name in (last, first):
+        columns += [f"smallest margin, {name}", f"on the {name} {result.example}"]
+    rows = tuple((Cell(f"{row.length:,}", row.length), *_cells(row.last), *_cells(row.first)) for row in result.rows)
+    note = "A margin is the logit of the right class minus the logit of the other; it is below 0 where the answer is "
+    note += "wrong (marked). `59 x 63` stands for 59, repeated 63 times. Each margin is exact over all "
+    note += f"{result.example}s of a length, up to rounding ({result.rounding:.1e} logits)."
+    caption = f"Smallest margin (logits) over all {result.example}s of each length"
+    return DataTable(TABLE, caption, tuple(columns), rows, note)
+
+
+def _cells(case: WorstCase | None) -> tuple[Cell, Cell]:
+    if case is None:
+        return Cell("none"), Cell("")
+    return Cell(f"{case.margin:.3g}", case.margin, "" if case.is_right else "strong"), Cell(abbreviated(case.example))
+
+
+def abbreviated(example: str) -> str:
+    """Write a long sequence by its runs of equal tokens.
+
+    >>> abbreviated("3 5 4"), abbreviated(" ".join(["59"] * 63 + ["99"]))
+    ('3 5 4', '59 x 63, 99')
+    >>> abbreviated(" ".join(map(str, range(40))))
+    '0, 1, 2, ..., 37, 38, 39'
+    """
+    words = example.split()
+    if len(words) <= MOST_WORDS:
+        return example
+    runs = [(word, len(list(group))) for word, group in groupby(words)]
+    texts = [word if n == 1 else f"{word} x {n}" for word, n in runs]
+    if len(texts) > MOST_RUNS:
+        texts = [*texts[: MOST_RUNS // 2], "...", *texts[-(MOST_RUNS // 2) :]]
+    return ", ".join(texts)
+
+
+def _lengths(lengths: list[int]) -> str:
+    """Write lengths, and consecutive ones as a range: `lengths 1 to 16, 32 and 64`."""
+    ranges: list[list[int]] = []
+    for length in lengths:
+        if ranges and length == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [length]
+        else:
+            ranges.append([length])
+    texts = [" to ".join(f"{end:,}" for end in ends) for ends in ranges]
+    return f"{'length' if len(lengths) == 1 else 'lengths'} {some(texts, most=len(texts))}"

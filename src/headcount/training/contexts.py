@@ -1,0 +1,165 @@
+"""The context of a position: the tokens that it can see, if a window bounds them.
+
+In a model with one layer and a window of 1, position i sees the tokens i-1, i and i+1, and nothing else:
+
+    numbers      3 5 4 9
+    contexts     [- 3 5] [3 5 4] [5 4 9] [4 9 -]        - is outside of the sequence
+
+If attention depends on distances alone, equal contexts have equal outputs at any place of any sequence. A table of all
+contexts then determines the model at every length. `ContextShape.of` says how wide contexts are, or why a model
+has none; `context_leads` computes what one context contributes to the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headcount.encodings.base import Positions
+from headcount.hooks.gates import eval_mode
+from headcount.models.attention import KeyValueCache, MultiHeadAttention
+from headcount.models.masking import AttentionMask
+from headcount.models.transformer import Classifier, Layer
+from headcount.training.device import workers
+
+MOST_CONTEXTS = 5_000_000
+"""Largest number of contexts that are enumerated."""
+AT_ONCE = 2**11
+"""Number of contexts per forward pass."""
+Contexts = Int[Tensor, "context place"]
+
+
+class Undecidable(Exception):
+    """The reason why the contexts of a model do not determine its answers."""
+
+
+@dataclass(frozen=True)
+class ContextShape:
+    """How many tokens to the left and to the right a position of a model sees."""
+
+    left: int
+    right: int
+    n_tokens: int
+    """The number of different tokens; the same number stands for a place outside of the sequence."""
+
+    @classmethod
+    def of(cls, model: Classifier, n_tokens: int) -> ContextShape:
+        """Return the shape of a model's contexts, or raise `Undecidable` with the reason why it has none."""
+        config = model.config
+        causal = config.causal or model.positions.forces_causal
+        left = config.n_layers * (config.window or 0)
+        shape = cls(left, 0 if causal else left, n_tokens)
+        reasons = {
+            "it has no window, so every position sees the whole sequence": config.window is None,
+            "its positions are random": config.random_positions is not None,
+            f"its encoding ({config.encoding}) is not a bias of the distance": not model.positions.is_bias_of_distance,
+            f"its softmax ({config.softmax}) is not the plain one": config.softmax != "plain",
+            "its padding is not masked": model.pad_id is None,
+            "it has more than two classes": model.to_logits.out_features != 2,
+            f"no exact decision is known for its pooling ({config.pooling})": not model.pooling.combines,
+        }
+        if model.pooling.combines == "max" and not _first_class_rises(model):
+            reasons["a larger score does not raise the logit of its first class"] = True
+        if (reason := next((text for text, holds in reasons.items() if holds), None)) is not None:
+            raise Undecidable(reason)
+        if shape.n_contexts > MOST_CONTEXTS:
+            raise Undecidable(f"it has {shape.n_contexts:,} contexts (at most {MOST_CONTEXTS:,} are enumerated)")
+        return shape
+
+    @property
+    def width(self) -> int:
+        """The number of places of a context."""
+        return self.left + 1 + self.right
+
+    @property
+    def n_contexts(self) -> int:
+        """The number of contexts, including those at both ends of a sequence."""
+        return sum(self.n_tokens ** (left + 1 + right) for left, right in self.borders())
+
+    def borders(self) -> Iterator[tuple[int, int]]:
+        """Yield how many tokens are left and right of a position: fewer at the ends of a sequence."""
+        yield from product(range(self.left + 1), range(self.right + 1))
+
+    def block(self, left: int, right: int) -> tuple[int | slice, ...]:
+        """Return the index of the contexts with this many tokens left and right, in a table of all contexts."""
+        inside = (slice(0, self.n_tokens),) * (left + 1 + right)
+        return (*[self.n_tokens] * (self.left - left), *inside, *[self.n_tokens] * (self.right - right))
+
+
+def layers_of(model: Classifier) -> list[Layer]:
+    """Return the layers of a model, with their type."""
+    return [layer for layer in model.layers if isinstance(layer, Layer)]
+
+
+def _first_class_rises(model: Classifier) -> bool:
+    weight = model.to_logits.weight.detach()
+    return bool(weight[0, 0] > weight[-1, 0])
+
+
+def enumerate_contexts(n_tokens: int, width: int, at_once: int = AT_ONCE) -> Iterator[Contexts]:
+    """Yield all sequences of `width` tokens in order, in blocks."""
+    total = n_tokens**width
+    places = n_tokens ** np.arange(width - 1, -1, -1)
+    for start in range(0, total, at_once):
+        numbers = np.arange(start, min(start + at_once, total))
+        yield torch.from_numpy(numbers[:, None] // places % n_tokens)
+
+
+def lead_table(model: Classifier, shape: ContextShape, *, all_cores: bool = True) -> NDArray[np.float32]:
+    """Return the lead of the first class in every context, indexed by its tokens; NaN where there is no context.
+
+    A context such as [- 3 5] has the index (n_tokens, 3, 5). Without `all_cores`, one core computes the table.
+    """
+    pool = workers(model, most=None if all_cores else 1)
+    table = np.full((shape.n_tokens + 1,) * shape.width, np.nan, dtype=np.float32)
+    with eval_mode(model, gradients=False) as device, pool as compute:
+        for left, right in shape.borders():
+            width = left + 1 + right
+
+            def leads(tokens: Contexts, left: int = left) -> NDArray[np.float32]:
+                return context_leads(model, tokens.to(device), left).cpu().numpy()
+
+            blocks = list(compute(leads, enumerate_contexts(shape.n_tokens, width)))
+            table[shape.block(left, right)] = np.concatenate(blocks).reshape((shape.n_tokens,) * width)
+    return table
+
+
+@torch.inference_mode()
+def context_leads(model: Classifier, tokens: Contexts, centre: int) -> Float[Tensor, " context"]:
+    """Return the lead of the first class that the position `centre` has alone, in sequences of these tokens.
+
+    Only what this position needs is computed: in the last layer, one query and the keys in its window. In a model with
+    one layer, keys and values depend on the token alone, so they are computed once per token.
+    """
+    where = Positions.in_order(tokens.shape[1], tokens.device)._replace(padded=False)
+    encoding, width = model.positions, model.config.window or 0
+    causal = model.config.causal or encoding.forces_causal
+    embedded = model.tokens(torch.arange(model.pad_id or 0, device=tokens.device)[None])[0]
+    masking = AttentionMask(None, causal, width, encoding, queries=where, keys=where, padding="none")
+    x, (*layers, last) = embedded[tokens], layers_of(model)
+    for layer in layers:
+        x = layer(x, masking=masking)
+    keys = slice(max(0, centre - width), centre + 1 if causal else centre + width + 1)
+    attention, residual = last.self_attention.attention, last.self_attention.residual
+    cache, seen = KeyValueCache(), x[:, keys]
+    if not layers and isinstance(attention, MultiHeadAttention):
+        normed = residual.norm(embedded) if residual.pre else embedded
+        cache.key, cache.value = (
+            project(normed).unflatten(-1, (-1, attention.d_head))[tokens[:, keys]].transpose(1, 2)
+            for project in (attention.key, attention.value)
+        )
+    elif residual.pre:
+        seen = residual.norm(seen)
+    query_at, key_at = (where._replace(ids=where.ids[:, part]) for part in (slice(centre, centre + 1), keys))
+    masking = AttentionMask(encoding=encoding, queries=query_at, keys=key_at, padding="none")
+    x = residual(x[:, centre : centre + 1], lambda query: attention(query, seen, masking=masking, cache=cache))
+    x = model.norm(last.feed_forward(x))
+    logits = model.to_logits(model.pooling(x, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)))
+    return logits[:, 0] - logits[:, -1]
