@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from copy import deepcopy
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from edited_sorters import FAULTS, N, add_noise, context_shape_or_none, edited, shift, with_a_wrong_context
 from numpy.typing import NDArray
 from small_sorters import all_sequences
 
 from headcount.analysis import context_proof
-from headcount.analysis.context_proof import ContextCertificate, bounded_table, context_shape, prove
+from headcount.analysis.context_proof import ContextCertificate, bounded_table, prove
 from headcount.analysis.rounding import first_order_error
 from headcount.errors import CheckFailed, HeadcountError
 from headcount.experiments.models import RunModel
 from headcount.models.transformer import Classifier, FourierNumberEmbedding
 from headcount.runs.run import Run
-from headcount.tasks.sortedness import Sortedness
 from headcount.training.contexts import ContextShape, Undecidable, lead_table
-from headcount.training.violations import Decision, as_examples
+from headcount.training.violations import as_examples
 
-N, TRAINED = 6, (3, 6)
-Edit = Callable[[Classifier], object]
+TRAINED = (3, 6)
 
 
 @pytest.fixture(autouse=True)
@@ -39,28 +37,6 @@ def _shorter_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
 def certificate(proved_sorter: Run) -> ContextCertificate:
     """The certificate of the model that was trained until it was proved."""
     return prove(RunModel.of(proved_sorter))
-
-
-def edited(run: Run, edit: Edit) -> RunModel:
-    """Return the model of a run with other weights."""
-    model = cast(Classifier, deepcopy(run.model))
-    with torch.no_grad():
-        edit(model)
-    return RunModel.of(replace(run, model=model))
-
-
-def classifier_of(model: RunModel) -> Classifier:
-    return cast(Classifier, model.run.model)
-
-
-def add_noise(size: float, seed: int) -> Edit:
-    generator = torch.Generator().manual_seed(seed)
-
-    def edit(model: Classifier) -> None:
-        for parameter in model.parameters():
-            parameter.add_(size * parameter.std(correction=0) * torch.randn(parameter.shape, generator=generator))
-
-    return edit
 
 
 def whole_leads(model: RunModel, sequences: list[tuple[int, ...]]) -> NDArray[np.float64]:
@@ -210,11 +186,6 @@ def test_a_certificate_that_contradicts_itself_is_named(certificate: ContextCert
 # --- planted faults ---------------------------------------------------------------------------------------------------
 
 
-def shift(by: float) -> Edit:
-    """Move every lead, so that the tightest answers become wrong."""
-    return lambda model: model.to_logits.bias[0].add_(by)
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_in_the_weights_is_refuted_with_a_shortest_example(proved_sorter: Run, seed: int) -> None:
     model = edited(proved_sorter, add_noise(1.0, seed))
@@ -228,53 +199,6 @@ def test_noise_in_the_weights_is_refuted_with_a_shortest_example(proved_sorter: 
     shortest = len(tokens_of(found.wrong[0].example))
     assert shortest == (min(map(len, by_force)) if by_force else shortest)
     assert by_force or shortest > 4
-
-
-def context_shape_or_none(model: RunModel) -> ContextShape | None:
-    try:
-        return context_shape(model)[1]
-    except Undecidable:
-        return None
-
-
-def quiet_leads(model: RunModel) -> NDArray[np.float64]:
-    """Return the leads of the contexts without a broken pair, -inf elsewhere."""
-    task = cast(Sortedness, model.run.task)
-    shape = ContextShape.of(classifier_of(model), N)
-    leads, _ = bounded_table(classifier_of(model), shape)
-    assert task.allowed_neighbours is not None
-    return np.where(Decision(shape, task.allowed_neighbours, leads).unbroken, leads, -np.inf)
-
-
-def with_a_wrong_context(
-    run: Run, is_wanted: Callable[[tuple[int, ...]], bool]
-) -> tuple[RunModel, set[tuple[int, ...]]]:
-    """Return a model in which only such a context without a broken pair fires, and all contexts of the same lead.
-
-    Noise decides which context has the largest lead; a shift of all leads makes this one positive, and no other.
-    """
-    for seed in range(200):
-        model = edited(run, add_noise(1.0, seed))
-        if context_shape_or_none(model) is None:
-            continue
-        leads = quiet_leads(model)
-        first = leads.max()
-        second = leads[leads < first - 0.01].max()
-        contexts = {tuple(map(int, context)) for context in np.argwhere(leads > second + 1e-9)}
-        is_one = leads[leads > second].min() > first - 1e-9
-        if is_one and any(map(is_wanted, contexts)):
-            with torch.no_grad():
-                shift(float(-(first + second) / 2))(classifier_of(model))
-            return model, contexts
-    raise AssertionError("no seed gives such a model")
-
-
-FAULTS: dict[str, Callable[[tuple[int, ...]], bool]] = {
-    "inside": lambda c: N not in c and len(set(c)) > 1,
-    "the left border": lambda c: c[0] == N != c[2] != c[1],
-    "the right border": lambda c: c[1] != c[0] != N == c[2],
-    "length 1": lambda c: c[0] == N == c[2],
-}
 
 
 @pytest.mark.parametrize("name", FAULTS)
