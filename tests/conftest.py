@@ -211,8 +211,9 @@ def tiny_sorter(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return _trained("sortedness", TINY_SORTING, tmp_path_factory.mktemp("runs") / "sorter")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def provable() -> dict[str, Any]:
+    """Settings for the preset `far` with which a sorter of six numbers is proved in seconds."""
     return dict(PROVABLE)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import dataset_models as texts
 import hub_models as hub
+from crashing import Crash, CrashAt
 
 from headcount import prune_heads
 from headcount.runs.run import Run
@@ -64,30 +65,13 @@ class Model(Adapter):
 """
 
 
-class Stop(Exception):
-    """Ends a training in the middle."""
-
-
-class StopAt:
-    """A listener that ends a training like a crash would."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_steps(self, last_step: int, losses: object, rates: object) -> None:
-        if last_step >= self.step:
-            raise Stop
-
-    def on_evaluation(self, step: int, scores: object) -> None: ...
-
-
 def fill(folder: Path, run: Run, sorter: Run) -> Path:
     """One of everything, to be copied by tests that damage it."""
     folder.mkdir()
     shutil.copytree(run.folder.path, folder / "run")
     shutil.copytree(sorter.folder.path, folder / "sorter")
-    with contextlib.suppress(Stop):
-        train_run(run.config, folder / "unfinished", listeners=[StopAt(8)])
+    with contextlib.suppress(Crash):
+        train_run(run.config, folder / "unfinished", listeners=[CrashAt(8)])
     for name in ("run", "sorter", "unfinished"):
         for rest in (".lock", "tensorboard", "figures", "results"):
             there = folder / name / rest

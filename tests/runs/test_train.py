@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 import safetensors.torch
 import torch
+from crashing import Crash, CrashAt
 
 from headcount.errors import CheckpointError, HeadcountError, Interrupted, RunError
 from headcount.runs import train
@@ -35,10 +36,6 @@ def files(folder: Path):
     return {p.relative_to(folder): p.read_bytes() for p in kept}
 
 
-class Stop(Exception):
-    pass
-
-
 class Clock:
     """A listener by whose clock every step of training takes one second, and nothing else takes any time."""
 
@@ -48,19 +45,6 @@ class Clock:
 
     def on_steps(self, last_step, losses, rates):
         self.now += len(losses)
-
-    def on_evaluation(self, step, scores): ...
-
-
-class StopAt:
-    """A listener that dies like a bug would."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_steps(self, last_step, losses, rates):
-        if last_step >= self.step:
-            raise Stop
 
     def on_evaluation(self, step, scores): ...
 
@@ -112,8 +96,8 @@ def test_killed_again_and_again_it_ends_in_the_same_bytes(tiny, tmp_path, pytest
 def test_a_crash_in_the_middle_resumes_to_the_same_weights_and_log(tiny, tmp_path, monkeypatch):
     config, clock = RunConfig.build("addition", **tiny), Clock(monkeypatch)
     whole = train_run(config, tmp_path / "whole", listeners=[clock])
-    with pytest.raises(Stop):
-        train_run(config, tmp_path / "crashed", listeners=[clock, StopAt(8)])
+    with pytest.raises(Crash):
+        train_run(config, tmp_path / "crashed", listeners=[clock, CrashAt(8)])
     assert RunFolder(tmp_path / "crashed").checkpoints()
     crashed = train_run(config, tmp_path / "crashed", resume=True, listeners=[clock])
     assert crashed.weights_sha256 == whole.weights_sha256
@@ -156,8 +140,8 @@ def test_a_classifier_resumes_after_a_crash_to_the_same_bytes(tiny_sorting, tmp_
     monkeypatch.setattr(loop, "SEARCH_FROM", 0.0)
     config = RunConfig.build("sortedness", **tiny_sorting | changes)
     whole = train_run(config, tmp_path / "whole")
-    with pytest.raises(Stop):
-        train_run(config, tmp_path / "crashed", listeners=[StopAt(8)])
+    with pytest.raises(Crash):
+        train_run(config, tmp_path / "crashed", listeners=[CrashAt(8)])
     assert RunFolder(tmp_path / "crashed").checkpoints()
     crashed = train_run(config, tmp_path / "crashed", resume=True)
     assert files(crashed.folder.path) == files(whole.folder.path)
@@ -200,8 +184,8 @@ def test_a_kill_after_the_manifest_leaves_no_checkpoints(tiny_run, tmp_path):
 
 def test_a_device_that_is_gone_is_told(tiny, tmp_path):
     config = RunConfig.build("addition", **tiny)
-    with pytest.raises(Stop):
-        train_run(config, tmp_path / "run", listeners=[StopAt(8)])
+    with pytest.raises(Crash):
+        train_run(config, tmp_path / "run", listeners=[CrashAt(8)])
     RunFolder(tmp_path / "run").write_json(tmp_path / "run" / "environment.json", {"device": "cuda:7"})
     with pytest.raises(RunError, match="no device 'cuda:7'"):
         train_run(config, tmp_path / "run", resume=True)
@@ -228,8 +212,8 @@ def test_an_edited_config_is_noticed(tiny_run, tmp_path):
 def test_resume_before_anything_was_saved_starts_anew(tiny, tmp_path):
     config = RunConfig.build("addition", **tiny)
     whole = train_run(config, tmp_path / "whole", resume=True)
-    with pytest.raises(Stop):
-        train_run(config, tmp_path / "early", listeners=[StopAt(1)])
+    with pytest.raises(Crash):
+        train_run(config, tmp_path / "early", listeners=[CrashAt(1)])
     assert not RunFolder(tmp_path / "early").checkpoints()
     assert train_run(config, tmp_path / "early", resume=True).weights_sha256 == whole.weights_sha256
 
@@ -238,7 +222,7 @@ def test_resume_before_anything_was_saved_starts_anew(tiny, tmp_path):
 def test_ctrl_c_saves_and_says_how_to_go_on(tiny, tmp_path, number):
     config = RunConfig.build("addition", **tiny)
 
-    class Interrupter(StopAt):
+    class Interrupter(CrashAt):
         def on_steps(self, last_step, losses, rates):
             if last_step == self.step:
                 os.kill(os.getpid(), number)
@@ -271,8 +255,8 @@ def test_a_finished_run_is_never_overwritten(tiny_run, tiny):
 
 def test_an_unfinished_run_and_a_strange_folder_are_not_overwritten(tiny, tmp_path):
     config = RunConfig.build("addition", **tiny)
-    with pytest.raises(Stop):
-        train_run(config, tmp_path / "run", listeners=[StopAt(8)])
+    with pytest.raises(Crash):
+        train_run(config, tmp_path / "run", listeners=[CrashAt(8)])
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange" / "thesis.txt").write_text("ten years of work")
     before = files(tmp_path)
@@ -293,8 +277,8 @@ def test_two_trainings_cannot_share_a_folder(tiny, tmp_path):
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-9] + b"\xff" + data[-8:]])
 def test_a_damaged_checkpoint_is_told_and_nothing_lost(tiny, tmp_path, damage):
     config = RunConfig.build("addition", **tiny)
-    with pytest.raises(Stop):
-        train_run(config, tmp_path / "run", listeners=[StopAt(10)])
+    with pytest.raises(Crash):
+        train_run(config, tmp_path / "run", listeners=[CrashAt(10)])
     older, newest = RunFolder(tmp_path / "run").checkpoints()
     newest.write_bytes(damage(newest.read_bytes()))
     before = files(tmp_path)
@@ -314,8 +298,8 @@ def test_a_damaged_checkpoint_is_told_and_nothing_lost(tiny, tmp_path, damage):
 )
 def test_a_full_or_closed_disk_is_told_and_nothing_lost(tiny, tmp_path, monkeypatch, number, advice):
     config = RunConfig.build("addition", **tiny)
-    with pytest.raises(Stop):
-        train_run(config, tmp_path / "run", listeners=[StopAt(8)])
+    with pytest.raises(Crash):
+        train_run(config, tmp_path / "run", listeners=[CrashAt(8)])
     before = files(tmp_path)
 
     def refuse(handle):
@@ -342,8 +326,8 @@ def test_a_folder_that_cannot_be_made(tiny, tmp_path):
 def test_load_refuses_what_is_not_whole(tiny, tiny_run, tmp_path):
     with pytest.raises(RunError, match="no run in"):
         load(tmp_path / "nothing")
-    with pytest.raises(Stop):
-        train_run(RunConfig.build("addition", **tiny), tmp_path / "half", listeners=[StopAt(8)])
+    with pytest.raises(Crash):
+        train_run(RunConfig.build("addition", **tiny), tmp_path / "half", listeners=[CrashAt(8)])
     with pytest.raises(RunError, match=r"not finished(.|\n)*--resume"):
         load(tmp_path / "half")
     copy = tmp_path / "copy"
