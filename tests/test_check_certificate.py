@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,14 +32,23 @@ Material = tuple[dict[str, Any], bytes, dict[str, Any]]
 """The settings and the weights of a run, and its certificate, as their files have them."""
 Make = Callable[[Run], RunModel]
 
+
+def noisy(seed: int, run: Run) -> RunModel:
+    return edited(run, add_noise(0.5, seed))
+
+
+def faulty(name: str, run: Run) -> RunModel:
+    return with_a_wrong_context(run, FAULTS[name])[0]
+
+
 PROVED: dict[str, Make] = {
     "as trained": lambda run: edited(run, shift(0.0)),
     "another threshold": lambda run: edited(run, shift(0.01)),
     "a little noise": lambda run: edited(run, add_noise(1e-3, 0)),
 }
 REFUTED: dict[str, Make] = {
-    **{f"noise {seed}": lambda run, seed=seed: edited(run, add_noise(0.5, seed)) for seed in range(3)},
-    **{name: lambda run, name=name: with_a_wrong_context(run, FAULTS[name])[0] for name in FAULTS},
+    **{f"noise {seed}": partial(noisy, seed) for seed in range(3)},
+    **{name: partial(faulty, name) for name in FAULTS},
     "always unsorted": lambda run: edited(run, shift(1e3)),
     "always sorted": lambda run: edited(run, shift(-1e3)),
 }

@@ -13,7 +13,7 @@ from printing import printed
 
 from headcount.analysis import exhaustive
 from headcount.analysis.exhaustive import Certificate, Nearest
-from headcount.describing.certificate import describe
+from headcount.describing.verification import describe
 from headcount.errors import CheckFailed, InputError
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build, load

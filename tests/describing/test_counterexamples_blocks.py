@@ -9,7 +9,7 @@ from printing import printed
 
 from headcount.analysis.counterexamples import CounterexampleSearch
 from headcount.describing.blocks import Commands, Conclusions, DataTable
-from headcount.describing.counterexamples import describe, verdict
+from headcount.describing.verification import describe, verdict
 from headcount.training.evaluation import WrongAnswer
 
 SORTER = (WrongAnswer("0 0 0 0 0 0 0 17", "sorted", "unsorted", "no pair is broken"),)
@@ -46,7 +46,7 @@ def test_a_refuted_classifier() -> None:
 
 
 def test_a_search_that_stopped_says_so() -> None:
-    assert verdict(searched(SORTER, stopped_at=1), "the sorter") == (
+    assert verdict(searched(SORTER, stopped_at=1), "the sorter").text == (
         "Refuted: the sorter calls 0 0 0 0 0 0 0 17 unsorted, and it is sorted (1 wrong answer found among 3,400 "
         "sequences tried, where the search stopped)."
     )
@@ -55,7 +55,7 @@ def test_a_search_that_stopped_says_so() -> None:
 @pytest.mark.parametrize(("predicted", "words"), [("0188", "with 0188"), ("", "with nothing")])
 def test_a_refuted_adder(predicted: str, words: str) -> None:
     wrong = (WrongAnswer("374+814", "1188", predicted, "1000s: 0, should be 1"),)
-    text = verdict(searched(wrong, output_type="sequence", noun="sum", plural="sums"))
+    text = verdict(searched(wrong, output_type="sequence", noun="sum", plural="sums"), "runs/sorter").text
     assert text.startswith(f"Refuted: runs/sorter answers 374+814 {words}, and 1188 is right (1 wrong answer found")
     assert text.endswith("among 3,400 sums tried).")
 
@@ -65,7 +65,7 @@ def test_nothing_found_proves_nothing() -> None:
     (conclusions,) = blocks
     assert isinstance(conclusions, Conclusions)
     assert [sentence.text for sentence in conclusions.sentences] == [
-        "Not refuted: no wrong answer among 250,000 sequences tried, which proves nothing.",
+        "Not refuted: no wrong answer of runs/sorter among 250,000 sequences tried, which proves nothing.",
         "The search took 1.2 s and tried 2,048 sequences with patterns on which models often err and 247,952 sequences "
         "drawn as in training or changed step by step towards smaller margins. The smallest margin of a right answer "
         "over its best rival is 4.50 logits.",

@@ -8,17 +8,16 @@ from printing import printed
 from tests.figures.test_every_figure import SHAPES, worst
 
 from headcount.analysis.worst_margins import ConstantStretches, LengthMargins, WorstCase, WorstMargins
-from headcount.describing.blocks import Conclusions, DataTable, Picture
-from headcount.describing.worst_margins import describe
+from headcount.describing.blocks import Commands, Conclusions, DataTable, Picture
+from headcount.describing.verification import describe
 from headcount.training.evaluation import WrongAnswer
-
-LONG = " ".join(["59"] * 63 + ["99"])
 
 
 def refuted(length: int = 64) -> WorstMargins:
-    """Return a result that is right at 8 and 16, and wrong on a long sorted sequence."""
+    """Return a result that is right at 8 and 16, and wrong on a sorted sequence of another length."""
+    example = " ".join(["59"] * (length - 1) + ["99"])
     rows = [LengthMargins(n, WorstCase(1.0, "3 5", "sorted", 1.0, is_right=True), None) for n in (8, 16) if n != length]
-    wrong = LengthMargins(length, WorstCase(-0.25, LONG, "unsorted", -0.25, is_right=False), None)
+    wrong = LengthMargins(length, WorstCase(-0.25, example, "unsorted", -0.25, is_right=False), None)
     shown = WrongAnswer("7 7 7", "sorted", "unsorted", "no pair is broken")
     return WorstMargins(
         name="runs/a",
@@ -30,7 +29,7 @@ def refuted(length: int = 64) -> WorstMargins:
         rows=tuple(sorted((*rows, wrong), key=lambda row: row.length)),
         constants=ConstantStretches({"5": -0.5, "7": 0.125}, "7", "", 3, shown, 3),
         rounding=1e-6,
-        wrong=(shown, WrongAnswer(LONG, "sorted", "unsorted", "no pair is broken")),
+        wrong=(shown, WrongAnswer(example, "sorted", "unsorted", "no pair is broken")),
     )
 
 
@@ -40,7 +39,7 @@ def sentences(result: WorstMargins) -> list[str]:
 
 def test_the_first_sentence_is_the_verdict() -> None:
     first, trained, rule, constants = sentences(refuted())
-    assert first == "Refuted: runs/a is wrong on `7 7 7`: it answers unsorted, and sorted is right."
+    assert first == "Refuted: runs/a calls 7 7 7 unsorted, and it is sorted."
     assert trained == "Not every one of the training lengths (8 to 9) was examined."
     assert "exactly 0 to the lead of 'unsorted'" in rule
     assert constants == (
@@ -51,7 +50,7 @@ def test_the_first_sentence_is_the_verdict() -> None:
 
 def test_a_wrong_answer_at_a_training_length_comes_first() -> None:
     first, trained, *_ = sentences(refuted(9))
-    assert first.startswith("Refuted: runs/a is wrong on `59 x 63, 99`: it answers unsorted")
+    assert first.startswith("Refuted: runs/a calls 59 59 59 59 59 59 59 59 99 unsorted")
     assert trained == "It is wrong on some sequence at 1 of 2 training lengths."
 
 
@@ -81,7 +80,10 @@ def test_a_broken_pair_before_a_stretch_is_named() -> None:
 
 
 def test_the_table_marks_wrong_margins_and_abbreviates() -> None:
-    _, table, picture = describe(refuted())
+    _, table, picture, wrong, see_it = describe(refuted())
+    assert isinstance(wrong, DataTable)
+    assert [row[0] for row in wrong.rows] == ["7 7 7", "59 x 63, 99"]
+    assert see_it == Commands(("headcount predict runs/a '7 7 7'",), "See it")
     assert isinstance(table, DataTable)
     assert isinstance(picture, Picture)
     assert table.columns[:3] == ("length", "smallest margin, sorted", "on the sorted sequence")

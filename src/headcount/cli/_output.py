@@ -101,9 +101,9 @@ def print_error(text: str) -> None:
 
 def wrong_lines(wrong: Sequence[Any], file: object) -> Iterator[Line]:
     """Yield a table of the first wrong answers, if there are any, and name the file that holds all of them."""
-    from headcount.describing.certificate import SHOWN, wrong_tables
+    from headcount.describing.wrong_answers import SHOWN, wrong_table
 
-    yield from wrong_tables("wrong", wrong, "Wrong answers", SHOWN, len(wrong))
+    yield from wrong_table("wrong", wrong, "Wrong answers", SHOWN, len(wrong))
     if len(wrong) > SHOWN:
         yield f"... and {len(wrong) - SHOWN:,} more in {file}"
 

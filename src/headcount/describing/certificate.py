@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Sentence
+from headcount.describing.blocks import Block, Cell, DataTable, Sentence
 from headcount.describing.words import counted, percent
 
 if TYPE_CHECKING:
     from headcount.analysis.exhaustive import Certificate
-    from headcount.stats import Proportion
+    from headcount.training.evaluation import WrongAnswer
 
-SHOWN = 20
-"""Wrong answers that a terminal prints; the result file has all of them."""
 COLUMNS = (
     "model",
     "checked",
@@ -27,35 +25,32 @@ COLUMNS = (
 )
 
 
-def describe(certificate: Certificate) -> list[Block]:
-    """Return the conclusions, where they were computed, and the first wrong answers."""
-    place = Sentence(f"Computed on {_environment(certificate)}.")
-    sentences = Conclusions((*conclusions(certificate, certificate.name), place))
-    return [sentences, *wrong_tables("wrong", certificate.wrong, "Wrong answers", SHOWN, certificate.errors)]
-
-
-def conclusions(
-    certificate: Certificate, title: str, rests_on: str = "", tested: Proportion | None = None
-) -> list[Sentence]:
-    """Say whether every answer is right, how large the smallest margin is, and whether rounding changes a verdict."""
+def conclusions(certificate: Certificate, title: str, rests_on: str = "") -> list[Sentence]:
+    """Return the verdict, the smallest margin, whether rounding changes a verdict, and where this was computed."""
     return [
-        verdict(certificate, title, rests_on, tested),
+        Sentence(_verdict(certificate, title), rests_on),
         Sentence(_margin(certificate), rests_on),
         _rounding(certificate, rests_on),
+        Sentence(f"Computed on {_environment(certificate)}.", rests_on),
     ]
 
 
-def verdict(certificate: Certificate, title: str, rests_on: str, tested: Proportion | None) -> Sentence:
-    """Say on how many examples a model is wrong, and how many of these a test set shows."""
+def details(certificate: Certificate) -> list[Block]:
+    """Return no blocks: the sentences say everything."""
+    return []
+
+
+def clearest(certificate: Certificate) -> WrongAnswer:
+    """Return the first wrong answer."""
+    return certificate.wrong[0]
+
+
+def _verdict(certificate: Certificate, title: str) -> str:
     if not certificate.errors:
-        return Sentence(f"{title} is right on all {certificate.distinct:,} examples of its task.", rests_on)
+        return f"Proved: {title} is right on all {certificate.distinct:,} examples of its task."
     share = percent(certificate.errors / certificate.distinct)
-    text = f"{title} is wrong on {certificate.errors:,} of all {certificate.distinct:,} examples of its task ({share})"
-    if tested is None:
-        return Sentence(f"{text}.", rests_on)
-    missed = tested.n - tested.correct
-    shown = f"{missed:,} of them" if missed else "none of them: a sample misses rare errors"
-    return Sentence(f"{text}. Its test set of {tested.n:,} examples shows {shown}.", rests_on)
+    n_wrong = f"{certificate.errors:,} of all {certificate.distinct:,} examples of its task"
+    return f"Refuted: {title} is wrong on {n_wrong} ({share})."
 
 
 def _margin(certificate: Certificate) -> str:
@@ -97,14 +92,6 @@ def checked_table(certificates: Sequence[tuple[str, Certificate]], name: str, co
         decoded, undecided = Cell(f"{each.decoded:,}", each.decoded), Cell(f"{each.undecided:,}", each.undecided)
         rows.append((title, *counts, decoded, error, undecided, _environment(each)))
     return DataTable(name, "Certificates over all examples", COLUMNS, tuple(rows), command=command)
-
-
-def wrong_tables(name: str, wrong: Sequence[Any], caption: str, most: int, n_wrong: int) -> list[DataTable]:
-    """Tabulate the first wrong answers with what is wrong about them; return no table if there are none."""
-    rows = tuple((each.example, each.predicted, each.right, each.explanation) for each in wrong[:most])
-    more = f": the first {len(rows)} of {n_wrong:,}" if n_wrong > len(rows) else ""
-    columns = ("example", "predicted", "right", "what went wrong")
-    return [DataTable(name, f"{caption}{more}", columns, rows)] if rows else []
 
 
 def _environment(certificate: Certificate) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING
 
-from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Sentence
+from headcount.describing.blocks import Cell, DataTable, Picture, Sentence
 from headcount.describing.words import counted, some
+from headcount.describing.wrong_answers import abbreviated, in_range, mistake
 from headcount.figures.worst_margins import draw_worst_margins
 
 if TYPE_CHECKING:
@@ -14,48 +14,34 @@ if TYPE_CHECKING:
     from headcount.training.evaluation import WrongAnswer
 
 TABLE, FIGURE = "worst-margins", "worst-margins-by-length"
-MOST_WORDS = 12
-"""Numbers of a sequence that are written out; a longer sequence is abbreviated."""
-MOST_RUNS = 6
-"""Runs of equal numbers that an abbreviation has."""
 
 
-def describe(result: WorstMargins, title: str = "") -> list[Block]:
-    """Return the verdict, what constant stretches prove, the worst sequence of each length, and the figure."""
-    title = title or result.name
-    sentences = [verdict(result, title), training_lengths(result), *constant_stretches(result)]
-    picture = Picture(
-        FIGURE,
-        "Smallest margin over all sequences of each length",
-        " ".join(sentence.text for sentence in sentences[:2]),
-        lambda: draw_worst_margins(result),
-    )
-    return [Conclusions(tuple(sentences)), margin_table(result), picture]
+def conclusions(result: WorstMargins, title: str, rests_on: str = "") -> list[Sentence]:
+    """Return the verdict, whether every training length is right, and what constant stretches prove."""
+    sentences = [_verdict(result, title), training_lengths(result), *constant_stretches(result)]
+    return [Sentence(each.text, rests_on or each.rests_on, each.is_decided) for each in sentences]
 
 
-def verdict(result: WorstMargins, title: str) -> Sentence:
-    """Say whether a sequence is wrong, and which."""
+def details(result: WorstMargins) -> list[DataTable | Picture]:
+    """Return the worst sequence of each length, and the figure."""
+    caption, text = "Smallest margin over all sequences of each length", training_lengths(result).text
+    return [margin_table(result), Picture(FIGURE, caption, text, lambda: draw_worst_margins(result))]
+
+
+def clearest(result: WorstMargins) -> WrongAnswer:
+    """Return the shortest wrong answer at a training length, or the shortest of all if those are right."""
+    return in_range(result.wrong, result.trained)
+
+
+def _verdict(result: WorstMargins, title: str) -> Sentence:
     lengths = _lengths([row.length for row in result.rows])
     if result.wrong:
-        return Sentence(f"Refuted: {title} is wrong on {wrong_words(clearest(result))}.", TABLE)
+        return Sentence(f"Refuted: {mistake(clearest(result), title)}.", TABLE)
     if result.verdict == "undecided":
         text = f"Undecided: rounding ({result.rounding:.1e} logits) could change an answer of {title} at {lengths}."
         return Sentence(text, TABLE, is_decided=False)
     text = f"Right at these lengths: {title} is right on every {result.example} of {lengths}."
     return Sentence(f"{text} This does not prove it right at any other length.", TABLE)
-
-
-def clearest(result: WorstMargins) -> WrongAnswer:
-    """Return the shortest wrong answer at a training length, or the shortest of all if those are right."""
-    shortest, longest = result.trained
-    rows = [row for row in result.rows if shortest <= row.length <= longest]
-    trained = {case.example for row in rows for case in row.cases}
-    return next((answer for answer in result.wrong if answer.example in trained), result.wrong[0])
-
-
-def wrong_words(answer: WrongAnswer) -> str:
-    """Write a wrong answer, and the right one: `3 5 4`: it answers sorted, and unsorted is right."""
-    return f"`{abbreviated(answer.example)}`: it answers {answer.predicted}, and {answer.right} is right"
 
 
 def training_lengths(result: WorstMargins) -> Sentence:
@@ -118,24 +104,6 @@ def _cells(case: WorstCase | None) -> tuple[Cell, Cell]:
     if case is None:
         return Cell("none"), Cell("")
     return Cell(f"{case.margin:.3g}", case.margin, "" if case.is_right else "strong"), Cell(abbreviated(case.example))
-
-
-def abbreviated(example: str) -> str:
-    """Write a long sequence by its runs of equal tokens.
-
-    >>> abbreviated("3 5 4"), abbreviated(" ".join(["59"] * 63 + ["99"]))
-    ('3 5 4', '59 x 63, 99')
-    >>> abbreviated(" ".join(map(str, range(40))))
-    '0, 1, 2, ..., 37, 38, 39'
-    """
-    words = example.split()
-    if len(words) <= MOST_WORDS:
-        return example
-    runs = [(word, len(list(group))) for word, group in groupby(words)]
-    texts = [word if n == 1 else f"{word} x {n}" for word, n in runs]
-    if len(texts) > MOST_RUNS:
-        texts = [*texts[: MOST_RUNS // 2], "...", *texts[-(MOST_RUNS // 2) :]]
-    return ", ".join(texts)
 
 
 def _lengths(lengths: list[int]) -> str:

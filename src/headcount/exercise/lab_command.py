@@ -18,11 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Output:
     """Run the experiments, and describe the accuracy of the models."""
-    from headcount.describing import certificate as certificates
     from headcount.describing.evaluation import accuracy_table
     from headcount.describing.extrapolation import HARDEST
     from headcount.describing.length_generalisation import Model
     from headcount.describing.length_generalisation import accuracy_table as length_table
+    from headcount.describing.verification import describe
     from headcount.exercise.lab import EXPERIMENTS, run_lab
 
     experiments = (args.only,) if args.only else EXPERIMENTS
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> Output:
             "evaluation": evaluation.to_dict(),
             "certificate": certificate.to_dict(),
         }
-        lines += [accuracy_table("accuracy", lab.addition.run.name, evaluation), *certificates.describe(certificate)]
+        lines += [accuracy_table("accuracy", lab.addition.run.name, evaluation), *describe(certificate)]
     if lab.sortedness:
         data["sortedness"] = {name: result.to_dict() for name, result in lab.sortedness.stretches.items()}
         models = [Model(name, result) for name, result in lab.sortedness.stretches.items()]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headcount.describing import SECTIONS, counterexamples, matching
+from headcount.describing import SECTIONS, matching
 from headcount.describing.blocks import Block, Cell, DataTable, Picture, Section
 from headcount.describing.report import ModelResults, Report, ReportResults
 from headcount.errors import InputError
@@ -33,6 +33,7 @@ SECTION_OF = {
     "Pruning": ("pruning", "pruning"),
     "Specialisation": ("stats", "roles"),
     "Stretch": ("stretch", "reach"),
+    "WorstMargins": ("certificate", "certificate"),
 }
 """For a result's class, or one that it inherits: the field of a model that holds it, and the section about it."""
 MOST_ROWS = 200
@@ -78,8 +79,6 @@ def _blocks(result: Result) -> list[Block]:
     kind = type(result).__name__
     if kind == "Matching":
         return matching.describe(result)  # type: ignore[arg-type]
-    if kind == "CounterexampleSearch":
-        return counterexamples.describe(result)  # type: ignore[arg-type]
     rows = result.to_rows()[:MOST_ROWS]
     columns = tuple(dict.fromkeys(name for row in rows for name in row))
     cells = tuple(tuple(_cell(row.get(name)) for name in columns) for row in rows)

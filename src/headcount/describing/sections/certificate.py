@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Notice, Paragraph, Section, Sentence
-from headcount.describing.certificate import checked_table, wrong_tables
+from headcount.describing.certificate import checked_table
 from headcount.describing.evaluation import main_share
 from headcount.describing.report import ModelResults, ReportResults
-from headcount.describing.verification import conclusions, verdict
+from headcount.describing.verification import conclusions, details, n_wrong, verdict
 from headcount.describing.words import some
+from headcount.describing.wrong_answers import wrong_table
 from headcount.errors import argument
 from headcount.stats import Proportion
 
@@ -45,8 +46,9 @@ def section(results: ReportResults) -> Section | None:
         blocks.append(checked_table([(model.title, each) for model, each in walks], TABLE, command))
     blocks += _verdict_table([(model, each) for model, each in verified if _table_of(each) == VERDICTS])
     for model, outcome in verified:
+        blocks += details(outcome, results.block_id("certificate", model))
         name, caption = f"{results.block_id('certificate', model)}-wrong", f"Wrong answers of {model.title}"
-        blocks += wrong_tables(name, outcome.wrong, caption, SHOWN, getattr(outcome, "errors", len(outcome.wrong)))
+        blocks += wrong_table(name, outcome.wrong, caption, SHOWN, n_wrong(outcome))
     return Section("certificate", "Is every answer right?", tuple(blocks), _answer(verified))
 
 
@@ -73,7 +75,7 @@ def _answer(verified: list[tuple[ModelResults, Verification]]) -> Sentence:
     """Return the verdict on one model, or the models by verdict."""
     if len(verified) == 1:
         model, outcome = verified[0]
-        return verdict(outcome, model.title, _table_of(outcome), _tested(model))
+        return verdict(outcome, model.title, _table_of(outcome))
     by_verdict = {
         word: [model.title for model, outcome in verified if outcome.verdict == word] for word in (PROVED, REFUTED)
     }
