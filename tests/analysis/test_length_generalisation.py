@@ -78,7 +78,7 @@ def test_there_is_a_cell_for_every_length_and_negative(result, tiny_sorter):
 
 def test_every_negative_is_tried_unless_some_are_named(tiny_sorter):
     result = stretch(tiny_sorter, [4], n=4)
-    assert [cell.negative for cell in result.cells] == list(tiny_sorter.task.negatives)
+    assert [cell.negative for cell in result.cells] == [*tiny_sorter.task.negatives, "patterns"]
     assert [cell.negative for cell in stretch(tiny_sorter, [4], ["adjacent", "adjacent"], 4).cells] == ["adjacent"]
 
 
@@ -136,6 +136,39 @@ def test_a_cell_is_what_the_model_predicts(tiny_sorter, monkeypatch):
     predicted = [classify(tiny_sorter.model, task, rows) for rows in (wrong, right)]
     assert [share.correct for share in cell.recall] == [int(each.hits.sum()) for each in predicted]
     np.testing.assert_allclose(cell.margin, [each.margins.mean() for each in predicted], atol=1e-5)
+
+
+def test_patterns_are_hard_examples_of_both_classes(tiny_sorter, monkeypatch):
+    """Count the hits again on the same examples; kinds do not depend on what else is measured."""
+    seen: list[Any] = []
+    patterns = tiny_sorter.task.patterns_of_length
+
+    def remembered(*given):
+        seen.append(patterns(*given))
+        return seen[-1]
+
+    task = copy.copy(tiny_sorter.task)
+    task.patterns_of_length = remembered
+    (cell,) = stretch(replace(tiny_sorter, task=task), [12], ["patterns"], 41).cells
+    rows = seen[-1]
+    is_sorted = (np.diff(rows, axis=1) >= 0).all(axis=1)
+    assert rows.shape == (82, 12)
+    predicted = [classify(tiny_sorter.model, task, part) for part in (rows[~is_sorted][:20], rows[is_sorted][:21])]
+    assert [(share.correct, share.n) for share in cell.recall] == [
+        (int(each.hits.sum()), n) for each, n in zip(predicted, (20, 21), strict=True)
+    ]
+    together = stretch(tiny_sorter, [12], [*KINDS, "patterns"], 41).cells
+    assert together[-1] == cell
+    assert list(together[:-1]) == list(stretch(tiny_sorter, [12], KINDS, 41).cells)
+
+
+def test_a_task_without_patterns_is_measured_on_its_negatives(tiny_sorter):
+    task = copy.copy(tiny_sorter.task)
+    task.patterns_of_length = lambda *given: None
+    without = replace(tiny_sorter, task=task)
+    assert [cell.negative for cell in stretch(without, [4], n=4).cells] == list(task.negatives)
+    with pytest.raises(InputError, match="no kind of example 'patterns'"):
+        stretch(without, [4], ["patterns"], 4)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -283,8 +316,8 @@ def test_lengths_past_a_table_are_listed_and_the_rest_is_measured(tiny_sorting, 
         ([], None, 4, "got none"),
         ([8, 1], None, 4, "got 8, 1"),
         ([-3], None, 4, "got -3"),
-        ([8], ["shuffled"], 4, r"no kind of negative 'shuffled'(.|\n)*did you mean 'shuffle'"),
-        ([8], ["zigzag"], 4, r"no kind of negative 'zigzag'(.|\n)*transpositions"),
+        ([8], ["shuffled"], 4, r"no kind of example 'shuffled'(.|\n)*did you mean 'shuffle'"),
+        ([8], ["zigzag"], 4, r"no kind of example 'zigzag'(.|\n)*transpositions"),
         ([8], None, 1, "--n must be at least 2, .* got 1"),
         ([8], None, -5, "--n must be at least 2, .* got -5"),
         ([8], None, {"draw": -1}, "--draw must be at least 0, got -1"),

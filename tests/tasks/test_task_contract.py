@@ -286,6 +286,17 @@ def test_hard_examples_have_both_classes_and_all_lengths(sorter: ClassTask) -> N
     assert set(sorter.lengths(hard).tolist()) == set(range(shortest, longest + 1))
 
 
+@pytest.mark.parametrize("length", [2, 3, 40])
+def test_patterns_have_both_classes_and_any_length(sorter: ClassTask, length: int) -> None:
+    patterns, again = (sorter.patterns_of_length(np.random.default_rng(0), length, 400) for _ in range(2))
+    assert patterns is not None
+    assert np.array_equal(patterns, again)
+    assert patterns.shape == (400, length)
+    assert 0.2 < sorter.encode(patterns).labels.mean() < 0.8
+    if length > 10:
+        assert (np.diff(np.sort(patterns, axis=1), axis=1) <= 1).mean() > 0.5, "most steps are small"
+
+
 def test_a_task_need_not_be_searchable() -> None:
     task, rng = Reversal(), np.random.default_rng(0)
     assert Task.hard_examples(task, rng, 5) is None

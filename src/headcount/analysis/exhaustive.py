@@ -16,7 +16,7 @@ from typing import ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headcount.errors import CheckFailed, InputError
+from headcount.errors import CheckFailed, InputError, argument
 from headcount.experiments.models import OpenModel
 from headcount.external.user_code import UserCodeError
 from headcount.hooks.gates import eval_mode
@@ -105,10 +105,17 @@ def check_every_example(
 ) -> Certificate:
     """Check every example of the task's domain, and call `progress(done, total)` after each block.
 
-    The task must be finite; see `domain_size`.
+    The task must have at most `LARGEST_DOMAIN` examples; see `domain_size`.
     """
+    total = domain_size(model)
+    if total is None or total > LARGEST_DOMAIN:
+        n = "infinitely many" if total is None else f"{total:,}"
+        raise InputError(
+            f"{n} examples are too many to check one by one (at most {LARGEST_DOMAIN:,})",
+            f"search for wrong answers instead: headcount verify {argument(model.name)}",
+        )
     answers = cast(SequenceModel, model.answers)
-    task, total = answers.task, answers.task.domain_size
+    task = answers.task
     stride, done, wrong, right, right_margins = max(1, total // sample), 0, [], [], []
     least, tightest, nearest, seen = np.inf, "", Nearest(), np.zeros(total, dtype=bool)
     pool = workers(model.module) if model.runs_in_threads else nullcontext(map)

@@ -60,13 +60,15 @@ FEWEST, MOST, TOKENS = 8, 64, 2**14
 """Smallest and largest number of examples per length for attention, and their total number of tokens in between."""
 AT_ONCE = 2**12
 """Number of tokens per forward pass; at least one example."""
+PATTERNS = "patterns"
+"""Name of the kind of example that the task's hard patterns are: half of them negatives, half of them positives."""
 REPORTED = 1
 """Draw of new sequences for reports and docs. No recipe was chosen on this draw."""
 
 
 @dataclass(frozen=True)
 class LengthResult:
-    """Accuracy at one length on one kind of negative and equally many positives."""
+    """Accuracy at one length on one kind of negative and equally many positives, or on patterns of both classes."""
 
     length: Positive
     negative: str
@@ -198,8 +200,10 @@ def stretch(
     n_at = {length: n or (N if recipe.window or length <= LONG else N_LONG) for length in lengths}
     # Approximate time per sequence: linear in its tokens for the layers, quadratic for full attention.
     cost = {length: length if recipe.window else length * (1 + length / 512) for length in lengths}
-    # All kinds of negatives are paired with the same positives.
-    total = sum(cost[length] * (size - size // 2 + size // 2 * len(kinds)) for length, size in n_at.items())
+    # All kinds of negatives are paired with the same positives; patterns have positives of their own.
+    negatives = [kind for kind in kinds if kind != PATTERNS]
+    n_halves = len(negatives) + 1 + 2 * (PATTERNS in kinds)
+    total = sum(cost[length] * size / 2 * n_halves for length, size in n_at.items())
     cells, cropped, last, done = list[LengthResult](), list[LengthResult](), task.classes[-1], 0.0
 
     def count(length: int, n_rows: int) -> None:
@@ -211,17 +215,26 @@ def stretch(
     for length in lengths:
         rng, half = stream(draw, "stretch", length), n_at[length] // 2
         examples = {last: task.sample_of_length(rng, length, None, n_at[length] - half)}
-        examples |= {kind: task.sample_of_length(rng, length, kind, half) for kind in kinds}
+        examples |= {kind: task.sample_of_length(rng, length, kind, half) for kind in negatives}
         predicted = {kind: _predict(model, rows, batch_size, count) for kind, rows in examples.items()}
-        cells += [_cell(task, length, kind, predicted[last], predicted[kind]) for kind in kinds]
-        if explain and trained and length > trained[1] and task.local_negative in kinds:
+        cells += [_cell(task, length, kind, predicted[last], predicted[kind]) for kind in negatives]
+        if PATTERNS in kinds:
+            cells.append(
+                _cell(
+                    task,
+                    length,
+                    PATTERNS,
+                    *_predict_patterns(model, task, length, n_at[length], draw, batch_size, count),
+                )
+            )
+        if explain and trained and length > trained[1] and task.local_negative in negatives:
             pieces = task.cropped(rng, examples[task.local_negative], trained[1])
             wrong, right = (_predict(model, rows, batch_size) for rows in pieces)
             cropped.append(_cell(task, length, task.local_negative, right, wrong))
     ids, refused = list[ShiftedIds](), list[int]()
     # Only headcount's own models allow shifting ids and reading attention.
     own = model.module if explain and isinstance(model.module, Classifier) else None
-    if own and task.local_negative in kinds:
+    if own and task.local_negative in negatives:
         ids, refused = _at_other_ids(model, task, all_lengths, n or N, batch_size, draw)
     return Stretch(
         name=model.name,
@@ -244,6 +257,36 @@ def stretch(
         refused_first_ids=tuple(refused),
         draw=draw,
     )
+
+
+def _predict_patterns(
+    model: OpenModel,
+    task: ClassTask,
+    length: int,
+    n: int,
+    draw: int,
+    batch_size: int | None,
+    count: Callable[[int, int], None],
+) -> tuple[ClassAnswers, ClassAnswers]:
+    """Classify the task's hard patterns of one length, and return the answers to positives and to negatives."""
+    rng, last = stream(draw, "stretch patterns", length), len(task.classes) - 1
+    parts: list[Examples] = []
+    labels = np.empty(0, dtype=np.int64)
+    while min((labels == last).sum(), (labels != last).sum()) < n - n // 2:  # usually once
+        rows = task.patterns_of_length(rng, length, 2 * n)
+        assert rows is not None, "require_possible has checked this"
+        parts.append(rows)
+        labels = np.concatenate([labels, task.encode(rows).labels])
+    rows = np.concatenate(parts)
+    positives, negatives = rows[labels == last][: n - n // 2], rows[labels != last][: n // 2]
+    right, wrong = (_predict(model, part, batch_size, count) for part in (positives, negatives))
+    return right, wrong
+
+
+def kinds_of(task: ClassTask) -> tuple[str, ...]:
+    """Return the kinds of example that can be measured: the task's negatives and, if it has any, hard patterns."""
+    has_patterns = task.patterns_of_length(stream(0, "stretch"), task.trained_lengths[1], 1) is not None
+    return (*task.negatives, *([PATTERNS] if has_patterns else []))
 
 
 def _at_other_ids(
@@ -311,10 +354,11 @@ def require_possible(
         raise InputError(f"--batch-size must be at least 1, got {batch_size}")
     if draw < 0:
         raise InputError(f"--draw must be at least 0, got {draw}")
-    unknown = [kind for kind in kinds or () if kind not in task.negatives]
+    known = kinds_of(task)
+    unknown = [kind for kind in kinds or () if kind not in known]
     if unknown:
-        raise InputError(f"no kind of negative {unknown[0]!r}", suggestion(unknown[0], task.negatives))
-    return tuple(dict.fromkeys(kinds)) if kinds else task.negatives
+        raise InputError(f"no kind of example {unknown[0]!r}", suggestion(unknown[0], known))
+    return tuple(dict.fromkeys(kinds)) if kinds else known
 
 
 def _predict(

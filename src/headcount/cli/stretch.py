@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the models and what they are measured on."""
     add_models_argument(parser)
     parser.add_argument("--lengths", type=lengths, metavar="INT,...", help="lengths to test [8,12,16,32,64,...,4096]")
-    negatives = "kinds of unsorted sequence to test [all four]"
+    negatives = "kinds of example to test: ways to break the order, and `patterns` [all five]"
     parser.add_argument("--negatives", type=comma_list, metavar="KIND,...", help=negatives)
     add_int(parser, "--n", f"number of examples for each length and kind {HOW_MANY}")
     draw = "which random draw of sequences to test; settings were chosen on draw 0, reports use draw 1 [0]"

@@ -18,15 +18,18 @@ ACCURATE = 0.9
 """A model is accurate at a length if the whole interval of its accuracy lies above this bound."""
 HARDEST = "adjacent"
 """The hardest kind of negative: one pair of neighbours is swapped."""
+PATTERNS = "patterns"
+"""The kind of example that has hard patterns of both classes."""
 EXERCISE = ("sinusoidal", "learned", "none")
 """Encodings that the exercise compares."""
 KIND_WORDS = {
     "adjacent": "single adjacent swaps",
     "shuffle": "full shuffles",
     "moved_one": "sequences with one number moved",
+    "patterns": "hard patterns (runs of equal numbers, small steps, jumps)",
     "transpositions": "random transpositions",
 }
-"""Kinds of negatives, as sentences name them."""
+"""Kinds of example, as sentences name them."""
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ Models that were given structure of the task are never ranked against generic mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Row, Sentence
 from headcount.describing.extrapolation import (
     ACCURATE,
     EXERCISE,
+    PATTERNS,
     Extrapolation,
     accuracy_cell,
     accuracy_words,
@@ -345,13 +346,24 @@ def recall_table(name: str, models: Sequence[Model], kinds: Sequence[str], comma
         cells = {(cell.length, cell.negative): cell for cell in result.cells}
         lengths = sorted({cell.length for cell in result.cells}) if is_alone else _lengths_around(result)
         for length in lengths:
-            at_length = [cells.get((length, kind)) for kind in kinds]
-            sorted_ones = next(cell for cell in at_length if cell is not None).recall[-1]
-            shares = [_share_cell(sorted_ones), *(_share_cell(cell.recall[0] if cell else None) for cell in at_length)]
+            shares = list[Cell]()
+            for _, possible, class_index in _recall_columns(kinds):
+                cell = next((cells[length, kind] for kind in possible if (length, kind) in cells), None)
+                shares.append(_share_cell(cell.recall[class_index] if cell else None))
             rows.append((*([] if is_alone else [title]), _count(length), *shares))
-    columns = (*([] if is_alone else ["model"]), "length", "sorted", *map(kind_words, kinds))
-    note = f"All kinds share their sorted sequences. {INTERVALS}"
+    columns = (*([] if is_alone else ["model"]), "length", *(heading for heading, _, _ in _recall_columns(kinds)))
+    note = f"All kinds but the hard patterns share their sorted sequences. {INTERVALS}"
     return DataTable(name, "Accuracy (%) on each class", columns, tuple(rows), note, command)
+
+
+def _recall_columns(kinds: Sequence[str]) -> Iterator[tuple[str, list[str], int]]:
+    """Yield the heading of each column, the kinds of example that have its accuracy, and the index of the class."""
+    negatives = [kind for kind in kinds if kind != PATTERNS]
+    if negatives:
+        yield "sorted", negatives, -1
+    yield from ((kind_words(kind), [kind], 0) for kind in negatives)
+    if PATTERNS in kinds:
+        yield from ((f"{name}, hard patterns", [PATTERNS], i) for name, i in (("sorted", -1), ("unsorted", 0)))
 
 
 def _lengths_around(result: Stretch) -> list[int]:

@@ -336,6 +336,13 @@ class ClassTask(Task, Protocol):
     def sample_of_length(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
         """Return `n` new examples of one length: of the first class and this kind, or of the last class if None."""
 
+    def patterns_of_length(self, rng: np.random.Generator, length: int, n: int) -> Examples | None:
+        """Return `n` hard examples of one length and of both classes, or None if the task has none.
+
+        They have simple patterns that random examples rarely show, and on which models often err.
+        """
+        return None
+
     def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> tuple[Examples, Examples]:
         """Return a piece of each local negative around its fault, and the same values as examples of the last class."""
 

@@ -416,18 +416,24 @@ class Sortedness(ClassTask):
             raise InputError(f"no kind of unsorted example {kind!r}", suggestion(kind, self.negatives))
         return unsorted_rows(rng, np.full(n, kind), lengths, values)[0]
 
+    def patterns_of_length(self, rng: np.random.Generator, length: int, n: int) -> Examples:
+        """Return `n` sequences of one length: small steps with jumps, half of them with one broken pair."""
+        return self._patterns(rng, np.full(n, length))
+
     def hard_examples(self, rng: np.random.Generator, n: int) -> Examples:
         """Return `n` sequences of the training lengths: small steps with jumps, half of them with one broken pair."""
-        c, values = self.config, self.values
-        lengths = rng.integers(c.shortest, c.longest + 1, size=n)
+        c = self.config
+        rows = self._patterns(rng, rng.integers(c.shortest, c.longest + 1, size=n))
+        return np.pad(rows, ((0, 0), (0, c.longest - rows.shape[1])), constant_values=EMPTY)
+
+    def _patterns(self, rng: np.random.Generator, lengths: NDArray[np.int64]) -> Examples:
+        n, values = len(lengths), self.values
         is_random = rng.random((n, 1)) < 0.2
         rows = np.where(is_random, sorted_rows(rng, lengths, values), patterned_rows(rng, lengths, values))
         kinds = [rows, adjacent(rng, rows, lengths), moved_one(rng, rows, lengths)]
-        kinds.append(kinds[1] if c.distinct else off_by_one(rng, rows, lengths, values))
+        kinds.append(kinds[1] if values.distinct else off_by_one(rng, rows, lengths, values))
         rows = np.stack(kinds)[rng.choice(4, size=n, p=[0.5, 0.15, 0.1, 0.25]), np.arange(n)]
-        examples = np.full((n, c.longest), EMPTY)
-        examples[:, : rows.shape[1]] = np.where(rows == FILL, EMPTY, rows)
-        return examples
+        return np.where(rows == FILL, EMPTY, rows)
 
     def mutate(self, rng: np.random.Generator, examples: Examples) -> Examples:
         """Change one number of each sequence: to any value, to its neighbour's, or by one; or swap two numbers."""

@@ -163,7 +163,7 @@ def _stretch_settings(result: Stretch) -> Mapping[str, str]:
     kinds, sizes = dict.fromkeys(cell.negative for cell in result.cells), {cell.n for cell in result.cells}
     return {
         "lengths": ",".join(map(str, lengths)),
-        "negatives": "" if len(kinds) == 4 else ",".join(kinds),
+        "negatives": "" if len(kinds) == 5 else ",".join(kinds),
         "n": str(sizes.pop()) if len(sizes) == 1 else "",
         "draw": str(result.draw) if result.draw else "",
     }
