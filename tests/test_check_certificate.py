@@ -10,23 +10,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.torch
-import torch
-from edited_sorters import FAULTS, add_noise, edited, shift, with_a_wrong_context
+from edited_sorters import FAULTS, add_noise, edited, shift, with_a_wrong_context, with_settings
 from tools import check_certificate
 from tools.check_certificate import NotDecidable, check
 
 from headcount.analysis import context_proof
 from headcount.analysis.context_proof import prove
 from headcount.experiments.models import RunModel
-from headcount.models.transformer import Classifier
-from headcount.runs.config import RunConfig
 from headcount.runs.folder import digest
-from headcount.runs.run import Run, build, load
+from headcount.runs.run import Run, load
 
 Material = tuple[dict[str, Any], bytes, dict[str, Any]]
 """The settings and the weights of a run, and its certificate, as their files have them."""
@@ -73,7 +70,7 @@ def material(model: RunModel) -> Material:
     """Return the files of a model and its certificate, of the weights that the model has now."""
     weights = safetensors.torch.save({name: each.contiguous() for name, each in model.run.model.state_dict().items()})
     certificate = replace(prove(model), weights_sha256=digest(weights))
-    return json.loads(model.run.folder.config_file.read_bytes()), weights, json.loads(certificate.to_json())
+    return json.loads(model.run.config.to_json()), weights, json.loads(certificate.to_json())
 
 
 @pytest.fixture(scope="session")
@@ -102,18 +99,9 @@ def test_both_programs_agree(proved_sorter: Run, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHER_SHAPES)
-def test_both_programs_agree_on_models_of_other_shapes(proved_sorter: Run, provable: dict[str, Any], name: str) -> None:
+def test_both_programs_agree_on_models_of_other_shapes(proved_sorter: Run, name: str) -> None:
     """These have random weights, so all of them are wrong somewhere."""
-    config = RunConfig.build("sortedness", preset="far", **provable | OTHER_SHAPES[name])
-    torch.manual_seed(3)
-    model = cast(Classifier, build(config)[1])
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn(parameter.shape))
-        model.to_logits.weight.copy_(torch.tensor([[1.0], [-1.0]]))
-    run = replace(proved_sorter, config=config, model=model.eval())
-    _, weights, certificate = material(RunModel.of(run))
-    result = check(json.loads(config.to_json()), weights, certificate)
+    result = check(*material(with_settings(proved_sorter, **OTHER_SHAPES[name])))
     assert (result.differences, result.verdict) == ([], "refuted")
 
 

@@ -157,7 +157,7 @@ def test_a_search_and_a_cut(folder: str) -> None:
 
 
 def test_what_cannot_be_cut_is_told_first(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headcount.api.pruning._search", lambda *arguments: pytest.fail("told too late"))
+    monkeypatch.setattr("headcount.api.pruning.prune_curves", lambda *arguments: pytest.fail("told too late"))
     for more, explanation in (
         ({"fine_tune": 5, "out": "cut"}, "with its own code"),
         ({"heads": ["L7H0"], "out": "cut"}, "no head"),

@@ -19,6 +19,7 @@ import dataset_models as texts
 import hub_models as hub
 import pytest
 import torch
+from edited_sorters import edited, shift, with_settings
 
 import headcount
 from headcount import api
@@ -47,7 +48,9 @@ HEADS = ("encoder.7.self.0", "layer.0.self.99", "E0H0", "", "decoder.0.self.-1",
 
 
 @pytest.fixture(scope="module")
-def results(tiny_run: Run, tiny_sorter: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+def results(
+    tiny_run: Run, tiny_sorter: Run, proved_sorter: Run, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Result]:
     """One result of every kind that headcount writes, by name."""
     sample, small = headcount.load("sample:sortedness"), tmp_path_factory.mktemp("cut") / "small"
     model = api.open_model(texts.model(hub.build("gpt2"), "$A"))
@@ -59,6 +62,10 @@ def results(tiny_run: Run, tiny_sorter: Run, tmp_path_factory: pytest.TempPathFa
             "evaluation": api.evaluate(tiny_run),
             "classification": api.evaluate(tiny_sorter),
             "certificate": api.verify(tiny_run, quiet=True),
+            "search": api.verify(tiny_sorter, seconds=1, quiet=True),
+            "context certificate": api.verify(proved_sorter, quiet=True),
+            "refuted contexts": api.verify(edited(proved_sorter, shift(9.0)), quiet=True),
+            "worst margins": api.verify(with_settings(proved_sorter, pooling="mean"), quiet=True),
             "ablation": api.ablate_heads(tiny_run, examples=True, replacements=["zero", "resample"], quiet=True).result,
             "ablation by length": api.ablate_heads(sample, lengths=[8, 16], n=20, quiet=True).result,
             "pruning": api.prune_heads(sample, n=20, n_orders=1, quiet=True).result,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from headcount.analysis.context_proof import bounded_table, context_shape
 from headcount.experiments.models import RunModel
 from headcount.models.transformer import Classifier
-from headcount.runs.run import Run
+from headcount.runs.config import RunConfig
+from headcount.runs.run import Run, build
 from headcount.tasks.sortedness import Sortedness
 from headcount.training.contexts import ContextShape, Undecidable
 from headcount.training.violations import Decision
@@ -30,6 +31,18 @@ def edited(run: Run, edit: Edit) -> RunModel:
     with torch.no_grad():
         edit(model)
     return RunModel.of(replace(run, model=model))
+
+
+def with_settings(run: Run, **settings: Any) -> RunModel:
+    """Return an untrained model of the same task with other settings, whose leads have both signs."""
+    config = RunConfig.build("sortedness", base=run.config, **settings)
+    torch.manual_seed(3)
+    model = cast(Classifier, build(config)[1])
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not name.startswith("to_logits"):
+                parameter.add_(0.3 * torch.randn(parameter.shape))
+    return RunModel.of(replace(run, config=config, model=model.eval()))
 
 
 def classifier_of(model: RunModel) -> Classifier:

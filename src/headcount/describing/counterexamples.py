@@ -49,6 +49,6 @@ def _effort(search: CounterexampleSearch) -> str:
     numbers = {way: counted(n, search.noun, search.plural) for way, n in ways.items() if n}
     tried = " and ".join(f"{number} {way}" for way, number in numbers.items())
     text = f"The search took {search.seconds:.1f} s and tried {tried or 'nothing'}."
-    if search.least_margin is None:
+    if search.wrong or search.least_margin is None:
         return text
     return f"{text} The smallest margin of a right answer over its best rival is {search.least_margin:.2f} logits."

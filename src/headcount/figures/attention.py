@@ -146,7 +146,8 @@ def write_cells(
     """Write a text into each cell of a heat map, by default its number; white where the cell is dark."""
     for (y, x), shade in np.ndenumerate(np.asarray(shades)):
         text, colour = f"{shade:.2f}" if texts is None else texts[y][x], "white" if shade > 0.6 else "black"
-        axes.text(x, y, text, ha="center", va="center", fontsize=size, color=colour)
+        if text:
+            axes.text(x, y, text, ha="center", va="center", fontsize=size, color=colour)
 
 
 def draw_over_examples(results: Sequence[Attention], head: str) -> Figure:

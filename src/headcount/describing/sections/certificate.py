@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Notice, Paragraph, Section, Sentence
@@ -42,8 +43,7 @@ def section(results: ReportResults) -> Section | None:
         blocks.append(Conclusions(tuple(conclusions(outcome, model.title, _table_of(outcome), _tested(model)))))
     walks = [(model, cast("Certificate", each)) for model, each in verified if type(each).__name__ == "Certificate"]
     if walks:
-        command = "; ".join(f"headcount verify {argument(model.name)}" for model, _ in walks)
-        blocks.append(checked_table([(model.title, each) for model, each in walks], TABLE, command))
+        blocks.append(checked_table([(model.title, each) for model, each in walks], TABLE, _command(walks)))
     blocks += _verdict_table([(model, each) for model, each in verified if _table_of(each) == VERDICTS])
     for model, outcome in verified:
         blocks += details(outcome, results.block_id("certificate", model))
@@ -66,9 +66,13 @@ def _verdict_table(verified: list[tuple[ModelResults, Verification]]) -> list[Da
         checked = Cell("" if n is None else f"{n:,}", n)
         wrong = Cell(f"{len(outcome.wrong):,}", len(outcome.wrong), "strong" if outcome.wrong else "")
         rows.append((model.title, ways.get(type(outcome).__name__, ""), outcome.verdict, checked, wrong))
-    command = "; ".join(f"headcount verify {argument(model.name)}" for model, _ in verified)
     columns = ("model", "way", "verdict", "checked", "wrong answers listed")
-    return [DataTable(VERDICTS, "Verdicts", columns, tuple(rows), command=command)] if rows else []
+    return [DataTable(VERDICTS, "Verdicts", columns, tuple(rows), command=_command(verified))] if rows else []
+
+
+def _command(verified: Sequence[tuple[ModelResults, object]]) -> str:
+    """Return the command that verifies one model; of several, the section about reproducing has a command for each."""
+    return f"headcount verify {argument(verified[0][0].name)}" if len(verified) == 1 else ""
 
 
 def _answer(verified: list[tuple[ModelResults, Verification]]) -> Sentence:
