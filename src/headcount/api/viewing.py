@@ -283,7 +283,7 @@ def stretch(
     The returned `result` has one `Stretch` per model, with a cell per length and kind.
 
     >>> [cell.accuracy for cell in stretch("sample:sortedness", lengths=[64], n=8, quiet=True).result[0].cells]
-    [1.0, 1.0, 1.0, 1.0]
+    [1.0, 1.0, 1.0, 1.0, 1.0]
     """
     opened = [open_on_task(model, run_adapter=run_adapter) for model in models]
     settings: dict[str, Any] = {"lengths": lengths, "negatives": negatives, "n": n}

@@ -46,7 +46,8 @@ def see_it(model: str, wrong: WrongAnswer) -> list[Commands]:
     """Return the command that shows a wrong answer; none if the example is too long for a command line."""
     if len(wrong.example) > LONGEST_COMMAND:
         return []
-    return [Commands((f"headcount predict {argument(model)} {argument(wrong.example)}",), "See it")]
+    command = " ".join(["headcount predict", argument(model), argument(wrong.example)])
+    return [Commands((command,), "See it")]
 
 
 def in_range(wrong: Sequence[WrongAnswer], trained: tuple[int, int]) -> WrongAnswer:
