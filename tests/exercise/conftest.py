@@ -13,12 +13,13 @@ from blank_figures import leave_figures_blank, paint_figures
 from browsing import browser as browser
 from little_work import work_little
 
+from headcount.api.reporting import write_forms
 from headcount.exercise.lab import Lab, run_lab
 
 FOLDER = "a lab <img src=x onerror=alert(1)>"
 """Part of every model's name."""
 SMALL: dict[str, Any] = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16, "n_validation": 20, "n_test": 40}
-SMALL |= {"steps": 6, "batch_size": 8, "eval_every": 6, "threads": 1, "device": "cpu"}
+SMALL |= {"n_values": 20, "steps": 6, "batch_size": 8, "eval_every": 6, "threads": 1, "device": "cpu"}
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,17 @@ class SmallLab:
 
         Pictures beside the report are blank, and those in it as well unless `painted`.
         """
+
+        def write_painted(*given: Any) -> Any:
+            with pytest.MonkeyPatch.context() as inner:
+                paint_figures(inner)
+                return write_forms(*given)
+
         with pytest.MonkeyPatch.context() as patch:
             work_little(patch)
-            (paint_figures if painted else leave_figures_blank)(patch)
-            patch.setattr("headcount.api.saving.png", lambda figure: b"a picture written by headcount")
+            leave_figures_blank(patch)
+            if painted:
+                patch.setattr("headcount.exercise.lab.write_forms", write_painted)
             patch.setattr("headcount.exercise.lab.LENGTHS", self.lengths)
             patch.setattr("headcount.exercise.lab.POOLINGS", ("neighbour-difference",))
             return run_lab(self.folder, quiet=True, settings=self.settings, n=20, n_examples=3)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from headcount.results import Contradiction, Count, Positive, Result, Size
 from headcount.runs.train import environment
 from headcount.seeds import stream
 from headcount.tasks.base import EMPTY, ClassTask, Examples
-from headcount.training.contexts import Contexts, ContextShape, Undecidable, enumerate_contexts, lead_table
+from headcount.training.contexts import Contexts, ContextShape, enumerate_contexts, lead_table
 from headcount.training.device import workers
 from headcount.training.evaluation import ClassLearner, WrongAnswer
 from headcount.training.violations import Decision, as_examples
@@ -127,11 +127,8 @@ class ContextCertificate(Result):
 def context_shape(model: OpenModel) -> tuple[ClassLearner, ContextShape]:
     """Return the classifier on its task and the shape of its contexts, or raise `Undecidable`."""
     answers = model.answers
-    if not isinstance(answers, ClassLearner):
-        raise Undecidable("only classifiers that headcount trained have contexts that can be enumerated")
-    if answers.task.allowed_neighbours is None:
-        raise Undecidable(f"neighbours alone do not decide the class of an example of {answers.task.name}")
-    return answers, ContextShape.of(answers.model, len(answers.task.allowed_neighbours))
+    shape = ContextShape.on_task(getattr(answers, "model", None), answers.task)
+    return cast(ClassLearner, answers), shape
 
 
 def prove(model: OpenModel, *, seed: int = 0, progress: Progress | None = None) -> ContextCertificate:

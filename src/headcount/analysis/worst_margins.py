@@ -201,14 +201,11 @@ def worst_margins(model: OpenModel, lengths: Iterable[int] | None = None) -> Wor
 
 def require_mean(model: OpenModel) -> tuple[ContextShape, ClassTask, Classifier]:
     """Return the shape of a model's contexts, its task and its module; raise `Undecidable` without mean pooling."""
-    task, module = cast(ClassTask, model.task), model.module
-    if task is None or task.output_type != "class" or task.allowed_neighbours is None:
-        raise Undecidable("its task is not decided by pairs of neighbours")
-    if not isinstance(module, Classifier):
-        raise Undecidable("it is not one of headcount's classifiers")
+    task, module = cast(ClassTask, model.task), cast(Classifier, model.module)
+    shape = ContextShape.on_task(module, task)
     if module.pooling.combines != "mean":
         raise Undecidable(f"its pooling ({module.config.pooling}) is not a mean over positions")
-    return ContextShape.of(module, len(task.allowed_neighbours)), task, module
+    return shape, task, module
 
 
 def judge(model: OpenModel, answers: ClassModel, decision: Decision, lengths: Iterable[int]) -> WorstMargins:

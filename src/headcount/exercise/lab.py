@@ -14,12 +14,13 @@ from headcount.analysis.length_generalisation import REPORTED, Stretch
 from headcount.analysis.length_generalisation import stretch as measure_lengths
 from headcount.analysis.poolings import compare_poolings
 from headcount.analysis.pruning import Pruning
+from headcount.analysis.verification import Verification
 from headcount.api.ablation import ablate_heads
 from headcount.api.pruning import SavedPruning, prune_heads
 from headcount.api.reporting import N_EXAMPLES, claim_forms, gather, write_forms
 from headcount.api.saving import save_in
 from headcount.api.training import read_evaluation, train
-from headcount.api.verifying import verify
+from headcount.api.verifying import stored_verification, verify
 from headcount.api.viewing import head_stats, show_heads, show_positions, stretch
 from headcount.describing.extrapolation import EXERCISE
 from headcount.errors import InputError
@@ -140,7 +141,7 @@ def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) ->
     say("addition 1/5  training an adder on 3-digit sums (test set held out)")
     run = _train("addition", out / "addition", seed, quiet, settings)
     say(f"addition 2/5  checking all {cast(SequenceTask, run.task).domain_size:,} sums")
-    certificate = cast(Certificate, verify(run, save=True, quiet=quiet))
+    certificate = cast(Certificate, _verified(run, quiet))
     say("addition 3/5  drawing the attention of every head")
     show_heads(run, examples_of(cast(Addition, run.task))[0], save=True)
     show_heads(run, save=True)
@@ -154,6 +155,12 @@ def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) ->
         say(str(error))
         pruned = SavedPruning(None)
     return AdditionLab(run, cast(Evaluation, read_evaluation(run)), certificate, pruned.result)
+
+
+def _verified(run: Run, quiet: bool) -> Verification:
+    """Verify a run, or read what is stored: a search that is repeated would find other examples."""
+    stored = stored_verification(RunModel.of(run))
+    return stored or verify(run, seconds=SEARCH_SECONDS, save=True, quiet=quiet)
 
 
 def examples_of(task: Addition) -> tuple[str, str]:
@@ -180,7 +187,7 @@ def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], 
     show_positions(runs["learned"], save=True)
     say(f"sortedness {len(SORTEDNESS) + 2}/{n_parts}  searching for wrong answers inside the training lengths")
     for run in unproved:
-        verify(run, seconds=SEARCH_SECONDS, save=True, quiet=quiet)
+        _verified(run, quiet)
     for i, encoding in enumerate(plain, start=len(SORTEDNESS) + 3):
         say(f"sortedness {i}/{n_parts}  training with other poolings: {encoding} ({', '.join(POOLINGS)})")
         others = _other_poolings(out, encoding, seed, quiet, settings, n)

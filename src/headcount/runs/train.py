@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import safetensors.torch
 import torch
@@ -81,11 +81,10 @@ def _require_room(config: RunConfig) -> None:
 def _require_contexts(config: RunConfig) -> None:
     """Raise an error if the contexts of a model with these settings do not decide its answers."""
     task, model = build(config)
-    allowed = getattr(task, "allowed_neighbours", None)
     try:
-        if allowed is None or not isinstance(model, Classifier) or model.pooling.combines != "max":
-            raise Undecidable(f"a model of {task.name} with these settings has no score of each position")
-        ContextShape.of(model, len(allowed))
+        ContextShape.on_task(model, task)
+        if cast(Classifier, model).pooling.combines != "max":
+            raise Undecidable("its pooling has no score of each position")
     except Undecidable as reason:
         presets = [name for name, preset in task.presets.items() if "until-proved" in preset.help]
         advice = f"use the preset {presets[0]}" if presets else "leave --until-proved out"

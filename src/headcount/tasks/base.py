@@ -320,15 +320,18 @@ class ClassTask(Task, Protocol):
     """Ways to generate an example of the first class."""
     local_negative: str
     """The way whose examples differ from the last class in one place only."""
-    allowed_neighbours: NDArray[np.bool_] | None = None
-    """[token, token]: the pairs of neighbours that the last class allows, if these pairs decide the class.
-
-    An example is in the last class if and only if every pair of its neighbours is allowed. With such a table, models
-    whose positions see a bounded context can be proved right at every length. None if the class needs more.
-    """
 
     def encode(self, examples: Examples) -> ClassBatch:
         """Return the token ids and classes of these examples."""
+
+    @property
+    def allowed_neighbours(self) -> NDArray[np.bool_] | None:
+        """[token, token]: the pairs of neighbours that the last class allows, if these pairs decide the class.
+
+        An example is in the last class if and only if every pair of its neighbours is allowed. With such a table,
+        models whose positions see a bounded context can be proved right at every length. None if the class needs more.
+        """
+        return None
 
     def lengths(self, examples: Examples) -> NDArray[np.int64]:
         """Return the length of each example."""

@@ -369,7 +369,6 @@ class Sortedness(ClassTask):
         self.masks_padding = not self.config.padding_is_zero
         self.pad_id = n if self.masks_padding else 0
         self.tokens = (*map(str, range(n)), "<pad>")
-        self.allowed_neighbours = np.arange(n)[:, None] <= np.arange(n)
 
     @classmethod
     def describe_data(cls, settings: Mapping[str, Any]) -> str:
@@ -396,6 +395,12 @@ class Sortedness(ClassTask):
                 sets[name], kinds = self._new(rng, n, set(self._kinds), unique=True)
                 self._kinds |= {row.tobytes(): str(kind) for row, kind in zip(sets[name], kinds, strict=True)}
         return sets
+
+    @cached_property
+    def allowed_neighbours(self) -> NDArray[np.bool_]:
+        """[number, number]: whether the second may follow the first in a sorted sequence."""
+        numbers = np.arange(self.config.n_values)
+        return numbers[:, None] <= numbers
 
     @cached_property
     def _held_out(self) -> set[bytes]:

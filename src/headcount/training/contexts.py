@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import cast
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from headcount.hooks.gates import eval_mode
 from headcount.models.attention import KeyValueCache, MultiHeadAttention
 from headcount.models.masking import AttentionMask
 from headcount.models.transformer import Classifier, Layer
+from headcount.tasks.base import ClassTask, Task
 from headcount.training.device import workers
 
 MOST_CONTEXTS = 5_000_000
@@ -48,6 +50,16 @@ class ContextShape:
     right: int
     n_tokens: int
     """The number of different tokens; the same number stands for a place outside of the sequence."""
+
+    @classmethod
+    def on_task(cls, model: object, task: Task) -> ContextShape:
+        """Return the shape of a model's contexts on its task, or raise `Undecidable` if they do not decide answers."""
+        if not isinstance(model, Classifier) or task.output_type != "class":
+            raise Undecidable("only classifiers that headcount trained have contexts that can be enumerated")
+        shape = cls.of(model, len(task.tokens) - 1)  # all but the padding
+        if cast(ClassTask, task).allowed_neighbours is None:
+            raise Undecidable(f"neighbours alone do not decide the class of an example of {task.name}")
+        return shape
 
     @classmethod
     def of(cls, model: Classifier, n_tokens: int) -> ContextShape:

@@ -226,9 +226,9 @@ def _train_on_wrong_contexts(state: TrainingState, learner: Learner, rng: np.ran
     The sequences have training lengths and are not held out. If no context is wrong, the model is proved.
     """
     assert isinstance(learner, ClassLearner), "only classifiers can be trained until they are proved"
-    task, allowed = learner.task, learner.task.allowed_neighbours
+    task, shape = learner.task, ContextShape.on_task(learner.model, learner.task)
+    allowed = task.allowed_neighbours
     assert allowed is not None, "the settings were checked before training"
-    shape = ContextShape.of(learner.model, len(allowed))
     leads = lead_table(learner.model, shape, all_cores=False)
     decision = Decision(shape, allowed, leads, PROVED)
     state.is_proved = decision.is_right
