@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from headcount.api import head_stats as head_stats
     from headcount.api import match_heads as match_heads
     from headcount.api import patched as patched
+    from headcount.api import path_patched as path_patched
     from headcount.api import predict as predict
     from headcount.api import prune_heads as prune_heads
     from headcount.api import report as report
     from headcount.api import show_head as show_head
     from headcount.api import show_heads as show_heads
     from headcount.api import show_positions as show_positions
+    from headcount.api import streams as streams
     from headcount.api import stretch as stretch
     from headcount.api import summarise_attention as summarise_attention
     from headcount.api import train as train
@@ -50,7 +52,8 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "api": "ablate_heads ablated attention audit evaluate head_outputs head_roles head_stats match_heads patched "
-    "predict prune_heads report show_head show_heads show_positions stretch summarise_attention train verify",
+    "path_patched predict prune_heads report show_head show_heads show_positions streams stretch summarise_attention "
+    "train verify",
     "auditing.interventions": "audit_intervention",
     "errors": "HeadcountError",
     "external.adapter": "Adapter",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from headcount.api.intervening import attention as attention
     from headcount.api.intervening import head_outputs as head_outputs
     from headcount.api.intervening import patched as patched
+    from headcount.api.intervening import path_patched as path_patched
+    from headcount.api.intervening import streams as streams
     from headcount.api.opening import PredictionPair as PredictionPair
     from headcount.api.opening import open_model as open_model
     from headcount.api.opening import open_on_task as open_on_task
@@ -56,7 +58,10 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "ablation": ("ablate_heads",),
     "auditing": ("audit", "audit_all", "require_feedback_folder", "write_feedback"),
     "courses": ("CourseInterrupted", "Submission"),
-    "intervening": ("ByHead", "HeadIntervention", "ablated", "attention", "head_outputs", "patched"),
+    "intervening": (
+        *("ByHead", "HeadIntervention", "ablated", "attention", "head_outputs"),
+        *("patched", "path_patched", "streams"),
+    ),
     "opening": ("PredictionPair", "open_model", "open_on_task", "open_run", "predict"),
     "pruning": ("SavedPruning", "prune_heads"),
     "reporting": ("report",),

@@ -6,13 +6,17 @@ z = headcount.head_outputs(model, other_tokens)
 with headcount.patched(model, {"L0H3": z["L0H3"]}):         # with the output for other inputs
     model(tokens)
 headcount.attention(model, tokens)["L0H3"]                  # [batch, query, key]
+x = headcount.streams(model, other_tokens)
+with headcount.patched(model, {"L0.stream": x["L0.stream"]}, queries=[3], inputs=tokens):   # one position of a stream
+    model(tokens)
+headcount.path_patched(model, "L0H3", "L2H1", other_tokens, tokens)     # what L0H3 tells L2H1, and nothing else
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -33,9 +37,12 @@ from headcount.hooks import REPLACEMENTS
 from headcount.hooks.attention import attention_of
 from headcount.hooks.decoding import DecodingPositions
 from headcount.hooks.gates import Capture, Gates, ValuesOf, closed_gates, eval_mode
-from headcount.hooks.proof import SiteProof, prove
+from headcount.hooks.patching import path_patch
+from headcount.hooks.proof import SiteProof, first_tensor, prove
 from headcount.hooks.replacements import Replacement, ReplacementInputs
 from headcount.hooks.sites import Sites
+from headcount.hooks.streams import KINDS as STREAM_KINDS
+from headcount.hooks.streams import StreamCapture, StreamId, StreamPatches, Streams, position_mask
 from headcount.hooks.wrapping import wrap
 
 Inputs: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | str
@@ -111,6 +118,7 @@ def ablated(
     heads: str | HeadId | Iterable[str | HeadId],
     *,
     by: str = "zero",
+    queries: Sequence[int] | None = None,
     inputs: Inputs | Path | EvalDataset | None = None,
     sites: Sites | None = None,
     run_adapter: bool = False,
@@ -123,6 +131,8 @@ def ablated(
     * "resample": the head's output for the previous row of the batch; every batch needs two rows or more.
     * "mean": the head's mean output at the same position, over `inputs` (tensors, a file, a split or a dataset) or over
       examples of the model's task. A position that no input has gets the mean over all positions.
+
+    `queries` are the positions at which heads are ablated; the default is all positions.
 
     The hooks are first verified on `inputs`, or on examples of the model's task. Without either, an error at the end
     of the `with` block names the heads whose attention block was never called.
@@ -158,7 +168,8 @@ def ablated(
             first = positions.first(site, z.shape[1])
             mean = _mean_at(means[site].to(z), first, z.shape[1]) if means else None
             donors = torch.arange(len(z), device=z.device).roll(1)
-            return replacement.make(ReplacementInputs(z, mean, donors))
+            value = replacement.make(ReplacementInputs(z, mean, donors))
+            return value if queries is None else _only_at(queries, z, value, first)
 
         return values
 
@@ -170,17 +181,21 @@ def ablated(
 @contextmanager
 def patched(
     model: AnyModel,
-    outputs: Mapping[Any, Float[Tensor, "#batch #query d_head"]],
+    outputs: Mapping[Any, Float[Tensor, "#batch #query d"]],
     *,
+    queries: Sequence[int] | None = None,
     inputs: Inputs | None = None,
     sites: Sites | None = None,
     run_adapter: bool = False,
 ) -> Iterator[HeadIntervention]:
-    """Replace the outputs of heads with given tensors inside a `with` block.
+    """Replace the outputs of heads, or residual streams, with given tensors inside a `with` block.
 
-    `outputs` maps heads to tensors [batch, query, d_head], such as those that `head_outputs` returns. A batch or query
-    axis of size 1 is used for all rows or positions. While a model decodes with a cache, each step gets its position
-    of the tensor; positions beyond the tensor keep the model's own output.
+    `outputs` maps heads to tensors [batch, query, d_head], such as those that `head_outputs` returns, or streams such
+    as "E0.stream" to tensors [batch, position, d_model], such as those that `streams` returns. A batch or query axis of
+    size 1 is used for all rows or positions. `queries` are the positions that are patched; the default is all.
+
+    While a model decodes with a cache, each step gets its position of a head's tensor; positions beyond the tensor keep
+    the model's own output.
 
     The hooks are first verified on `inputs`, or on examples of the model's task. Without either, an error at the end
     of the `with` block names the heads whose attention block was never called. `as` gives a `HeadIntervention`.
@@ -194,9 +209,13 @@ def patched(
     True
     """
     opened = open_model(model, sites=sites, run_adapter=run_adapter)
-    patches = dict(zip(_find_heads(opened, outputs), outputs.values(), strict=True))
+    of_streams = {name: patch for name, patch in outputs.items() if is_stream(name)}
+    of_heads = {name: patch for name, patch in outputs.items() if not is_stream(name)}
+    heads = _find_heads(opened, of_heads) if of_heads or not of_streams else ()
+    patches = dict(zip(heads, of_heads.values(), strict=True))
     gates, positions = closed_gates(opened.sites, patches), DecodingPositions()
-    proof = _prove(opened, _experiment(opened, inputs), gates)
+    experiment = _experiment(opened, inputs)
+    proof = _prove(opened, experiment, gates)
 
     def values_at(site: HeadSite) -> ValuesOf:
         def values(z: Float[Tensor, "row query head d_head"]) -> Tensor:
@@ -204,13 +223,76 @@ def patched(
             for i, head in enumerate(opened.sites[site].heads):
                 if head in patches:
                     _write_patch(head, outputs[..., i, :], patches[head].to(z), first)
-            return outputs
+            return outputs if queries is None else _only_at(queries, z, outputs, first)
 
         return values
 
     values = {site: values_at(site) for site in gates}
-    with positions.watching(opened.inner, opened.sites), Gates(opened.sites, gates, values) as acting:
+    patching = _stream_patches(opened, of_streams, queries, experiment) if of_streams else nullcontext()
+    with positions.watching(opened.inner, opened.sites), patching, Gates(opened.sites, gates, values) as acting:
         yield HeadIntervention(opened, tuple(patches), "patched", len(proof), acting)
+
+
+def path_patched(
+    model: AnyModel,
+    sender: str | HeadId | Sequence[str | HeadId],
+    receiver: str | HeadId | Sequence[str | HeadId] | None,
+    donor: Inputs,
+    inputs: Inputs,
+    *,
+    through_mlps: bool = True,
+    sites: Sites | None = None,
+    run_adapter: bool = False,
+) -> Tensor:
+    """Return the output on `inputs` if one head reads another head's output on `donor`, and nothing else changes.
+
+    `sender` and `receiver` are heads (or several). With `receiver=None`, the result is the direct effect of the sender
+    on the logits. All other heads keep their outputs while the receiver reads the sender. The path goes through the
+    residual stream and through MLPs; `through_mlps=False` holds the outputs of MLPs as well.
+
+    >>> import headcount
+    >>> clean = headcount.path_patched("sample:addition", "E0H2", "E1H0", donor="346+125", inputs="346+125")
+    Traceback (most recent call last):
+    ...
+    headcount.errors.InputError: ...
+    >>> logits = headcount.path_patched("sample:addition", "E0H2", "E1H0", donor="358+250", inputs="352+250")
+    >>> logits.shape
+    torch.Size([1, 4, 13])
+    """
+    opened = open_model(model, sites=sites, run_adapter=run_adapter)
+    module, batch = input_batch(opened, inputs)
+    _, given = input_batch(opened, donor)
+    senders = _find_heads(opened, [sender] if isinstance(sender, str | HeadId) else sender)
+    receivers = () if receiver is None else [receiver] if isinstance(receiver, str | HeadId) else receiver
+    with eval_mode(module), torch.no_grad():
+        prove(module, opened.sites, [tensor[:PROVEN_ON] for tensor in batch.inputs], {head.site for head in senders})
+        held = None
+        if not through_mlps:
+            every = Streams.of(module, opened.sites, batch.inputs)
+            held = Streams({stream: place for stream, place in every.items() if stream.kind == "mlp"})
+        heads = _find_heads(opened, receivers) if receivers else ()
+        return first_tensor(path_patch(module, opened.sites, batch.inputs, given.inputs, senders, heads, held=held))
+
+
+def _only_at(queries: Sequence[int], z: Tensor, value: Tensor | None, first: int) -> Tensor:
+    """Return z with the values of these query positions replaced; `first` is the position at which the pass begins."""
+    at = position_mask(queries, z.shape[1], z.device, first)[:, None, None]
+    return torch.where(at, torch.zeros_like(z) if value is None else value, z)
+
+
+def is_stream(name: object) -> bool:
+    """Return whether a name is that of a residual stream, such as `E0.stream`, and not of a head."""
+    return isinstance(name, StreamId) or (isinstance(name, str) and name.rpartition(".")[2].lower() in STREAM_KINDS)
+
+
+def _stream_patches(
+    opened: OpenModel, patches: Mapping[Any, Tensor], queries: Sequence[int] | None, experiment: Experiment | None
+) -> StreamPatches:
+    if experiment is None:
+        raise InputError("patching a residual stream needs inputs to find the layers with", "give some: inputs=...")
+    inputs = [tensor[:PROVEN_ON] for tensor in experiment.batches[0].inputs]
+    found = Streams.of(experiment.model, opened.sites, inputs)
+    return StreamPatches(found, {found.find(name): patch for name, patch in patches.items()}, queries)
 
 
 def _find_heads(opened: OpenModel, heads: Iterable[str | HeadId]) -> tuple[HeadId, ...]:
@@ -290,6 +372,27 @@ def head_outputs(model: AnyModel, inputs: Inputs, *, sites: Sites | None = None,
     outputs = {site: capture.z(site) for site in opened.sites}
     heads = {head: outputs[head.site][..., opened.sites[head.site].heads.index(head), :] for head in opened.sites.heads}
     return ByHead("batch, query, d_head", heads)
+
+
+def streams(
+    model: AnyModel, inputs: Inputs, *, sites: Sites | None = None, run_adapter: bool = False
+) -> Mapping[str, Float[Tensor, "batch position d_model"]]:
+    """Return the residual streams and MLP outputs of every layer on the inputs, by name, from one pass without dropout.
+
+    "E0.input" is the stream before encoder layer 0, "E0.mlp" the output of its MLP, and "E0.stream" the stream after
+    it; D is the decoder, and L a model with one stack. `patched` takes these tensors.
+
+    >>> import headcount
+    >>> list(headcount.streams("sample:addition", "374+814"))[:4]
+    ['E0.input', 'E0.mlp', 'E0.stream', 'E1.mlp']
+    """
+    opened = open_model(model, sites=sites, run_adapter=run_adapter)
+    module, batch = input_batch(opened, inputs)
+    with eval_mode(module), torch.no_grad():
+        found = Streams.of(module, opened.sites, batch.inputs)
+        with StreamCapture(found) as seen:
+            module(*batch.inputs)
+    return {str(stream): seen[stream] for stream in found}
 
 
 # --- inputs -----------------------------------------------------------------------------------------------------------

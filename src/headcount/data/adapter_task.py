@@ -149,6 +149,12 @@ class AdapterSequences(AdapterModel):
             leads.append(lead.masked_fill(labels == IGNORE, torch.inf).amin(dim=1).cpu().double().numpy())
         return np.where(self.begins_right(examples), np.concatenate(leads), -np.inf)
 
+    def teacher_forced(self, examples: Examples) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Return the tensors that encode() makes of these examples and their right answers, and its labels."""
+        device = next(self.adapted.parameters()).device
+        inputs, labels = encoded(self.adapter, pairs_of(self.task, examples))
+        return tuple(self.as_weights(each).to(device) for each in inputs), labels.to(device)
+
     def begins_right(self, examples: Examples) -> Hits:
         """Return which right answers begin with the tokens that the decoder is given."""
         answers = (self.task.answer(example) for example in examples)

@@ -5,6 +5,8 @@
     families      table of the layouts of Hugging Face models
     wrapping      a wrapper that names the heads of any model and calls it with tensors
     gates         ablate, scale or replace heads during a forward pass; read z and contributions
+    streams       read and patch residual streams and MLP outputs, layer by layer
+    patching      path patching: what one head tells another
     decoding      the first position of each pass during decoding
     replacements  the kinds of ablation: what replaces the output of an ablated head
     attention     read the attention weights of any model

@@ -39,6 +39,7 @@ from headcount.tasks.base import (
     Examples,
     Position,
     Preset,
+    Quartets,
     SequenceTask,
     Target,
     TaskWords,
@@ -418,6 +419,58 @@ class Addition(SequenceTask):
         _, first = np.unique(pairs[usable], axis=0, return_index=True)  # without repeats, in the order drawn
         rows = np.flatnonzero(usable)[np.sort(first)[:n]]
         return before[rows], pairs[rows], after[rows]
+
+    def quartets(self, rng: np.random.Generator, n: int) -> list[Quartets]:
+        """Return up to `n` quartets of sums for each column that makes a carry and each column that the carry reaches.
+
+        From the 1s into the 100s, the 10s add to 9 and pass the carry on; the 100s do not add to 9 and stop it:
+
+            smaller    without    with_event   larger
+            374+223    374+225    374+227      374+229     the 1s add to 7, 9, 11 and 13; the 10s add to 9
+
+        >>> [(each.source, each.read, each.chain) for each in Addition().quartets(np.random.default_rng(0), 2)][:3]
+        [('1s', '10s', 1), ('1s', '100s', 2), ('1s', '1000s', 3)]
+        """
+        ways = [(source, read) for source in range(self.n_columns) for read in range(source + 1, self.n_columns + 1)]
+        return [self._quartets_from(source, read, rng, n) for source, read in ways]
+
+    def _quartets_from(self, source: int, read: int, rng: np.random.Generator, n: int) -> Quartets:
+        n_drawn, unit = 4 * TRIES * n, 10**source
+        digits = digits_of(self._uniform(rng, n_drawn), self.n_columns)
+        for column in range(source + 1, read):
+            digits[:, 1, column] = 9 - digits[:, 0, column]
+        rows, which = np.arange(n_drawn), rng.integers(2, size=n_drawn)
+        step, rising = rng.integers(1, 4, size=n_drawn), digits[rows, which, source]
+        pairs = digits @ 10 ** np.arange(self.n_columns)
+        sums = digits.sum(axis=1)
+        usable = (sums[:, source] <= 9) & (sums[:, source] + step >= 10)
+        usable &= (rising - step >= 0) & (rising + 2 * step <= 9)
+        usable &= ~self.carries(pairs).into[:, source]
+        if read < self.n_columns:
+            usable &= sums[:, read] != 9
+        change = np.zeros_like(pairs)
+        change[rows, which] = step * unit
+        fours = [pairs + times * change for times in (-1, 0, 1, 2)]
+        for four in fours:
+            usable &= ((self.low <= four) & (four <= self.high)).all(axis=1)
+        _, first = np.unique(pairs[usable], axis=0, return_index=True)
+        chosen = np.flatnonzero(usable)[np.sort(first)[:n]]
+        smaller, without, with_event, larger = (four[chosen] for four in fours)
+        names, place = (column_name(source), column_name(read)), self._place(read)
+        return Quartets(*names, read - source, (smaller, without, with_event, larger), place)
+
+    def _place(self, column: int) -> int:
+        return next(i for i, position in enumerate(self.answer_positions) if position.column == column)
+
+    def event_tokens(self, examples: Examples, place: int) -> Tokens:
+        """Return the digit of the sum at this place without and with a carry into it."""
+        column = self.answer_positions[place].column or 0
+        digit_sums = np.pad(digits_of(examples, self.n_columns).sum(axis=1), ((0, 0), (0, 1)))
+        return np.stack([digit_sums[:, column] % 10, (digit_sums[:, column] + 1) % 10], axis=1)
+
+    def has_event(self, examples: Examples, place: int) -> NDArray[np.bool_]:
+        """Return whether a carry comes into this place of the sum."""
+        return np.pad(self.carries(examples).out, ((0, 0), (1, 0)))[:, self.answer_positions[place].column or 0]
 
     def repeated_tokens(self) -> Examples | None:
         """Return sums whose digits are all the same.

@@ -137,6 +137,29 @@ class Contrast:
 
 
 @dataclass(frozen=True)
+class Quartets:
+    """Fours of examples in which one token rises in equal steps, and an event appears at the middle step alone.
+
+    In `smaller` and `without`, the event is absent; in `with_event` and `larger`, it is present. The outer steps change
+    the same token by the same amount as the middle one, so they show what the token does without the event (placebo).
+    """
+
+    source: str
+    """Name of the place where the token changes, such as `1s`."""
+    read: str
+    """Name of the place of the answer that the event changes, such as `10s`."""
+    chain: int
+    """Number of places that the event passes on its way, its last one included."""
+    examples: tuple[Examples, Examples, Examples, Examples]
+    """The examples `smaller`, `without`, `with_event` and `larger`."""
+    place: int
+    """Index of the place `read` in the answer."""
+
+    def __len__(self) -> int:
+        return len(self.examples[0])
+
+
+@dataclass(frozen=True)
 class EventWords:
     """Words for an event inside some examples that heads may handle, such as a carry."""
 
@@ -294,6 +317,18 @@ class SequenceTask(Task, Protocol):
 
     def index(self, examples: Examples) -> Tokens:
         """Return a unique number for each example, from 0 to `domain_size` - 1; raise an error for invalid examples."""
+
+    def quartets(self, rng: np.random.Generator, n: int) -> list[Quartets]:
+        """Return up to `n` quartets for each way of the task's event; an empty list if the task has no event."""
+        return []
+
+    def event_tokens(self, examples: Examples, place: int) -> Tokens:
+        """Return the right token at a place of the answer without and with the event there, [example, 2]."""
+        raise InputError(f"{self.name} names no event", "give the task one: words.event and quartets()")
+
+    def has_event(self, examples: Examples, place: int) -> NDArray[np.bool_]:
+        """Return whether the event changes this place of the answer."""
+        raise InputError(f"{self.name} names no event", "give the task one: words.event and quartets()")
 
     def show_tokens(self, tokens: Tokens) -> str:
         """Return tokens as text."""

@@ -187,6 +187,9 @@ class SequenceModel(Protocol):
     def margins(self, examples: Examples) -> NDArray[np.floating]:
         """Return each example's margin, by its least certain token; positive if the answer is right."""
 
+    def teacher_forced(self, examples: Examples) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        """Return the inputs of the module, fed with right answers, and the label at each position of its logits."""
+
 
 @dataclass(frozen=True)
 class SequenceLearner:
@@ -236,6 +239,15 @@ class SequenceLearner:
     def margins(self, examples: Examples) -> NDArray[np.floating]:
         """Return each example's margin, by its least certain token; positive if the answer is right."""
         return margins(self.model, self.task, examples)
+
+    def teacher_forced(self, examples: Examples) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        """Return source and decoder input, and the right token at each position of the logits."""
+        batch, n_given = self.task.encode(examples), len(self.task.decoding_start.given)
+        device = next(self.model.parameters()).device
+        source, decoder_input, labels = on_device(
+            device, batch.source, batch.decoder_input, np.ascontiguousarray(batch.answer[:, n_given:])
+        )
+        return (source, decoder_input), labels
 
     def evaluate(self, split: str, weights_sha256: str = "") -> Evaluation:
         """Evaluate the model on a held-out set."""

@@ -1,0 +1,423 @@
+"""Which heads move an event of the task, such as a carry, from where it arises to where the answer needs it?
+
+Quartets of examples answer this causally (`Quartets` in tasks/base.py). In two of the four examples the event is
+absent, in two it is present; one token rises in equal steps. The output of a head on one example is patched into
+another one, and the logits of the answer show how far it follows:
+
+    carry patch    without <- with_event, and with_event <- without      the token changes, and so does the event
+    placebo        without <- smaller, and with_event <- larger          the token changes as much, the event does not
+
+The *share* of a head is the part of the gap between both answers that its patch moves. The gap is measured in the logit
+difference between the token with and without the event. A share is a ratio of sums over quartets. Its interval has a
+linearised standard error, Student's t, and a Bonferroni correction over all heads and ways.
+
+A minimal pair cannot tell a head that moves the event from one that moves the token. Random donors can: with the output
+of a head on any other example, the answer must become what its own tokens and the donor's event give.
+
+The same patches of the residual stream, one position of one layer at a time, show where the event is held on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor
+
+from headcount.errors import InputError
+from headcount.experiments.models import OpenModel
+from headcount.heads import HeadId, HeadSite
+from headcount.hooks.gates import eval_mode
+from headcount.hooks.patching import outputs_of
+from headcount.hooks.proof import first_tensor, prove
+from headcount.hooks.replay import CachedPass, Intervention, sweep
+from headcount.hooks.streams import StreamCapture, StreamId, StreamPatches, Streams
+from headcount.results import Contradiction, Count, Positive, Result
+from headcount.seeds import stream
+from headcount.stats import Proportion
+from headcount.tasks.base import Quartets, SequenceTask
+from headcount.training.evaluation import SequenceModel
+
+N_SCAN = 200
+"""Number of quartets of each way for a scan of all heads."""
+N_VERDICT = 400
+"""Number of quartets for a verdict on one head; with fewer, "refuted" errs in more than 5 % of cases."""
+N_DONORS = 400
+"""Number of examples with a random donor."""
+CARRIER, PART = 0.5, 0.1
+"""Shares from which on a head carries the event, and from which on it is a part of the way."""
+CONFIDENCE = 0.95
+FEWEST = 20
+"""Smallest number of quartets with right answers from which shares are computed."""
+Role = Literal["carrier", "part", "none", "undecided"]
+Moves = NDArray[np.float64]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Share:
+    """The part of the gap between both answers that patches move."""
+
+    share: float
+    low: float
+    high: float
+    on: float
+    """The part that is moved by patching the event in."""
+    off: float
+    """The part that is moved by patching the event out. Each of two redundant heads has on 1 and off 0."""
+
+    @classmethod
+    def of(cls, on: Moves, off: Moves, gap: Moves, n_comparisons: int = 1) -> Share:
+        """Return ratios of sums over quartets, and the interval of their mean.
+
+        >>> Share.of(np.array([1.0, 1.0]), np.array([0.0, 0.0]), np.array([2.0, 2.0])).share
+        0.25
+        """
+        both, total, n = (on + off) / 2, float(gap.sum()), len(gap)
+        share = float(both.sum()) / total
+        error = float((both - share * gap).std(ddof=1)) * n**0.5 / abs(total)
+        half = float(stats.t.ppf(1 - (1 - CONFIDENCE) / (2 * n_comparisons), n - 1)) * error
+        return cls(share, share - half, share + half, float(on.sum()) / total, float(off.sum()) / total)
+
+    @property
+    def role(self) -> Role:
+        """The role that the whole interval allows."""
+        if self.low >= CARRIER:
+            return "carrier"
+        if self.high < PART:
+            return "none"
+        return "part" if self.low >= PART and self.high <= CARRIER else "undecided"
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the whole interval lies between -0.1 and 0.1."""
+        return self.low > -PART and self.high < PART
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of the event, from a place where it arises to a place of the answer that it changes."""
+
+    source: str
+    read: str
+    chain: Positive
+    n: Count
+    """Number of quartets whose four answers are right; only these are used."""
+    n_drawn: Positive
+    gap: float
+    """Mean difference, in logits, between the examples with and without the event."""
+
+    @property
+    def name(self) -> str:
+        """The name of the way, such as `1s to 10s`."""
+        return f"{self.source} to {self.read}"
+
+
+@dataclass(frozen=True)
+class PatchShare:
+    """The share that a patch moves on one way."""
+
+    what: str
+    """What was patched: a head (`E0H2`), all heads of a block (`E0`) or a residual stream (`E0.stream`)."""
+    way: str
+    moved: Share
+    placebo: Share
+    position: str = ""
+    """Name of the position that was patched alone; empty for all positions."""
+
+
+@dataclass(frozen=True)
+class DonorTest:
+    """The answers with a head's output from random other examples."""
+
+    head: str
+    read: str
+    followed: Proportion
+    """Of donors with another event: answers that become what the own tokens and the donor's event give."""
+    unchanged: Proportion
+    """Of donors with the same event: answers that stay right."""
+
+
+@dataclass(frozen=True)
+class Routes(Result):
+    """The ways of a task's event through a model: which heads move it, and where it is held."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("heads",)
+    name: str
+    weights_sha256: str
+    event: str
+    """The task's name of the event, such as `carry`."""
+    ways: tuple[Way, ...]
+    heads: tuple[PatchShare, ...]
+    """The share of each head alone."""
+    blocks: tuple[PatchShare, ...]
+    """The share of all heads of each attention block together."""
+    queries: tuple[PatchShare, ...]
+    """The share of each carrier or part at each of its query positions alone."""
+    streams: tuple[PatchShare, ...]
+    """The share of each residual stream at each position alone, and of each MLP's output."""
+    donors: tuple[DonorTest, ...]
+    """Random donors for each carrier or part."""
+    audit: str = ""
+    """Root cause reported by the quick audit; empty if every check passed."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield entries of ways that were not measured, and shares outside of their interval."""
+        measured = {way.name for way in self.ways}
+        for field in ("heads", "blocks", "queries", "streams"):
+            shares: tuple[PatchShare, ...] = getattr(self, field)
+            if unknown := [each.way for each in shares if each.way not in measured]:
+                yield field, f"ways that were measured, not {unknown[0]!r}"
+            if any(not each.moved.low <= each.moved.share <= each.moved.high for each in shares):
+                yield field, "shares inside of their intervals"
+        if any(way.n > way.n_drawn for way in self.ways):
+            yield "ways", "at most n_drawn right quartets"
+
+    def movers(self, way: str) -> list[PatchShare]:
+        """Return the carriers and parts of a way, the largest share first."""
+        shares = [each for each in self.heads if each.way == way and each.moved.role in ("carrier", "part")]
+        return sorted(shares, key=lambda each: -each.moved.share)
+
+
+# --- one way ----------------------------------------------------------------------------------------------------------
+
+
+class EventPatches:
+    """The quartets of one way on one model, and patches between their four examples.
+
+    Use it inside `torch.no_grad()`, with the model in evaluation mode.
+    """
+
+    def __init__(self, model: OpenModel, quartets: Quartets) -> None:
+        self.model, self.quartets = model, quartets
+        answers, n = cast(SequenceModel, model.answers), len(quartets)
+        self.inputs, labels = answers.teacher_forced(np.concatenate(quartets.examples))
+        by_example = labels.unflatten(0, (4, n))
+        self.position = read_position(answers.task, quartets, by_example)
+        """The position of the logits at which the token with or without the event is predicted."""
+        is_right = right_answers(model, self.inputs, labels).unflatten(0, (4, n)).all(dim=0)
+        self.n = int(is_right.sum())
+        rows = torch.arange(4 * n, device=labels.device).unflatten(0, (4, n))[:, is_right]
+        smaller, without, with_event, larger = rows
+        self.receivers = torch.cat([without, with_event])
+        self.donors = {"event": torch.cat([with_event, without]), "placebo": torch.cat([smaller, larger])}
+        self.tokens = by_example[1:3, is_right, self.position].repeat(1, 2)
+
+    @cached_property
+    def cached(self) -> CachedPass:
+        """The pass over the receivers: first all examples without the event, then all with it."""
+        return CachedPass(self.model.module, self.model.sites, self._inputs(self.receivers))
+
+    @cached_property
+    def clean(self) -> Moves:
+        """The logit difference of each receiver without a patch."""
+        return self.differences(first_tensor(self.cached.output))
+
+    @property
+    def gap(self) -> Moves:
+        """The difference between both examples of each quartet."""
+        return self.clean[self.n :] - self.clean[: self.n]
+
+    @cached_property
+    def donor_outputs(self) -> Mapping[str, Mapping[HeadSite, Tensor]]:
+        """The head outputs of the receivers' donors, for event and placebo patches."""
+        model, sites = self.model.module, self.model.sites
+        return {kind: outputs_of(model, sites, self._inputs(rows)) for kind, rows in self.donors.items()}
+
+    def _inputs(self, rows: Tensor) -> list[Tensor]:
+        return [each[rows] for each in self.inputs]
+
+    def differences(self, logits: Tensor) -> Moves:
+        """Return the logit of the token with the event minus that of the token without it, for each receiver."""
+        at, rows = logits[:, self.position].double(), torch.arange(len(logits), device=logits.device)
+        return np.asarray((at[rows, self.tokens[1]] - at[rows, self.tokens[0]]).cpu().numpy())
+
+    def moves(self, logits: Tensor) -> tuple[Moves, Moves]:
+        """Return by how much a patch moves the logit difference: the event patched in, and patched out."""
+        after = self.differences(logits)
+        return after[: self.n] - self.clean[: self.n], self.clean[self.n :] - after[self.n :]
+
+    def head_shares(
+        self, groups: Sequence[Sequence[HeadId]], n_comparisons: int, positions: Sequence[int | None] = (None,)
+    ) -> Iterator[tuple[int, int | None, Share, Share]]:
+        """Yield the share and the placebo share of each group of heads, patched together, at each position.
+
+        Each is given with the index of the group and the position; None stands for all positions.
+        """
+        wanted = [(i, at) for i in range(len(groups)) for at in positions]
+        patches = [self._patch(groups[i], kind, at) for i, at in wanted for kind in self.donors]
+        moved = dict(sweep(self.cached, patches, checked=True))
+        for j, (i, at) in enumerate(wanted):
+            event, placebo = (Share.of(*self.moves(moved[2 * j + k]), self.gap, n_comparisons) for k in range(2))
+            yield i, at, event, placebo
+
+    def _patch(self, heads: Sequence[HeadId], kind: str, position: int | None) -> Intervention:
+        values = {}
+        for site in self.model.sites.head_slots(heads):
+            values[site] = self.donor_outputs[kind][site]
+            if position is not None:
+                own = self.cached.z(site).clone()
+                own[:, position] = values[site][:, position]
+                values[site] = own
+        return Intervention(tuple(heads), "patch", values=values)
+
+    def stream_shares(self, streams: Streams, n_comparisons: int) -> Iterator[tuple[StreamId, str, Share, Share]]:
+        """Yield the share of each residual stream at each position alone, and of each MLP's output at all positions.
+
+        A position is given by its name; the name is empty for all positions.
+        """
+        task = cast(SequenceTask, self.model.answers.task)
+        donors, inputs = {}, self._inputs(self.receivers)
+        for kind, rows in self.donors.items():
+            with StreamCapture(streams) as seen:
+                self.model.module(*self._inputs(rows))
+            donors[kind] = {place: seen[place] for place in streams}
+        for place in streams:
+            labels = position_labels(task, place.stack, donors["event"][place].shape[1])
+            for at in (None,) if place.kind == "mlp" else range(len(labels)):
+                shares = []
+                for kind in donors:
+                    with StreamPatches(streams, {place: donors[kind][place]}, None if at is None else [at]):
+                        output = first_tensor(self.model.module(*inputs))
+                    shares.append(Share.of(*self.moves(output), self.gap, n_comparisons))
+                yield place, "" if at is None else labels[at], shares[0], shares[1]
+
+
+def right_answers(model: OpenModel, inputs: Sequence[Tensor], labels: Tensor) -> Tensor:
+    """Return which examples are answered right, fed with their right answers."""
+    predicted = first_tensor(model.module(*inputs)).argmax(dim=-1)
+    return ((predicted == labels) | (labels < 0)).all(dim=1)
+
+
+def read_position(task: SequenceTask, quartets: Quartets, labels: Tensor) -> int:
+    """Return the position of the logits that decides the token which the event changes.
+
+    It is the first or the last position at which the labels of a pair differ, as the task writes its answers. `labels`
+    are those of the four examples, [4, quartet, position].
+    """
+    answers = [task.encode(part).answer for part in quartets.examples[1:3]]
+    places = np.flatnonzero((answers[0] != answers[1]).any(axis=0))
+    positions = torch.nonzero((labels[1] != labels[2]).any(dim=0)).flatten().tolist()
+    return int(positions[0] if quartets.place == places[0] else positions[-1])
+
+
+# --- all ways ---------------------------------------------------------------------------------------------------------
+
+
+def routes(model: OpenModel, n: int = N_SCAN, *, seed: int = 0, progress: Progress | None = None) -> Routes:
+    """Measure every head, block and residual stream on every way of the task's event."""
+    task = require_event(model)
+    quartets = task.quartets(stream(seed, "quartets"), n)
+    some, _ = cast(SequenceModel, model.answers).teacher_forced(quartets[0].examples[1][:4])
+    prove(model.module, model.sites, some)
+    streams = Streams.of(model.module, model.sites, some)
+    parts: list[_WayResult] = []
+    with eval_mode(model.module), torch.no_grad():
+        for each in quartets:
+            parts.append(_measure_way(model, task, each, streams, len(model.sites.heads) * len(quartets), seed))
+            if progress:
+                progress(len(parts), len(quartets))
+    assert task.words.event is not None, "require_event has checked this"
+    donors = {(test.head, test.read): test for part in parts for test in part.donors}
+    return Routes(
+        name=model.name,
+        weights_sha256=model.weights_sha256,
+        event=task.words.event.name,
+        ways=tuple(part.way for part in parts),
+        heads=tuple(each for part in parts for each in part.heads),
+        blocks=tuple(each for part in parts for each in part.blocks),
+        queries=tuple(each for part in parts for each in part.queries),
+        streams=tuple(each for part in parts for each in part.streams),
+        donors=tuple(donors.values()),
+    )
+
+
+@dataclass(frozen=True)
+class _WayResult:
+    way: Way
+    heads: Sequence[PatchShare] = ()
+    blocks: Sequence[PatchShare] = ()
+    queries: Sequence[PatchShare] = ()
+    streams: Sequence[PatchShare] = ()
+    donors: Sequence[DonorTest] = ()
+
+
+def _measure_way(
+    model: OpenModel, task: SequenceTask, quartets: Quartets, streams: Streams, n_comparisons: int, seed: int
+) -> _WayResult:
+    patches, sites = EventPatches(model, quartets), model.sites
+    gap = float(patches.gap.mean()) if patches.n else 0.0
+    way = Way(quartets.source, quartets.read, quartets.chain, patches.n, len(quartets), gap)
+    if patches.n < FEWEST or gap <= 0:
+        return _WayResult(way)
+    heads = [
+        PatchShare(sites.heads[i].short, way.name, moved, placebo)
+        for i, _, moved, placebo in patches.head_shares([(head,) for head in sites.heads], n_comparisons)
+    ]
+    names = list(sites)
+    blocks = [
+        PatchShare(names[i].short, way.name, moved, placebo)
+        for i, _, moved, placebo in patches.head_shares([site.heads for site in sites.values()], n_comparisons)
+    ]
+    movers = [head for head, each in zip(sites.heads, heads, strict=True) if each.moved.role in ("carrier", "part")]
+    queries = []
+    for head in movers:
+        labels = position_labels(task, head.site.stack, patches.cached.z(head.site).shape[1])
+        for _, at, moved, placebo in patches.head_shares([(head,)], n_comparisons, range(len(labels))):
+            queries.append(PatchShare(head.short, way.name, moved, placebo, labels[at or 0]))
+    held = [
+        PatchShare(str(place), way.name, moved, placebo, position)
+        for place, position, moved, placebo in patches.stream_shares(streams, n_comparisons)
+    ]
+    donors = [donor_test(model, head, quartets, seed) for head in movers]
+    return _WayResult(way, heads, blocks, queries, held, donors)
+
+
+def require_event(model: OpenModel) -> SequenceTask:
+    """Return the task of a model; raise an error if the task has no event that could be followed."""
+    task = model.answers.task
+    if task.output_type != "sequence" or task.words.event is None:
+        raise InputError(
+            f"{task.name} names no event that heads could move, such as a carry", "choose a model of another task"
+        )
+    return cast(SequenceTask, task)
+
+
+def position_labels(task: SequenceTask, stack: str, n: int) -> list[str]:
+    """Return the names of a stack's positions: tokens of the source, or what the decoder predicts there."""
+    predicted = task.answer_positions[len(task.decoding_start.given) :]
+    positions = task.source_positions if stack == "encoder" else predicted
+    return [each.label for each in positions] if len(positions) == n else [str(i) for i in range(n)]
+
+
+# --- random donors ----------------------------------------------------------------------------------------------------
+
+
+def donor_test(model: OpenModel, head: HeadId, quartets: Quartets, seed: int = 0, n: int = N_DONORS) -> DonorTest:
+    """Put a head's output on other, random examples in place, and count the answers that follow the donor's event."""
+    answers = cast(SequenceModel, model.answers)
+    task, place = answers.task, quartets.place
+    examples = task.sample(stream(seed, "random donors"), 2 * n)
+    inputs, labels = answers.teacher_forced(examples)
+    right = torch.nonzero(right_answers(model, inputs, labels)).flatten()[:n]
+    own, labels = examples[right.cpu().numpy()], labels[right]
+    cached = CachedPass(model.module, model.sites, [each[right] for each in inputs])
+    donors = np.roll(np.arange(len(own)), 1)
+    value = cached.z(head.site).roll(1, dims=0)
+    output = first_tensor(cached.replay([Intervention((head,), "patch", values={head.site: value})]))
+    _, by_example = answers.teacher_forced(np.concatenate(quartets.examples))
+    position = read_position(task, quartets, by_example.unflatten(0, (4, len(quartets))))
+    predicted, at_place = output[:, position].argmax(dim=-1).tolist(), labels[:, position].tolist()
+    # The ids of the model's labels for the task's tokens.
+    ids = dict(zip(task.encode(own).answer[:, place].tolist(), at_place, strict=True))
+    has_event = task.has_event(own, place)
+    tokens = task.event_tokens(own, place)[np.arange(len(own)), has_event[donors].astype(int)]
+    hits = np.array([ids.get(token) == label for token, label in zip(tokens.tolist(), predicted, strict=True)])
+    is_other = has_event != has_event[donors]
+    return DonorTest(head.short, quartets.read, Proportion.count(hits[is_other]), Proportion.count(hits[~is_other]))

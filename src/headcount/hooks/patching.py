@@ -1,0 +1,94 @@
+"""Path patching: what does one head tell another, and nothing else?
+
+A patch of a head changes everything after it. A path patch changes only what one receiver gets from the sender (Wang et
+al. 2022, arXiv 2211.00593; Goldowsky-Dill et al. 2023, arXiv 2304.05969). It takes four passes:
+
+    1   the donor's inputs                                  keep the output of the sender
+    2   the inputs                                          keep the outputs of all heads
+    3   the sender patched, all other heads as in pass 2    keep the output of the receiver, which is not held
+    4   the receiver patched, everything else computed      the result
+
+Without a receiver, pass 3 is the result: the direct effect of the sender on the logits. The path goes through the
+residual stream and, unless they are held too, through MLPs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headcount.errors import InputError
+from headcount.heads import HeadId, HeadSite
+from headcount.hooks.gates import Capture, Gates, closed_gates
+from headcount.hooks.sites import Sites
+from headcount.hooks.streams import StreamCapture, StreamPatches, Streams
+
+Outputs = Mapping[HeadSite, Tensor]
+"""Outputs of all heads of each site, [row, query, head, d_head]."""
+
+
+def outputs_of(model: nn.Module, sites: Sites, inputs: Sequence[Tensor]) -> dict[HeadSite, Tensor]:
+    """Return the outputs of all heads in one pass."""
+    with Capture(sites) as capture:
+        model(*inputs)
+    return {site: capture.z(site) for site in sites}
+
+
+def path_patch(
+    model: nn.Module,
+    sites: Sites,
+    inputs: Sequence[Tensor],
+    donor: Sequence[Tensor],
+    senders: Collection[HeadId],
+    receivers: Collection[HeadId] = (),
+    *,
+    held: Streams | None = None,
+) -> Any:
+    """Return the output of the model if receivers (or the logits) get the senders' outputs on the donor's inputs.
+
+    `held` are streams that are held as well, such as the outputs of MLPs. Call this inside `torch.no_grad()`.
+    """
+    given = outputs_of(model, sites, donor)
+    with Capture(sites) as capture, StreamCapture(held) if held else nullcontext() as streams:
+        model(*inputs)
+    clean = {site: capture.z(site) for site in sites}
+    values = merged(sites, clean, given, senders)
+    free = set(receivers)
+    closed = closed_gates(sites, [head for head in sites.heads if head not in free])
+    holding = StreamPatches(held, {stream: streams[stream] for stream in held}) if held and streams else nullcontext()
+    with Gates(sites, closed, {site: values[site] for site in closed}), Capture(sites) as third, holding:
+        output = model(*inputs)
+    if not receivers:
+        return output
+    slots = sites.head_slots(receivers)
+    received = {site: third.z(site) for site in slots}
+    if all(torch.equal(received[site][..., at, :], clean[site][..., at, :]) for site, at in slots.items()):
+        raise InputError(
+            f"no path leads from {_names(senders)} to {_names(receivers)}",
+            "the receiver must come after the sender; and the donor must differ from the inputs",
+        )
+    with Gates(sites, closed_gates(sites, receivers), received):
+        return model(*inputs)
+
+
+def merged(sites: Sites, own: Outputs, other: Outputs, heads: Iterable[HeadId]) -> dict[HeadSite, Tensor]:
+    """Return `own` with the outputs of these heads taken from `other`."""
+    values = {site: z.clone() for site, z in own.items()}
+    for site, slots in sites.head_slots(heads).items():
+        if other[site].shape[1:2] != own[site].shape[1:2]:
+            raise InputError(
+                f"the donor has {other[site].shape[1]} positions at {site}, and the inputs have {own[site].shape[1]}",
+                "choose a donor of the same length",
+            )
+        values[site][..., list(slots), :] = other[site][..., list(slots), :].expand_as(
+            values[site][..., list(slots), :]
+        )
+    return values
+
+
+def _names(heads: Collection[HeadId]) -> str:
+    return ", ".join(head.short for head in heads)

@@ -1,0 +1,306 @@
+"""Read and patch the residual stream and the MLP outputs of a model, layer by layer.
+
+    E0.input     the residual stream before encoder layer 0: embeddings and positions
+    E0.mlp       what the feed-forward network (MLP) of encoder layer 0 adds to the stream
+    E0.stream    the residual stream after encoder layer 0
+
+`D` is the decoder, and `L` a model with one stack. `Streams.of` finds the layers from the paths of the output
+projections. The MLP's output is that of the last linear layer which a layer calls after its attention, so one pass over
+some inputs is needed to find it.
+
+    streams = Streams.of(model, sites, inputs)
+    with StreamCapture(streams) as seen:
+        model(*inputs)
+    with StreamPatches(streams, {StreamId.parse("E0.stream"): seen["E0.stream"]}, queries=[2]):
+        model(*other_inputs)
+
+Like gates, patches that no pass reached are an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headcount.errors import InputError, InstrumentError
+from headcount.hooks.gates import unfused
+from headcount.hooks.parameters import ParameterProjection
+from headcount.hooks.sites import Sites
+
+LETTERS = {"encoder": "E", "decoder": "D", "layer": "L"}
+KINDS = ("input", "mlp", "stream")
+_NAME = re.compile(r"([EDL])(\d{1,6})\.(input|mlp|stream)", re.IGNORECASE)
+Patch = Float[Tensor, "#row #position d_model"]
+
+
+@dataclass(frozen=True, order=True)
+class StreamId:
+    """One place of a model's residual stream, such as `E0.stream`."""
+
+    stack: str
+    layer: int
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{LETTERS[self.stack]}{self.layer}.{self.kind}"
+
+    @classmethod
+    def parse(cls, text: str) -> StreamId:
+        """Read a name such as `E0.mlp`.
+
+        >>> str(StreamId.parse("e0.MLP"))
+        'E0.mlp'
+        """
+        match = _NAME.fullmatch(text.strip())
+        if match is None:
+            raise InputError(
+                f"{text!r} is not the name of a residual stream",
+                "write E0.input, E0.mlp or E0.stream (E encoder, D decoder, L single stack; layers count from 0)",
+            )
+        letter, layer, kind = match.groups()
+        stack = next(stack for stack, known in LETTERS.items() if known == letter.upper())
+        return cls(stack, int(layer), kind.lower())
+
+
+@dataclass(frozen=True)
+class StreamPlace:
+    """The module call whose input or output is a stream."""
+
+    module: nn.Module
+    call: int = 0
+    """The index of the call in a pass, if several layers share the module."""
+    n_calls: int = 1
+    """The number of calls of the module in a pass."""
+
+
+class Streams(dict[StreamId, StreamPlace]):
+    """The places of a model's residual streams and MLP outputs, from the first layer to the last."""
+
+    @classmethod
+    def of(cls, model: nn.Module, sites: Sites, inputs: Sequence[Tensor]) -> Streams:
+        """Find the layers of a model and, by one pass over these inputs, their MLPs."""
+        layers = _layers(model, sites)
+        sharing = Counter(layers.values())
+        calls = Counter[nn.Module]()
+        places: dict[tuple[str, int], StreamPlace] = {}
+        for key, module in layers.items():
+            places[key] = StreamPlace(module, calls[module], sharing[module])
+            calls[module] += 1
+        mlps = _mlp_outputs(model, sites, sharing, inputs)
+        found: dict[StreamId, StreamPlace] = {}
+        for (stack, layer), place in places.items():
+            if layer == 0:
+                found[StreamId(stack, layer, "input")] = place
+            if place.module in mlps:
+                found[StreamId(stack, layer, "mlp")] = replace(place, module=mlps[place.module])
+            found[StreamId(stack, layer, "stream")] = place
+        return cls(found)
+
+    def find(self, name: str | StreamId) -> StreamId:
+        """Return the stream of this name; raise an error that lists all streams if there is none."""
+        stream = StreamId.parse(name) if isinstance(name, str) else name
+        if stream not in self:
+            raise InputError(f"no stream {stream} in this model", f"it has: {', '.join(map(str, self))}")
+        return stream
+
+
+def _layers(model: nn.Module, sites: Sites) -> dict[tuple[str, int], nn.Module]:
+    """Return the module of each layer: the outermost item of a list of modules that tells the layers apart."""
+    paths = {module: path for path, module in model.named_modules()}
+    chains: dict[tuple[str, int], list[nn.Module]] = {}
+    for name, site in sites.items():
+        projection = site.projection
+        owner = projection.holder if isinstance(projection, ParameterProjection) else projection
+        if owner not in paths:
+            raise InputError(f"the layer of {name} is not known", "its output projection is not part of the module")
+        parts = paths[owner].split(".")
+        prefixes = [".".join(parts[:i]) for i in range(1, len(parts) + 1) if parts[i - 1].isdigit()]
+        chain = [model.get_submodule(prefix) for prefix in prefixes]
+        if not chain:
+            raise InputError(f"the layer of {name} is not known", "its path has no number of a layer")
+        chains.setdefault((name.stack, name.layer), chain)
+    layers: dict[tuple[str, int], nn.Module] = {}
+    for stack in dict.fromkeys(stack for stack, _ in chains):
+        own = {key: chain for key, chain in sorted(chains.items()) if key[0] == stack}
+        shortest = min(map(len, own.values()))
+        depth = next(
+            (i for i in range(shortest) if len({chain[i] for chain in own.values()}) == len(own)), shortest - 1
+        )
+        layers |= {key: chain[depth] for key, chain in own.items()}
+    return layers
+
+
+def _mlp_outputs(
+    model: nn.Module, sites: Sites, layers: Collection[nn.Module], inputs: Sequence[Tensor]
+) -> dict[nn.Module, nn.Module]:
+    """Return the last linear layer that each layer calls after its attention, if it writes into the stream."""
+    parts: dict[nn.Module, list[tuple[nn.Module, int]]] = {layer: [] for layer in layers}
+    widths: dict[nn.Module, int] = {}
+
+    def note_part(layer: nn.Module, part: nn.Module, args: Any, output: Any) -> None:
+        if part in sites.projections:
+            parts[layer].clear()  # what comes before the last attention of a layer is not the output of its MLP
+        elif isinstance(output, Tensor):
+            parts[layer].append((part, output.shape[-1]))
+
+    def note_width(layer: nn.Module, args: Any, output: Any) -> None:
+        widths[layer] = _first(output).shape[-1]
+
+    with ExitStack() as hooks:
+        hooks.enter_context(unfused(sites))
+        for layer in parts:
+            hooks.callback(layer.register_forward_hook(note_width).remove)
+            for part in layer.modules():
+                if getattr(getattr(part, "weight", None), "ndim", 0) == 2 and not list(part.children()):
+                    hooks.callback(part.register_forward_hook(partial(note_part, layer)).remove)
+        with torch.no_grad():
+            model(*inputs)
+    writers = {layer: [part for part, width in called if width == widths[layer]] for layer, called in parts.items()}
+    return {layer: called[-1] for layer, called in writers.items() if called}
+
+
+def _first(output: Any) -> Tensor:
+    """Return the stream in what a layer returns: the tensor itself, or the first one of a tuple."""
+    tensor = output[0] if isinstance(output, tuple | list) else output
+    if not isinstance(tensor, Tensor):
+        tensor = next((part for part in getattr(output, "values", tuple)() if isinstance(part, Tensor)), None)
+    if tensor is None:
+        raise InstrumentError("a layer returns no tensor", "its residual stream cannot be read")
+    return tensor
+
+
+class _Watched:
+    """A context that acts on the module calls of some streams."""
+
+    def __init__(self, streams: Streams) -> None:
+        self.streams = streams
+        self.n_calls: Counter[StreamId] = Counter()
+        self._counts: Counter[tuple[nn.Module, bool]] = Counter()
+        self._stack = ExitStack()
+
+    def _watch(self, ids: Sequence[StreamId], act: Callable[[StreamId, Tensor], Tensor | None]) -> None:
+        by_module: dict[tuple[nn.Module, bool], list[StreamId]] = {}
+        for stream in ids:
+            by_module.setdefault((self.streams[stream].module, stream.kind == "input"), []).append(stream)
+        for (module, is_input), here in by_module.items():
+            hook = self._input_hook(here, act) if is_input else self._output_hook(here, act)
+            register = module.register_forward_pre_hook if is_input else module.register_forward_hook
+            self._stack.callback(register(hook, with_kwargs=True).remove)
+
+    def _turn(self, module: nn.Module, here: Sequence[StreamId], is_input: bool) -> StreamId | None:
+        place = self.streams[here[0]]
+        call = self._counts[module, is_input] % place.n_calls
+        self._counts[module, is_input] += 1
+        stream = next((stream for stream in here if self.streams[stream].call == call), None)
+        if stream is not None:
+            self.n_calls[stream] += 1
+        return stream
+
+    def _output_hook(self, here: Sequence[StreamId], act: Callable[[StreamId, Tensor], Tensor | None]) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+            stream = self._turn(module, here, is_input=False)
+            changed = None if stream is None else act(stream, _first(output))
+            if changed is None:
+                return None
+            return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+        return hook
+
+    def _input_hook(self, here: Sequence[StreamId], act: Callable[[StreamId, Tensor], Tensor | None]) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            stream = self._turn(module, here, is_input=True)
+            name = None if args else next(iter(kwargs))
+            changed = None if stream is None else act(stream, args[0] if name is None else kwargs[name])
+            if changed is None:
+                return None
+            return ((changed, *args[1:]), kwargs) if name is None else (args, {**kwargs, name: changed})
+
+        return hook
+
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
+        self._stack.close()
+
+
+class StreamCapture(_Watched):
+    """A context that keeps every stream of one pass; `seen["E0.stream"]` is [row, position, d_model]."""
+
+    def __init__(self, streams: Streams) -> None:
+        super().__init__(streams)
+        self._kept: dict[StreamId, Tensor] = {}
+
+    def __enter__(self) -> Self:
+        self._watch(list(self.streams), self._keep)
+        return self
+
+    def _keep(self, stream: StreamId, x: Tensor) -> None:
+        self._kept[stream] = x.clone()
+
+    def __getitem__(self, name: str | StreamId) -> Tensor:
+        stream = self.streams.find(name)
+        if self.n_calls[stream] != 1:
+            raise InstrumentError(f"{stream} was passed {self.n_calls[stream]} times, not once", "make one pass")
+        return self._kept[stream]
+
+    def __iter__(self) -> Iterator[StreamId]:
+        return iter(self._kept)
+
+
+class StreamPatches(_Watched):
+    """A context in which streams are replaced by given tensors, at all positions or at some of them."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        patches: Mapping[StreamId, Patch],
+        queries: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(streams)
+        self.patches = {streams.find(stream): patch for stream, patch in patches.items()}
+        self.queries = queries
+
+    def __enter__(self) -> Self:
+        self._watch(list(self.patches), self._replace)
+        return self
+
+    def _replace(self, stream: StreamId, x: Tensor) -> Tensor:
+        patch = self.patches[stream].to(x)
+        try:
+            patch = patch.expand_as(x)
+        except RuntimeError as error:
+            raise InputError(
+                f"the patch for {stream} has shape {tuple(patch.shape)}, but the stream has shape {tuple(x.shape)}",
+                "give [batch, position, d_model] with the sizes of this pass; batch and position may be 1",
+            ) from error
+        if self.queries is None:
+            return patch.clone()
+        patched = x.clone()
+        at = position_mask(self.queries, x.shape[1], x.device)
+        patched[:, at] = patch[:, at]
+        return patched
+
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
+        super().__exit__(error_type, *error)
+        missed = [str(stream) for stream in self.patches if not self.n_calls[stream]]
+        if error_type is None and missed:
+            raise InstrumentError(
+                f"no pass reached {', '.join(missed)}: nothing was patched there",
+                "make a forward pass inside the context",
+            )
+
+
+def position_mask(queries: Sequence[int], n: int, device: torch.device, first: int = 0) -> Tensor:
+    """Return which positions of a pass are among these; the pass begins at the position `first`."""
+    wanted = torch.zeros(n, dtype=torch.bool, device=device)
+    for query in queries:
+        if 0 <= query - first < n:
+            wanted[query - first] = True
+    return wanted
