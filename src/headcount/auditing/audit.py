@@ -294,7 +294,7 @@ class Ranking:
     def of(
         cls, right: Hits, checks: Mapping[str, Check], findings: Mapping[str, Finding], verdicts: Sequence[Verdict]
     ) -> Ranking:
-        """Rank the failing checks."""
+        """Build the ranking: the failing check that accounts for most wrong answers and other findings comes first."""
         failing = [each for each in verdicts if each.verdict == FAIL]
         predictions = {
             each.check: hits for each in failing if (hits := findings[each.check].right_despite_fault) is not None
