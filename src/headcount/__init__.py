@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headcount.api import head_roles as head_roles
     from headcount.api import head_stats as head_stats
     from headcount.api import match_heads as match_heads
+    from headcount.api import patch_pair as patch_pair
     from headcount.api import patched as patched
     from headcount.api import path_patched as path_patched
     from headcount.api import predict as predict
@@ -52,8 +53,8 @@ if TYPE_CHECKING:
     from headcount.surgery.cutting import cut_heads as cut_heads
 
 _EXPORTS = {
-    "api": "ablate_heads ablated attention audit evaluate head_outputs head_roles head_stats match_heads patched "
-    "path_patched predict prune_heads report routes show_head show_heads show_positions streams stretch "
+    "api": "ablate_heads ablated attention audit evaluate head_outputs head_roles head_stats match_heads patch_pair "
+    "patched path_patched predict prune_heads report routes show_head show_heads show_positions streams stretch "
     "summarise_attention train verify",
     "auditing.interventions": "audit_intervention",
     "errors": "HeadcountError",

@@ -29,13 +29,14 @@ from headcount.analysis.contrasts import MOVED, ContrastShift
 from headcount.analysis.labels import THRESHOLDS, Calibration, MeasureMean
 from headcount.analysis.likeness import SAME_JOB, KindMatch, Likeness, Overall, Pair
 from headcount.analysis.matching import Effort, Matching
+from headcount.analysis.pair_patching import HeadShift, PairPatch, PlaceShift
 from headcount.analysis.poolings import compare_poolings
 from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow, all_encodings
 from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, RoleScore
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation
 from headcount.analysis.transplants import Restored, Transplant
 from headcount.analysis.worst_margins import ConstantStretches, LengthMargins, WorstCase, WorstMargins
-from headcount.figures import ablation, attention, positions, pruning, roles, routes, worst_margins
+from headcount.figures import ablation, attention, pair_patching, positions, pruning, roles, routes, worst_margins
 from headcount.figures import head_stats as stats
 from headcount.figures import length_generalisation as stretch
 from headcount.figures import training as accuracy
@@ -119,6 +120,15 @@ def log(shape: Shape) -> list[dict[str, Any]]:
     steps = [{"step": i, "loss": 2.0 / (i + 1)} for i in range(shape.tokens)]
     tested = [{"step": i, "n": 100, "free_running": 0.5, "teacher_forced": 0.6} for i in range(shape.tokens)]
     return [*steps, *(tested if shape.panels > 1 else [])]
+
+
+def pair_patch(shape: Shape) -> PairPatch:
+    """Return a patch in which the first head moves nearly everything, and the last one moves it back."""
+    shares = np.linspace(0.97, -0.4, len(shape.names)).tolist()
+    ranking = tuple(HeadShift(head, share) for head, share in zip(shape.names, shares, strict=True))
+    places = (PlaceShift(shape.token, "6", "7", -16.8, 16.2, 9.5),)
+    examples = (shape.token, shape.token + "0", "0467", "0473", "0477")
+    return PairPatch(shape.run, "digest", *examples, (shape.names[0],), ("10s",), places, ranking)
 
 
 def worst(shape: Shape) -> WorstMargins:
@@ -307,6 +317,7 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     "draw_pruning": lambda shape: pruning.draw_pruning(pruned(shape)),
     "draw_role_maps": lambda shape: roles.draw_role_maps(made := with_roles(shape), made.heads),
     "draw_roles": lambda shape: roles.draw_roles(with_roles(shape)),
+    "draw_pair_patch": lambda shape: pair_patching.draw_pair_patch(pair_patch(shape)),
     "draw_routes": lambda shape: routes.draw_routes([ways(shape.run)] * shape.panels),
     "draw_stats": lambda shape: stats.draw_stats(specialised(shape)),
     "draw_sensitivity": lambda shape: stats.draw_sensitivity(specialised(shape)),

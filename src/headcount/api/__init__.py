@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headcount.api.opening import open_on_task as open_on_task
     from headcount.api.opening import open_run as open_run
     from headcount.api.opening import predict as predict
+    from headcount.api.pairs import patch_pair as patch_pair
     from headcount.api.pruning import SavedPruning as SavedPruning
     from headcount.api.pruning import prune_heads as prune_heads
     from headcount.api.reporting import report as report
@@ -64,6 +65,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
         *("patched", "path_patched", "streams"),
     ),
     "opening": ("PredictionPair", "open_model", "open_on_task", "open_run", "predict"),
+    "pairs": ("patch_pair",),
     "pruning": ("SavedPruning", "prune_heads"),
     "reporting": ("report",),
     "routing": ("routes",),

@@ -13,6 +13,7 @@ from headcount.figures.ablation import draw_lengths, draw_map, draw_ranking
 from headcount.figures.attention import draw_kind, heads_by_kind
 from headcount.figures.head_stats import draw_condition, draw_matching, draw_stats
 from headcount.figures.length_generalisation import draw_dispersion, draw_poolings, draw_stretch
+from headcount.figures.pair_patching import draw_pair_patch
 from headcount.figures.positions import draw_encodings, draw_positions
 from headcount.figures.pruning import draw_pruning
 from headcount.figures.roles import draw_role_maps, roles_of
@@ -81,6 +82,7 @@ PLOTS: dict[str, Callable[[Any], Drawings]] = {
     "Evaluation": _accuracy,
     "HeadRoles": _roles,
     "Matching": lambda result: {"matching": partial(draw_matching, result)},
+    "PairPatch": lambda result: {"heads": partial(draw_pair_patch, result)},
     "PoolingComparison": _poolings,
     "PositionsShown": lambda result: {"positions": partial(draw_positions, result)},
     "Pruning": lambda result: {"pruning": partial(draw_pruning, result)},

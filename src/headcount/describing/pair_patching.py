@@ -1,0 +1,59 @@
+"""What changes in one answer with heads patched from another example? Describe the answers and the ranking."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Row, Sentence
+from headcount.describing.words import percent, short, some
+from headcount.figures.pair_patching import draw_pair_patch
+
+if TYPE_CHECKING:
+    from headcount.analysis.pair_patching import PairPatch
+
+RANKING, PLACES, FIGURE = "patch-ranking", "patch-places", "patch-heads"
+MOST = 8
+"""Heads in the printed ranking; the result file has all of them."""
+
+
+def describe(result: PairPatch) -> list[Block]:
+    """Return what the patch changed, place by place, and which heads move most alone."""
+    names = some([short(head) for head in result.heads])
+    at = f" at {some(list(result.at))}" if result.at else ""
+    first = result.places[0]
+    heading = f"With the output of {names}{at} on {result.donor}, {result.name} answers {result.receiver} with"
+    if result.patched_answer:
+        others = f"its own answer is {result.own_answer}, and the donor's {result.donor_answer}"
+        texts = [f"{heading} {result.patched_answer}; {others}."]
+    else:
+        texts = [f"{heading} {first.donor!r} more by {first.patched_difference - first.own_difference:+.2f} logits."]
+    texts.append(
+        f"At the {first.place}, {percent(first.share)} of the gap between {first.own!r} and {first.donor!r} follows "
+        f"({first.own_difference:.1f} logits without the patch, {first.patched_difference:.1f} with it, "
+        f"{first.donor_difference:.1f} in the donor). This is one pair of examples."
+    )
+    caption = f"Part of the gap that follows at the {first.place}, each head patched alone"
+    picture = Picture(FIGURE, caption, texts[0], lambda: draw_pair_patch(result))
+    return [
+        Conclusions(tuple(Sentence(text, PLACES) for text in texts)),
+        _place_table(result),
+        _ranking_table(result, caption),
+        picture,
+    ]
+
+
+def _place_table(result: PairPatch) -> DataTable:
+    rows: list[Row] = []
+    for each in result.places:
+        logits = each.own_difference, each.patched_difference, each.donor_difference
+        cells = [*(Cell(f"{value:.2f}", value) for value in logits), Cell(percent(each.share), each.share)]
+        rows.append((each.place, each.own, each.donor, *cells))
+    columns = ("place", "own", "donor's", "own (logits)", "patched (logits)", "donor (logits)", "follows")
+    note = "Logits: the donor's token minus the own token, fed with the receiver's right answer."
+    return DataTable(PLACES, "Places at which both answers differ", columns, tuple(rows), note)
+
+
+def _ranking_table(result: PairPatch, caption: str) -> DataTable:
+    rows = tuple((short(each.head), Cell(percent(each.share), each.share)) for each in result.ranking[:MOST])
+    note = f"The first {len(rows)} of {len(result.ranking)} heads; each is patched at all positions."
+    return DataTable(RANKING, caption, ("head", "follows"), rows, note)
