@@ -32,7 +32,6 @@ def draw_pair_patch(result: PairPatch) -> Figure:
     axes.axvline(100, color=GREY, linewidth=0.8, linestyle="--")
     place = result.places[0]
     axes.set_xlabel(f"part of the gap that follows at the {plain(place.place, 16)} (%; 100: as in the donor)")
-    at = f" at {', '.join(result.at)}" if result.at else ""
-    figure.headline(f"{result.receiver} with each head's output on {result.donor}{at}", size=11)
+    figure.headline(f"{result.receiver} with the output of one head on {result.donor}, at all positions", size=11)
     figure.caption(f"{result.name}; one pair of examples; logit of {place.donor!r} minus logit of {place.own!r}.")
     return figure
