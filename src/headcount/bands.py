@@ -1,7 +1,7 @@
 """Bands of importance: classify a head by the 95 % CI of its drop, never by the drop alone.
 
-`LIMITS` says where the interval lies in each band. For an undecided head, `examples_needed` estimates the n that would
-decide its band.
+`LIMITS` says where the whole interval lies for each band. For an undecided head, `examples_needed` estimates the number
+of examples that would decide its band.
 """
 
 import math
@@ -30,10 +30,10 @@ LIMITS = {
     "redundant": f"below {limit_text(IMPORTANT)}",
     "undecided": "across one of these limits",
 }
-"""Where the whole 95 % CI of a head's drop lies, by band."""
+"""For each band, where the whole 95 % CI of a head's drop lies."""
 BANDS = tuple(LIMITS)
 FEW = 10
-"""Number of examples; if so few make up half of a head's total difference, a result rests on too few examples."""
+"""If this many examples make up more than half of a head's total difference, the result rests on too few."""
 POWER = ((Z95 + 0.84) / Z95) ** 2
 """Factor by which the number of examples grows when the power rises from 50 % to 80 %."""
 
@@ -78,7 +78,7 @@ def examples_needed(drop: PairedDifference, n: int) -> tuple[int, int | None] | 
         return None
 
     def growth(true_drop: float, border: float) -> float:
-        """Return the factor on n that keeps the interval off the border if the drop is `true_drop`."""
+        """Return the factor by which n must grow for the interval to exclude the border, if the drop is `true_drop`."""
         half_width = drop.mean - drop.low if border < true_drop else drop.high - drop.mean
         return max(1.0, POWER * (half_width / max(abs(true_drop - border), 1e-9)) ** 2)
 

@@ -26,7 +26,7 @@ from headcount.errors import Fault, HeadcountError, InputError, ResultError
 from headcount.heads import HeadId
 
 ROUNDING = 1e-6
-"""Relative and absolute tolerance between stored numbers that follow from each other."""
+"""Relative and absolute tolerance when a stored number is compared with one that is computed from other numbers."""
 
 
 def _head_name(text: str) -> str:
@@ -45,7 +45,7 @@ Size = Annotated[float, Ge(0)]
 Share = Annotated[float, Ge(-ROUNDING), Le(1 + ROUNDING)]
 HeadName = Annotated[str, AfterValidator(_head_name)]
 Contradiction = tuple[str, str]
-"""The name of a field and a description of its correct value."""
+"""An inconsistency in a result: the name of a field, and a description of what its value should be."""
 
 
 class Result:
@@ -57,7 +57,7 @@ class Result:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(allow_inf_nan=False)
 
     ROWS: ClassVar[tuple[str, ...]] = ()
-    """Paths of the fields whose entries are the rows of the table (`curves.points`); empty if the result is one row."""
+    """Paths to the lists whose entries become rows of the table, such as `curves.points`; empty for a single row."""
 
     def __init_subclass__(cls) -> None:
         if "__repr__" not in cls.__dict__:  # the default of `dataclass` prints every number
@@ -192,12 +192,12 @@ def is_close(one: float, other: float) -> bool:
 
 
 def is_hits(share: float, n: int) -> bool:
-    """Return whether a share is a whole number of hits among `n` examples."""
+    """Return whether a share can be a number of hits divided by `n`, up to rounding."""
     return n > 0 and 0 <= round(share * n) <= n and abs(share * n - round(share * n)) < 1e-3
 
 
 def head_names(value: Any) -> Iterator[str]:
-    """Yield the names of all heads in the fields of type `HeadName`, at any depth."""
+    """Yield every head name that a result contains, from the fields of type `HeadName` at any depth."""
     if is_dataclass(value):
         naming = _naming_fields(value.__class__)
         for field in fields(value):
@@ -212,7 +212,7 @@ def head_names(value: Any) -> Iterator[str]:
 
 
 def require_heads(result: Result, known: Collection[str], file: object) -> None:
-    """Refuse a stored result that names a head the model does not have."""
+    """Raise an error if a stored result names a head that the model does not have."""
     for name in head_names(result):
         if name not in known:
             what = f"{file} is damaged: it names the head {name}, which the model does not have"
@@ -271,11 +271,11 @@ def plain_json(data: Any) -> Any:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 SHOWN_ROWS, SHOWN_WIDTH = 6, 110
-"""Largest number of rows, and of characters per line, that `repr` prints of a table."""
+"""Largest number of rows, and of characters per line, in the table that `repr` prints."""
 
 
 def _rows_at(holder: Any, path: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield one row per entry at a path, joined with the scalar fields of the objects on the way to it."""
+    """Yield one row per entry at a path; each row also has the scalar fields of the objects along the path."""
     entries = getattr(holder, path[0])
     for entry in entries if isinstance(entries, (tuple, list)) else (entries,):
         own = _scalars(entry)

@@ -17,14 +17,14 @@ Numbers = NDArray[np.int64]
 """Indices of examples."""
 Hits = NDArray[np.bool_]
 Z95 = 1.96
-"""Half the width of a 95 % CI of a normal distribution, in standard errors."""
+"""Half the width of a 95 % CI of a normally distributed estimate, in standard errors."""
 FEW_HITS = 3
-"""Largest count for which a proportion's bound is the Poisson bound (one less for 50 trials or fewer)."""
+"""Largest number of hits (or misses) for which `Proportion` uses the Poisson bound; one less for n <= 50."""
 
 
 @dataclass(frozen=True)
 class Proportion:
-    """`correct` of `n` with a Wilson score interval (Wilson 1927), which stays inside [0, 1] at 0 % and 100 %.
+    """A proportion, `correct` of `n`, with a Wilson score interval (Wilson 1927), which always stays inside [0, 1].
 
     If one to three trials are correct (or wrong), Wilson's bound on that side is too tight: it covers 84 % instead of
     95 % where 0.18 hits are expected. The bound there is the Poisson bound of Brown, Cai and DasGupta (2001).
@@ -40,7 +40,7 @@ class Proportion:
     high: float
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the rate and its interval with the counts."""
+        """Yield inconsistencies between the counts, the rate and its interval."""
         if self.correct > self.n:
             yield "correct", f"at most n, {self.n}"
             return
@@ -85,7 +85,7 @@ class PairedDifference:
     p: Share
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the interval with the mean."""
+        """Yield an error if the mean lies outside its interval."""
         return outside(self, "mean")
 
     def widened(self, se: float, df: int, confidence: float = 0.95) -> PairedDifference:
@@ -102,13 +102,13 @@ class PairedDifference:
 N_RESAMPLES = 1999
 """Number of bootstrap resamples."""
 LEAST_P = 40
-"""Number of resamples for each test that Holm's correction covers, so that a corrected p-value can be small."""
+"""Number of random draws per test of a family, so that p-values can be small even after Holm correction."""
 AT_ONCE = 2**22
 """Largest number of resampled values in memory at the same time."""
 GROUPS = 100
 """Number of jackknife groups; with fewer examples than this, each example is its own group."""
 UNSEEN = 3.689
-"""-log(0.025): an event expected in this many of n examples is missed entirely by 2.5 % of all samples."""
+"""-log(0.025): if an event is expected this often in n examples, 2.5 % of all samples do not contain it at all."""
 
 
 def paired_hits(
@@ -118,8 +118,9 @@ def paired_hits(
 
     The interval inverts the score test for paired proportions (Tango 1998). If all examples were correct before, none
     can improve, and the interval is that of Clopper and Pearson (1934) for the proportion that became wrong. `after`
-    may be [try, example]; tries then count for as many examples as their variance implies (Korn and Graubard 1998). If
-    each try had a donor, `donors` holds the donor's index, and a donor's influence on other examples is included (see
+    may be [try, example], if each example was answered several times. Tries of one example are not independent, so the
+    number of examples is replaced by an effective one (Korn and Graubard 1998). If each try had a donor example (as in
+    resample ablation), `donors` holds its index, and the donor's influence on other examples is included (see
     `influences`). The p-value is McNemar's exact test on the examples that changed on average over tries.
 
     >>> paired_hits(np.ones(500, dtype=bool), np.arange(500) >= 20)
@@ -137,10 +138,11 @@ def paired_hits(
 
 
 def influences(lost_DN: Values, donors: Numbers | None) -> Values:
-    """Return each example's influence on the mean over all tries; their mean square is n times the mean's variance.
+    """Return the influence of each example on the mean loss over all tries, from which a standard error follows.
 
-    An example that is also a donor influences the mean twice: by its own loss and by the losses it causes in others,
-    and the two may be correlated. The sum of both counts the noise of single tries twice, so the sum is scaled down.
+    The mean square of the influences is n times the variance of the mean. An example that is also a donor influences
+    the mean twice: by its own loss and by the losses it causes in others. The two may be correlated. The sum of both
+    counts the noise of single tries twice, so the sum is scaled down.
     """
     apart_DN = lost_DN - lost_DN.mean()
     by_example = apart_DN.mean(axis=0)
@@ -166,7 +168,7 @@ def _tango(worse: float, better: float, n: float, confidence: float) -> tuple[fl
     z, mean, least = float(scipy.special.ndtri(0.5 + confidence / 2)), (worse - better) / n, 1e-12
 
     def score(difference: float) -> float:
-        """Return the score statistic: the deviation from `difference` in standard errors under that difference."""
+        """Return how many standard errors the observed difference lies above `difference`, if `difference` is true."""
         b, c = (2 * n - worse + better) * difference - worse - better, -better * difference * (1 - difference)
         rate = (math.sqrt(max(b * b - 8 * n * c, 0.0)) - b) / (4 * n)  # maximum likelihood rate of getting better
         variance = n * (2 * rate + difference * (1 - difference))
@@ -188,8 +190,8 @@ def paired_differences(
     The mean and the standard error of skewed differences are correlated, which the plain bootstrap ignores. Intervals
     and p-values therefore come from the quantiles of t = (mean* - mean) / se*, over at least `draws` resamples.
 
-    A sample may contain none of the rare examples that lose much. If `broken` is given, the loss of such an example,
-    the upper end of the interval includes 3.7 of n missed examples that lose that much.
+    A sample may contain none of the rare examples that lose much. If the loss of such an example is given as `broken`,
+    the upper end of the interval is at least the mean plus 3.7 (`UNSEEN`) such losses among n examples.
 
     >>> paired_differences(np.arange(40.0)[None] % 4, np.random.default_rng(0))
     [PairedDifference(mean=1.5, low=1.1..., high=1.8..., p=0.001)]
@@ -216,9 +218,10 @@ def paired_differences(
 
 
 def _upper_bound(lost: NDArray[np.floating]) -> float:
-    """Bound the mean loss from above, as if each example lost either the smallest or the largest observed loss.
+    """Return an upper bound of the mean loss, as if each example lost either the smallest or the largest observed loss.
 
-    If a few examples dominate the sum, resamples without them underestimate the standard error, and t is unbounded.
+    This bound limits the bootstrap-t. If a few examples dominate the sum, resamples without them have too small a
+    standard error, and t becomes arbitrarily large.
     """
     least, most = float(lost.min()), float(lost.max())
     hits = float((lost - least).sum()) / (most - least)
@@ -226,7 +229,7 @@ def _upper_bound(lost: NDArray[np.floating]) -> float:
 
 
 def _studentised(apart_KN: NDArray[np.floating], errors: Values, rng: np.random.Generator, draws: int) -> Values:
-    """Return t of each resample and comparison; comparisons share the resamples, which saves time."""
+    """Return the bootstrap t of each resample and comparison; all comparisons use the same resamples."""
     n = apart_KN.shape[1]
     scaled = np.divide(apart_KN, errors[:, None], out=np.zeros(apart_KN.shape), where=errors[:, None] > 0)
     both_N2K = np.concatenate([scaled, scaled**2]).T
@@ -244,7 +247,7 @@ def _studentised(apart_KN: NDArray[np.floating], errors: Values, rng: np.random.
 
 
 Aggregator = Callable[[Values, Numbers], Values]
-"""A function of scores [..., n] and the indices of their examples [..., n] that returns one metric value, [...]."""
+"""A function that computes a metric, [...], from scores [..., n] and the indices of their examples [..., n]."""
 
 
 def paired_figures(
@@ -263,7 +266,7 @@ def paired_figures(
     n, tries = len(before), np.atleast_2d(after)
 
     def lost(one: Values, other: Values, rows: Numbers) -> Values:
-        """Return the mean drop over tries; tries are the second-to-last axis."""
+        """Return the drop of the metric from `one` to `other`, averaged over tries (the second-to-last axis)."""
         rows = np.broadcast_to(rows, one.shape)
         return (total(one, rows) - total(other, rows)).mean(axis=-1)
 
@@ -285,7 +288,7 @@ def paired_figures(
 
 
 def _donor_error(before: Values, tries: Values, total: Aggregator, donors: Numbers, se: float) -> float:
-    """Return the standard error if leaving out an example also drops the tries it is the donor of (`influences`)."""
+    """Return the jackknife standard error if leaving out an example also leaves out the tries that it is donor of."""
     n = len(before)
 
     def drop_without_donors(rows: Numbers) -> float:
@@ -352,7 +355,7 @@ def rank_correlations(x: Values, y: Values) -> Values:
 
 
 def mcnemar(worse: int, better: int) -> float:
-    """Return the exact two-sided p-value of McNemar's test: `worse` heads in `worse + better` fair coin tosses.
+    """Return the exact two-sided p-value of McNemar's test, given how many examples became worse and better.
 
     >>> mcnemar(0, 0), mcnemar(5, 0), mcnemar(3, 3)
     (1.0, 0.0625, 1.0)
@@ -384,7 +387,7 @@ class RankAgreement:
     p: Share
     """The p-value of a permutation test."""
     tied: Count
-    """The number of items that share their rank by the second measure."""
+    """The number of items that share their rank in the second measure with another item."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Check that the correlation lies in [-1, 1] and inside its interval."""
@@ -419,12 +422,12 @@ def rank_agreement(x: Values, y: Values, rng: np.random.Generator, draws: int = 
 Sums = Values
 """[example, column]: sums over the queries of an example, by column."""
 Stratum = NDArray[np.bool_]
-"""[example, column]: which entries are pooled into one mean."""
+"""[example, column]: whether each entry is pooled into the mean of this stratum."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over examples, and the influence of each example on it."""
+    """A mean over examples, with the influence of each example on the mean, from which the standard error follows."""
 
     mean: float
     influence: Values
@@ -448,9 +451,9 @@ class Estimate:
 
 
 def estimate(sums: Sums, counts: Sums, strata: Sequence[Stratum]) -> Estimate:
-    """Return the mean of the strata's means, from sums and counts per example and column, [example, column].
+    """Return the unweighted mean of the means of several strata, from sums and counts [example, column].
 
-    All strata have equal weight, so that groups of examples with different column frequencies can be compared.
+    All strata have equal weight, so that groups of examples in which columns are unequally common can be compared.
 
     >>> one = estimate(np.array([[1.0], [2.0], [6.0]]), np.ones((3, 1)), [np.ones((3, 1), dtype=bool)])
     >>> one.mean, round(one.se, 6), float(round(np.std([1, 2, 6], ddof=1) / np.sqrt(3), 6))
@@ -491,5 +494,5 @@ def step_down(observed: Values, null: Values) -> Values:
 
 
 def share_above(observed: Values, null: Values) -> Values:
-    """Return one uncorrected p-value per statistic: the share of draws, itself included, that are at least as large."""
+    """Return one uncorrected p-value per statistic: (1 + number of null draws at least as large) / (draws + 1)."""
     return np.asarray((1 + (null >= observed - 1e-9).sum(axis=0)) / (len(null) + 1))

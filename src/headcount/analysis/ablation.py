@@ -43,7 +43,7 @@ from headcount.stats import PairedDifference, holm
 
 MOST_DONORS = 64
 EARLY = 0.999
-"""Confidence level at which the first measurement settles a head."""
+"""Confidence level at which the first measurement of a head is final."""
 N_NOISE = 512
 """Number of examples on which the noise of mean ablation is estimated."""
 
@@ -128,7 +128,7 @@ class AblationCondition:
     donors: Count
     """Number of donors per example; 0 without resample ablation."""
     is_plain: bool = False
-    """Whether every ablation is a whole forward pass, as modules that keep state require."""
+    """Whether every ablation was a whole forward pass, without reusing activations, as modules with state require."""
     decided_on: str = ""
     """Description of the new examples for the second measurement; empty if there was none."""
     failures: tuple[FailureProfile, ...] = ()
@@ -163,7 +163,7 @@ class Ablation(Result):
         return [effect for effect in self.heads if (effect.length, effect.replacement) == (length, replacement)]
 
     def ranking(self, length: int | None = None) -> dict[str, dict[str, Effect]]:
-        """Return the effects of each head by replacement, the costliest head to remove first.
+        """Return the effects of each head by replacement, starting with the head that has the largest drop.
 
         Heads with the same drop are ranked by the other replacements.
         """
@@ -199,11 +199,11 @@ class Measurement:
     replacement: str
     drop: PairedDifference
     effect: Effect
-    """Effect with an uncorrected p-value and without a rank."""
+    """The effect, with a p-value that is not yet Holm-corrected, and not yet ranked among the heads."""
     settled: bool
     """Whether no second measurement is needed."""
     noise: float
-    """Standard error of the drop that is due to the estimated mean output; 0 unless the replacement is a mean."""
+    """Standard error of the drop that comes from estimating the mean output; 0 unless the replacement is a mean."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class AblationRun:
 
     @property
     def effects(self) -> tuple[Effect, ...]:
-        """Return all effects, Holm-corrected and ranked over the heads of each replacement."""
+        """Return all effects, with Holm correction and ranks among the heads of each replacement."""
         effects = list[Effect]()
         for replacement in dict.fromkeys(measurement.replacement for measurement in self.measurements):
             group = [measurement for measurement in self.measurements if measurement.replacement == replacement]
@@ -306,7 +306,7 @@ def decide(
     batch_size: int = BATCH,
     progress: Progress | None = None,
 ) -> AblationRun:
-    """Measure unsettled heads again on new examples, and replace their first measurements."""
+    """Measure heads whose first measurement is not final again on new examples, and replace their measurements."""
     fewer = more if more.is_all else more.some(more.n // donors)  # several donors per example: the same cost
     updates, done = dict[Ablated, Measurement](), 0
     for experiment, needs_donors in ((more, False), (fewer, True)):
@@ -338,9 +338,10 @@ def measure(
     progress: Progress | None = None,
     on_batch: Callable[[BatchOutcome], None] | None = None,
 ) -> tuple[Outcome, tuple[Measurement, ...]]:
-    """Ablate each pair of head and replacement alone, on a model whose hooks were proven to act.
+    """Ablate one head at a time, for each given pair of head and replacement, and compare with the clean scores.
 
-    The noise of mean ablation is measured on some of the examples, unless it is given.
+    The hooks must have been proven to act. The noise of mean ablation (the uncertainty of the mean output) is measured
+    on some of the examples, unless it is given.
     """
     run = partial(run_interventions, batch_size=batch_size, proven=True, means=means)
     interventions, subset = _interventions(pairs, donors), experiment.some(N_NOISE)
@@ -393,7 +394,7 @@ def _measurements(
     scores: Sequence[NDArray[np.float64]],
     noise: Sequence[float],
 ) -> tuple[Measurement, ...]:
-    """Compare the scores of each pair, [donor, example], with the clean scores."""
+    """Compare the ablated scores [donor, example] of each pair of head and replacement with the clean scores."""
     whole = float(experiment.aggregate(clean))
     can_lose = experiment.metric.in_points and whole - experiment.majority_baseline >= CRITICAL
     all_donors = donors_of(experiment, max(map(len, scores)))

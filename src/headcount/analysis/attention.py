@@ -32,7 +32,7 @@ from headcount.runs.run import Prediction, Run, predict_equal_lengths
 from headcount.tasks.base import ClassTask, SequenceTask
 
 PARTS = 10_000
-"""Pooled weights are stored as integers in units of 1 / PARTS, which takes half the space of decimals in JSON."""
+"""Pooled weights are stored as integers in units of 1 / PARTS, which halves the size of the JSON."""
 MEASURES = (*ROLES, *SPREAD)
 Array = NDArray[np.floating[Any]]
 Moments = Mapping[HeadSite, tuple[Array, Array | None]]
@@ -102,7 +102,7 @@ class HeadAttention:
 
     @property
     def array(self) -> NDArray[np.float64]:
-        """Return the weights, pooled if only these are stored. Rows sum to 1 up to rounding."""
+        """Return the attention weights or, if only pooled weights are stored, these. Rows sum to 1 up to rounding."""
         return np.array(self.pooled) / PARTS if self.pooled else np.array(self.weights)
 
 

@@ -1,12 +1,19 @@
 """Is a classifier right on every sequence of every length? Check all contexts that a position can see.
 
 With a window, a position sees a bounded context, so a finite table determines the model at every length
-(training/contexts.py). The table is computed in double precision with a bound of its error (analysis/rounding.py), and
-the decision is exact (training/violations.py): proved, refuted with sequences that the model answers wrong, or
-undecided if rounding could change a verdict.
+(training/contexts.py). These words are used throughout:
+
+    context       the tokens that one position can see
+    lead          the logit of the first class (such as unsorted) minus that of the last class (such as sorted)
+    fires, quiet  a context fires if its lead is positive, and is quiet otherwise
+    broken pair   two neighbours that no sequence of the last class contains, such as 5 4
+
+The table is computed in double precision with a bound of its error (analysis/rounding.py). The decision is exact
+(training/violations.py): proved, refuted with sequences that the model answers wrong, or undecided if rounding could
+change a verdict.
 
 The model itself runs in single precision. There, the difference from double precision is measured for every context,
-and estimated to first order for the contexts with the smallest leads; neither is a proof.
+and estimated to first order for the contexts with leads closest to 0. Neither is a proof.
 """
 
 from __future__ import annotations
@@ -37,11 +44,11 @@ from headcount.training.violations import Decision, as_examples
 CHECKED_LENGTHS = (1, 2, 3, 4, 7, 16, 64, 256, 1024, 4096)
 """Lengths of the whole sequences that are compared with the table."""
 N_TIGHTEST = 1000
-"""Number of contexts with the smallest leads for which the rounding error of single precision is estimated."""
+"""Number of contexts, those with leads closest to 0, for which the rounding error of single precision is estimated."""
 N_WRONG = 20
 """Number of wrong sequences of each class that a refutation lists, at most."""
 TOLERANCE = 1e-2
-"""Largest difference, in logits, between a whole sequence and the table; more is a fault, not rounding."""
+"""Largest accepted difference, in logits, between a whole sequence and the table; a larger one is a fault."""
 Progress = Callable[[int, int], None]
 
 
@@ -71,25 +78,25 @@ class ContextCertificate(Result):
     """Settings that define the contexts: number of tokens, layers, window, mask, encoding, norm, pooling."""
     n_contexts: Positive
     n_unbroken: Count
-    """Number of contexts without a broken pair: those of sequences of the last class."""
+    """Number of contexts without a broken pair, which are the contexts of sequences of the last class."""
     n_wrong_contexts: Count
-    """Number of contexts without a broken pair whose lead is not surely negative."""
+    """Number of contexts without a broken pair that may fire, as their lead is not below 0 by more than rounding."""
     n_wrong_paths: Count
-    """Number of contexts with a broken pair on a path of contexts none of which surely fires."""
+    """Number of contexts with a broken pair that are part of a sequence in which no context is certain to fire."""
     least_quiet: float
-    """Smallest distance below 0 of the lead of a context without a broken pair; negative if one fires."""
+    """How far the largest lead of a context without a broken pair lies below 0; negative if such a context fires."""
     tightest_quiet: str
     """The context without a broken pair that has the largest lead; `-` is a place outside of the sequence."""
     least_firing: float
     """Smallest value, over all sequences of the first class, of the largest lead in the sequence."""
     tightest_firing: str
-    """A sequence of the first class with that value."""
+    """A sequence of the first class whose largest lead is `least_firing`."""
     double_error: Size
     """Largest bound, over all contexts, of the rounding error in double precision."""
     single_error: Size
     """Largest difference, over all contexts, between single precision as the model computes and double precision."""
     first_order_error: Size
-    """Largest first-order estimate of the rounding error in single precision, over the tightest contexts."""
+    """Largest first-order estimate of the rounding error in single precision, over the contexts with leads near 0."""
     n_sequences: Count
     """Number of whole sequences, of up to 4,096 tokens and with padding, whose lead was compared with the table."""
     sequence_error: Size
@@ -101,7 +108,7 @@ class ContextCertificate(Result):
     """Root cause reported by the quick audit; empty if every check passed."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the verdict with the numbers of violations, the leads and the list of wrong answers."""
+        """Yield inconsistencies between the verdict, the numbers of violations, the leads and the wrong answers."""
         n_violations = self.n_wrong_contexts + self.n_wrong_paths
         if (self.verdict == "proved") != (n_violations == 0):
             yield "verdict", f"proved if and only if no context is wrong ({n_violations:,} are)"
@@ -125,7 +132,7 @@ class ContextCertificate(Result):
 
 
 def context_shape(model: OpenModel) -> tuple[ClassLearner, ContextShape]:
-    """Return the classifier on its task and the shape of its contexts, or raise `Undecidable`."""
+    """Return the classifier and the shape of its contexts; raise `Undecidable` if contexts do not decide answers."""
     answers = model.answers
     shape = ContextShape.on_task(getattr(answers, "model", None), answers.task)
     return cast(ClassLearner, answers), shape
@@ -209,7 +216,7 @@ def bounded_table(
 
 
 def leads_of_sequence(table: NDArray[np.floating], shape: ContextShape, tokens: Sequence[int]) -> NDArray[np.floating]:
-    """Return the lead of each position of a sequence, as the table has it."""
+    """Look up the lead of each position of a sequence in the table of contexts."""
     outside = shape.n_tokens
     padded = np.array([*[outside] * shape.left, *tokens, *[outside] * shape.right])
     windows = np.lib.stride_tricks.sliding_window_view(padded, shape.width)
@@ -248,7 +255,10 @@ def _buffer_digests(model: Classifier) -> dict[str, str]:
 def _compare_with_sequences(
     learner: ClassLearner, shape: ContextShape, table: NDArray[np.float32], rng: np.random.Generator
 ) -> tuple[int, float]:
-    """Compare whole sequences of both classes, some padded, with the table; return their number and the difference."""
+    """Compare the lead of whole sequences of both classes, some of them padded, with the table of contexts.
+
+    Return the number of sequences, and the largest difference in logits.
+    """
     task, largest, n = learner.task, 0.0, 0
     for length in CHECKED_LENGTHS:
         kinds = (None, *task.negatives) if length > 1 else (None,)
@@ -264,7 +274,7 @@ def _compare_with_sequences(
 
 
 def _wrong_answers(learner: ClassLearner, decision: Decision, rng: np.random.Generator) -> tuple[WrongAnswer, ...]:
-    """Return sequences that the model answers wrong: the shortest of all, and others of the training lengths."""
+    """Return sequences that the model answers wrong: the shortest one, and some of the training lengths."""
     task = learner.task
     shortest, longest = task.trained_lengths
     sequences = [decision.shortest_wrong_sequence(rng), decision.shortest_wrong_sequence(rng, shortest)]
@@ -293,7 +303,7 @@ def wrong_classes(learner: ClassLearner, rows: Examples) -> tuple[WrongAnswer, .
 def _least_firing(
     shape: ContextShape, allowed: NDArray[np.bool_], leads: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[float, list[int]]:
-    """Return the smallest, over all sequences with a broken pair, of their largest lead; and such a sequence.
+    """Find the sequence with a broken pair whose largest lead is smallest, and return this lead and the sequence.
 
     A sequence whose leads are all at most t exists if and only if contexts with a lead of at most t form a path through
     a broken pair. The smallest such t is found by bisection over the leads that occur.
@@ -311,7 +321,7 @@ def _least_firing(
 
 
 def _first_order(model: Classifier, shape: ContextShape, leads: NDArray[np.float64], device: torch.device) -> float:
-    """Return the largest first-order estimate of the error in single precision, over the tightest contexts."""
+    """Estimate the rounding error of single precision in the contexts with leads closest to 0; return the largest."""
     order = np.argsort(np.abs(leads), axis=None)[: min(N_TIGHTEST, shape.n_contexts)]  # NaN comes last
     contexts, largest = np.stack(np.unravel_index(order, leads.shape), axis=1), 0.0
     n_outside = contexts == shape.n_tokens

@@ -26,7 +26,7 @@ NAMED_SETS = {
     "kept": "chosen",
     "best_random": "chosen",
 }
-"""Points of a `Pruning`, and the field that lists the heads removed at each point."""
+"""Map each point of a `Pruning` to the field that lists the heads removed at this point."""
 OPTIONAL_POINTS = ("harmless_means", "best_random")
 """Points that are not always measured. A point that was not measured removes no head."""
 
@@ -82,7 +82,7 @@ def ablation_contradictions(result: Ablation) -> Iterator[Contradiction]:
 
 
 def _wrong_figure(effect: Effect, result: Ablation) -> str:
-    """Describe a number of an effect that is impossible in the unit of the result; empty if there is none."""
+    """Describe what a number of an effect should be, if the number is impossible; otherwise return an empty text."""
     if result.unit == "points" and max(map(abs, (effect.clean, effect.ablated))) > 1 + 1e-6:
         return "scores of at most 1, as they are fractions"
     if result.unit == "points" and max(map(abs, (effect.drop, effect.low, effect.high))) > 2 + 1e-6:
@@ -189,7 +189,10 @@ def _wrong_curve(curve: PruningCurve, result: Pruning) -> str:
 
 
 def _wrong_point(point: Point, result: Pruning) -> str:
-    """Describe what is impossible about a point; empty if nothing is. A point without a drop is predicted."""
+    """Describe what a point should be, if its numbers are impossible; otherwise return an empty text.
+
+    A point without a drop was predicted from single heads, not measured.
+    """
     if result.is_accuracy and not -1e-6 <= point.score <= 1 + 1e-6:
         return "a score from 0 to 1"
     if point.drop is None:

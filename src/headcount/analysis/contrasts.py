@@ -65,7 +65,7 @@ class ContrastShift:
 
 
 def contrast_of(model: TaskAttention) -> Contrast | None:
-    """Return the task's contrast; None if the task has none, or has fewer than two triples for it."""
+    """Return the task's contrast; None if the task has no contrast, or fewer than two triples of examples."""
     contrast = model.task.contrast(stream(0, "contrast"), N_PER_COLUMN)
     return contrast if contrast is not None and len(contrast.columns) > 1 else None
 
@@ -73,7 +73,7 @@ def contrast_of(model: TaskAttention) -> Contrast | None:
 def shifts(
     model: TaskAttention, contrast: Contrast, *, norm_weighted: bool = False
 ) -> dict[HeadSite, list[tuple[ContrastShift, ...]]]:
-    """Measure the sensitivity of every head, for each attention block, in the order of its heads."""
+    """Return the sensitivity of every head to the contrast, by attention block and in the order of its heads."""
     steps = [task_weights(model, examples, norm_weighted=norm_weighted) for examples in contrast.steps]
     return {
         site: list(_site_shifts(model.task, site, contrast, [weights[site] for weights in steps]))
@@ -116,7 +116,7 @@ def _over_queries(values_EHQ: NDArray[np.float64], queries_EQ: NDArray[np.bool_]
 def _shifts(
     name: str, beside: NDArray[np.float64], across: NDArray[np.float64], columns: NDArray[np.str_]
 ) -> Iterator[ContrastShift]:
-    """Yield the sensitivity over all columns and in each column."""
+    """Yield the sensitivity of one head in one measure, over all columns and in each column."""
     has_query = ~np.isnan(across)
     for column in (ALL, *dict.fromkeys(columns.tolist())):
         rows = has_query & ((columns == column) | (column == ALL))

@@ -58,7 +58,7 @@ class Cost(Result):
     unit: str = "points"
     is_accuracy: bool = True
     folded_over: Count = 0
-    """Number of unlabelled examples behind the means that were folded into the biases; 0 if none were."""
+    """Number of unlabelled examples that the means folded into the biases were averaged over; 0 without folding."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield inconsistencies between the two models' sizes, the heads that were cut out, the scores and the drop."""
@@ -112,7 +112,7 @@ def compare_cost(parent: OpenModel, cut: Cut[OpenModel], experiment: Experiment,
 
 
 def _times(before: nn.Module, after: nn.Module, batches: Sequence[EvalBatch]) -> tuple[list[float], list[float]]:
-    """Return the microseconds per example of both models in each round; every round times both."""
+    """Return the microseconds per example of each model in each round; a round times one model after the other."""
     both: tuple[list[float], list[float]] = ([], [])
     n = sum(len(batch.rows) for batch in batches)
     with n_threads(1), torch.no_grad(), eval_mode(before), eval_mode(after):

@@ -60,7 +60,7 @@ class CounterexampleSearch(Result):
     n_tried: Count
     """Number of different examples that were tried."""
     n_families: Count
-    """Number of the task's hard examples among them."""
+    """Number of the tried examples that are hard examples of the task."""
     seconds: Size
     """Duration of the search by the clock."""
     least_margin: float | None
@@ -73,7 +73,7 @@ class CounterexampleSearch(Result):
     stopped_at: Count = ENOUGH
     """Number of wrong answers at which the search stops."""
     why_not_proved: str = ""
-    """The reason why the model was searched, and no proof attempted; empty if not known."""
+    """Reason why wrong answers were searched for instead of attempting a proof; empty if unknown."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield inconsistencies between the verdict, the wrong answers and the number of examples."""
@@ -135,7 +135,7 @@ def search(
 
 
 def can_be_searched(task: Task) -> bool:
-    """Return whether a task has hard examples or can change an example; otherwise only random examples are tried."""
+    """Return whether a search can try more than random examples: the task has hard examples or can change examples."""
     rng = stream(0, "counterexamples")
     return task.hard_examples(rng, 1) is not None or task.mutate(rng, task.split("test")[:1]) is not None
 
@@ -162,7 +162,7 @@ def _climb(task: Task, rng: np.random.Generator, trials: Trials, population: Nea
 
 
 class Budget:
-    """How long a search may last: in seconds by the clock, in examples, or both."""
+    """The limit of a search: seconds by the clock, a number of examples, or both."""
 
     def __init__(self, seconds: float | None, most_tried: int | None) -> None:
         if seconds is None and most_tried is None:
@@ -174,17 +174,17 @@ class Budget:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the budget was created."""
         return time.perf_counter() - self._start
 
     def left(self, n_tried: int) -> int:
-        """Return how many more examples may be tried together."""
+        """Return how many examples the next block may have; 0 or less if the budget is used up."""
         if self.seconds is not None and n_tried and self.elapsed >= self.seconds:
             return 0
         return AT_ONCE if self.most_tried is None else min(AT_ONCE, self.most_tried - n_tried)
 
     def done(self, n_tried: int) -> tuple[int, int]:
-        """Return how much of the budget is used, and the whole: in examples or, without such a limit, in seconds."""
+        """Return the used and the whole budget: in examples or, if examples are not limited, in seconds."""
         if self.most_tried is not None:
             return n_tried, self.most_tried
         total = math.ceil(self.seconds or 0)
@@ -193,19 +193,19 @@ class Budget:
 
 @dataclass(frozen=True)
 class Nearest:
-    """Examples that are answered right, and their margins, the smallest first."""
+    """Right answers that are closest to an error: examples and their margins, the smallest margin first."""
 
     examples: Examples
     margins: Margins
 
     @classmethod
     def of(cls, examples: Examples, margins: Margins) -> Nearest:
-        """Keep the examples with the smallest margins."""
+        """Return the `N_KEPT` examples with the smallest margins."""
         order = np.argsort(margins, kind="stable")[:N_KEPT]
         return cls(examples[order], margins[order])
 
     def joined(self, other: Nearest) -> Nearest:
-        """Keep the smallest margins of both."""
+        """Return the examples with the smallest margins of both collections."""
         if not len(other.examples):
             return self
         return Nearest.of(
@@ -226,18 +226,18 @@ class Trials:
     nearest: Nearest = field(default_factory=lambda: Nearest(np.empty((0, 0), dtype=np.int64), np.empty(0)))
     """The examples with the smallest margins so far."""
     wrong: list[tuple[int, float, WrongAnswer]] = field(default_factory=list)
-    """Size, margin and wrong answer of each counterexample."""
+    """For each counterexample: its size (see `sizes`), its margin and the wrong answer."""
     _seen: set[bytes] = field(default_factory=set)
     _n_idle: int = 0
 
     @property
     def is_over(self) -> bool:
-        """Whether enough was found, the budget is used, or no new examples are left."""
+        """Whether enough wrong answers were found, the budget is used up, or no new examples are left."""
         is_enough = len(self.wrong) >= self.enough or self._n_idle >= MOST_IDLE
         return is_enough or self.budget.left(self.n_tried) <= 0
 
     def add(self, examples: Examples) -> Nearest:
-        """Try the examples that are new, and return those that are answered right with the smallest margins."""
+        """Let the model answer the new examples, and return the right answers with the smallest margins."""
         if self.is_over:
             return Nearest(examples[:0], np.empty(0))
         examples = self._new(examples)[: self.budget.left(self.n_tried)]
@@ -259,7 +259,7 @@ class Trials:
         return found
 
     def _new(self, examples: Examples) -> Examples:
-        """Return the examples that were not tried before, each once."""
+        """Return the examples that were not tried before, without duplicates."""
         rows = {example.tobytes(): i for i, example in reversed(list(enumerate(np.ascontiguousarray(examples))))}
         return examples[sorted(i for key, i in rows.items() if key not in self._seen)]
 
@@ -279,12 +279,12 @@ class Trials:
 
 @dataclass(frozen=True)
 class ClassProbe:
-    """A classifier on its task."""
+    """The answers of a classifier to examples of its task."""
 
     model: ClassModel
 
     def margins(self, examples: Examples) -> Margins:
-        """Return each example's margin; positive if it is answered right."""
+        """Return the margin of each example, which is positive if the answer is right."""
         return self.model.classify(examples).margins
 
     def hits(self, examples: Examples) -> NDArray[np.bool_]:
@@ -292,7 +292,7 @@ class ClassProbe:
         return self.model.classify(examples).hits
 
     def wrong_answer(self, example: Examples) -> WrongAnswer | None:
-        """Return the model's answer to one example alone if it is wrong, and None if it is right."""
+        """Classify one example alone; return the answer if the answer is wrong, and None if it is right."""
         task, answers = self.model.task, self.model.classify(example[None])
         predicted, right = int(answers.predicted[0]), int(answers.labels[0])
         if predicted == right:
@@ -311,17 +311,17 @@ class ClassProbe:
 
 @dataclass(frozen=True)
 class SequenceProbe:
-    """A model that writes answers token by token, on its task."""
+    """The answers of a model that writes its answers token by token."""
 
     model: SequenceModel
     name: str
 
     def margins(self, examples: Examples) -> Margins:
-        """Return each example's margin, by its least certain token; positive if one forward pass is right."""
+        """Return the margin of each answer's least certain token, which is positive if the forward pass is right."""
         return self.model.margins(examples)
 
     def hits(self, examples: Examples) -> NDArray[np.bool_]:
-        """Return which examples are decoded right."""
+        """Return which examples get the right answer in free-running decoding."""
         answers = self.model.answer(examples)
         if answers.free is None:
             raise InputError(
@@ -331,7 +331,7 @@ class SequenceProbe:
         return np.asarray(answers.free_hits.all(axis=1))
 
     def wrong_answer(self, example: Examples) -> WrongAnswer | None:
-        """Return the decoded answer to one example alone if it is wrong, and None if it is right."""
+        """Decode one example alone; return its answer if the answer is wrong, and None if it is right."""
         answers = self.model.answer(example[None])
         assert answers.free is not None, "tested by `hits` of the first examples"
         if answers.free_hits.all():

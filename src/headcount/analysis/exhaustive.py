@@ -48,7 +48,7 @@ class Certificate(Result):
     wrong: tuple[WrongAnswer, ...]
     """Wrong answers, as decoded free-running; at most the first `MOST_DECODED`."""
     least_margin: float | None
-    """Smallest lead of a right token over its best rival, in logits; None if any answer is wrong."""
+    """Smallest margin, in logits, of a right token over the best other token; None if any answer is wrong."""
     tightest: str
     """Example with the smallest margin."""
     decoded: Count
@@ -96,7 +96,7 @@ class Certificate(Result):
 
     @property
     def times_error(self) -> float | None:
-        """Return least_margin / float_error; None if either is missing or the error is 0."""
+        """Return the smallest margin divided by the rounding error; None if either is unknown or the error is 0."""
         return None if self.least_margin is None or not self.float_error else self.least_margin / self.float_error
 
 
@@ -167,7 +167,7 @@ def domain_size(model: OpenModel) -> int | None:
 
 
 def _float_error(model: OpenModel, examples: Examples, margins: NDArray[np.float64]) -> float | None:
-    """Return the largest change of a margin in double precision; None if the model does not compute in it."""
+    """Return the largest change of a margin in double precision; None if the model cannot use double precision."""
     if not len(examples):
         return 0.0
     try:
@@ -199,7 +199,7 @@ class Nearest:
         self.margins = np.empty(0)
 
     def add(self, examples: Examples, margins: NDArray[np.floating]) -> None:
-        """Keep the examples with the smallest margins among those kept so far and these."""
+        """Add examples, and keep those with the smallest absolute margins."""
         near = np.isfinite(margins) & (np.abs(margins) < self._bound)
         if not near.any():
             return
@@ -217,7 +217,7 @@ def _decode(
     right: Examples,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[WrongAnswer, ...]:
-    """Decode wrong and right examples free-running, fail if a verdict changes, and return the wrong answers."""
+    """Decode examples free-running, and return the wrong answers; fail if decoding contradicts the forward pass."""
     listed, task, examples = list[WrongAnswer](), answers.task, np.concatenate([wrong, right])
     total = task.domain_size
     for i in range(0, len(examples), DECODED_AT_ONCE):

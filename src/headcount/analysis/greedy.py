@@ -41,12 +41,13 @@ SHARES = (0.25, 0.5, 1.0)
 DOUBT = 0.25
 """Number of standard errors by which the cost on part of the examples is lowered."""
 LOOKS, IN_FULL = 6, 3
-"""Largest number of heads that are measured after a removal, in all and on all examples. Where many heads cost nearly
-the same, their order does not matter."""
+"""After a removal, at most LOOKS heads are measured again, and at most IN_FULL of them on all examples.
+
+More would not help: where many heads cost nearly the same, their order does not matter."""
 OLDEST = 1
 """Number of heads with the oldest measurements that are measured again after each removal."""
 AT_ONCE = 64
-"""Number of sets that are measured between two checks of the time."""
+"""Number of sets of heads that are measured between two checks of the time limit."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class GreedyOrder:
     scores: tuple[float, ...]
     """Score after each removal, on the examples on which heads were chosen."""
     n_tried: tuple[int, ...]
-    """Number of sets of heads that were measured up to each removal, at least on some of the examples."""
+    """For each removal, the number of sets of heads measured so far, on some or all examples."""
     clean: float
 
     def within(self, loss: float) -> int:
@@ -68,7 +69,7 @@ class GreedyOrder:
 
 
 class Race:
-    """Nested stages of an experiment's batches, and estimates of a cost from the examples of a stage."""
+    """The stages of a race, each with more batches of an experiment, and estimates of costs from a stage's examples."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
@@ -85,9 +86,10 @@ class Race:
         return len(self.added) - 1
 
     def cost(self, now: Pair, stage: int, earlier: Pair | None = None) -> tuple[float, float]:
-        """Estimate the drop in score over all examples from those of a stage, and return it with its standard error.
+        """Estimate the drop in score over all examples from the examples of a stage; return it with its standard error.
 
-        If the earlier drop on all examples is known, only the change since then is estimated: it varies less.
+        `now` are the scores before and after a removal. If `earlier` has such scores from an earlier measurement on all
+        examples, only the change since then is estimated, because the change varies less.
         """
         rows = self.rows[stage]
         if stage == self.last:
@@ -145,7 +147,7 @@ def greedy_order(
 
 
 class Queue:
-    """Remaining heads, ordered by their cost when they were last measured."""
+    """The heads that are not yet removed, ordered by their cost when they were last measured."""
 
     def __init__(self, removal: Removal, race: Race) -> None:
         self.removal, self.race = removal, race
@@ -153,13 +155,13 @@ class Queue:
         """Scores without the heads that were removed so far."""
         self.n_tried = 0
         self._cost: dict[HeadId, float] = {}
-        """Presumed lower bound of each head's cost."""
+        """For each head, its last measured cost, lowered by `DOUBT` standard errors: a presumed lower bound."""
         self._seen: dict[HeadId, int] = {}
         """Number of heads that had been removed when each head was last measured."""
         self._stage: dict[HeadId, int] = {}
         """Stage of the race that each head has reached since the last removal."""
         self._scores: dict[HeadId, Scores] = {}
-        """Scores without each head that was measured since the last removal; NaN where not measured."""
+        """For each head that was measured since the last removal, the scores without it; NaN for other examples."""
         self._known: dict[HeadId, Pair] = {}
         """Scores with and without a head when it was last measured on all examples."""
 
@@ -176,19 +178,19 @@ class Queue:
         return None
 
     def remove(self, head: HeadId) -> None:
-        """Remove a head, and start a new race for the others: their costs were measured with this head in place."""
+        """Remove a head, and start a new race for the others, whose costs were measured with this head in place."""
         self.removal.remove(head)
         self.before = self._scores[head]
         self._stage.clear()
         self._scores.clear()
 
     def _measure(self, heads: Sequence[HeadId]) -> None:
-        """Measure heads on the examples of their next stage, which must be the same for all."""
+        """Measure heads on the examples of their next stage; all heads must be at the same stage."""
         stage = self._stage.get(heads[0], -1) + 1
         self.take(heads, self.removal.scores(heads, self.race.added[stage], keep=stage > 0), stage)
 
     def take(self, heads: Sequence[HeadId], scores_HN: Scores, stage: int) -> None:
-        """Update the costs of heads with the scores of the examples that a stage adds; scores of others are NaN."""
+        """Update the costs of heads with the scores [head, example] of a stage; scores of other examples are NaN."""
         for head, scores in zip(heads, scores_HN, strict=True):
             self.n_tried += head not in self._stage
             earlier = self._scores.get(head, scores)
@@ -243,11 +245,11 @@ class Clock:
         self._started, self._pace = time.monotonic(), 0.0
 
     def is_over(self, share: float = 1.0) -> bool:
-        """Return whether this share of the budget is used up."""
+        """Return whether the given share of the budget is used up."""
         return self.budget is not None and time.monotonic() - self._started >= share * self.budget
 
     def learn(self, n_sets: int, n: int) -> None:
-        """Estimate the time per example: so far, `n_sets` sets of heads were measured on `n` examples each."""
+        """Estimate the time per set of heads and example, after `n_sets` sets were measured on `n` examples each."""
         self._pace = (time.monotonic() - self._started) / (n_sets * n)
 
     def fits(self, what: str, n_sets: int, n: int) -> bool:
@@ -258,7 +260,7 @@ class Clock:
         return fits
 
     def affordable(self, experiment: Experiment) -> Experiment:
-        """Return as many of the examples as allow ablating every head once in a fifth of the budget."""
+        """Return an experiment with as many examples as allow ablating every head once in a fifth of the budget."""
         if self.budget is None:
             return experiment
         batch, n_rows = experiment.batches[0], sum(batch.n_inputs for batch in experiment.batches)

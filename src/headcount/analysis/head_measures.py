@@ -39,14 +39,14 @@ Matrix = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class MeasureSums:
-    """One measure of one attention block. The last column holds queries that belong to no column of the task."""
+    """Sums of one measure over queries. The last column holds queries that belong to no column of the task."""
 
     sums: Sums
     """Sums over the counted queries, [example, head, column]."""
     counts: Sums
     """Number of counted queries, [example, column]."""
     even: Sums | None
-    """Sums under uniform attention, [example, column]; None if the measure is not attention on a target."""
+    """The sums that uniform attention would give, [example, column]; None if the measure is not a target."""
 
 
 def measure(
@@ -56,9 +56,10 @@ def measure(
     *,
     norm_weighted: bool = False,
 ) -> dict[HeadSite, dict[str, MeasureSums]]:
-    """Return every measure, by attention block and name. `progress(done, total)` counts examples.
+    """Measure every head of a model, and return the sums by attention block and name of the measure.
 
-    With `norm_weighted`, attention weights are multiplied by value norms (`ValueNorms`).
+    With `norm_weighted`, attention weights are multiplied by value norms (`ValueNorms`). `progress(done, total)` counts
+    examples.
     """
     measures, n = HeadMeasures(model.task, inputs_seen.examples), len(inputs_seen)
     report = None if progress is None else lambda done: progress(done, n)
@@ -75,7 +76,7 @@ class HeadMeasures:
         self._targets: dict[HeadSite, tuple[NDArray[np.int64], AttentionTargets]] = {}
 
     def add(self, chunk: AttentionChunk) -> None:
-        """Add the weights of some queries. Queries that do not belong to the task's input are left out."""
+        """Add the attention weights of some queries. Queries that do not belong to the task's input are left out."""
         targets, measures = self._targets_at(chunk), self.by_site.setdefault(chunk.site, {})
         column_QC = np.eye(len(targets.columns) + 1)[targets.query_column[chunk.query_places]]  # -1 is the last
         is_task_Q = torch.from_numpy(chunk.query_places >= 0).to(chunk.weights.device)
@@ -101,7 +102,7 @@ class HeadMeasures:
 
 
 Values = tuple[str, Float[Tensor, "batch head query"], Bool[Tensor, "#batch query"], Float[Tensor, "#batch query"]]
-"""A measure: its name, its values, the queries that count, and the values under uniform attention."""
+"""One measure of a chunk: its name, its values, which queries count, and the values under uniform attention."""
 
 
 def _values(chunk: AttentionChunk, targets: AttentionTargets) -> Iterator[Values]:
@@ -163,7 +164,7 @@ PAIRS = 2**26
 """Largest number of query-key pairs over all new sequences: about ten seconds for each layer of four heads."""
 LONGEST = 2**13
 CONTROL_MOST, CONTROL_PAIRS, CONTROL_LONGEST = 64, 2**18, 2**9
-"""Limits for controls: number of examples, number of query-key pairs, and length of a sequence."""
+"""Limits for controls: largest number of examples, of query-key pairs, and largest length of a sequence."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,10 @@ def eval_inputs(model: TaskAttention, length: int | None = None) -> EvalInputs:
 
 
 def control_inputs(model: TaskAttention, length: int | None = None) -> EvalInputs:
-    """Return fewer and shorter examples for controls, whose measures vary more between heads than between examples."""
+    """Return fewer and shorter examples than `eval_inputs`, for controls.
+
+    These suffice, because the measures of controls vary more between heads than between examples.
+    """
     if model.task.output_type == "class":
         length = min(cast(ClassTask, model.task).trained_lengths[1] if length is None else length, CONTROL_LONGEST)
     inputs_seen = eval_inputs(model, length)

@@ -34,9 +34,9 @@ ALL, DIFFERENCE = "all", "difference"
 """Names of a column or condition: all columns or examples; examples where a condition holds minus the others."""
 SPREADS = "spreads evenly"
 N_CONTROLS, RANK = 59, 3
-"""Number of controls of each kind, and the rank of the largest value, from above, that becomes the threshold."""
+"""Number of controls of each kind; the RANK-th largest of their largest values becomes the threshold."""
 LEAST_DEVIATION, LEAST_REST = 1e-6, 1e-9
-"""Lower bounds of the controls' standard deviation and of 1 - x, against division by zero and log(0)."""
+"""Lower bounds of the controls' standard deviation and of 1 - x, which prevent division by zero and log(0)."""
 
 NOT_DRAWN = (
     "there are no untrained controls, as build() of the adapter returns the same weights each time: let build() return "
@@ -48,7 +48,7 @@ Bars = Mapping[tuple[str, str], float]
 """Thresholds from controls, by measure and column."""
 NO_BARS: Bars = {}
 LabelCell = tuple[str, str, str, str]
-"""The stack and kind of an attention block, a measure, and a column or `all`."""
+"""A cell: the stack and kind of an attention block, a measure, and a column or `all`."""
 Values = Mapping[LabelCell, NDArray[np.float64]]
 """The values of one model: one value per head in each cell."""
 Numbers = NDArray[np.float64]
@@ -73,7 +73,7 @@ class MeasureMean:
     n: Positive
     """Number of examples."""
     even: float | None = None
-    """Value under uniform attention over the visible keys; None if the measure is not a target."""
+    """Value under uniform attention over the visible keys; None if the measure is not attention on a target."""
 
     def half(self, confidence: float = 0.95) -> float:
         """Return half the width of the confidence interval of the mean (Student's t)."""
@@ -93,13 +93,13 @@ class Thresholds:
     confidence: float = 0.95
     """Confidence level of the intervals whose bounds must meet the thresholds."""
     partly: float = 0.25
-    """Threshold for "partly": lower bound of the attention on the target above uniform attention."""
+    """Threshold for "partly": smallest lower bound of the attention on the target above uniform attention."""
     mostly: float = 0.5
-    """Threshold for "mostly" instead of "partly": mean attention on the target above uniform attention."""
+    """Threshold for "mostly" instead of "partly": smallest mean attention on the target above uniform attention."""
     entropy_share: float = 0.95
-    """Threshold for "spreads evenly": lower bound of the entropy as a share of its maximum."""
+    """Threshold for "spreads evenly": smallest lower bound of the entropy as a share of its maximum."""
     difference: float = 0.2
-    """Threshold for "more/less when": smallest difference in attention between conditions within the interval."""
+    """Threshold for "more/less when": smallest difference that the whole interval must reach."""
 
     @property
     def words(self) -> str:
@@ -202,7 +202,7 @@ def _column_labels(measures: Sequence[MeasureMean], named: Sequence[str], bars: 
 
 @dataclass(frozen=True)
 class Bar:
-    """Threshold from controls in one cell, in units of `above_even` or, for entropy, of its maximum."""
+    """Threshold from controls in one cell: attention above uniform (`above_even`), or entropy / largest entropy."""
 
     stack: str
     kind: str
@@ -266,7 +266,7 @@ def calibrate(
 
 
 def values_of(model: TaskAttention, inputs_seen: EvalInputs, *, norm_weighted: bool = False) -> Values:
-    """Return each head's mean over the examples in every cell that can become a label."""
+    """Return the mean of every head over the examples, in each cell that a label can be about."""
     values: dict[LabelCell, list[float]] = {}
     for site, measures in measure(model, inputs_seen, norm_weighted=norm_weighted).items():
         columns = model.task.attention_targets(site.stack, site.kind, inputs_seen.examples[:1]).columns
@@ -286,9 +286,10 @@ def values_of(model: TaskAttention, inputs_seen: EvalInputs, *, norm_weighted: b
 
 
 def bars_of(controls: Sequence[Values], rank: int = RANK) -> dict[LabelCell, float]:
-    """Return the threshold of each cell that all but `rank` - 1 of the controls stay below in every cell.
+    """Return the threshold of each cell, chosen so that only `rank` - 1 of the controls exceed it in any cell.
 
-    Each control is standardised by the others. Including itself would make its own largest values look smaller.
+    Each control is standardised by the mean and deviation of the other controls. If a control were included in its own
+    mean, its largest values would look smaller.
     """
     cells = list(controls[0])
     logs = [{cell: -np.log(np.maximum(1 - x, LEAST_REST)) for cell, x in values.items()} for values in controls]

@@ -49,7 +49,7 @@ from headcount.training.evaluation import ClassModel
 
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 N, N_LONG, LONG = 1000, 200, 1024
-"""Number of examples per length and kind: N up to the length LONG, N_LONG beyond it, where full attention is slow."""
+"""Number of examples per length and kind: N up to the length LONG and with a window; N_LONG for longer sequences."""
 LONGEST = 2**20
 """Longest sequence that fits into memory."""
 MOST_WORKERS = 4
@@ -57,13 +57,13 @@ MOST_WORKERS = 4
 NEAR = (0, 1, 4)
 """First position ids that are always measured, besides those at the end of each length."""
 FEWEST, MOST, TOKENS = 8, 64, 2**14
-"""Smallest and largest number of examples per length for attention, and their total number of tokens in between."""
+"""For attention: smallest and largest number of examples per length; in between, examples have TOKENS tokens."""
 AT_ONCE = 2**12
 """Number of tokens per forward pass; at least one example."""
 PATTERNS = "patterns"
-"""Name of the kind of example that the task's hard patterns are: half of them negatives, half of them positives."""
+"""Name of the task's hard patterns as a kind of example; half of them are negatives, half are positives."""
 REPORTED = 1
-"""Draw of new sequences for reports and docs. No recipe was chosen on this draw."""
+"""Number of the draw of new sequences for reports and docs. No recipe was chosen by its accuracy on this draw."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class ShiftedIds:
     first: Count
     cell: LengthResult
     moved: Size
-    """Largest change of a logit against ids that begin at 0; (nearly) 0 if only distances matter to the model."""
+    """Largest change of a logit compared with ids that begin at 0; (nearly) 0 if the model uses only distances."""
 
 
 @dataclass(frozen=True)
@@ -292,9 +292,9 @@ def kinds_of(task: ClassTask) -> tuple[str, ...]:
 def _at_other_ids(
     model: OpenModel, task: ClassTask, lengths: Sequence[int], n: int, batch_size: int | None, draw: int
 ) -> tuple[list[ShiftedIds], list[int]]:
-    """Measure the longest training length with ids near 0 and with the last ids of each length.
+    """Measure sequences of the longest training length with other position ids: near 0, and the last of each length.
 
-    Return the results, and the first ids that the model refuses.
+    Return the results, and those first ids that the model refuses.
     """
     longest, rng, half = task.trained_lengths[1], stream(draw, "stretch ids"), n // 2
     examples = (
@@ -369,7 +369,7 @@ def _predict(
     *,
     first: int = 0,
 ) -> ClassAnswers:
-    """Classify examples: batches of a given size one after another, otherwise several batches in parallel."""
+    """Classify examples: one batch after another if `batch_size` is given, otherwise several batches in parallel."""
     length = examples.shape[1]
     size = batch_size or rows_at_once(length)
     blocks = (examples[i : i + size] for i in range(0, len(examples), size))
@@ -410,8 +410,8 @@ def _cell(task: ClassTask, length: int, kind: str, right: ClassAnswers, wrong: C
 class AttentionShare:
     """Mean attention of one head, at one length, on the token itself, on its neighbours and on equal tokens.
 
-    The mean is taken over the tokens of each positive sequence, then over sequences. `_se` is the standard error over
-    sequences. A token counts among its equals (`alike`).
+    The mean is taken over the tokens of each positive sequence, then over sequences. Fields that end in `_se` are
+    standard errors over sequences. `alike` is the attention on all tokens with the same value, including the token.
     """
 
     length: Positive
@@ -454,7 +454,7 @@ class NeighbourMass:
         """Sums over queries for each batch, [example, head, (left, itself, right, alike)]."""
 
     def begin(self, tokens: Int[Tensor, "batch length"]) -> None:
-        """Begin a new batch."""
+        """Begin a new batch, whose tokens are given."""
         self._tokens = tokens
         self._done.clear()
 
@@ -472,7 +472,7 @@ class NeighbourMass:
             batches[-1] += sums
 
     def attention_shares(self, length: int) -> Iterator[AttentionShare]:
-        """Yield the means of every head over all queries and examples so far, which must have this length."""
+        """Yield the mean attention of every head over all examples read so far, which must have the given length."""
         for site, batches in self.sums.items():
             shares = np.concatenate(batches) / self._tokens.shape[1]  # [example, head, share]
             shares = np.concatenate([shares, shares[..., [0]] + shares[..., [2]]], axis=2)

@@ -24,20 +24,20 @@ ALONE = "no partner"
 
 @dataclass(frozen=True)
 class Likeness:
-    """Similarity of a head and its partner, and of partners that the best pairing finds by chance."""
+    """Similarity of a head and its partner, compared with the partners that the best pairing finds in null models."""
 
     value: float
     """Overlap for attention, CKA for outputs."""
     se: float | None
     """Standard error of the overlap over examples; None for outputs."""
     untrained: float
-    """95th percentile of the similarity with the partner in an untrained model."""
+    """95th percentile, over untrained models, of the head's similarity with its partner in the untrained model."""
     relabelled: float
-    """95th percentile of the similarity with the partner in the other model with relabelled keys."""
+    """95th percentile, over random relabellings of the other model's keys, of the similarity with the partner."""
     any: float
     """Mean similarity with all heads of this kind in the other model."""
     p_untrained: Share
-    """p-value against untrained models: the larger of both directions, max-T corrected over heads."""
+    """p-value against untrained models that replace either of the two models: the larger one, max-T over heads."""
     p_relabelled: Share
     """p-value against relabelled models, corrected over heads (Holm for attention, max-T for outputs)."""
     p: Share
@@ -56,7 +56,7 @@ class Pair:
     partner: HeadName | None
     """Paired head of the other model; None if the other model has too few heads of this kind."""
     same_index: float | None
-    """Overlap with the other model's head of the same name; None if there is no such head."""
+    """Overlap with the head of the other model that has the same name; None if no head has this name."""
     attention: Likeness | None
     outputs: Likeness | None
     transplant: Transplant | None
@@ -107,7 +107,7 @@ class KindMatch:
 
 @dataclass(frozen=True)
 class Overall:
-    """Summary over all heads."""
+    """Counts and mean overlaps over all heads, compared with chance."""
 
     alike: Count
     """Number of heads that attend alike."""
@@ -118,11 +118,11 @@ class Overall:
     matched: float
     """Mean overlap of the pairs."""
     untrained: tuple[float, float]
-    """Smallest and largest mean overlap with untrained models that replace the other model."""
+    """Smallest and largest mean overlap of the pairs when an untrained model replaces the other model."""
     relabelled: tuple[float, float]
-    """Smallest and largest mean overlap with the other model with relabelled keys."""
+    """Smallest and largest mean overlap of the pairs when the keys of the other model are relabelled."""
     p: Share
-    """p-value of the mean overlap: the largest over the null models."""
+    """p-value of the mean overlap: the largest over the kinds of null models."""
     untrained_alike: tuple[int, int]
     """Smallest and largest number of heads called alike when an untrained model replaces the other model."""
     untrained_any: Share
@@ -131,7 +131,7 @@ class Overall:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The best pairing of two models, and the best pairings with null models."""
+    """Everything that verdicts are based on: the best pairing of two models, pairings with null models, transplants."""
 
     pairing: Pairing
     untrained: tuple[Draws, Draws]
@@ -162,7 +162,7 @@ class Evidence:
         return tuple(matches)
 
     def overall(self, kinds: tuple[KindMatch, ...]) -> Overall:
-        """Summarise all heads."""
+        """Count the heads that attend alike, and compare the mean overlap of all pairs with null models."""
         pairs = [pair for kind in kinds for pair in kind.pairs]
         nulls = [np.array(draws.means) for draws in (*self.untrained, self.relabelled[pair_overlap])]
         untrained, _, relabelled = ((rounded(means.min()), rounded(means.max())) for means in nulls)
@@ -183,7 +183,7 @@ class Evidence:
         )
 
     def _likeness(self, measure: PairMeasure) -> dict[HeadId, Likeness]:
-        """Return the similarity of each pair by one measure, compared with chance; empty if it was not measured."""
+        """Compare the similarity of each pair, by one measure, with chance; return {} if it was not measured."""
         if measure not in self.relabelled:
             return {}
         pairing, values = self.pairing, self.pairing.values(measure)

@@ -61,7 +61,7 @@ Progress = Callable[[int, int], None]
 LONGEST = 1024
 """Longest sequence: the attention weights of three models must fit into memory at once."""
 MOST, FEWEST, PAIRS = 128, 4, 2**20
-"""Largest and smallest number of examples, and the number of query-key pairs that decides in between."""
+"""Largest and smallest number of examples; in between, examples have at most PAIRS query-key pairs in total."""
 SHAPE = ("d_model", "n_heads", "n_layers", "n_encoder_layers", "n_decoder_layers")
 NEED_RUNS = "what heads write, and transplants, which need two runs"
 NO_COMMON_KIND = "{} and {} have no kind of attention head in common"
@@ -203,7 +203,7 @@ class ModelOnInputs:
         return observe_inputs(self.module, self.sites, [row.inputs for row in self.rows[:n]])
 
     def stand_ins(self, n: int) -> tuple[str, StandIn]:
-        """Return a kind of null models and their attention: untrained if possible, otherwise shuffled."""
+        """Return the kind of null models (untrained if possible, else shuffled), and a function that observes them."""
         kind, make = next(iter(control_makers(self.module, self.sites).items()))
         return kind, lambda i: observe_inputs(*make(i), [row.inputs for row in self.rows[:n]])
 
@@ -247,7 +247,7 @@ def _evidence(
     effort: Effort,
     step: Callable[[int], None],
 ) -> Evidence:
-    """Pair the heads with each other and with null models; `step` is called with the number of draws so far."""
+    """Pair the heads of two models with each other and with null models; call `step` with the number of draws."""
     done, pairing = count(1), Pairing.best(ours, theirs)
 
     def report() -> None:
@@ -279,7 +279,7 @@ def _matching(
 
 
 def _require_one_task(model: TaskAttention, other: TaskAttention) -> None:
-    """Fail unless both models have the same task, untrained controls and, if they are runs, the same data and shape."""
+    """Raise an error unless both models have one task, untrained controls and, as runs, the same data and shape."""
     if model.task.name != other.task.name:
         what = f"{model.name} does {model.task.name} and {other.name} does {other.task.name}"
         raise InputError(f"{what}: their heads cannot be matched", "choose models of one task")
@@ -302,7 +302,7 @@ def _require_one_task(model: TaskAttention, other: TaskAttention) -> None:
 
 
 def _require_same_examples(model: TaskAttention, other: TaskAttention, examples: Examples) -> None:
-    """Fail unless the other model's task reads the first and last example, and encodes them as this model's does."""
+    """Raise an error unless the tasks of both models encode the first and the last example in the same way."""
     task = other.task
     try:
         parsed = np.concatenate([task.parse(model.task.show(example)) for example in examples[:: len(examples) - 1]])

@@ -1,4 +1,8 @@
-"""Which heads of two models attend most alike? A one-to-one pairing that maximises the sum of attention overlaps."""
+"""Which heads of two models attend most alike? A one-to-one pairing that maximises the sum of attention overlaps.
+
+The overlap of two heads is the attention that they share (defined in matching.py). `Pairing.best` finds the pairing.
+The rest of this file measures what the best pairing finds by chance, in null models that cannot have learned the same.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +35,18 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pairing:
-    """A one-to-one pairing of the heads of two models that maximises the sum of overlaps for each kind."""
+    """A one-to-one pairing of the heads of two models that maximises the sum of overlaps in each kind of attention."""
 
     ours: Activity
     theirs: Activity
     overlaps: dict[Kind, Values]
-    """Overlaps [example, head, other head] of each kind."""
+    """For each kind of attention, the overlaps [example, head of our model, head of their model]."""
     pairs: tuple[tuple[Kind, int, int], ...]
-    """Kind, index of the head and index of its partner, for each pair."""
+    """For each pair: the kind of attention, the index of our head and the index of its partner in their model."""
 
     @classmethod
     def best(cls, ours: Activity, theirs: Activity) -> Pairing:
-        """Compute all overlaps and the best pairing."""
+        """Compute the overlap of each of our heads with each of theirs, and return the pairing with the largest sum."""
         overlaps, pairs = {}, list[tuple[Kind, int, int]]()
         for kind, activity in ours.items():
             weights, others = activity.weights, theirs[kind].weights
@@ -58,11 +62,14 @@ class Pairing:
         return {self.ours[kind].heads[i]: self.theirs[kind].heads[j] for kind, i, j in self.pairs}
 
     def values(self, measure: PairMeasure) -> Values:
-        """Return the measure of every pair."""
+        """Return the similarity of the two heads of every pair, by the given measure."""
         return np.array([measure(self, *pair) for pair in self.pairs])
 
     def along(self, axis: int, measure: PairMeasure) -> Values:
-        """Return the measure of every head of our model (axis 0) or theirs (axis 1); 0 for heads without a partner."""
+        """Return the similarity of every head with its partner; 0 for a head without a partner.
+
+        The heads are those of our model (axis 0) or of their model (axis 1).
+        """
         values = np.zeros(sum(len(kind.heads) for kind in (self.ours, self.theirs)[axis].values()))
         values[self.indices(axis)] = self.values(measure)
         return values
@@ -76,7 +83,7 @@ class Pairing:
 
     @property
     def measures(self) -> tuple[PairMeasure, ...]:
-        """Return the measures that are possible: overlap, and CKA if the outputs of all heads are known."""
+        """Return the similarity measures that are possible: overlap, and CKA if the outputs of all heads are known."""
         known = all(kind.values is not None for side in (self.ours, self.theirs) for kind in side.values())
         return (pair_overlap, pair_cka) if known else (pair_overlap,)
 
@@ -87,7 +94,7 @@ class Pairing:
 
 
 PairMeasure = Callable[[Pairing, Kind, int, int], float]
-"""Measure the similarity of two heads, given by a kind and their indices."""
+"""A function that returns the similarity of two heads, given the kind of attention and the indices of both heads."""
 
 
 def pair_overlap(pairing: Pairing, kind: Kind, i: int, j: int) -> float:
@@ -118,7 +125,9 @@ def hsic(x: Values, y: Values) -> float:
 
 
 def cka(x: Values, y: Values) -> float:
-    """Return the CKA of two sets of vectors: 1 up to rotation and scale, around 0 if unrelated, 0 if one is constant.
+    """Return the CKA of two sets of vectors for the same rows.
+
+    CKA is 1 if the sets differ only by rotation and scale, around 0 if they are unrelated, and 0 if one is constant.
 
     >>> rng = np.random.default_rng(0)
     >>> x, other = rng.normal(size=(50, 20)), rng.normal(size=(50, 20))
@@ -135,7 +144,7 @@ def cka(x: Values, y: Values) -> float:
 
 @dataclass(frozen=True)
 class KindActivity:
-    """Activity of the heads of one kind, over all layers, at the queries that see more than one key."""
+    """Attention and outputs of all heads of one kind, over all layers, at the queries that see more than one key."""
 
     heads: tuple[HeadId, ...]
     queries: NDArray[np.int64]
@@ -146,7 +155,7 @@ class KindActivity:
     values: Float[Tensor, "example head key d_head"] | None
     """Value vectors; None if unknown."""
     written: Float[Tensor, "head row d_head"] | None
-    """Output matrices, rotated into d_head dimensions, which keeps all inner products; None if unknown."""
+    """Each head's output matrix, rotated into d_head dimensions, which keeps all inner products; None if unknown."""
 
     @cached_property
     def outputs(self) -> tuple[Values, ...]:
@@ -157,7 +166,7 @@ class KindActivity:
         return tuple(output.numpy() for output in z_HNE @ self.written.transpose(1, 2))
 
     def like(self, other: KindActivity) -> KindActivity:
-        """Keep the other's queries only, and pad the keys to the other's number with zero weights."""
+        """Return a copy with only the queries of `other`, and with zero weights added up to its number of keys."""
         rows = torch.from_numpy(np.isin(self.queries, other.queries))
         extra = (0, other.weights.shape[-1] - self.weights.shape[-1])
         return replace(
@@ -170,7 +179,7 @@ class KindActivity:
 
 Activity = dict[Kind, KindActivity]
 StandIn = Callable[[int], Activity]
-"""Return the activity of a null model, given the number of the draw."""
+"""A function that returns the activity of the i-th null model, given i."""
 
 
 def observe(model: TaskAttention, examples: Examples) -> Activity:
@@ -234,7 +243,7 @@ def in_common(ours: Activity, theirs: Activity) -> tuple[Activity, Activity]:
 
 
 def _rotated(output_HDE: Tensor) -> Tensor:
-    """Return R of the decomposition W = Q R: the vectors W z and R z have the same inner products."""
+    """Return the smaller matrix R of the QR decomposition W = Q R; W z and R z have the same inner products."""
     return torch.linalg.qr(output_HDE.double())[1]
 
 
@@ -255,19 +264,19 @@ def stand_in_seed(index: int, seed: int = 0) -> int:
 
 @dataclass
 class Draws:
-    """Best pairings of one model with null models of one kind."""
+    """What pairing finds by chance: the best pairings of one model's heads with the heads of each null model."""
 
     axis: int
-    """0 for the heads of the first model, 1 for those of the other."""
+    """The model whose heads are paired with null models: 0 for our model, 1 for their model."""
     values: dict[PairMeasure, list[Values]] = field(default_factory=dict)
-    """Measures of each head with its partner, for each draw."""
+    """For each measure and null model, the similarity of every head with its partner in the null model."""
     means: list[float] = field(default_factory=list)
-    """Mean overlap of all pairs, for each draw."""
+    """For each null model, the mean overlap of all pairs."""
     partners: list[Partners] = field(default_factory=list)
-    """Partner of each head, for each draw."""
+    """For each null model, the partner of every head."""
 
     def add(self, pairing: Pairing, *measures: PairMeasure) -> None:
-        """Add one draw."""
+        """Add the best pairing with one more null model."""
         self.means.append(pairing.mean)
         self.partners.append(pairing.partners)
         for measure in measures:
@@ -279,7 +288,8 @@ def pair_with_stand_ins(
 ) -> tuple[Draws, Draws]:
     """Pair our heads with null models that replace the other model, and its heads with null models that replace ours.
 
-    If both are drawn by the same function, each null model serves in both places.
+    `ours_at` and `theirs_at` return the i-th null model of either shape. If both are the same function, one null model
+    is used in both places. `step` is called after each of the `n` draws.
     """
 
     def fit(stand_in: Activity, activity: Activity) -> Activity:
@@ -296,7 +306,7 @@ def pair_with_stand_ins(
 
 
 def pair_with_relabelled(pairing: Pairing, measure: PairMeasure, n: int, seed: int, step: Callable[[], None]) -> Draws:
-    """Pair our heads with those of the other model with relabelled keys.
+    """Pair our heads with the heads of the other model after its keys were permuted at random ("relabelled").
 
     For overlaps, examples are shuffled too. For outputs they are not: heads write their own values at the permuted
     keys, and with shuffled examples nothing would be left to compare.
@@ -311,7 +321,10 @@ def pair_with_relabelled(pairing: Pairing, measure: PairMeasure, n: int, seed: i
 
 
 def relabelled(activity: KindActivity, examples: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
-    """Return the weights with each head's keys permuted, in the same order for all queries that see the keys."""
+    """Return the attention weights with the keys of each head permuted at random.
+
+    All queries of a head share one random order of the keys; a query that sees fewer keys uses the same order of these.
+    """
     n_keys = activity.visible.shape[-1]
     order_H1K = torch.from_numpy(rng.random((len(activity.heads), 1, n_keys)))
     shuffled_HQK = order_H1K.masked_fill(~activity.visible, torch.inf).argsort(dim=-1)

@@ -2,8 +2,9 @@
 
 A learned table has rows that training never used. These rows keep their initial values (up to weight decay).
 
-The encoding itself is probed with constant inputs: what it adds to embeddings of zero (the table P) and to each head's
-scores, and how it rotates queries and keys of ones. Each gives a kernel K(t, s), the similarity of two positions.
+The encoding itself is probed with constant inputs. Embeddings of zero show the vectors that it adds (the table P),
+queries and keys of ones show how it rotates them, and the bias of each head is read directly. Each of these gives a
+kernel K(t, s): the similarity of the positions t and s.
 
 Is the step from position p to p + k the same everywhere? Then a relation that a model learns at trained positions also
 holds at all others. Two equivalent properties show this: some rotation maps each row of P to the next, and the products
@@ -40,7 +41,7 @@ KERNELS: dict[ActsOn, str] = {
     "nothing": "K(t, s) = 0",
 }
 FEWEST_ROWS, MOST = 3, 512
-"""Smallest number of positions (one step to fit a map on and one to test it on), and the largest."""
+"""Smallest and largest number of positions. The smallest allows one step to fit a map and one step to test it."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def _rows(in_use: EncodingInUse, n: int) -> tuple[TableRow, ...]:
 
 @dataclass(frozen=True)
 class EncodingProfile:
-    """One encoding at the positions 0 to n - 1."""
+    """What one encoding does at the positions 0 to n - 1: its table, its kernel and its curves by distance."""
 
     name: str
     hard_codes: str
@@ -196,7 +197,7 @@ class EncodingProfile:
     kernel: Matrix
     """Kernel K(t, s), [t][s]: the similarity of two positions; None where s is hidden from t."""
     curves: tuple[DistanceCurve, ...]
-    """Bias of each head by distance or, for an encoding without a bias, K by distance."""
+    """For each head, its bias by distance; for an encoding without a bias, one curve of K by distance."""
     shift: ShiftInvariance
     """Deviation of the kernel from a function of the distance alone."""
 
@@ -245,7 +246,7 @@ def learns(encoding: Encoding) -> bool:
 
 @torch.no_grad()
 def table_of(encoding: Encoding, n: int) -> Array | None:
-    """Return the vectors that are added to the embeddings, [position, dimension]; None if there are none."""
+    """Return the vectors that the encoding adds to the embeddings, [position, dimension]; None if all are zero."""
     zeros, in_order = torch.zeros(1, n, encoding.d_model), Positions.in_order(n, torch.device("cpu"))
     added = encoding.add_to_embeddings(zeros, in_order)[0]
     return _array(added) if added.any() else None
@@ -274,12 +275,12 @@ def _matrix(array: Array) -> Matrix:
 
 @dataclass(frozen=True)
 class LinearShift:
-    """Errors of the best maps from each row to the next among the first `n_rows`, relative to the norm of the rows."""
+    """How well one map takes each of the first `n_rows` table rows to the next: errors relative to the rows' norm."""
 
     n_rows: Positive
     d_model: Positive
     fitted: Size
-    """Error of one linear map for all steps. With fewer steps than dimensions a map always fits, with an error of 0."""
+    """Error of one linear map, fitted to all steps. With fewer steps than dimensions, a map always fits exactly."""
     held_out: Size
     """Error of a linear map on a step that was left out of its fit; 1 is no better than predicting 0."""
     rotation: Size
@@ -288,7 +289,7 @@ class LinearShift:
 
 @dataclass(frozen=True)
 class ShiftInvariance:
-    """Deviation of an encoding from one in which only the distance t - s matters."""
+    """How far an encoding is from shift invariance, where K(t, s) depends only on the distance t - s."""
 
     variance_beyond_distance: Share
     """Fraction of the variance of K(t, s), t ≠ s, that t - s does not explain; 0 if K depends only on t - s."""
@@ -297,7 +298,7 @@ class ShiftInvariance:
     deviation: Size
     """Largest difference between K(t, s) and the mean over all pairs with the same t - s."""
     rotation_error: Size | None
-    """Largest entry of P(p + k) - R_k P(p) over all p and k, where R_k rotates sinusoids; None without a table."""
+    """Largest entry of P(p + k) - R_k P(p), where R_k shifts sinusoids by k positions; None without a table."""
     largest_entry: Size | None
     """Largest absolute entry of the table, the scale of the rotation error; None without a table."""
     linear: LinearShift | None
@@ -306,10 +307,10 @@ class ShiftInvariance:
 
 @dataclass(frozen=True)
 class DistanceCurve:
-    """K(t, s), or the bias of one head, by distance s - t from -(n - 1) to n - 1.
+    """The kernel K(t, s), or the bias of one head, at each distance s - t from -(n - 1) to n - 1.
 
-    Mean, smallest and largest value over all pairs at each distance are equal if only the distance matters. They are
-    None where the key is hidden.
+    `mean`, `low` and `high` are the mean, smallest and largest value over all pairs at a distance. The three are equal
+    if only the distance matters, and None where the key is hidden.
     """
 
     label: str
@@ -319,9 +320,10 @@ class DistanceCurve:
 
 
 def variance_beyond_distance(kernel: Array) -> float:
-    """Return the fraction of the variance over pairs t ≠ s that their distance does not explain; NaN: hidden pairs.
+    """Return the fraction of the variance of K(t, s) that the distance t - s does not explain.
 
-    Pairs t = s are left out. Every position is most similar to itself, which would count as explained variance.
+    Hidden pairs, where K is NaN, are left out. Pairs t = s are left out too: every position is most similar to itself,
+    which would count as explained variance.
 
     >>> variance_beyond_distance(np.array([[9.0, 1.0, 2.0], [1.0, 9.0, 1.0], [2.0, 1.0, 9.0]]))
     0.0
@@ -335,7 +337,10 @@ def variance_beyond_distance(kernel: Array) -> float:
 
 
 def rotation(step: float, k: int, d_model: int) -> Array:
-    """Return R_k, which rotates the i-th pair (sin, cos) by the angle k step w_i; zero in an odd last dimension."""
+    """Return the matrix R_k, which shifts sinusoids by k tokens; the last row is zero if d_model is odd.
+
+    R_k rotates the i-th pair (sin, cos) by the angle k * step * w_i, where w_i is the frequency of the pair.
+    """
     matrix = np.zeros((d_model, d_model))
     for i in range(0, d_model - 1, 2):
         angle = k * step * 10000.0 ** (-i / d_model)
@@ -353,7 +358,7 @@ def rotation_error(table: Array, step: float = 1.0) -> float:
 
 
 def fit_shift(rows: Array) -> LinearShift:
-    """Fit the best maps from each row to the next."""
+    """Fit one linear map and one rotation from each table row to the next, and return their errors."""
     here, there = rows[:-1], rows[1:]
     size = np.linalg.norm(there)
     errors = [_predict(np.delete(here, i, 0), np.delete(there, i, 0), here[i]) - there[i] for i in range(len(here))]
@@ -386,7 +391,7 @@ def _predict(here: Array, there: Array, new: Array) -> Array:
 
 
 def _diagonal_means(kernel: Array) -> Array:
-    """Replace each visible pair with the mean over all visible pairs at its distance."""
+    """Return a matrix with K(t, s) replaced by the mean over all visible pairs at the same distance; NaN if hidden."""
     n, visible = len(kernel), np.isfinite(kernel)
     distance = np.arange(n) - np.arange(n)[:, None] + n - 1
     count = np.bincount(distance[visible], minlength=2 * n - 1)

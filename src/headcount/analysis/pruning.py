@@ -82,11 +82,11 @@ class PrunableShare:
 
     loss: float
     n_alone: int
-    """Number of heads whose drop alone lies below the loss with its whole 95 % CI."""
+    """Number of heads whose drop, when removed alone, lies below the loss with its whole 95 % CI."""
     n_together: int
-    """Number of heads that greedy removal takes for at most the loss, on the examples for choosing."""
+    """Number of heads that greedy removal removes together for at most the loss, on the examples for choosing."""
     left: Point
-    """Score without these heads together, on the held-out examples."""
+    """Score on the held-out examples without the heads of greedy removal."""
 
 
 @dataclass(frozen=True)
@@ -113,23 +113,25 @@ class Pruning(Result):
     clean: float
     """Score with all heads."""
     harmless: tuple[HeadName, ...]
-    """Heads whose drop alone lies below 1 point under every replacement, with its whole CI (examples: `alone_on`)."""
+    """Heads that are harmless alone: their drop lies below 1 point under every replacement, with its whole CI.
+
+    `alone_on` describes the examples."""
     harmless_left: Point
     """Score with all harmless heads removed together."""
     harmless_means: Point
-    """Score with all harmless heads replaced by their means together; its CI takes these means as exact."""
+    """Score with all harmless heads replaced by their mean outputs; the CI ignores the uncertainty of the means."""
     by_zero: tuple[HeadName, ...]
-    """Heads whose drop alone lies below 1 point under zero ablation, with its whole CI."""
+    """Heads whose drop under zero ablation, when removed alone, lies below 1 point with its whole CI."""
     by_zero_left: Point
     """Score with all heads of `by_zero` removed together."""
     n_under_1_point: Count
-    """Number of heads whose drop alone under zero ablation is below 1 point, by the point estimate."""
+    """Number of heads whose drop under zero ablation, when removed alone, is estimated below 1 point."""
     chosen: tuple[HeadName, ...]
-    """Heads that greedy removal takes, in order, within `loss` on the examples for choosing, or up to `share`."""
+    """Heads that greedy removal removes, in order, within `loss` on the examples for choosing, or up to `share`."""
     kept: Point
     """Score without the chosen heads."""
     n_tried: Count
-    """Number of sets of heads that greedy removal measured for this choice, at least on some of the examples."""
+    """Number of sets of heads that greedy removal measured to choose these heads, on some or all examples."""
     n_random: Count
     """Number of random sets of the same size that were tried: n_tried, unless the time ran out."""
     best_random: Point
@@ -150,7 +152,7 @@ class Pruning(Result):
     prunable: tuple[PrunableShare, ...] = ()
     """Numbers of removable heads for a loss of 1 and of 5 points; empty for a metric without points."""
     alone_on: str = ""
-    """Examples of the stored ablation of single heads; empty if single heads were ablated on those of `chosen_on`."""
+    """Examples on which a stored ablation measured single heads; empty if they are those of `chosen_on`."""
     audit: str = ""
     """Root cause reported by the quick audit; empty if every check passed."""
     share: float | None = None
@@ -176,7 +178,7 @@ def prune_curves(
     ablation: Ablation | None = None,
     progress: Progress | None = None,
 ) -> Pruning:
-    """Choose orders of heads on one set, and measure them on another; random orders use a third, smaller set.
+    """Choose orders of heads on `selection_set`, and measure them on `test_set`; random orders use `null_set`.
 
     If an `ablation` of this model is given, its harmless heads are used, so that both results agree. With a `share`,
     heads are removed until that share of them is gone, whatever the loss. With a `budget` in seconds, steps that do not
@@ -229,7 +231,7 @@ def prune_curves(
 
 
 def _named_examples(ablation: Ablation | None) -> str:
-    """Describe the examples of an ablation; empty without one."""
+    """Describe the examples of a stored ablation; return an empty text without one."""
     if ablation is None:
         return ""
     condition = ablation.conditions[0]
@@ -239,7 +241,7 @@ def _named_examples(ablation: Ablation | None) -> str:
 def _parts(
     progress: Progress | None, selection_set: Experiment, test_set: Experiment, null_set: Experiment, n_orders: int
 ) -> Callable[[str], Progress | None]:
-    """Return a progress callback for each step, with its share of the expected number of forward passes."""
+    """Return a function that gives each step its progress callback, weighted by its expected forward passes."""
     n, chosen, tested = len(selection_set.sites.heads), selection_set.n, test_set.n
     work = {
         "alone": n * chosen,
@@ -257,7 +259,7 @@ def _parts(
 
 
 def _part(progress: Progress | None, start: float, end: float) -> Progress | None:
-    """Return the progress callback of a step that takes from `start` to `end` of the whole."""
+    """Return the progress callback of a step that covers the fractions `start` to `end` of the whole."""
     return progress and (lambda done, total: progress(max(1, round(100 * (start + (end - start) * done / total))), 100))
 
 
@@ -307,7 +309,7 @@ def _points(
 def _curves(
     choice: HeadChoice, whole: Point, points: Mapping[tuple[str, int], Point], *, is_accuracy: bool
 ) -> tuple[PruningCurve, ...]:
-    """Return the curves that there was time for. The greedy curve has at least its end point."""
+    """Return the curves that were measured within the time. The greedy curve has at least its end point."""
     curves = []
     alone = [points["alone", k] for k in range(1, len(choice.orders["together"]) + 1) if ("alone", k) in points]
     if alone:
@@ -330,7 +332,7 @@ def _curves(
 def _chance(
     experiment: Experiment, n_orders: int, batch_size: int, clock: Clock, progress: Progress | None
 ) -> tuple[tuple[RandomBaseline, ...], int]:
-    """Measure random orders, and return quantiles over them and the number of orders."""
+    """Remove heads in random orders; return quantiles of the score over orders, and the number of orders."""
     heads, rng = experiment.sites.heads, stream(0, "random orders")
     orders = [[heads[i] for i in rng.permutation(len(heads))] for _ in range(n_orders)]
     # Without any head, all orders end at the same score, so this size is left out.

@@ -25,13 +25,13 @@ from headcount.seeds import stream
 from headcount.stats import PairedDifference
 
 TIE = 1e-4
-"""Weight of the loss where accuracies are equal: less than one hit in ten thousand."""
+"""Weight of the loss that breaks ties between equal accuracies: less than one right answer in ten thousand."""
 SEARCH, RANDOM = 0.5, 0.6
-"""Fractions of the budget after which greedy removal, and the search among random sets, end."""
+"""Fractions of the budget at which greedy removal and the search among random sets end."""
 SETS = 16
 """Smallest number of random sets that is worth measuring."""
 LIMITS = (0.01, 0.05)
-"""Losses for which removable heads are counted, alone and together."""
+"""Drops in score for which the number of removable heads is reported, removed alone and together."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class HeadChoice:
     n_random: int
     best_random: tuple[HeadId, ...]
     prunable: tuple[tuple[float, int, tuple[HeadId, ...]], ...]
-    """For each limit: the loss, the number of heads below it alone, and the heads that greedy removal takes for it."""
+    """For each loss in `LIMITS`: the loss, the number of heads that cost less alone, the heads of greedy removal."""
     orders: Mapping[str, Sequence[HeadId]]
-    """Orders of removal by the names of their curves."""
+    """The order of removal for each curve, by the name of the curve."""
 
 
 def choose_heads(
@@ -61,7 +61,7 @@ def choose_heads(
     part: Callable[[str], Progress | None],
     ablation: Ablation | None,
 ) -> HeadChoice:
-    """Choose sets and orders of heads; `part` returns the progress callback of a step."""
+    """Choose sets and orders of heads on one set of examples; `part` returns the progress callback of a step."""
     heads = experiment.sites.heads
     alone = ablate(experiment, ("zero",), batch_size=batch_size, progress=part("alone"))
     clock.learn(len(heads), experiment.n)
@@ -111,7 +111,10 @@ def choose_heads(
 def _alone(
     by_zero: Sequence[Measurement], every_way: Sequence[Measurement], ablation: Ablation | None
 ) -> tuple[dict[str, PairedDifference], tuple[HeadId, ...]]:
-    """Return the drop of each head alone under zero ablation, and the harmless heads; from the ablation, if given."""
+    """Return the drop of each head under zero ablation, and the heads that are harmless under every replacement.
+
+    Both come from the stored `ablation`, if one is given.
+    """
     if ablation is None:
         return {str(measurement.head): measurement.drop for measurement in by_zero}, _redundant(every_way)
     length = ablation.conditions[0].length
@@ -121,7 +124,7 @@ def _alone(
 
 
 def n_in_share(share: float, n_heads: int) -> int:
-    """Return how many of the heads make up a share of them, rounded up.
+    """Return the number of heads that is the given share of all heads, rounded up.
 
     >>> n_in_share(0.2, 24), n_in_share(0.25, 24), n_in_share(0.01, 24)
     (5, 6, 1)
@@ -137,7 +140,7 @@ def one_by_one(heads: Sequence[HeadId]) -> list[Intervention]:
 def _every_way(
     experiment: Experiment, by_zero: AblationRun, batch_size: int, clock: Clock, progress: Progress | None
 ) -> tuple[Measurement, ...]:
-    """Ablate every head alone with every replacement; zero ablation is known, and suffices if there is no time."""
+    """Return measurements of every head alone under every replacement; only zero ablation if time is short."""
     has_donors = min(batch.n_inputs for batch in experiment.batches) > 1  # donors have the same length
     others = [name for name in REPLACEMENTS.names() if name != "zero"]
     others = [name for name in others if has_donors or not REPLACEMENTS.get(name).needs_donors]
@@ -156,13 +159,13 @@ def _every_way(
 
 
 def _redundant(measurements: Sequence[Measurement]) -> tuple[HeadId, ...]:
-    """Return the heads whose whole CI lies below 1 point in all of their measurements."""
+    """Return the heads whose drop lies below 1 point, with its whole CI, in each of their measurements."""
     costly = {one.head for one in measurements if band_of(one.drop) != "redundant"}
     return tuple(head for head in dict.fromkeys(one.head for one in measurements) if head not in costly)
 
 
 def with_ties_broken(experiment: Experiment) -> Experiment:
-    """Subtract a small function of the loss from each hit, so that the loss decides between equal accuracies."""
+    """Subtract a tiny function of the loss from each score, which breaks ties; only for accuracy."""
 
     def finer(batch: EvalBatch, hits: Score) -> Score:
         assert batch.loss is not None, "an accuracy comes with a loss"
@@ -180,7 +183,7 @@ def with_ties_broken(experiment: Experiment) -> Experiment:
 def _best_random(
     experiment: Experiment, size: int, n_tried: int, batch_size: int, clock: Clock, progress: Progress | None
 ) -> tuple[tuple[HeadId, ...], int]:
-    """Return the random set of this size whose removal leaves most, and how many sets were tried."""
+    """Return the random set of `size` heads whose removal leaves the highest score, and the number of sets tried."""
     heads, rng = experiment.sites.heads, stream(0, "random sets")
     if not 0 < size < len(heads):
         return (), 0

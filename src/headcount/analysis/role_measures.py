@@ -49,7 +49,9 @@ ROLES = (
 """Measures by which a head can be named."""
 SPREAD = ("entropy_share", "distance")
 CLUSTERS = 24
-"""Number of clusters of neighbouring queries, which are not independent. With more texts than this, one per text."""
+"""Number of clusters of neighbouring queries; with more texts than this, each text is one cluster.
+
+Neighbouring queries are not independent, so standard errors are computed over clusters."""
 AT_ONCE = 2**24
 """Number of weights of an attention block that are processed together."""
 PIECES = "Ġ▁#"
@@ -128,7 +130,7 @@ def role_targets(
 
 
 def _across(queries: Marks, keys: Marks) -> Tensor:
-    """Return whether query and key are plain tokens on different sides of a separator."""
+    """Return [query, key]: whether both are plain tokens on different sides of a separator."""
     query_side, key_side = (marks.separator.cumsum(dim=0) for marks in (queries, keys))
     is_across = query_side[:, None] != key_side[None]
     return is_across & queries.plain[:, None] & keys.plain[None]
@@ -164,11 +166,11 @@ class QueryMeasure:
     values: Values
     """Values [head, query]."""
     counted: NDArray[np.bool_]
-    """Whether each query counts, [query]."""
+    """Whether each query counts for the measure, [query]."""
     even: Values
     """Values under uniform attention, [query]."""
     tops: NDArray[np.bool_] | None = None
-    """Whether the largest weight is on a key of the role, [head, query]; None if the measure is not a role."""
+    """Whether the largest weight of a query is on a key of the role, [head, query]; None if there is no role."""
 
     def mean(self, head: int) -> float | None:
         """Return a head's mean over the counted queries; None if there are none."""
@@ -214,7 +216,7 @@ def query_measures(
 
 
 def _on_target(weights: Tensor, target: Tensor, rivals: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the weight on the target keys, and whether the largest of these exceeds the weight of every rival."""
+    """Return the total weight on the target keys, and whether one target key outweighs every rival key."""
     most, other = (weights.masked_fill(~mask, -1.0).amax(dim=-1) for mask in (target, rivals))
     return torch.einsum("hqk,qk->hq", weights, target.float()), most > other
 
@@ -225,7 +227,7 @@ def _array(tensor: Tensor) -> Values:
 
 @dataclass(frozen=True)
 class RoleSums:
-    """One measure of one attention block over all texts: sums over the counted queries in clusters of neighbours."""
+    """One measure of one attention block over all texts, summed over each cluster of neighbouring queries."""
 
     sums: Values
     """Sums of values, [cluster, head]."""
@@ -237,14 +239,14 @@ class RoleSums:
     """Number of queries whose largest weight is on a key of the role, [cluster, head]; None without a role."""
 
     def __add__(self, other: RoleSums) -> RoleSums:
-        """Append the clusters of further texts."""
+        """Return the sums with the clusters of further texts appended."""
         tops = None if self.tops is None or other.tops is None else np.concatenate([self.tops, other.tops])
         sums, counts = np.concatenate([self.sums, other.sums]), np.concatenate([self.counts, other.counts])
         return RoleSums(sums, counts, np.concatenate([self.even, other.even]), tops)
 
 
 def in_clusters(measure: QueryMeasure, n_texts: int) -> RoleSums:
-    """Sum a measure over clusters of neighbouring queries. With more texts, each text has fewer clusters."""
+    """Sum a measure over clusters of neighbouring queries; the more texts there are, the fewer clusters each has."""
     n = len(measure.counted)
     n_clusters = max(1, min(n, -(-CLUSTERS // n_texts)))
     cluster_QC = np.eye(n_clusters)[np.arange(n) * n_clusters // max(n, 1)] * measure.counted[:, None]
@@ -253,4 +255,4 @@ def in_clusters(measure: QueryMeasure, n_texts: int) -> RoleSums:
 
 
 SiteSums = Mapping[HeadSite, Mapping[str, RoleSums]]
-"""Sums by attention block and measure."""
+"""The sums of every measure, by attention block and name of the measure."""

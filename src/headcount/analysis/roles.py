@@ -59,11 +59,11 @@ CONTROL_TEXTS = 4
 MANY = 2**22
 """Number of entries from which a matrix is resampled instead of permuted, which takes a fourth of the time."""
 MOST = 1e9
-"""Upper bound of an interval without a bound, as JSON has no infinity."""
+"""Number that stands for an infinite upper end of a CI, because JSON has no infinity."""
 RoleCell = tuple[str, str, str, str]
-"""Stack, kind, role and kind of inputs."""
+"""A cell: the stack and kind of an attention block, a role, and a kind of inputs."""
 Bars = Mapping[RoleCell, float]
-"""Thresholds from controls: weight above uniform attention."""
+"""Thresholds from controls by cell, as weight above uniform attention."""
 Progress = Callable[[int, int], None]
 
 
@@ -92,7 +92,7 @@ class RoleScore:
     rank_high: Positive
     """Worst rank that the CIs of all heads of the kind allow."""
     z: float
-    """Number of robust deviations between the median head and the lower end of the CI."""
+    """Number of robust deviations by which the lower end of the CI exceeds the median head."""
     is_named: bool = False
     """Whether the head is named for this role."""
 
@@ -146,7 +146,7 @@ class Naming:
     deviations: float = 3.5
     """Smallest number of robust deviations above the median head."""
     least_deviation: float = 0.01
-    """Smallest robust deviation that is divided by: a smaller one is raised to this, so that no z-score explodes."""
+    """Lower bound of the robust deviation, which prevents huge z-scores where all heads are nearly equal."""
     fewest_heads: int = 4
     """Smallest number of heads of a kind among which a head can stand out."""
 
@@ -214,7 +214,7 @@ class HeadRoles(Result):
     INDENT: ClassVar[int | None] = None  # one line per number would make the file several times as large
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield ranks and names that contradict the other heads of a kind or the thresholds."""
+        """Yield ranks and names that contradict the other heads of the same kind or the thresholds."""
         groups: dict[RoleCell, list[tuple[HeadRole, RoleScore]]] = {}
         for head in self.heads:
             for score in head.standings:
@@ -303,7 +303,7 @@ def _notes(texts: Sequence[TokenizedText]) -> str:
 def measure_texts(
     module: nn.Module, sites: Sites, texts: Sequence[TokenizedText], separators: Collection[str] = ()
 ) -> SiteSums:
-    """Return every measure of every attention block over all texts, summed in clusters."""
+    """Measure every attention block on all texts, and return sums over clusters of neighbouring queries."""
     by_site: dict[HeadSite, dict[str, RoleSums]] = {}
     for text in texts:
         marks = marks_of(text.tokens, text.special, separators or text.separators)
@@ -324,7 +324,7 @@ def measure_texts(
 def name_heads(
     sites: Sites, sums: Mapping[str, SiteSums], bars: Bars | None = None, naming: Naming = NAMING
 ) -> tuple[HeadRole, ...]:
-    """Rank every head in every measure, and name the heads that stand out. `sums` are by kind of inputs."""
+    """Rank every head in every measure, and name the heads that stand out; `sums` has one entry per kind of inputs."""
     scores: dict[str, list[RoleScore]] = {str(head): [] for head in sites.heads}
     for stack, kind in dict.fromkeys((site.stack, site.kind) for site in sites):
         here = [site for site in sites if (site.stack, site.kind) == (stack, kind)]
@@ -344,7 +344,7 @@ def name_heads(
 
 
 def _scores(role: str, on: str, blocks: Sequence[RoleSums], naming: Naming) -> Iterator[RoleScore]:
-    """Yield one measure of every head of a kind, ranked; CIs of shares are clipped to [0, 1]."""
+    """Yield the score and rank of every head of one kind in one measure; CIs of shares are clipped to [0, 1]."""
     means, halves = zip(*(_estimate(block, naming.confidence) for block in blocks), strict=True)
     mean, half = np.concatenate(means), np.concatenate(halves)
     low, high = np.maximum(mean - half, 0.0), mean + half if role == "distance" else np.minimum(mean + half, 1.0)
@@ -369,7 +369,7 @@ def _scores(role: str, on: str, blocks: Sequence[RoleSums], naming: Naming) -> I
 
 
 def _estimate(sums: RoleSums, confidence: float) -> tuple[Values, Values]:
-    """Return the mean of every head and half the width of its CI, which is infinite with a single cluster."""
+    """Return the mean of every head, and half the width of its CI, which is infinite if there is one cluster."""
     total, n = sums.counts.sum(), int((sums.counts > 0).sum())
     mean = sums.sums.sum(axis=0) / total
     if n < 2:
@@ -392,9 +392,9 @@ def control_bars(
     separators: Collection[str],
     progress: Progress | None = None,
 ) -> dict[RoleCell, float]:
-    """Return the thresholds from controls, the higher of both kinds.
+    """Measure controls, and return the threshold of each cell: the higher one of both kinds of controls.
 
-    Controls are measured on some of the texts, as their measures vary more between heads than between texts.
+    Controls are measured on a few short texts, as their measures vary more between heads than between texts.
     """
     bars: dict[RoleCell, float] = {}
     shortest = {on: sorted(rows, key=_n_tokens)[:CONTROL_TEXTS] for on, rows in texts.items()}
@@ -412,7 +412,7 @@ def control_bars(
 
 
 def values_of(sums: Mapping[str, SiteSums]) -> dict[RoleCell, Values]:
-    """Return each head's weight above uniform attention, in every cell that can become a name."""
+    """Return the weight of every head above uniform attention, in each cell that a name can be about."""
     values: dict[RoleCell, list[Values]] = {}
     for on, by_site in sums.items():
         for site, roles in by_site.items():
@@ -424,7 +424,10 @@ def values_of(sums: Mapping[str, SiteSums]) -> dict[RoleCell, Values]:
 
 
 def control_makers(module: nn.Module, sites: Sites) -> dict[str, Callable[[int], Control]]:
-    """Return functions that make the i-th control of each kind. Untrained ones exist for Hugging Face models only."""
+    """Return, for each kind of control, a function that makes the i-th control.
+
+    Untrained controls exist for Hugging Face models only.
+    """
     spare = copy.deepcopy((module, sites))
     makers: dict[str, Callable[[int], Control]] = {}
     if isinstance(module, Wrapped) and module.family is not None:
@@ -445,7 +448,10 @@ def untrained(module: Wrapped, i: int) -> Control:
 
 
 def shuffled(module: nn.Module, spare: Control, i: int) -> Control:
-    """Return the i-th shuffled control in a spare copy of the model. Vectors, such as biases, are not shuffled."""
+    """Overwrite a spare copy of the model with the i-th shuffled control, and return the copy.
+
+    Vectors, such as biases, are not shuffled.
+    """
     rng = torch.Generator().manual_seed(integer(0, "shuffled control", i))
     with torch.no_grad():
         for own, matrix in zip(module.parameters(), spare[0].parameters(), strict=True):

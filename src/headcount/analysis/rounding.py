@@ -1,5 +1,7 @@
 """How far can rounding move the lead of a context? A forward pass that carries a bound of its own error.
 
+The lead is the logit of the first class minus that of the last class, as one position contributes it from its context.
+
 A certificate is about the function that the weights define in real numbers. Each operation here returns its value in
 double precision and a bound of the distance to the exact value (after Higham 2002, "Accuracy and stability of
 numerical algorithms", chapter 3). A sum of n products is within gamma_n = n u / (1 - n u) of the exact sum, relative to
@@ -42,10 +44,10 @@ class Bounded:
 
 @dataclass
 class Arithmetic:
-    """Operations on bounded numbers, rounded to the unit roundoff `unit`.
+    """Operations on numbers with error bounds, in a floating-point format with the unit roundoff `unit`.
 
-    With `is_first_order`, no operation passes on the error of its input. Its own error is recorded beside its value,
-    so that the derivatives of a result say how much each of these errors contributes.
+    With `is_first_order`, operations do not pass on the errors of their inputs. Each operation records its value and
+    its own rounding error instead. The derivative of a result by each value then says how much each error contributes.
     """
 
     unit: float = DOUBLE
@@ -57,7 +59,7 @@ class Arithmetic:
         return n * self.unit / (1 - n * self.unit)
 
     def result(self, value: Tensor, error: Tensor) -> Bounded:
-        """Return the outcome of one operation."""
+        """Return the value of one operation with its error bound; to first order, record the error instead."""
         if not self.is_first_order:
             return Bounded(value, error * SLACK)
         if not value.requires_grad:
@@ -67,7 +69,7 @@ class Arithmetic:
         return Bounded(value, torch.zeros_like(error))
 
     def linear(self, x: Bounded, weight: Tensor, bias: Tensor, n_rounded: int = 0) -> Bounded:
-        """Return W x + b; W and b themselves were rounded `n_rounded` times."""
+        """Return W x + b, where the entries of W and b were themselves rounded `n_rounded` times."""
         gamma = self.gamma(weight.shape[1] + 1 + n_rounded)
         error = nn.functional.linear(x.error + gamma * x.value.abs(), weight.abs(), gamma * bias.abs())
         return self.result(nn.functional.linear(x.value, weight, bias), error)
@@ -78,11 +80,11 @@ class Arithmetic:
         return self.result(value, x.error + y.error + self.unit * value.abs())
 
     def relu(self, x: Bounded) -> Bounded:
-        """Return max(x, 0), which is exact."""
+        """Return max(x, 0), which adds no rounding error."""
         return Bounded(x.value.clamp(min=0), x.error)
 
     def layer_norm(self, x: Bounded, norm: nn.Module) -> Bounded:
-        """Return LayerNorm(x), or x for a module that does nothing."""
+        """Return LayerNorm(x), or x if `norm` is an identity."""
         if not isinstance(norm, nn.LayerNorm):
             return x
         unit, n = self.unit, x.value.shape[-1]
@@ -128,7 +130,7 @@ class Arithmetic:
 
 
 class BoundedPass:
-    """A classifier's lead of the first class in contexts, in double precision with a bound of the error."""
+    """A forward pass of a classifier over contexts, in double precision, which bounds its own rounding error."""
 
     def __init__(self, model: Classifier, n_tokens: int, arithmetic: Arithmetic) -> None:
         self.model, self.arithmetic, config = model, arithmetic, model.config
@@ -146,7 +148,7 @@ class BoundedPass:
         return self.arithmetic.linear(Bounded(waves, torch.zeros_like(waves)), *_weights(table.mix))
 
     def leads(self, tokens: Tensor, centre: int) -> Bounded:
-        """Return the lead of the first class that the position `centre` has alone, for each row of tokens."""
+        """Return, for each row of tokens, the lead that the position `centre` contributes."""
         ops, model, layers = self.arithmetic, self.model, layers_of(self.model)
         x, places = self._embed(tokens) if ops.is_first_order else self.every[tokens], range(tokens.shape[1])
         for i, layer in enumerate(layers):
@@ -165,7 +167,7 @@ class BoundedPass:
     def _attend(
         self, block: AttentionBlock, x: Bounded, queries: slice, places: list[int], tokens: Tensor | None
     ) -> Bounded:
-        """Return the stream of these queries after one attention block."""
+        """Return the residual stream at the given queries after one attention block."""
         ops, attention, residual = self.arithmetic, block.attention, block.residual
         stream = x[:, queries]
         if not isinstance(attention, MultiHeadAttention):  # all heads are cut out, the bias of the projection is left
@@ -189,7 +191,7 @@ class BoundedPass:
         return self._close(residual, ops.add(stream, ops.linear(z, *_weights(attention.output))))
 
     def _feed_forward(self, layers: nn.Sequential, residual: Residual, x: Bounded) -> Bounded:
-        """Return the stream after one feed-forward block."""
+        """Return the residual stream after one feed-forward block."""
         ops = self.arithmetic
         normed = ops.layer_norm(x, residual.norm) if residual.pre else x
         hidden = ops.relu(ops.linear(normed, *_weights(layers[0])))
@@ -212,7 +214,7 @@ class BoundedPass:
 
 
 def _weights(layer: nn.Module) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of a linear layer in double precision, in which single precision numbers are exact."""
+    """Return the weight and bias of a linear layer in double precision; the conversion from single is exact."""
     weight, bias = layer.weight, layer.bias
     assert isinstance(weight, Tensor), "a linear layer has a weight"
     assert isinstance(bias, Tensor), "a linear layer of these models has a bias"

@@ -71,7 +71,7 @@ class HeadStats:
 
 @dataclass(frozen=True)
 class Named:
-    """Name and description of a contrast."""
+    """Name and description of the task's contrast (see contrasts.py)."""
 
     name: str
     words: str
@@ -98,7 +98,7 @@ class Specialisation(Result):
     """The task's contrast, which `HeadStats.sensitivity` refers to; None if the task has none."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield repeated heads, measures over too many examples, and changes without a contrast."""
+        """Yield inconsistencies: repeated heads, measures over too many examples, and changes without a contrast."""
         names = [head.head for head in self.heads]
         if len(set(names)) != len(names):
             yield "heads", "different heads"
@@ -182,7 +182,7 @@ def _means(name: str, sums: MeasureSums, i: int, targets: AttentionTargets) -> I
 
 
 def _cases(targets: AttentionTargets, counts: Sums) -> Iterator[tuple[str, str, list[Stratum]]]:
-    """Yield every case, overall and by column, for each condition: a column, a condition and the strata to pool."""
+    """Yield each mean to compute, overall and by column: a column, a condition, and the strata to average over."""
     holds, whole = targets.condition.holds, np.ones(counts.shape, dtype=bool)
     # Queries that belong to no column belong to neither side of a condition.
     named = len(targets.columns) or 1

@@ -75,15 +75,15 @@ class Transplant:
     n: Positive
     """Number of held-out examples."""
     n_mean: Positive
-    """Number of inputs behind the mean output. Its own uncertainty is not part of the CI."""
+    """Number of inputs that the mean output is averaged over. The uncertainty of this mean is not part of the CI."""
     p: Share
-    """p-value of the drop: McNemar, Holm-corrected over heads."""
+    """p-value of the drop: McNemar's test, Holm-corrected over heads."""
     restored: Restored | None
     """Restored fraction of the drop; None if the drop is not significant."""
 
 
 class Stage:
-    """Examples to fit maps on, and held-out examples to test them on, with cached forward passes."""
+    """The model that receives transplants: examples to fit maps on, and cached passes over held-out examples."""
 
     def __init__(self, run: Run, length: int | None) -> None:
         task = run.task
@@ -107,7 +107,7 @@ class Stage:
         self.clean: Hits = np.concatenate(clean)
 
     def hits(self, values: Outputs) -> dict[HeadId, Hits]:
-        """Return, for each head, which examples are right when its output alone is replaced by the given values."""
+        """Return, for each head, which held-out examples are right if the given values replace its output alone."""
         heads, begin, hits = list(values), 0, {head: list[Hits]() for head in values}
         with eval_mode(self.test.model), torch.no_grad():
             for batch, cached in zip(self.test.batches, self._cached, strict=True):
@@ -128,7 +128,10 @@ class Stage:
         return {head: self._means[head.site][:, i][None].to(self.target[head]) for head, i in indices.items()}
 
     def hits_with(self, model: Model, choices: Sequence[Partners]) -> list[dict[HeadId, Hits]]:
-        """Return, for each choice of partners, the hits with the mapped outputs of these heads of a model."""
+        """Put the outputs of partners, heads of another model, into the heads, and return which examples are right.
+
+        The outputs are mapped linearly. Each of the `choices` names one partner per head, and gives one result.
+        """
         needed = {partner for partners in choices for partner in partners.values()}
         fit, test = (_outputs(model, experiment, needed) for experiment in (self.fit, self.test))
         hits = []
@@ -150,7 +153,10 @@ def transplant(
     length: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[HeadId, Transplant]:
-    """Transplant the partner's output into every head that has one. `untrained` are null models and their partners."""
+    """Put the partner's output in the place of every head that has a partner, and measure what that restores.
+
+    `untrained` are null models, each with its partners for the heads.
+    """
     stage = Stage(run, length)
     clean, without = stage.clean, stage.hits(stage.means(partners))
     changes = [(clean & ~without[head], ~clean & without[head]) for head in partners]
@@ -229,8 +235,8 @@ def _lost(clean: Hits, hits: Hits) -> float:
 def restored_interval(clean: Hits, without: Hits, partner: Hits) -> tuple[float, float]:
     """Return the 95 % bootstrap CI of the restored fraction.
 
-    A bootstrap cannot show events that did not occur in the sample. One pseudo-example that the partner breaks is
-    therefore added, and one that it mends if any example was wrong.
+    A bootstrap cannot show events that did not occur in the sample. One pseudo-example that the partner makes wrong is
+    therefore added and, if any example was wrong, one that the partner makes right.
     """
     lost, still = (clean.astype(float) - hits for hits in (without, partner))
     extra = [1.0, -1.0] if not clean.all() else [1.0]

@@ -1,4 +1,4 @@
-"""Is every answer right? Choose the strongest way to find out that a model allows."""
+"""Is every answer right? Choose the strongest method that works for a model: all examples, all contexts, or search."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ Verification = Certificate | ContextCertificate | WorstMargins | CounterexampleS
 """Every outcome of a verification; each has a `verdict` and a list of `wrong` answers."""
 VERIFICATIONS: tuple[type[Verification], ...] = (Certificate, ContextCertificate, WorstMargins, CounterexampleSearch)
 Counting = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
-"""Opens a progress bar with this title; the bar is called with what is done and the total."""
+"""A function that opens a progress bar with a title. The bar is called with the work done and the total."""
 
 
 def verify(model: OpenModel, *, seconds: float, seed: int, counting: Counting) -> Verification:
-    """Verify a model in the strongest way that it allows.
+    """Verify a model by the strongest method that works for it.
 
     A finite task is checked on every example. A classifier whose positions see a bounded context is checked on every
-    context. For other models, wrong answers are searched for, for this many seconds.
+    context or, with mean pooling, on the worst sequence of each length. For other models, wrong answers are searched
+    for, during the given number of seconds.
     """
     n_examples = domain_size(model)
     if n_examples is not None and n_examples <= LARGEST_DOMAIN:

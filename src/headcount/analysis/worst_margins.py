@@ -1,11 +1,13 @@
 """How small can the margin of a classifier with mean pooling be at each length, over all sequences of that length?
 
-The lead of the first class in a sequence is the mean of the leads of its contexts (training/contexts.py). Dynamic
-programming over windows of neighbours therefore finds the worst sequence of each length exactly:
+The model has a window, so each position sees a bounded context of neighbours (training/contexts.py). The lead is the
+logit of the first class minus that of the last class. With mean pooling, the lead of a sequence is the mean of the
+leads of its contexts. Dynamic programming over contexts therefore finds the worst sequence of each length exactly:
 
     best[t + 1][b, c] = min over a of best[t][a, b] + margin(a, b, c)
 
-The sum runs over contexts [a b c]. A second state says whether the sequence has a broken pair yet. The model's own
+Here best[t][a, b] is the smallest sum over the first t contexts of a sequence that ends in a, b. A second state says
+whether the sequence already has a broken pair (two neighbours that the last class does not allow). The model's own
 forward pass answers each worst sequence, and must agree with the table.
 
 The same table shows that mean pooling fails at long lengths. Let u(v) be the lead of the context that repeats v. The
@@ -40,7 +42,7 @@ BEYOND = (32, 64, 128, 256)
 LONGEST_SHOWN = 4096
 """Longest sequence that the model's forward pass answers to show that a constant stretch is wrong."""
 TOLERANCE = 1e-2
-"""Largest difference, in logits, between a whole sequence and the mean of its contexts; more is a fault."""
+"""Largest accepted difference, in logits, between a whole sequence and the mean of its contexts."""
 Verdict = Literal["refuted", "right at these lengths", "undecided"]
 Margins = NDArray[np.float64]
 Sequences = NDArray[np.int64]
@@ -51,10 +53,10 @@ class WorstCase:
     """The sequence of one class and one length that has the smallest margin."""
 
     margin: float
-    """The margin of the right class in logits, by the table of contexts; negative if the sequence is wrong."""
+    """The margin of the right class in logits, by the table of contexts; negative if the answer is wrong."""
     example: str
     answer: str
-    """What the model answers, by its own forward pass."""
+    """The class that the model's own forward pass answers."""
     own_margin: float
     """The margin in the model's own forward pass."""
     is_right: bool
@@ -73,7 +75,7 @@ class LengthMargins:
 
     @property
     def cases(self) -> tuple[WorstCase, ...]:
-        """The worst sequence of each class that has sequences."""
+        """The worst sequence of each class that has sequences of this length."""
         return tuple(case for case in (self.last, self.first) if case)
 
     @property
@@ -89,20 +91,21 @@ class ConstantStretches:
     leads: Mapping[str, float]
     """The lead of the first class, in logits, in the context that repeats a token."""
     token: str
-    """The token of the constant stretch that makes a sequence wrong; empty if all leads are 0.
+    """The token whose constant stretch makes the model answer wrong; empty if all leads are 0.
 
-    Of the tokens with the smallest and the largest lead, it is the one whose sequence is wrong first.
+    Candidates are the tokens with the smallest and with the largest lead. The one that fails at the shorter length is
+    given.
     """
     beginning: str
-    """The broken pair before the stretch; empty if the constant sequence itself is wrong."""
+    """The broken pair before the constant stretch; empty if the constant sequence alone is answered wrong."""
     wrong_from: Positive | None
-    """From this length on, the sequence is wrong by the table of contexts; None if all leads are 0."""
+    """The length from which on the answer is wrong, by the table of contexts; None if all leads are 0."""
     shown: WrongAnswer | None
-    """A sequence of this form that the model's forward pass answers wrong; None if only longer ones are wrong."""
+    """A sequence with this stretch that the model's forward pass answers wrong; None if all of them are too long."""
     shown_length: Positive | None
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the wrong sequence with the leads."""
+        """Yield inconsistencies between the wrong sequence and the leads."""
         if (self.wrong_from is None) != (not any(self.leads.values())):
             yield "wrong_from", "a length if a lead differs from 0, and null otherwise"
         if self.wrong_from is not None and self.token not in self.leads:
@@ -141,16 +144,18 @@ class WorstMargins(Result):
     trained: tuple[int, int]
     """Lengths of the shortest and the longest sequence in training."""
     rows: tuple[LengthMargins, ...]
-    """By length. The first length with a wrong sequence, up to the longest in this list, is always one of them."""
+    """The worst sequences by length.
+
+    The shortest length with a wrong answer, up to the longest length in this list, is always included."""
     constants: ConstantStretches | None
-    """None if a constant sequence is not in the last class for every token: the theorem needs that."""
+    """What the leads of constant contexts show; None if the theorem does not apply (see `constant_stretches`)."""
     rounding: Size
     """Largest difference, in logits, between the table of contexts and the model's forward pass."""
     wrong: tuple[WrongAnswer, ...]
     """Sequences that the model's forward pass answers wrong, the shortest first."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the verdict with the rows, and each row with its margins."""
+        """Yield inconsistencies between the verdict, the rows and their margins."""
         lengths = [row.length for row in self.rows]
         if lengths != sorted(set(lengths)):
             yield "rows", "rows of increasing lengths"
@@ -182,10 +187,10 @@ class WorstMargins(Result):
 
 
 def worst_margins(model: OpenModel, lengths: Iterable[int] | None = None) -> WorstMargins:
-    """Find the worst margin of each class over all sequences of each length, exactly, and what the theorem says.
+    """Find the exact worst margin of each class over all sequences of each length, and test constant stretches.
 
-    The default lengths are 1 to the longest training length, 32, 64, 128 and 256. `Undecidable` says why a model has
-    no table of contexts.
+    The default lengths are 1 to the longest training length, 32, 64, 128 and 256. If the model has no table of
+    contexts, the error `Undecidable` says why.
     """
     shape, task, classifier = require_mean(model)
     longest = task.trained_lengths[1]
@@ -200,7 +205,7 @@ def worst_margins(model: OpenModel, lengths: Iterable[int] | None = None) -> Wor
 
 
 def require_mean(model: OpenModel) -> tuple[ContextShape, ClassTask, Classifier]:
-    """Return the shape of a model's contexts, its task and its module; raise `Undecidable` without mean pooling."""
+    """Return the shape of the contexts, the task and the module; raise `Undecidable` if the pooling is not a mean."""
     task, module = cast(ClassTask, model.task), cast(Classifier, model.module)
     shape = ContextShape.on_task(module, task)
     if module.pooling.combines != "mean":
@@ -209,7 +214,7 @@ def require_mean(model: OpenModel) -> tuple[ContextShape, ClassTask, Classifier]
 
 
 def judge(model: OpenModel, answers: ClassModel, decision: Decision, lengths: Iterable[int]) -> WorstMargins:
-    """Find the worst sequences of these lengths by the table, and let the model answer each of them."""
+    """Find the worst sequences of the given lengths in the table of contexts, and let the model answer them."""
     task, chosen = answers.task, set(lengths)
     walks = last_class_walk(decision), first_class_walk(decision)
     for walk in walks:
@@ -259,7 +264,7 @@ def judge(model: OpenModel, answers: ClassModel, decision: Decision, lengths: It
 
 
 def verdict(rows: Sequence[LengthMargins], wrong: Sequence[WrongAnswer], rounding: float) -> Verdict:
-    """Return the verdict: the model is right at these lengths if every worst margin is larger than the rounding."""
+    """Return `refuted` if an answer is wrong, `undecided` if a worst margin is within rounding, otherwise right."""
     if wrong:
         return "refuted"
     is_right = all(case.margin > rounding for row in rows for case in row.cases)
@@ -270,11 +275,11 @@ def verdict(rows: Sequence[LengthMargins], wrong: Sequence[WrongAnswer], roundin
 
 
 class Walk:
-    """The smallest sum of margins over all paths of contexts, by the number of steps (the length of the sequence).
+    """A search for the sequence with the smallest sum of margins at each length, by dynamic programming.
 
-    A path has a state, which says whether the sequence has a broken pair yet; it begins in state 0 and must end in the
-    last state. `edges` has for each state the states before it, and the margins of the contexts that lead from there;
-    infinity where no context does.
+    A sequence is a path of overlapping contexts. The state of a path says whether the sequence already has a broken
+    pair. A path begins in state 0 and must end in the last state. For each state, `edges` lists the states that can
+    come before, with the margins of the contexts that lead from there; a margin is infinite where no context leads.
     """
 
     def __init__(self, decision: Decision, edges: Sequence[Sequence[tuple[int, Margins]]]) -> None:
@@ -282,12 +287,12 @@ class Walk:
         self.edges = [[(source, _first_axis_last(part).copy()) for source, part in parts] for parts in edges]
         self.sums = [np.where(decision.starts & (state == 0), 0.0, np.inf) for state in range(len(edges))]
         self.origins: list[list[NDArray[np.integer]]] = []
-        """`origins[t][state][node]`: the first token of the node before, plus n_tokens + 1 times its state."""
+        """`origins[t][state][node]` encodes the best previous node: its first token + (n_tokens + 1) * its state."""
         self.best: list[tuple[float, tuple[int, ...]]] = []
-        """The smallest sum at each length from 1 on, and its last node; infinity if there is no sequence."""
+        """For each length from 1 on, the smallest sum and the last node of its path; infinity without a sequence."""
 
     def grow(self, longest: int) -> None:
-        """Follow all paths up to this length."""
+        """Extend the search to sequences of up to `longest` tokens."""
         kind = np.min_scalar_type(len(self.edges) * (self.shape.n_tokens + 1))  # paths of 256 steps need much memory
         while len(self.best) < longest:
             steps = [self._step(parts) for parts in self.edges]
@@ -298,7 +303,7 @@ class Walk:
             self.best.append((float(at_end[node]), tuple(map(int, node))))
 
     def _step(self, parts: Sequence[tuple[int, Margins]]) -> tuple[Margins, NDArray[np.intp]]:
-        """Return the smallest sums after one more context, and where they come from."""
+        """Return the smallest sums after one more context, and the previous node of each path."""
         least, origins = np.array(np.inf), np.array(0)
         for source, margins in parts:
             totals = _first_axis_last(self.sums[source])[..., None, :] + margins
@@ -330,14 +335,14 @@ def last_class_walk(decision: Decision) -> Walk:
 
 
 def first_class_walk(decision: Decision) -> Walk:
-    """Return the walk over sequences of the first class: state 1 has a broken pair."""
+    """Return the walk over sequences of the first class; in state 1, the sequence has a broken pair."""
     margins = np.where(np.isnan(decision.leads), np.inf, decision.leads.astype(np.float64))
     unbroken, broken = (np.where(marks, margins, np.inf) for marks in (decision.unbroken, ~decision.unbroken))
     return Walk(decision, [[(0, unbroken)], [(0, broken), (1, margins)]])
 
 
 def _first_axis_last(values: Margins) -> Margins:
-    """Return the values with the first axis as the last one, along which a minimum is found quickly."""
+    """Move the first axis to the end, where a minimum is computed faster."""
     return np.moveaxis(values, 0, -1)
 
 
@@ -345,9 +350,9 @@ def _first_axis_last(values: Margins) -> Margins:
 
 
 def constant_stretches(answers: ClassModel, decision: Decision) -> ConstantStretches | None:
-    """Return the leads of constant contexts, and the sequence that proves the model wrong if one of them is not 0.
+    """Return the leads of constant contexts and, if one lead is not 0, a sequence that the model answers wrong.
 
-    Return None if the theorem does not apply: some token may not follow itself, or no pair is broken.
+    Return None if the theorem does not apply: a token must not follow itself, or every pair of neighbours is allowed.
     """
     task, allowed = answers.task, decision.allowed
     if not allowed.diagonal().all() or allowed.all():
@@ -371,10 +376,11 @@ def constant_stretches(answers: ClassModel, decision: Decision) -> ConstantStret
 
 
 def _wrong_from(decision: Decision, token: int) -> tuple[int, list[int], int]:
-    """Return the length from which on a constant stretch of the token is wrong, the broken pair before it, and it.
+    """Return the length from which on a stretch of the token is answered wrong, the pair before it, and the token.
 
-    A stretch that is longer than a context adds the lead of the constant context with each token. The pair is the one
-    that makes the sequence wrong first.
+    Beyond the width of a context, each further token adds the lead of the constant context to the sum. If this lead is
+    negative, the returned pair is the broken pair that makes the answer wrong at the shortest length. If the lead is
+    positive, the constant sequence alone is answered wrong, and the pair is empty.
     """
     shape = decision.shape
     lead = float(decision.leads[(token,) * shape.width])
@@ -392,7 +398,7 @@ def _wrong_from(decision: Decision, token: int) -> tuple[int, list[int], int]:
 
 
 def _lead_sums(decision: Decision, beginnings: Sequences, token: int, length: int) -> Margins:
-    """Return the sums of leads over the contexts of sequences that continue these beginnings with one token."""
+    """Return the sum of leads of each sequence that begins as given and repeats one token up to `length`."""
     shape = decision.shape
     rows = np.pad(beginnings, ((0, 0), (0, length - beginnings.shape[1])), constant_values=token)
     rows = np.pad(rows, ((0, 0), (shape.left, shape.right)), constant_values=shape.n_tokens)
@@ -404,7 +410,7 @@ def _lead_sums(decision: Decision, beginnings: Sequences, token: int, length: in
 
 
 def _answer(answers: ClassModel, sequences: Sequence[list[int]], in_last_class: Sequence[bool]) -> ClassAnswers:
-    """Let the model answer sequences, whose classes must be those that the table of allowed pairs gives."""
+    """Let the model answer sequences; fail if the task's classes contradict its table of allowed neighbours."""
     answered = answers.classify(as_examples(list(sequences), max(map(len, sequences))))
     last = len(answers.task.classes) - 1
     if (answered.labels != np.where(in_last_class, last, 0)).any():

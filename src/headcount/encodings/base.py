@@ -33,9 +33,9 @@ class Positions(NamedTuple):
     n_tokens: Int[Tensor, " #batch"]
     """The number of tokens in each row, without padding."""
     n_ids: int | None = None
-    """An upper bound: every id is smaller. None if the bound is not known without reading the ids."""
+    """A number that is larger than every id; None if it is not known without reading the ids."""
     padded: bool = True
-    """Whether a row may have fewer tokens than ids."""
+    """Whether a row may have padding, so that it has fewer tokens than ids."""
 
     @classmethod
     def in_order(cls, length: int, device: torch.device, first: int = 0) -> Positions:
@@ -49,7 +49,7 @@ class Positions(NamedTuple):
 
 
 class Encoding(nn.Module):
-    """Base class of position encodings; `causal` means that queries of the stack never see later keys."""
+    """Base class of position encodings; `causal` tells the encoding that queries never see later keys."""
 
     hard_codes: ClassVar[str] = ""
     """The structure of the task that this encoding gives to the model, in words; empty for a generic encoding."""
@@ -60,13 +60,13 @@ class Encoding(nn.Module):
     uses_ids: ClassVar[bool] = True
     """Whether the encoding uses position ids at all."""
     is_bias_of_distance: ClassVar[bool] = False
-    """Whether the encoding is only a bias that depends on j - i, so that equal neighbourhoods look equal anywhere."""
+    """Whether the encoding is only a bias that depends on j - i, so that equal contexts look equal at any position."""
     needs_length: ClassVar[bool] = False
     """Whether the encoding depends on the length of the whole sequence, which a decoder does not know in advance."""
     has_table: ClassVar[bool] = False
     """Whether the encoding has a table with one row for each of `n_positions` ids, and none for later ids."""
     n_rows: int | None = None
-    """The number of rows of that table; None without a table."""
+    """The number of rows of the table; None without a table."""
     refuses_past_table: bool = False
     """Whether an id past the end of the table is an error."""
 
@@ -75,7 +75,7 @@ class Encoding(nn.Module):
         self.d_model, self.n_heads, self.causal = d_model, n_heads, causal
 
     def step(self, n: int) -> float:
-        """Return how much the sinusoids' argument grows from one token to the next, in a sequence of `n` tokens."""
+        """Return the step of p in PE(p) from one token to the next, for sinusoids over a sequence of `n` tokens."""
         return 1.0
 
     def forward(self, x: Embeddings, positions: Positions) -> Embeddings:
@@ -83,7 +83,7 @@ class Encoding(nn.Module):
         return self.add_to_embeddings(x, positions)
 
     def assign_ids(self, positions: Positions) -> Positions:
-        """Return the positions that the methods below will receive; called once per sequence."""
+        """Return the positions that the methods below receive. A subclass may assign other ids, such as random ones."""
         return positions
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
@@ -91,7 +91,7 @@ class Encoding(nn.Module):
         return x
 
     def rotate_qk(self, query: Queries, key: Keys, query_ids: QueryIds, key_ids: KeyIds) -> tuple[Queries, Keys]:
-        """Return the queries and keys after the encoding of their positions."""
+        """Return the queries and keys, changed according to their positions (such as rotated)."""
         return query, key
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"] | None:
@@ -164,7 +164,7 @@ class Randomised(Encoding):
 
 
 class FoundTable(Encoding):
-    """A table of position vectors found in another model, which adds them to its embeddings."""
+    """A table of position vectors that was found in a model not built by headcount, and is added to its embeddings."""
 
     has_table: ClassVar[bool] = True
     refuses_past_table = True
@@ -181,7 +181,7 @@ class FoundTable(Encoding):
 
 @dataclass(frozen=True)
 class EncodingInUse:
-    """The position encoding of a trained model, with what is known of its training."""
+    """The position encoding of a trained model, with what is known about its training."""
 
     name: str
     """The name of the encoding or, for a table found in another model, the path of the table."""
@@ -197,7 +197,7 @@ class EncodingInUse:
 
 
 def drawn_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Int[Tensor, "lengths width"]:
-    """Draw n random ids in increasing order for each length n, padded with 0 to `width`."""
+    """For each length n, draw n random ids in increasing order, and pad them with 0 to `width`."""
     return torch.stack([F.pad(torch.randperm(n_ids)[:n].sort().values, (0, width - n)) for n in lengths])
 
 
@@ -206,7 +206,7 @@ def drawn_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Int[Tensor,
     "headcount::fixed_subsets", mutates_args=(), schema="(int n_ids, int[] lengths, int width) -> Tensor"
 )
 def fixed_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Tensor:
-    """Return n ids in increasing order for each length n, padded with 0 to `width`; always the same ids."""
+    """For each length n, return n ids in increasing order, padded with 0 to `width`; all calls return the same ids."""
     return torch.stack([F.pad(_fixed_ids(n_ids, n), (0, width - n)) for n in lengths])
 
 

@@ -26,7 +26,7 @@ class Sinusoidal(Encoding):
 
 
 def sinusoids(places: Tensor, d_model: int) -> Float[Tensor, "*places d_model"]:
-    """Return PE(p) for each place p, which may be fractional."""
+    """Return the vector PE(p) for each position p, which may be a fraction."""
     angle = places[..., None].float() * frequencies(d_model, places.device)
     # An odd d_model has one sine more than it has cosines.
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(start_dim=-2)[..., :d_model]

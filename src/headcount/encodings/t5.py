@@ -41,7 +41,7 @@ class T5(Encoding):
 
 
 def bucket(distance: Int[Tensor, ...], n: int) -> Int[Tensor, ...]:
-    """Return the bucket, among `n`, of each distance: n/2 buckets of width 1, then buckets of growing width."""
+    """Return the index of each distance's bucket: n/2 buckets have width 1, the other n/2 have growing widths."""
     n_exact = n // 2
     wide = torch.log(distance.clamp(min=1) / n_exact) / math.log(FARTHEST / n_exact) * (n - n_exact)
     return distance.where(distance < n_exact, (n_exact + wide.long()).clamp(max=n - 1))

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 MARKERS = "osD^"
 MOST_ROWS = 48
-"""Heads in one ranking; of a larger model, the first ones are shown."""
+"""Largest number of heads in a ranking; for a larger model, only the first heads are shown."""
 BROADEST = 11.5
-"""Inches of panels side by side: wider figures cannot be read on a page."""
+"""Largest total width of panels side by side, in inches; wider figures cannot be read on a page."""
 
 
 def draw_ranking(result: Ablation, condition: AblationCondition) -> Figure:
@@ -62,7 +62,7 @@ def draw_ranking(result: Ablation, condition: AblationCondition) -> Figure:
 
 
 def _mark_borders(axes: Axes, result: Ablation, lowest_drop: float) -> None:
-    """Scale the axis of a drop in points, and mark where heads become important and critical."""
+    """Give a drop in points a symmetric log axis, and mark the drops from which heads are important and critical."""
     if result.unit != "points":
         return
     lowest = 100 * lowest_drop
@@ -79,7 +79,7 @@ def _mark_borders(axes: Axes, result: Ablation, lowest_drop: float) -> None:
 
 
 def draw_map(result: Ablation, condition: AblationCondition) -> Figure:
-    """Draw attention blocks down and heads across: one panel per replacement, and one for the gradient."""
+    """Draw maps with a row per attention block and a column per head: one per replacement, and one for the gradient."""
     panels = []
     for replacement in result.replacements:
         effects = result.effects(replacement, condition.length)
@@ -116,7 +116,7 @@ def draw_map(result: Ablation, condition: AblationCondition) -> Figure:
 def _heat(
     axes: Axes, names: Sequence[Sequence[str]], numbers: Mapping[str, float], remeasured: Collection[str]
 ) -> None:
-    """Draw one panel on its own scale, with its numbers; a dagger marks heads that were measured again."""
+    """Draw one heat map on its own scale with a number in each cell; a dagger marks heads that were measured again."""
     values = np.array([[numbers.get(name, np.nan) for name in row] for row in names])
     largest = max(float(np.nanmax(values)), 1e-12)
 
@@ -164,7 +164,7 @@ def draw_lengths(result: Ablation) -> Figure:
 
 
 def _name_lengths(axes: Axes, lengths: Sequence[int], void: Collection[int]) -> None:
-    """Label the lengths; labels that would overlap are turned, and left out where even that has no room."""
+    """Label the lengths; turn labels that would overlap, and leave out those that still have no room."""
     labels = {n: f"{n}\n(nothing to lose)" if n in void else str(n) for n in sorted(lengths)}
     inches = 3.6 / math.log(1.25**2 * max(lengths) / min(lengths))
     widest = max(width_of(line, 8) for label in labels.values() for line in label.splitlines())
@@ -183,12 +183,12 @@ def _name_lengths(axes: Axes, lengths: Sequence[int], void: Collection[int]) -> 
 
 
 def _scale(result: Ablation) -> float:
-    """Return the factor from a drop to the number that is shown: 100 for points, 1 for another unit."""
+    """Return the factor by which a drop is multiplied to be shown: 100 for points, 1 for other units."""
     return 100.0 if result.unit == "points" else 1.0
 
 
 def _drops(result: Ablation, effects: Sequence[Effect]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the drops, and how far their intervals reach to either side."""
+    """Return the drops of effects, and how far their intervals reach below and above the drops."""
     scale = _scale(result)
     doubt = np.array([[scale * (e.drop - e.low), scale * (e.high - e.drop)] for e in effects]).T.clip(min=0)
     return np.array([scale * effect.drop for effect in effects]), doubt
@@ -203,7 +203,7 @@ def drop_label(result: Ablation) -> str:
 
 
 def _about(result: Ablation, condition: AblationCondition) -> str:
-    """Say what the whole model scores on which examples, and which examples the dagger stands for."""
+    """Write the clean score with its examples, and the examples on which heads with a dagger were measured."""
     about = f"{clean_text(result, condition)} with all heads, n = {condition.n:,} ({condition.data})"
     return f"{about}; †: {condition.decided_on}" if condition.decided_on else about
 
@@ -214,7 +214,7 @@ def clean_text(result: Ablation, condition: AblationCondition) -> str:
 
 
 def shown_score(result: Scored, score: float) -> float:
-    """Return a score as people read it: an accuracy in percent, a loss as a positive number, others unchanged."""
+    """Convert a score for display: an accuracy to percent, a loss to a positive number; others are unchanged."""
     return 100 * score if result.is_accuracy else -score if result.unit == "nats" else score
 
 

@@ -49,27 +49,27 @@ ROLE_WORDS = {
 }
 """The name of each measure that is a share of attention."""
 ACROSS = 3
-"""Examples side by side."""
+"""Largest number of examples side by side."""
 MOST_LABELS, MOST_NUMBERS = 40, 24
-"""The most tokens on an axis that are all named, and that all have their weight in the cell; more would overlap."""
+"""Largest number of tokens on an axis for labelling every token, and for writing every weight into its cell."""
 LONGEST = 16
-"""The most letters of a token that are shown."""
+"""Largest number of letters of a token that are shown."""
 DPI = 150
-"""Resolution of `style.png`. Lengths in whole pixels refer to it, so that all cells have one size."""
+"""Resolution of `style.png`. Lengths in pixels refer to this resolution, so that all cells have the same size."""
 WIDTH, HEIGHT, CELL, GAP = 1200, 1500, 36, 4
-"""The largest sides of a mosaic and of a cell, and the gap between heads, in pixels."""
+"""Largest width and height of a mosaic, largest side of a cell, and gap between heads, in pixels."""
 CLOSE, MOST_CLOSE, CLOSE_CELL, LEAST = 1050, 512, 45, 170
-"""For a single head in pixels: its largest sides, most rows and columns, largest cell, and smallest sides."""
+"""For one head: largest side, largest number of rows or columns, largest cell and smallest side (in pixels)."""
 NAME_SIZE, ROOMY = 6, 7.5
 """Font size of tokens beside a mosaic, and the smallest cell that has room for them, in points."""
 LEFT, RIGHT, BELOW, NARROWEST, LOWEST, LINE = 60, 175, 20, 1000, 260, 30
-"""Margins around an image, in pixels, with room for the lines above and the colour bar."""
+"""Margins of an image, its smallest width and height, and the height of a line of text above it, in pixels."""
 SHADES = 64
 """Shades of the colour map; more shades look the same and make files larger."""
 TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 
 OfKind = TypeVar("OfKind", "HeadRole", "HeadStats")
-"""Results about one head that name its stack and its kind of attention."""
+"""A result about one head that has the fields `stack` and `kind`."""
 Picture = NDArray[np.floating[Any]]
 Tokens = tuple[Sequence[str], Sequence[str]]
 """The tokens of queries and of keys."""
@@ -78,7 +78,7 @@ Panel = tuple[str, Tokens, ArrayLike]
 
 
 def draw_pages(result: Attention) -> dict[str, Figure]:
-    """Draw one page per kind of attention, by name."""
+    """Draw one page per kind of attention, and return the pages by name."""
     kinds = dict.fromkeys((site.stack, site.kind) for site in result.sites)
     return {"-".join(kind): draw_kind(result, *kind) for kind in kinds}
 
@@ -89,7 +89,7 @@ def draw_kind(result: Attention, stack: str, kind: str) -> Figure:
 
 
 def draw_heads(result: Attention) -> dict[str, Figure]:
-    """Draw one heat map per head, by name."""
+    """Draw one heat map per head, and return the figures by name."""
     return {head.head: draw_head(result, site, head) for site in result.sites for head in site.heads}
 
 
@@ -97,7 +97,7 @@ def draw_heads(result: Attention) -> dict[str, Figure]:
 
 
 def draw_page(result: Attention, stack: str, kind: str) -> Figure:
-    """Draw all heads of one kind, layers down and heads across; the place of a removed head is empty."""
+    """Draw all heads of one kind, with a row per layer and a column per head; a removed head leaves an empty place."""
     sites = result.sites_of(stack, kind)
     columns = sorted({_index(head) for site in sites for head in site.heads})
     lowest = {_index(head): site for site in sites for head in site.heads}
@@ -143,7 +143,7 @@ def draw_head(result: Attention, site: SiteAttention, head: HeadAttention) -> Fi
 def write_cells(
     axes: Axes, shades: ArrayLike, texts: Sequence[Sequence[str]] | None = None, *, size: float = 8
 ) -> None:
-    """Write a text into each cell of a heat map, by default its number; white where the cell is dark."""
+    """Write a text into each cell of a heat map, by default its number; the text is white on dark cells."""
     for (y, x), shade in np.ndenumerate(np.asarray(shades)):
         text, colour = f"{shade:.2f}" if texts is None else texts[y][x], "white" if shade > 0.6 else "black"
         if text:
@@ -166,7 +166,7 @@ def draw_over_examples(results: Sequence[Attention], head: str) -> Figure:
 def draw_over_texts(
     results: Sequence[AttentionSummary], notes: Sequence[str], head: HeadId, weights: Sequence[Picture]
 ) -> Figure:
-    """Draw one head's weights on several texts, on one scale; in long texts, neighbouring tokens share a cell."""
+    """Draw one head's weights on several texts with one colour scale; long texts have several tokens per cell."""
     panels = list[Panel]()
     for result, note, each in zip(results, notes, weights, strict=True):
         axes, pooled = result.pattern(head, each, MOST_CLOSE)
@@ -204,7 +204,7 @@ def draw_panels(
 def _heat_map(
     axes: Axes, weights: ArrayLike, tokens: Tokens, fontsize: int, inches: tuple[float, float], **colours: Any
 ) -> AxesImage:
-    """Draw weights on axes of about this size in inches, and name as many tokens as there is room for."""
+    """Draw weights as a heat map, and label as many tokens as fit; `inches` is the approximate size of the axes."""
     image = axes.imshow(weights, cmap=SEQUENTIAL, aspect="auto", **colours)
     for set_ticks, names, room, turns in (
         (axes.set_xticks, tokens[1], inches[0], True),
@@ -238,7 +238,7 @@ def _index(head: HeadAttention) -> int:
 
 
 def draw_mosaic(result: Attention, stack: str, kind: str) -> Figure:
-    """Draw all heads of a kind as one image, layers down and heads across; NaN marks the gaps."""
+    """Draw all heads of a kind as one image, with a row per layer and a column per head; gaps between heads are NaN."""
     sites = result.sites_of(stack, kind)
     queries, keys = result.axes_of(sites[0])
     n_queries, n_keys = len(queries.edges) - 1, len(keys.edges) - 1
@@ -312,7 +312,7 @@ def draw_head_on_text(result: AttentionSummary, head: str | HeadId, weights: Pic
 
 
 def _page(picture: Picture, lines: Sequence[str], left: int, below: int) -> tuple[Figure, Axes]:
-    """Draw an image pixel by pixel, with lines above it and a colour bar beside it."""
+    """Draw an image pixel by pixel, with lines of text above and a colour bar beside the image."""
     height, width = picture.shape
     whole_width = max(left + width + RIGHT, NARROWEST)
     rows = [
@@ -343,7 +343,7 @@ def _page(picture: Picture, lines: Sequence[str], left: int, below: int) -> tupl
 
 
 def _scope(queries: Axis, keys: Axis, kind: str) -> str:
-    """Say how many tokens there are, and how many make up a cell."""
+    """Write how many tokens there are, and how many tokens make up a cell."""
     if kind == "self":
         return f"{_count(queries.edges[-1], 'token')}; each cell: {_bin(queries, 'token')}"
     sizes = f"{_count(queries.edges[-1], 'query', 'queries')} and {_count(keys.edges[-1], 'key')}"
@@ -361,5 +361,5 @@ def _count(n: int, one: str, many: str = "") -> str:
 
 
 def _tail(name: str, most: int = 36) -> str:
-    """Cut a long name at its beginning: the end of a path says more."""
+    """Cut off the beginning of a long name, as the end of a path says more."""
     return name if len(name) <= most else f"…{name[1 - most :]}"

@@ -1,7 +1,7 @@
 """Draw what each head attends to, and which heads of two models match.
 
-The first is a page of all heads, and pages that compare examples with and without a condition. The second is a page of
-heat maps with the matched pairs framed.
+The attention of heads is drawn as one page of all heads, and as pages that compare examples with and without a
+condition. Matching is drawn as one page of heat maps with frames around the matched pairs.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 SPREAD = ("entropy share", "sparsity")
 HALF = "half of the 95 % CI"
-"""What ± means, in figures and tables alike."""
+"""What ± means in figures and tables."""
 LOOKS = ((ORANGE, "s", ORANGE), (BLUE, "o", "white"))
-"""Colour, marker and filling with a condition, and without it."""
+"""Colour, marker and fill of examples where the condition holds, and of examples where it does not."""
 CELL = 0.52
 """Width of a cell in inches."""
 COLOURS = {"o": BLUE, "s": ORANGE, "^": PALETTE[2]}
-"""Colours by marker: attention, outputs, and the share restored."""
+"""Colour of each marker: similarity of attention, similarity of outputs, and restored fraction."""
 
 
 def draw_stats(result: Specialisation) -> Figure:
@@ -73,7 +73,7 @@ def draw_stats(result: Specialisation) -> Figure:
 
 
 def caption(result: Specialisation) -> str:
-    """Say when a head gets a label, and what the contrast is."""
+    """Return a caption that explains when a head gets a label, and what the contrast is."""
     if not result.contrast:
         return result.words
     n = sorted({shift.n for head in result.heads if (shift := head.sensitivity())})
@@ -89,19 +89,19 @@ def _cell(measure: MeasureMean | ContrastShift | None) -> str:
 
 
 def _heading(name: str, measure: MeasureMean | None) -> str:
-    """Write the heading of a column, with the value that even attention would give."""
+    """Write the heading of a column, with the value that uniform attention would give."""
     if name == "entropy":
         return "entropy\n(nats)"
     return f"{name}\n(even: {measure.even:.2f})" if measure and measure.even is not None else name.replace(" ", "\n")
 
 
 def draw_conditions(result: Specialisation) -> dict[str, Figure]:
-    """Draw one page per kind of attention."""
+    """Draw one page per kind of attention that compares examples with and without the condition."""
     return {"-".join(kind): draw_condition(result, *kind) for kind in heads_by_kind(result.heads)}
 
 
 def draw_condition(result: Specialisation, stack: str, kind: str) -> Figure:
-    """Draw heads of one kind with and without the condition, by column if there are columns."""
+    """Draw each measure of the heads of one kind, with and without the condition, in each column of the task."""
     heads = heads_by_kind(result.heads)[stack, kind]
     shown = [*_targets(heads), "entropy share"]
     # The columns in which something shown was measured, as they are written; without columns, `all`.
@@ -126,7 +126,7 @@ def draw_condition(result: Specialisation, stack: str, kind: str) -> Figure:
 
 
 def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) -> None:
-    """Draw one measure of one head; a dash marks the value that even attention would give."""
+    """Draw one measure of one head; a dash marks the value that uniform attention would give."""
     conditions = dict.fromkeys(m.condition for m in head.measures if m.condition not in ("all", "difference"))
     for i, (condition, (colour, marker, filling)) in enumerate(zip(conditions, LOOKS, strict=False)):
         points = [(x, m) for x, column in enumerate(columns) if (m := head.find(name, column, condition))]
@@ -147,7 +147,7 @@ def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) 
 
 
 def measures_of(result: Specialisation) -> list[str]:
-    """Return the names of all measures: targets of any head, spread, and the task's contrast."""
+    """Return the names of all measures: the targets, the measures of spread, and the task's contrast."""
     targets = dict.fromkeys(name for heads in heads_by_kind(result.heads).values() for name in _targets(heads))
     return [*targets, *SPREAD, *_contrast(result)]
 
@@ -158,12 +158,15 @@ def _contrast(result: Specialisation) -> list[str]:
 
 
 def find_measure(result: Specialisation, head: HeadStats, name: str) -> MeasureMean | ContrastShift | None:
-    """Return a measure of a head over all columns or, by the contrast's name, its sensitivity; None if it lacks it."""
+    """Return one measure of a head over all columns; None if it was not measured.
+
+    The name of the task's contrast stands for the head's sensitivity to it.
+    """
     return head.sensitivity() if name in _contrast(result) else head.find(name)
 
 
 def _targets(heads: Sequence[HeadStats]) -> list[str]:
-    """Return the measures that are shares of attention to a target: those that even attention has a value for."""
+    """Return the names of the measures that are attention on a target: only these have a value `even`."""
     return list(dict.fromkeys(m.measure for head in heads for m in head.measures if m.even is not None))
 
 
@@ -172,13 +175,13 @@ def _targets(heads: Sequence[HeadStats]) -> list[str]:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How much more a head's attention moves at a contrast, such as 9 → 10, than at a step beside it."""
+    """How much more a head's attention moves when the contrasted fact changes than when only a token changes."""
 
     short: str
     shift: ContrastShift
     low: float
     high: float
-    """The 95 % CI, corrected for the number of heads (Bonferroni)."""
+    """Upper end of the 95 % CI; like `low`, it is corrected for the number of heads (Bonferroni)."""
 
 
 def sensitivities(result: Specialisation) -> list[Sensitivity]:
@@ -192,7 +195,7 @@ def sensitivities(result: Specialisation) -> list[Sensitivity]:
 
 
 def draw_sensitivity(result: Specialisation) -> Figure:
-    """Draw a row for each head: how far either step moves its attention, and the difference with its interval."""
+    """Draw, for each head, how far both steps of the contrast move its attention, and the difference with its CI."""
     rows = sensitivities(result)
     figure = Page(8, 0.2 * len(rows) + 1.0)
     axes, y = figure.subplots(), np.arange(len(rows))
@@ -220,7 +223,7 @@ def draw_sensitivity(result: Specialisation) -> Figure:
 
 
 def draw_matching(result: Matching) -> Figure:
-    """Draw, for each kind of attention, the overlaps with the pairs framed, and each pair beside chance."""
+    """Draw, for each kind of attention, the overlaps with frames around the pairs, and each pair against chance."""
     widths = max(max(CELL * len(kind.others) for kind in result.kinds), 2.9), 3.4
     heights = [max(CELL * len(kind.heads), 1.6) for kind in result.kinds]
     figure = Page(sum(widths) + 2.2, sum(heights) + 0.9 * len(heights) + 0.4)

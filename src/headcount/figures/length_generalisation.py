@@ -41,7 +41,7 @@ def size_range(sizes: Iterable[int]) -> str:
 
 
 def draw_stretch(results: Sequence[Stretch]) -> Figure:
-    """Draw a panel for each kind of negative and a line for each configuration, with a band over its seeds."""
+    """Draw accuracy against length: a panel per kind of negative, a line per configuration, a band over its seeds."""
     cells, groups = [cell for result in results for cell in result.cells], _groups(results)
     kinds = list(dict.fromkeys(cell.negative for cell in cells))
     across = len(kinds) if len(kinds) < 4 else 2  # more side by side could not be read on a page
@@ -63,7 +63,7 @@ def draw_stretch(results: Sequence[Stretch]) -> Figure:
 
 
 def draw_poolings(models: Sequence[PooledModel | Stretch], kind: str) -> Figure:
-    """Draw a panel for each encoding and a line for each pooling; dashed lines are models with given structure."""
+    """Draw accuracy by length: a panel per encoding, a line per pooling, dashed for models with given structure."""
     encodings, poolings = (list(dict.fromkeys(getattr(each, name) for each in models)) for name in NAMES)
     figure = Page(3.6 * len(encodings) + 0.6, 4.0)
     panels = dict(zip(encodings, figure.subplots(1, len(encodings), sharey=True, squeeze=False).flat, strict=True))
@@ -86,7 +86,7 @@ def draw_poolings(models: Sequence[PooledModel | Stretch], kind: str) -> Figure:
 
 
 def _groups(results: Sequence[Stretch]) -> list[tuple[str, list[Stretch]]]:
-    """Group runs that differ only in their seed; groups with the same label also get the name of a run."""
+    """Group runs that differ only in their seed; if two groups have the same label, add the name of a run to it."""
     groups: dict[tuple[object, ...], list[Stretch]] = {}
     for result in results:
         groups.setdefault((result.label, result.hard_codes, result.recipe), []).append(result)
@@ -197,7 +197,11 @@ def _draw_leads(axes: Axes, result: Stretch) -> None:
 
 
 def _draw_apart(axes: Axes, result: Stretch) -> None:
-    """Draw the accuracy on adjacent swaps at each length, and with its gaps or its position ids alone."""
+    """Draw the accuracy on adjacent swaps at each length, and what causes a loss.
+
+    The causes are tested on sequences of the longest training length that have only the gaps between numbers, or only
+    the position ids, of a longer sequence.
+    """
     longest = result.trained[1] if result.trained else 0
     whole = [(cell.length, cell) for cell in result.cells if cell.negative == result.ids[0].cell.negative]
     parts = {

@@ -94,11 +94,11 @@ PLOTS: dict[str, Callable[[Any], Drawings]] = {
     },
     "WorstMargins": lambda result: {"margins": partial(draw_worst_margins, result)},
 }
-"""By the name of the result's class, or of one that it inherits."""
+"""Map the name of a result's class, or of a base class, to a function that returns its drawings."""
 
 
 def plot(result: Result, which: str | None = None) -> Figure:
-    """Draw one figure of a result: the first, or the one that is named."""
+    """Draw one figure of a result: the one named `which`, or the first."""
     kind = type(result).__name__
     drawings_of = next((PLOTS[each.__name__] for each in type(result).__mro__ if each.__name__ in PLOTS), None)
     if drawings_of is None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 Panel = tuple[str, Callable[[Axes], AxesImage | None], str]
-"""A title, a function that draws the panel, and the label of its colours."""
+"""A title, a function that draws the panel, and the label of the colour bar."""
 STATES: dict[str, dict[str, Any]] = {
     "trained": {"facecolor": BLUE},
     "never trained": {"facecolor": "white", "edgecolor": ORANGE, "hatch": "////"},
@@ -43,9 +43,9 @@ LINES = [(colour, style) for style in ("-", "--", ":") for colour in PALETTE[:4]
 HIDDEN = "#d9d9d9"
 """The colour of keys that a query does not see."""
 MOST_NAMED = 8
-"""The most heads that a legend inside the panel names; a larger legend would cover the curves."""
+"""Largest number of heads in a legend inside the panel; a larger legend would cover the curves."""
 ACROSS = 5
-"""Encodings in one row of a page."""
+"""Number of encodings in one row of a page."""
 
 
 def draw_positions(shown: PositionsShown) -> Figure:
@@ -122,7 +122,7 @@ def _draw_encoding(figure: Figure, top: Axes, bottom: Axes, encoding: EncodingPr
 
 
 def given(encoding: EncodingProfile) -> str:
-    """Return `generic`, or the structure that the encoding gives away."""
+    """Return the structure of the task that the encoding gives to the model, or `generic`."""
     return f"gives: {encoding.hard_codes}" if encoding.hard_codes else "generic"
 
 
@@ -131,13 +131,13 @@ def _not_explained(encoding: EncodingProfile) -> str:
 
 
 def heading(encoding: EncodingProfile) -> str:
-    """Name an encoding with its length, if it depends on one, and what it gives away."""
+    """Return the name of an encoding, its length if it depends on one, and the structure that it gives to the model."""
     at = f" at length {encoding.at_length}" if encoding.at_length else ""
     return f"{encoding.name}{at} ({given(encoding)})"
 
 
 def trained_on(shown: PositionsShown) -> str:
-    """Say which positions were trained, and how many others are shown."""
+    """Write which positions were used in training, and how many other positions are shown."""
     random = " (random ids)" if shown.random_positions else ""
     beyond = shown.n_positions - shown.n_trained
     others = f"; {beyond} further positions, never used in training" if beyond > 0 else ""

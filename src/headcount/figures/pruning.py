@@ -65,7 +65,7 @@ def draw_pruning(result: Pruning) -> Figure:
 
 
 def _point_out(axes: Axes, result: Pruning) -> None:
-    """Mark sets of heads with vertical lines, and the best random set with a cross."""
+    """Mark the sizes of the chosen and the harmless sets with vertical lines, and the best random set with a cross."""
     for heads, point, colour, what in (
         (result.chosen, result.kept, PALETTE[0], f"greedy removal, {_stop(result)}"),
         (
@@ -91,7 +91,7 @@ def _score(result: Pruning, point: Point) -> str:
 
 
 def _stop(result: Pruning) -> str:
-    """Say what ended the removal."""
+    """Write the limit that ended greedy removal: a share of the heads, or a loss."""
     if result.share is not None:
         return f"{100 * result.share:g} % of the {result.n_heads} heads"
     return f"at most {limit_text(result.loss, result.unit)}"

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from headcount.analysis.roles import HeadRole, HeadRoles
 
 ACROSS = 4
-"""Maps side by side."""
+"""Largest number of maps side by side."""
 
 
 def draw_roles(result: HeadRoles) -> dict[str, Figure]:
-    """Draw one page per kind of attention."""
+    """Draw one page of maps per kind of attention, and return the pages by name."""
     kinds = heads_by_kind(result.heads)
     return {"-".join(kind): draw_role_maps(result, heads) for kind, heads in kinds.items() if roles_of(heads)}
 
 
 def draw_role_maps(result: HeadRoles, heads: Sequence[HeadRole]) -> Figure:
-    """Draw a map for each role of heads of one kind, layers down and heads across."""
+    """Draw the heads of one kind, one map per role, with a row per layer and a column per head."""
     shown = roles_of(heads)
     layers = sorted({head.layer for head in heads})
     n_columns = 1 + max(HeadId.parse(head.head).index for head in heads)
@@ -56,7 +56,7 @@ def draw_role_maps(result: HeadRoles, heads: Sequence[HeadRole]) -> Figure:
 
 
 def _draw_map(axes: Axes, heads: Sequence[HeadRole], role: str, on: str, layers: Sequence[int], n_columns: int) -> None:
-    """Draw one role: weights as shades, and a frame around each head that stands out."""
+    """Draw the map of one role: weights as shades, and a frame around each head that is named for the role."""
     picture = np.full((len(layers), n_columns), np.nan)
     for head in heads:
         y, x, standing = layers.index(head.layer), HeadId.parse(head.head).index, head.find(role, on)

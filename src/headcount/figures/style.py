@@ -34,13 +34,13 @@ LIGHT, DARK = "#fefefe", "#010101"
 NARROWEST, MARGIN = 5.0, 0.15
 """The smallest width of a page, and the margin at either side of its title, in inches."""
 LINE = 1.3 / 72
-"""The height of a line of text, in inches per point of its size."""
+"""The height of a line of text, in inches per point of the text size."""
 HANDLE = 5.2 / 72
 """The width of the mark beside a label in a legend, in inches per point of the text size."""
 
 
 class Page(Figure):
-    """A figure whose words are neither cut off nor read as mathematics.
+    """A figure in which no text is cut off, and no text is read as a formula.
 
     `width` and `height` are those of the panels, in inches. A title above and a key below them make the page higher.
     """
@@ -80,7 +80,7 @@ class Page(Figure):
         self._grow(max(heights) + 1 + bool(title), size)
 
     def draw(self, renderer: RendererBase) -> None:
-        """Draw the figure; a dollar sign in a name is a dollar sign, and does not begin a formula."""
+        """Draw the figure, with dollar signs in names drawn as dollar signs instead of as formulas."""
         mathematics = {label for axes in self.axes for label in _powers(axes.xaxis) + _powers(axes.yaxis)}
         for text in self.findobj(Text):
             if isinstance(text, Text) and text not in mathematics:
@@ -109,7 +109,7 @@ def plain(text: str, most: int | None = None) -> str:
 
 
 def wrapped(text: str, inches: float, size: float) -> str:
-    """Break text into lines of at most this many inches; a longer word is broken, too."""
+    """Break text into lines of at most the given width in inches; words that are too long are broken, too."""
     lines, line = list[str](), ""
     for word in re.findall(r"\s*\S+", plain(text)):
         if line and width_of(line + word, size) > inches:

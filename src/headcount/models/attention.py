@@ -83,7 +83,7 @@ def attend_fused(
 
 
 def _hide(mask: Mask | None, bias: Bias | None) -> Mask | None:
-    """Combine the mask with the keys that a bias of -inf hides."""
+    """Return a mask that also hides the keys whose bias is -inf."""
     if bias is None:
         return mask
     open_BHQK = ~bias.isneginf()
@@ -106,14 +106,14 @@ class KeyValueCache:
 
 @runtime_checkable
 class AttentionReader(Protocol):
-    """An object that receives the attention weights of every site; a site's queries come in order, in chunks."""
+    """An object that receives the attention weights of every attention block, one chunk of queries after another."""
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
-        """Receive the weights of the next queries over the keys in this slice; weights of other keys are 0."""
+        """Receive the weights of a block's next queries on the keys in a slice; all other keys have weight 0."""
 
 
 class AttentionCache(dict[HeadSite, Tensor]):
-    """A reader that keeps all attention weights, [batch, head, query, key] by site."""
+    """A reader that keeps all attention weights [batch, head, query, key] of each attention block."""
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
         """Append the weights of the next queries."""
@@ -122,7 +122,7 @@ class AttentionCache(dict[HeadSite, Tensor]):
 
 
 LOG_N_SCALE = 0.4
-"""The initial value of s_h; scores are multiplied by s_h log n, which is about 1 for 12 keys."""
+"""The initial value of s_h, the factor of `scalable_softmax`; s_h log n is then about 1 for n = 12 keys."""
 
 
 class MultiHeadAttention(nn.Module):
@@ -204,12 +204,12 @@ class MultiHeadAttention(nn.Module):
         return x_BLD.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
 
     def _narrowed(self, bias: Float[Tensor, "#batch #whole #query #key"]) -> Bias:
-        """Select the bias of the kept heads; an encoding serves all layers and returns the biases of all heads."""
+        """Select the bias of the heads that are not cut out, as the encoding returns the biases of all heads."""
         return bias if len(self.kept) == self.n_heads or bias.shape[1] == 1 else bias[:, list(self.kept)]
 
 
 def _scaled(bias: Bias, scale: Tensor | None, rows: slice) -> Bias:
-    """Multiply the bias by the scale of these queries; keys that the bias hides stay hidden."""
+    """Multiply the bias by the scale (s_h log n) of the given queries; keys that the bias hides stay hidden."""
     if scale is None:
         return bias
     hidden = bias.isneginf()  # handled separately, because 0 times infinity is NaN, here or in the gradient

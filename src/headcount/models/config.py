@@ -12,12 +12,12 @@ from headcount.registry import Registry
 
 POOLINGS = Registry("headcount.models.poolings")
 MOST = 1024
-"""Largest number of layers of a stack, and of heads of a layer."""
+"""Largest number of layers in a stack, and of heads in a layer."""
 Layers = Annotated[int, Field(ge=1, le=MOST)]
 
 
 def _listed(names: Any) -> Any:
-    """Split a text such as `E0H1,X1H2` into a list, and turn heads into their names."""
+    """Turn a text such as `E0H1,X1H2`, or a list of heads, into a list of names of heads."""
     if isinstance(names, str):
         names = [] if names == "none" else [name for name in names.split(",") if name.strip()]
     if isinstance(names, (list, tuple)):
@@ -86,7 +86,7 @@ class StackConfig(EncodingSettings):
         return 4 * (len(self.sites) * (attention + feed_forward) + (n_tokens + self.n_positions) * self.d_model)
 
     def row_bytes(self, n_tokens: int) -> int:
-        """Estimate (from below) the bytes that a forward pass over `n_tokens` tokens keeps for the backward pass."""
+        """Return a low estimate of the bytes that a forward pass over `n_tokens` tokens keeps for the backward pass."""
         return 4 * len(self.sites) * n_tokens * (8 * self.d_model + 2 * self.d_ff)
 
     def kept(self, site: HeadSite) -> tuple[int, ...]:

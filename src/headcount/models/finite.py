@@ -1,4 +1,4 @@
-"""Refuse weights and outputs with NaN: one NaN makes every score NaN, or a plausible zero."""
+"""Raise errors for weights and outputs with NaN, because one NaN turns every score into NaN or a plausible zero."""
 
 import math
 from collections.abc import Mapping

@@ -27,7 +27,9 @@ from headcount.encodings.base import Encoding, Keys, Positions, Queries
 Mask = Bool[Tensor, "#batch #head #query #key"]
 Bias = Float[Tensor, "#batch #head #query #key"]
 Padding = Literal["none", "behind", "anywhere"]
-"""Where a batch may have padding: nowhere, only after a row's first token, or anywhere (a whole row may be padding)."""
+"""Where a batch may have padding: nowhere (none), only after the first token of a row (behind), or anywhere.
+
+With `anywhere`, a whole row may be padding."""
 PAIRS = 2**20
 """Largest number of query-key pairs per head that are scored together."""
 NARROW = 64
@@ -36,24 +38,27 @@ NARROW = 64
 
 @dataclass(frozen=True)
 class AttentionMask:
-    """The keys that each query sees: all keys, unless a field hides some. The last query is at the last key's place."""
+    """Which keys each query sees: all keys, unless one of the fields hides some.
+
+    Queries may be fewer than keys, as in decoding with a cache. The last query is then at the position of the last key.
+    """
 
     mask: Mask | None = None
-    """True for visible keys; hidden keys are, for example, padding."""
+    """True for visible keys and False for hidden keys, such as padding; None if all keys are visible."""
     causal: bool = False
     """Whether later keys are hidden."""
     window: int | None = None
-    """The largest distance of a visible key."""
+    """Largest distance between a query and a key that it sees; None for no limit."""
     encoding: Encoding | None = None
     queries: Positions | None = None
-    """The positions of the queries, for the encoding."""
+    """The positions of the queries, which the encoding uses."""
     keys: Positions | None = None
-    """The positions of the keys, for the encoding."""
+    """The positions of the keys, which the encoding uses."""
     padding: Padding = "anywhere"
     """Where `mask` may hide a key."""
 
     def rotate_qk(self, query: Queries, key: Keys) -> tuple[Queries, Keys]:
-        """Apply the encoding to queries and keys."""
+        """Return the queries and keys as the encoding rotates them; unchanged if there is no encoding."""
         if self.encoding is None or self.queries is None or self.keys is None:
             return query, key
         return self.encoding.rotate_qk(query, key, self.queries.ids, self.keys.ids)
@@ -72,7 +77,7 @@ class AttentionMask:
             yield slice(start, stop), slice(first, min(last, past + stop) if self.causal else last)
 
     def mask_for(self, queries: slice, keys: slice, n_queries: int, n_keys: int, device: torch.device) -> Mask | None:
-        """Return the mask of a chunk, or None if every query of the chunk sees every key of it."""
+        """Return the mask of a chunk, or None if every query of the chunk sees every key of the chunk."""
         mask = self.mask
         if mask is not None:  # it may be broadcast along either axis
             n_rows, n_columns = mask.shape[2:]
@@ -99,7 +104,7 @@ class AttentionMask:
         return encoding is not None and (encoding.hides_keys or (encoding.forces_causal and not self.causal))
 
     def all_see(self, n_queries: int, n_keys: int) -> bool:
-        """Return whether every query surely sees a key: the first key of its row or the key at its own place."""
+        """Return True if it is certain, without reading the mask, that every query sees at least one key."""
         has_reach = self.causal or self.window is not None
         if self.bias_hides or (has_reach and n_queries > n_keys):
             return False
@@ -126,7 +131,9 @@ class AttentionMask:
 
 
 def padding_of(tokens: NDArray[Any] | Int[Tensor, "batch length"], pad_id: int | None) -> Padding:
-    """Return where these tokens have padding; while a graph is traced, tokens cannot be read: 'anywhere'.
+    """Return where a batch of tokens has padding: 'none', 'behind' or 'anywhere' (see `Padding`).
+
+    While PyTorch compiles or exports the model, the values of tokens are unknown, so the answer is 'anywhere'.
 
     >>> padding_of(torch.tensor([[3, 5, 9], [3, 9, 9]]), pad_id=9)
     'behind'

@@ -20,9 +20,9 @@ class Pooling(nn.Module, ABC):
     hard_codes: ClassVar[str] = ""
     """The structure of the task that this pooling gives to the model, in words; empty for a generic pooling."""
     combines: ClassVar[Literal["max", "mean", ""]] = ""
-    """How the lead of the first class in a sequence follows from the leads that its positions have alone.
+    """How the lead of a sequence is computed from the leads of its positions: as their maximum or as their mean.
 
-    The lead is the difference of the logits of two classes. Empty if no position has a lead of its own.
+    The lead is the logit of the first class minus that of the last class. Empty if single positions have no lead.
     """
 
     def __init__(self, d_model: int) -> None:
@@ -30,7 +30,7 @@ class Pooling(nn.Module, ABC):
         self.d_pooled = d_model
 
     def initialise_readout(self, to_logits: nn.Linear) -> None:
-        """Give the layer behind this pooling other initial weights than usual, if the pooling needs them."""
+        """Set special initial weights of the layer after this pooling; by default, change nothing."""
 
     @abstractmethod
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:

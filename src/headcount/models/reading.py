@@ -20,9 +20,9 @@ from headcount.models.masking import AttentionMask
 from headcount.models.transformer import Classifier, Model
 
 Places = NDArray[np.int64]
-"""The task's position of each query or key; -1 for a token that the task does not have."""
+"""The position in the task's input of each query or key; -1 for a token that only the model has, such as [CLS]."""
 WEIGHTINGS = ("attention weight", "norm-weighted attention")
-"""Two ways to weight a key: by its attention weight, or by that weight times the norm of its transformed value."""
+"""Two ways to weight a key: by its attention weight, or by the weight times the norm of the transformed value."""
 AT_ONCE, PAIRS_AT_ONCE = 256, 2**20
 """Largest number of examples, and of query-key pairs, in one forward pass."""
 SMALLEST = 1e-30
@@ -31,18 +31,18 @@ SMALLEST = 1e-30
 
 @dataclass(frozen=True)
 class AttentionChunk:
-    """The attention weights of a chunk of queries at one site, for some examples of a task."""
+    """The attention weights of a chunk of queries in one attention block, for some examples of a task."""
 
     site: HeadSite
     rows: NDArray[np.int64]
     """The indices of the examples."""
     weights: Weights
     queries: slice
-    """The model's positions of the queries."""
+    """The positions of the queries in the model's input."""
     keys: slice
-    """The model's positions of the keys; keys outside the slice have weight 0."""
+    """The positions of the keys in the model's input; keys outside the slice have weight 0."""
     shape: tuple[int, int]
-    """The number of queries and of keys at the site."""
+    """The number of queries and of keys of the whole attention block, not only of this chunk."""
     query_places: Places
     key_places: Places
     sees: Bool[Tensor, "query key"]
@@ -51,7 +51,7 @@ class AttentionChunk:
 
 @dataclass(frozen=True)
 class AlignedExamples:
-    """Examples in which each position of the model has the same meaning, with labels of the positions."""
+    """Examples that can be averaged position by position, because each position has the same meaning in all of them."""
 
     rows: NDArray[np.int64]
     """The indices of the examples."""
@@ -62,12 +62,12 @@ class AlignedExamples:
     decoder_input: tuple[str, ...] = ()
     """The label of each position of the decoder input."""
     steps: tuple[str, ...] = ()
-    """The label of the prediction at each position of the decoder."""
+    """The label of what the decoder predicts at each position."""
 
 
 @dataclass(frozen=True)
 class ValueOutputs:
-    """The values of one site and the part of the output projection that transforms them."""
+    """The values of one attention block, and the parts of the output projection that transform the values."""
 
     values: Float[Tensor, "example head key d_head"]
     output: Float[Tensor, "head d_model d_head"]
@@ -94,12 +94,12 @@ class ChunkReader:
     _done: dict[HeadSite, int] = field(default_factory=dict)
 
     def begin(self, rows: NDArray[np.int64], widths: tuple[int, ...]) -> None:
-        """Announce the next examples and their widths in tokens, one width per stack."""
+        """Start a new batch: set the indices of its examples and the number of tokens of each stack."""
         self.rows, self.widths = rows, widths
         self._done.clear()
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
-        """Call `show` with the weights of the next queries."""
+        """Pass the weights of the next queries to `show` as an `AttentionChunk`."""
         weights, first = self.norms.share(site, weights, keys), self._done.get(site, 0)
         queries = slice(first, first + weights.shape[2])
         self._done[site] = queries.stop
@@ -124,7 +124,7 @@ def visible_keys(
 
 
 class ValueNorms(ExitStack):
-    """A context that records ||f(x_j)|| of every head and key in the last forward pass.
+    """A context manager that records the norm ||f(x_j)|| for every head and key of the last forward pass.
 
     A large weight on a key with a small value contributes little. Key j contributes a_ij f(x_j) to query i, where f is
     the head's value projection followed by the head's part of the output projection. The norm of the contribution is
@@ -151,7 +151,7 @@ class ValueNorms(ExitStack):
         self._norms.pop(site, None)
 
     def share(self, site: HeadSite, weights: Weights, keys: slice = slice(None)) -> Weights:
-        """Return each key's share of a query's contribution norms, or the weights if norms are not wanted."""
+        """Return norm-weighted attention, whose rows sum to 1; without norms, return the attention weights."""
         if not self.attentions:
             return weights
         if site not in self._norms:

@@ -28,12 +28,12 @@ from headcount.models.poolings import Pooling
 
 Stream = Float[Tensor, "batch length d_model"]
 Rows = Float[Tensor, "#batch length d_model"]
-"""A residual stream, or a single row that attends to a memory of many rows."""
+"""A residual stream; it may have a single row, which then attends to a memory of many rows."""
 SourceStream = Float[Tensor, "batch source d_model"]
 Caches = dict[HeadSite, KeyValueCache]
 Tokens = Int[Tensor, "batch length"]
 DecoderInput = Int[Tensor, "#batch target"]
-"""Decoder input tokens; a single row serves all sources."""
+"""Decoder input tokens; a single row is used for all sources."""
 N_WAVES = 16
 
 
@@ -50,14 +50,14 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Rows, block: Callable[[Tensor], Tensor]) -> Stream:
-        """Return the stream after the block."""
+        """Return the residual stream after the block."""
         if self.pre:
             return x + self.dropout(block(self.norm(x)))
         return self.norm(x + self.dropout(block(x)))
 
 
 class AttentionBlock(nn.Module):
-    """The attention of one site, with its residual connection."""
+    """One attention block: attention with its residual connection, at one site (stack, layer and kind)."""
 
     def __init__(self, config: StackConfig, site: HeadSite) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class AttentionBlock(nn.Module):
         return tuple(map(self.site.head, self.attention.kept))
 
     def drop_attention(self) -> None:
-        """Replace the attention by the bias of its output projection, and drop a pre-LayerNorm."""
+        """Cut out all heads: keep only the bias of the output projection, and remove the LayerNorm before the block."""
         assert isinstance(self.attention, MultiHeadAttention), "the block has heads"
         headless = HeadlessAttention(self.attention.output.out_features)
         headless.output["bias"] = self.attention.output.bias
@@ -93,7 +93,7 @@ class AttentionBlock(nn.Module):
         weights: AttentionReader | None = None,
         caches: Caches | None = None,
     ) -> Stream:
-        """Return the stream after attention; `weights` receives the attention weights of this site."""
+        """Return the residual stream after attention; `weights` receives the attention weights of this block."""
         cache = None if caches is None else caches.setdefault(self.site, KeyValueCache())
         read = None if weights is None else partial(weights.read, self.site)
         return self.residual(x, lambda normed: self.attention(normed, memory, masking=masking, read=read, cache=cache))
@@ -110,7 +110,7 @@ class FeedForward(nn.Module):
         self.residual = Residual(config)
 
     def forward(self, x: Stream) -> Stream:
-        """Return the stream after the layers."""
+        """Return the residual stream after the two layers."""
         return self.residual(x, self.layers)
 
 
@@ -133,7 +133,7 @@ class Layer(nn.Module):
         weights: AttentionReader | None = None,
         caches: Caches | None = None,
     ) -> Stream:
-        """Return the stream after this layer."""
+        """Return the residual stream after this layer."""
         x = self.self_attention(x, masking=masking, weights=weights, caches=caches)
         if self.cross_attention is not None:
             x = self.cross_attention(x, memory, masking=memory_masking, weights=weights, caches=caches)
@@ -148,7 +148,7 @@ def initialise(module: nn.Module) -> None:
 
 
 class HeadlessAttention(nn.Module):
-    """The replacement of an attention block without heads: the bias of its output projection."""
+    """Attention whose heads are all cut out: only the bias of the output projection remains."""
 
     kept: tuple[int, ...] = ()
 
@@ -175,7 +175,7 @@ class Transformer(nn.Module):
 
     @property
     def blocks(self) -> dict[HeadSite, AttentionBlock]:
-        """All attention blocks by site, including blocks whose heads are all cut out."""
+        """All attention blocks by their sites, including blocks whose heads are all cut out."""
         blocks = {module.site: module for module in self.modules() if isinstance(module, AttentionBlock)}
         return {site: blocks[site] for site in self.config.sites}
 
@@ -190,7 +190,7 @@ class Transformer(nn.Module):
         return tuple(head for block in self.blocks.values() for head in block.heads)
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
-        """Return the heads of one site, in the order of the attention weights and of the projection's input."""
+        """Return the heads of one site, in the order in which attention weights and projection inputs hold them."""
         return self.blocks[site].heads
 
     @property
@@ -211,10 +211,10 @@ class Transformer(nn.Module):
         causal: bool = False,
         first: int = 0,
     ) -> tuple[Stream, Bool[Tensor, "batch length"], AttentionMask]:
-        """Return the stream after the layers, which positions are tokens, and the attention mask.
+        """Embed and encode tokens; return the residual stream, which positions are tokens, and the attention mask.
 
         Padding is masked, so it never changes an answer. If `padding` is not given, the tokens are read to find out
-        where there is padding, which waits for a GPU. `first` is added to every position id.
+        where there is padding, which has to wait for a GPU. `first` is added to every position id.
         """
         is_token = source == source if self.pad_id is None else source != self.pad_id
         padding = padding or padding_of(source, self.pad_id)
@@ -292,7 +292,10 @@ class EncoderDecoder(Transformer):
         weights: AttentionReader | None = None,
         caches: Caches | None = None,
     ) -> Float[Tensor, "batch target n_tokens"]:
-        """Return the logits after each token; with caches, the `n_past` earlier tokens are not passed again."""
+        """Return the logits after each token of the decoder input.
+
+        With caches, the decoder input holds only new tokens, and the caches hold the `n_past` tokens before them.
+        """
         new = Positions.in_order(decoder_input.shape[1], decoder_input.device, first=n_past)
         known = Positions.in_order(n_past + decoder_input.shape[1], decoder_input.device)
         masking = AttentionMask(
@@ -347,7 +350,7 @@ class Classifier(Transformer):
     def forward(
         self, source: Tokens, *, weights: AttentionReader | None = None, first: int = 0, padding: Padding | None = None
     ) -> Float[Tensor, "batch n_classes"]:
-        """Return one logit per class; `weights` receives the attention weights, `first` is added to every id."""
+        """Return one logit per class; `weights` receives the attention weights, and `first` shifts all position ids."""
         parts = self.tokens, self.positions, self.layers
         x, is_token, _ = self._encode(source, *parts, weights, padding, causal=self.config.causal, first=first)
         return self.to_logits(self.pooling(self.norm(x), is_token))

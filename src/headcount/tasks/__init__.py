@@ -11,13 +11,13 @@ TASKS = Registry("headcount.tasks")
 
 
 def words_of(task: str | None) -> TaskWords:
-    """Return the words of a task by its name; general words for a model without a task, or with an unknown one."""
+    """Return the task's words for its examples; general words for a model without a task or with an unknown task."""
     words: TaskWords = TASKS.get(task).words if task in TASKS.names() else TaskWords()
     return words
 
 
 def target_meanings() -> dict[str, str]:
-    """Return explanations of the attention targets of all tasks, by the name of the target."""
+    """Return the explanation of each attention target of all tasks, by the name of the target."""
     return {target: meaning for task in TASKS.names() for target, meaning in words_of(task).targets.items()}
 
 

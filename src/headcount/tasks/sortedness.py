@@ -44,11 +44,11 @@ from headcount.tasks.base import (
 Rows = NDArray[np.int64]
 """Sequences, [row, place], with `FILL` after the end of short ones."""
 FILL = np.iinfo(np.int64).max
-"""Larger than any value, so that sorting keeps it there."""
+"""Filler after the end of short sequences; it is larger than any value, so that sorting keeps it at the end."""
 MOST_TRIES = 200
 """Largest number of attempts to draw examples that are not held out."""
 Kinds = tuple[Examples, NDArray[np.str_]]
-"""Examples, and the kind of each: a kind of unsorted example, or `sorted`."""
+"""Examples with the kind of each example: a kind of unsorted example, or `sorted`."""
 
 
 # --- sorted sequences, and four kinds of unsorted ones ----------------------------------------------------------------
@@ -122,7 +122,7 @@ NEGATIVES = {function.__name__: function for function in (shuffle, transposition
 def unsorted_rows(
     rng: np.random.Generator, kinds: NDArray[np.str_], lengths: NDArray[np.int64], values: Values
 ) -> tuple[Rows, Rows]:
-    """Return unsorted rows of these kinds, and the sorted rows that they were made from."""
+    """Return unsorted rows of the given kinds, and the sorted rows that they were made from."""
     if (lengths < 2).any():
         raise InputError("a single number cannot be unsorted", "set the length to 2 or more")
     ordered = sorted_rows(rng, lengths, values)
@@ -188,7 +188,7 @@ def first_broken(rows: Rows) -> NDArray[np.int64]:
 
 
 def _one_of(rng: np.random.Generator, shares: tuple[float, ...], *choices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for each row one of the choices, which have these probabilities."""
+    """Choose one of several values for each row at random, with the given probabilities."""
     return np.stack(choices)[rng.choice(len(shares), size=len(choices[0]), p=shares), np.arange(len(choices[0]))]
 
 
@@ -398,7 +398,7 @@ class Sortedness(ClassTask):
 
     @cached_property
     def allowed_neighbours(self) -> NDArray[np.bool_]:
-        """[number, number]: whether the second may follow the first in a sorted sequence."""
+        """A matrix [number, number]: whether the second number may follow the first in a sorted sequence."""
         numbers = np.arange(self.config.n_values)
         return numbers[:, None] <= numbers
 
@@ -413,7 +413,7 @@ class Sortedness(ClassTask):
         return self._new(rng, n, self._held_out)[0]
 
     def sample_of_length(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
-        """Return `n` new sequences of one length: unsorted ones of this kind, or sorted ones if None."""
+        """Return `n` new sequences of one length: unsorted sequences of one kind, or sorted ones if `kind` is None."""
         lengths, values = np.full(n, length), replace(self.values, small_steps=0.0)
         if kind is None:
             return sorted_rows(rng, lengths, values)
@@ -422,11 +422,11 @@ class Sortedness(ClassTask):
         return unsorted_rows(rng, np.full(n, kind), lengths, values)[0]
 
     def patterns_of_length(self, rng: np.random.Generator, length: int, n: int) -> Examples:
-        """Return `n` sequences of one length: small steps with jumps, half of them with one broken pair."""
+        """Return `n` hard sequences of one length: small steps with jumps, about half of them unsorted."""
         return self._patterns(rng, np.full(n, length))
 
     def hard_examples(self, rng: np.random.Generator, n: int) -> Examples:
-        """Return `n` sequences of the training lengths: small steps with jumps, half of them with one broken pair."""
+        """Return `n` hard sequences of the training lengths: small steps with jumps, about half of them unsorted."""
         c = self.config
         rows = self._patterns(rng, rng.integers(c.shortest, c.longest + 1, size=n))
         return np.pad(rows, ((0, 0), (0, c.longest - rows.shape[1])), constant_values=EMPTY)
@@ -460,11 +460,11 @@ class Sortedness(ClassTask):
         return np.where(is_swapped[:, None], swapped, changed)
 
     def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> tuple[Examples, Examples]:
-        """Return a piece of each adjacent swap around its broken pair, and the same piece sorted.
+        """Cut a piece around the broken pair out of each sequence; return the pieces, and the same pieces sorted.
 
-        This is for adjacent swaps only. A piece of a shuffle spans all values and a piece of a sorted sequence spans
-        few, so that the range alone would reveal the class. Here both classes have the same numbers, and the steps
-        between numbers are those of the long sequence.
+        The sequences must be adjacent swaps. A piece of a shuffle spans all values and a piece of a sorted sequence
+        spans few, so that the range alone would reveal the class. Here both classes have the same numbers, and the
+        steps between numbers are those of the long sequence.
         """
         n, width = examples.shape
         length = min(length, width)
@@ -542,7 +542,7 @@ class Sortedness(ClassTask):
         }
 
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> AttentionTargets:
-        """Return the targets neighbours, itself, equal numbers and first token, for sorted and unsorted sequences."""
+        """Return the targets neighbours, itself, equal numbers and first token, and the condition `sorted`."""
         batch = self.encode(examples)
         targets: dict[str, Target] = {
             "left neighbour": lambda query, key: key == query - 1,
