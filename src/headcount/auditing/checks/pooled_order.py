@@ -24,7 +24,7 @@ MAX_TIE = 1e-6
 
 
 def run(model: AuditedClassifier) -> Finding:
-    """Compare sequences with an adjacent swap and their sorted copies, with and without heads."""
+    """Count how often the model prefers a sorted sequence to one with two neighbours swapped, even without heads."""
     sites = model.opened.sites
     if not sites:
         return not_applicable("the model has no heads")

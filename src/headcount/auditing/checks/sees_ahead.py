@@ -33,7 +33,7 @@ class TokenChange:
 
     @property
     def ahead(self) -> Tensor:
-        """[example, label]: whether logits up to the label of the changed token, which must stay the same, change."""
+        """[example, label]: whether a logit changes that must not see the changed token (up to its own label)."""
         return self.moved[:, : self.label + 1] > MAX_LOGIT_CHANGE
 
 
