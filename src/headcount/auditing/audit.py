@@ -107,8 +107,7 @@ class Audit(Result):
     causes: tuple[str, ...] = ()
     """The ids of failing checks; those that explain most of the measured accuracy come first."""
     common_error: str = ""
-    """What most wrong answers have in common, such as "94 of 94 errors: a 0 was right"; empty if all answers are
-    right."""
+    """What most wrong answers have in common, such as "94 of 94 errors: a 0 was right"; empty without errors."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield verdicts that contradict each other, and accuracies that no number of right examples gives."""
@@ -283,8 +282,7 @@ class Ranking:
     right: Hits
     """[example]: which answers are right."""
     predicted: Hits | None
-    """[example]: which answers should be right according to the fitting checks (all checks if none fits); None if no
-    check predicts them."""
+    """[example]: whether the answer should be right according to the fitting checks; None without predictions."""
     fitting: frozenset[str]
     """Names of the checks whose predictions explain most wrong answers: all checks together, or else the best one."""
     first_affects: str

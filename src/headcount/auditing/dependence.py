@@ -46,8 +46,8 @@ head: every test takes a forward pass."""
 N_RANDOM = 8
 """Number of passes to average if the intervention draws new noise in every pass."""
 MIN_STANDARD_ERRORS = 5.0
-"""Under noise, r depends on z if their correlation is this many standard errors above 0 (chance: below one in a
-million)."""
+"""Under noise, r depends on z if their correlation is this many standard errors above 0: chance reaches 5 very
+rarely."""
 MAX_LINEAR_ERROR = 1e-3
 """An intervention is linear if the error of r = g z + c is at most this fraction of the change of r."""
 MAX_UNEVENNESS = 1e-3

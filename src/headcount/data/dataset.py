@@ -120,8 +120,7 @@ class EvalBatch:
     loss: Score | None
     """Takes the model's output and returns the loss of each example, for gradients; None if there is no loss."""
     token_mask: Mapping[str, Tensor] = field(default_factory=dict)
-    """[input row, position] for each stack: which positions hold tokens and not padding; a missing stack has no
-    padding."""
+    """[input row, position] by stack: which positions hold tokens and not padding; a missing stack has no padding."""
     order: Rows | None = None
     """Places of the examples in a running text, where neighbours are similar; None if the examples are independent."""
 
@@ -156,8 +155,7 @@ class EvalDataset:
     encode: Callable[[Rows], EvalBatch]
     """The function that encodes the examples with these indices as a batch."""
     width: int = 0
-    """Number of values in the model's output at each position, from which the largest batch is computed; 0 for no
-    limit."""
+    """Number of values in the model's output at each position, which limits the size of batches; 0 for no limit."""
     aggregators: Mapping[str, Aggregator] = field(default_factory=dict)
     """Maps names of metrics that are not a mean over examples to the function that computes them from all scores."""
     majority_baseline: Callable[[Rows], float] = lambda rows: 0.0
@@ -165,8 +163,7 @@ class EvalDataset:
     n_rows: int = 1
     """Number of input rows per example, such as 2 for a pair of sentences."""
     decode: Callable[[Rows], NDArray[np.bool_]] | None = None
-    """The function that decodes answers with the model's own code and returns which are right; None without such
-    code."""
+    """The function that decodes answers with the model's own code and returns which are right; None without one."""
     generate: Callable[[Rows], Sequence[str]] | None = None
     """The function that returns the answers decoded by the model's own code as texts; None without such code."""
     answers: ShowAnswers | None = None
@@ -184,8 +181,8 @@ class EvalDataset:
     """Whether the dataset has all examples that exist, so that figures have no sampling error."""
     largest_loss: float | None = None
     """The loss that one broken example outside the sample is assumed to have when a confidence interval is computed (or
-    the largest observed loss, if that is larger). For tasks it is the loss of guessing; None assumes no such
-    example."""
+    the largest observed loss, if that is larger). For tasks it is the loss of guessing; None assumes no such example
+    exists."""
 
     def __post_init__(self) -> None:
         if self.largest_loss is None and any(metric.is_accuracy for metric in self.metrics):

@@ -125,11 +125,9 @@ class AnswerProbe:
     inputs: tuple[Ids, ...]
     labels: Ids
     tokens: Ids
-    """[text, place]: the answers in the task's tokens; a token that is not written, such as a leading zero, is
-    constant."""
+    """[text, place]: the answers in the task's tokens; an unwritten token, such as a leading zero, is constant."""
     filled: AnswerProbe | None = None
-    """The same probe with all leading zeros written out, if encode() makes tensors of the same shapes of it; else
-    None."""
+    """The same probe with all leading zeros written out, if encode() gives it tensors of the same shapes; else None."""
 
     @classmethod
     def of(cls, adapter: Adapter, task: SequenceTask, questions: Sequence[str], n_written: int) -> AnswerProbe:

@@ -227,7 +227,7 @@ _CAUSES: tuple[tuple[Callable[[Answers], bool], str], ...] = (
         "cannot see the token that it is to predict, and does generate() feed the model as encode() does?",
     ),
 )
-"""Common mistakes in encode() or generate(), the most certain first: a test whether one explains an answer, and
+"""Common mistakes in encode() or generate(), the most certain first: a test on the answers to an example, and
 advice."""
 
 

@@ -68,8 +68,7 @@ class Notes:
     shared: dict[str, str]
     """Maps each further name of a shared parameter to the name under which it is stored."""
     buffers: dict[str, str]
-    """Precision of the buffers that are computed at loading, so that a model in half precision gets them in half
-    precision."""
+    """Precision of the buffers that are computed at loading: a model in half precision gets them in half precision."""
 
 
 def save_model(model: nn.Module, folder: str | Path, tokenizer: Any = None) -> Path:

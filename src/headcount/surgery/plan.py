@@ -36,8 +36,7 @@ from headcount.surgery.layers import (
 
 Places = tuple[int, ...]
 Narrowed = dict[tuple[Tensor, int, Places], nn.Parameter]
-"""Maps an old parameter, an axis and the kept places to the narrowed parameter, so that layers that shared it still
-do."""
+"""Maps an old parameter, an axis and the kept places to the narrowed parameter, which layers can then share."""
 CustomCut = Callable[[nn.Module, HeadSite, list[int]], None]
 """An adapter's own cut(): it takes the model, the site, and the places in z of the heads that stay."""
 MOST = 2**20

@@ -25,15 +25,13 @@ Shares = dict[str, float]
 MAX_DIFFERENCE = 0.005
 """A scoring explains the author's figure if the two differ by no more than this: most reports round to half a point."""
 MAX_UNEXPLAINED = 0.02
-"""If no scoring explains the author's figure, a difference below this is a warning, as another test set may cause
-it."""
+"""If no scoring explains the author's figure, a smaller difference is only a warning: another test set may cause it."""
 N_NAMED = 4
 """Largest number of scorings that the finding names."""
 N_TRAINING = 400
 """Largest number of training examples on which accuracy is measured, in case the author reports training accuracy."""
 LEGITIMATE = ("metric()", "balanced accuracy", "F1 of", "mean F1", "area under the curve")
-"""Prefixes of scorings that rate the model's own answers: a figure of this kind is no mistake, but it is no
-accuracy."""
+"""Prefixes of scorings that rate the model's own answers: to report them is no mistake, but they are not accuracy."""
 ABOUT_ZEROS = ("zeros", "zeros out", "without a 0", "begin with 0")
 """Suffixes of the names of scorings that only make sense if `0` is a token of the task."""
 

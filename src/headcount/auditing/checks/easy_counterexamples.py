@@ -20,8 +20,7 @@ MIN_ACCURACY = 0.95
 N_SHOWN = 3
 """Number of counterexamples that the finding lists."""
 WORK, LEAST_TRIED, MOST_TRIED = 3e10, 512, 6000
-"""Number of multiplications that the search may take (about two seconds of one core), and the bounds on the number of
-examples."""
+"""Number of multiplications for the search (about two seconds of one core), and bounds on the number of examples."""
 
 
 def run(model: AuditedModel) -> Finding:

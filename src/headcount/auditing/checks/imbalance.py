@@ -15,8 +15,7 @@ from headcount.auditing.check import CONCLUSIONS, Check, Finding, passed, warned
 from headcount.stats import Proportion
 
 MAX_CLASS_SHARE, MAX_CHANCE = 0.55, 0.01
-"""Largest share of the larger of two classes that counts as balanced, and the p-value below which imbalance is no
-chance."""
+"""Largest share of one of two classes that counts as balanced, and the p-value below which imbalance is significant."""
 MAX_ANSWER_SHARE = 0.2
 """Largest share of a single right answer among sequences: above it, results need the constant answer as a baseline."""
 

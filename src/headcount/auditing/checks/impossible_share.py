@@ -23,8 +23,7 @@ USUAL_SIZES = (100, 200, 250, 300, 400, 500, 600, 750, 800, 1000, 1200, 1500, 20
 BATCH_SIZES = (64, 32, 128, 16, 256, 100, 50, 8, 512, 200, 500, 20, 10, 25, 250)
 """Batch sizes to try, the most likely first."""
 MIN_RESOLUTION = 20
-"""A figure must be written this many times more precisely than the spacing of possible shares, so that a match is no
-chance."""
+"""A figure must be this many times more precise than the spacing of possible shares, so that no match is by chance."""
 MAX_CHANCE = 0.1
 """Largest probability that a fraction with a small denominator matches the figure by chance."""
 SMALL_FRACTION = 100

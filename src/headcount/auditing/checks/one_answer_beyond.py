@@ -20,10 +20,9 @@ LENGTH_FACTORS = (2, 4, 8)
 N_SEQUENCES = 200
 """Number of sequences of each length: one answer to 125 of them already shows that other answers are rare."""
 PROBE_STEP, MIN_PROBE_COUNT = 3, 3
-"""Every third sequence is classified first; if two answers occur three times each, the answers vary and the rest is
-skipped."""
+"""Every third sequence is classified first; if two answers occur three times each, the other sequences are skipped."""
 MAX_TOKENS = 2**16
-"""Largest number of tokens in all sequences of one length: the cost of attention grows with the square of the
+"""Largest number of tokens in all sequences of one length, because attention costs grow with the square of the
 length."""
 
 

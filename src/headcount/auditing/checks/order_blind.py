@@ -20,8 +20,7 @@ MIN_SAME = 0.95
 MIN_LOGIT_SPREAD = 1e-6
 """If logits vary by less than this fraction of the largest logit, the model ignores the numbers themselves."""
 MAX_ORDER_DIFFERENCE, MAX_CHANCE = 0.02, 0.001
-"""Largest acceptable difference in accuracy between the two orders of operands, and the p-value below which it is no
-chance."""
+"""Largest acceptable difference in accuracy between the two orders, and the p-value below which it is significant."""
 
 
 def check_classes(model: AuditedClassifier) -> Finding:

@@ -22,8 +22,7 @@ from headcount.tasks.base import EMPTY, Task
 from headcount.training.answers import leading_zeros
 
 MAX_SYMBOLS = 1000
-"""Largest number of symbols to try: of a larger vocabulary, the first and the last ones, which padding ids usually
-are."""
+"""Largest number of symbols to try: if there are more, the first and last ones, which padding ids usually are."""
 MIN_TOKEN_COUNT = 20
 """A digit must be right at this many places before its missing labels are reported: fewer may be missing by chance."""
 

@@ -79,8 +79,7 @@ class _Agreement:
     rule: Rule
     model: Proportion
     right: float
-    """Agreement of the cue with the right answers, by the better of two rules: fitted to the model's or to the right
-    answers."""
+    """Agreement of the cue with the right answers, by the better of the rules fitted to either kind of answer."""
     common: float
     """The share of the model's most common answer."""
 

@@ -20,8 +20,7 @@ from headcount.stats import Proportion
 MAX_ROUNDING_SHARE = 0.005
 """Share of examples that may differ because rounding decides between two equal logits."""
 MAX_GAINED = 0.1
-"""Share of answers that may be right only in decoding, for example because a decoding loop chooses among digits
-alone."""
+"""Share of answers that may be right only in decoding: for example, a decoding loop may choose among digits alone."""
 MIN_GROUP = 10
 """Minimum number of examples with and without a condition: smaller groups differ by chance."""
 MIN_DIFFERENCE = 0.2

@@ -28,8 +28,7 @@ from headcount.tasks.base import IGNORE, Examples, SequenceTask
 from headcount.training.answers import BLOCK
 
 MIN_DECODED, MAX_DECODED = 10, 24
-"""Smallest and largest number of examples that are decoded from every start token: each token takes one forward
-pass."""
+"""Smallest and largest number of examples to decode from every start token: each token takes a forward pass."""
 N_ONE_PASS = 64
 """Number of examples for one teacher-forced pass from every start token."""
 MAX_STARTS = 32
