@@ -19,14 +19,14 @@ from headcount.tasks.base import IGNORE
 from headcount.training.answers import BLOCK
 
 N_TRIED = 64
-"""Examples that are written in each format: enough to tell a format that fits from one that does not."""
+"""Number of examples to write in each format: enough to tell a format that fits from one that does not."""
 MIN_RIGHT, MIN_GAIN = 0.5, 0.2
-"""Exact match in one pass that a fitting format reaches, and by how much it is above the format that encode() has."""
+"""Minimum exact match of a fitting format in one pass, and its minimum lead over the format that encode() is given."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format of questions and answers, and how well one pass does with it."""
+    """A format of questions and answers, with exact match and loss of one teacher-forced pass in this format."""
 
     name: str
     example: tuple[str, str]
@@ -45,7 +45,7 @@ class Format:
 
 
 def fitting_format(model: AuditedSequenceModel) -> Format | None:
-    """Return the format in which one pass is right on most examples, if it differs from what encode() is given."""
+    """Return the format in which one pass is right on most examples, if encode() is given another format; else None."""
     if model.adapted is None:
         return None
     formats = _formats(model)
@@ -58,7 +58,7 @@ def fitting_format(model: AuditedSequenceModel) -> Format | None:
 
 
 def _formats(model: AuditedSequenceModel) -> Iterator[tuple[str, Pairs]]:
-    """Yield names of formats and examples in them: as people write them, then zero-filled, unfilled and reversed."""
+    """Yield names of formats and examples in them: first as encode() gets them, then zero-filled or reversed."""
     task, examples = model.task, model.examples[:N_TRIED]
     plain = pairs_of(task, examples)
     full = [task.show_tokens(tokens) for tokens in task.encode(examples).answer]

@@ -50,33 +50,33 @@ from headcount.results import Contradiction, Positive, Result, Share, is_hits
 
 Progress = Callable[[int, int], None]
 STRICT = False
-"""Whether errors inside a check are raised, as in tests."""
+"""Whether errors inside a check are raised instead of making the check not applicable; tests set it."""
 N_QUICK = 500
-"""Examples for the quick checks that run beside another verb: enough for percentages, and quick."""
+"""Number of examples for the quick checks, which run as part of another command."""
 MIN_EXPLAINED = 0.5
-"""Predictions of failing checks fit if they account for at least this fraction of the wrong answers."""
+"""The faults explain the measured accuracy if they account for at least this fraction of the wrong answers."""
 LOW_ACCURACY = 0.9
-"""Accuracy below which the summary says that no check explains the errors: sound models are above."""
+"""If accuracy is below this and no check fails, the summary says that no check explains the errors."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One check and its verdict."""
+    """The verdict of one check, with its finding, cause and fix."""
 
     id: str
     check: str
     verdict: str
-    """pass, warn, fail, not applicable; explained (by another check), or ignored (for the reason the user gave)."""
+    """One of: pass, warn, fail, not applicable, explained (by another check), ignored (the user gave a reason)."""
     finding: str
     cause: str
     fix: str
     evidence: dict[str, float | int | str | None]
     explained_by: str = ""
     reason: str = ""
-    """Why the user ignores it; empty if it is not ignored."""
+    """The user's reason for ignoring the check; empty if the check is not ignored."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield explanations and reasons that do not fit the verdict."""
+        """Yield the fields that do not fit the verdict, such as an explanation for a check that passes."""
         known = (PASS, WARN, FAIL, NOT_APPLICABLE, EXPLAINED, IGNORED)
         if self.verdict not in known:
             yield "verdict", f"one of {', '.join(known)}"
@@ -98,19 +98,19 @@ class Audit(Result):
     """The number of audited examples."""
     is_quick: bool
     summary: str
-    """The cause in one sentence, or that no check fails."""
+    """One sentence that states the cause of the errors, or that no check fails."""
     predicted: Share | None
-    """The accuracy that the reported faults predict; None if they predict none."""
+    """The accuracy that the reported faults predict; None if they predict no figure."""
     measured: Share
     """The measured accuracy: exact match for sequences."""
     verdicts: tuple[Verdict, ...]
     causes: tuple[str, ...] = ()
-    """The ids of failing checks, ranked by what they explain of the measured accuracy."""
+    """The ids of failing checks; those that explain most of the measured accuracy come first."""
     common_error: str = ""
-    """What most wrong answers share: "94 of 94 errors: a 0 was right"; empty if none is wrong."""
+    """What most wrong answers have in common, such as "94 of 94 errors: a 0 was right"; empty without errors."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield verdicts that contradict each other, and shares that no count of examples gives."""
+        """Yield verdicts that contradict each other, and accuracies that no number of right examples gives."""
         ids = [each.id for each in self.verdicts]
         if len(set(ids)) != len(ids):
             yield "verdicts", "different checks"
@@ -122,7 +122,7 @@ class Audit(Result):
                 yield name, f"a share of {self.n:,} examples"
 
     def of(self, verdict: str) -> list[Verdict]:
-        """Return the checks with this verdict: failing checks in the order of their rank, others by id."""
+        """Return the checks with this verdict; failing checks are ordered as in `causes`, others by id."""
         ranks = {id: rank for rank, id in enumerate(self.causes)}
         chosen = [each for each in self.verdicts if each.verdict == verdict]
         return sorted(chosen, key=lambda each: ranks.get(each.id, len(ranks)))
@@ -134,7 +134,7 @@ class Audit(Result):
 
 
 def checks_named(names: Sequence[str] | None = None) -> dict[str, Check]:
-    """Return checks by name in the order of their ids; `names` are names or ids, None for all checks."""
+    """Return the checks with these names or ids (default: all) by name, in the order of their ids."""
     checks = {name: CHECKS.get(name) for name in CHECKS.names()}
     checks = dict(sorted(checks.items(), key=lambda item: item[1].id))
     if names is None:
@@ -143,7 +143,7 @@ def checks_named(names: Sequence[str] | None = None) -> dict[str, Check]:
     for name in names:
         if by_id.get(name, name) not in checks:
             every_check = f"there are: {', '.join(f'{i} ({n})' for i, n in by_id.items())}"
-            advice = suggestion(name, checks)  # a wrong number is near no name
+            advice = suggestion(name, checks)  # for a wrong number, no name is similar
             raise InputError(f"no check {name!r}", advice if advice.startswith("did you mean") else every_check)
     wanted = {by_id.get(name, name) for name in names}
     return {name: check for name, check in checks.items() if name in wanted}
@@ -157,24 +157,24 @@ def run_checks(
     causes: Sequence[Cause] = CAUSES,
     progress: Progress | None = None,
 ) -> Audit:
-    """Audit a model; `ignore` maps ids or names of checks to the reason why their findings are no fault."""
+    """Run checks on a model; `ignore` maps ids or names of checks to the user's reasons for ignoring them."""
     checks = checks_named() if checks is None else checks
     findings = _findings(model, checks, progress)
     return _audit(model, checks, findings, ignore or {}, causes, is_quick=False)
 
 
 def quick_audit(opened: OpenModel, n: int | None = N_QUICK) -> str:
-    """Return the cause that the quick checks report; empty if no check fails, or the model has no task."""
+    """Return the cause of errors that the quick checks find; empty if none fails, or if the model has no task."""
     try:
         return explain_errors(audited_model(opened, n))[0]
-    except Exception as error:  # the verb reports what the model lacks; advice never costs a result
+    except Exception as error:  # a failing audit must not cost the result of the command it is part of
         if STRICT and not isinstance(error, HeadcountError):
             raise
         return ""
 
 
 def explain_errors(model: AuditedModel) -> tuple[str, list[str]]:
-    """Return the cause as `quick_audit` does, and for each wrong example the check that explains the error."""
+    """Return the cause that the quick checks find and, for each wrong example, the check that explains it."""
     checks = {name: check for name, check in checks_named().items() if check.is_quick}
     findings = _findings(model, checks)
     audit, explanations = _audit(model, checks, findings, {}, CAUSES, is_quick=True), [""] * model.n
@@ -194,7 +194,7 @@ def _audit(
     *,
     is_quick: bool,
 ) -> Audit:
-    """Compare findings with each other and with the measured accuracy."""
+    """Turn findings into verdicts, rank the failing checks, and summarise them as an Audit."""
     reasons = _reasons_to_ignore(checks, ignore)
     roots = _root_causes({checks[name].id: finding for name, finding in findings.items()}, causes, model.right)
     verdicts = tuple(_verdict(name, checks[name].id, finding, roots, reasons) for name, finding in findings.items())
@@ -224,19 +224,19 @@ def _findings(model: AuditedModel, checks: Mapping[str, Check], progress: Progre
 
 
 def run_check(check: Check, model: AuditedModel) -> Finding:
-    """Run one check; an error makes it not applicable, with the error as the reason."""
+    """Run one check; if it raises an error, it is not applicable, and the error is the reason."""
     try:
         return check.run(model)
     except HeadcountError as error:
         return not_applicable(f"this check could not run: {error.what}")
-    except Exception as error:  # the code of others: an error in one check must cost neither the others nor a result
+    except Exception as error:  # user code may fail: the other checks must still run
         if STRICT:
             raise
         return not_applicable(f"this check could not run: {type(error).__name__}: {shortened(str(error))}")
 
 
 def _reasons_to_ignore(checks: Mapping[str, Check], ignore: Mapping[str, str]) -> dict[str, str]:
-    """Map names of ignored checks to the user's reasons."""
+    """Map the name of each ignored check to the user's reason; raise an error if the reason is empty."""
     reasons = {}
     for key, reason in ignore.items():
         if not reason.strip():
@@ -247,11 +247,11 @@ def _reasons_to_ignore(checks: Mapping[str, Check], ignore: Mapping[str, str]) -
 
 
 def _root_causes(findings: Mapping[str, Finding], causes: Sequence[Cause], right: Hits) -> dict[str, str]:
-    """Map the id of each check that follows from another one to the id of its root cause."""
+    """Map the id of each check that follows from another failing check to the id of its root cause."""
     roots: dict[str, str] = {}
 
     def fits_better(effect: str, cause: str) -> bool:
-        """Whether the supposed effect accounts for more of the wrong answers than its cause."""
+        """Whether the effect explains more of the wrong answers than its supposed cause, and so is no effect."""
         own, other = findings[effect].right_despite_fault, findings[cause].right_despite_fault
         return own is not None and other is not None and _share_explained(own, right) > _share_explained(other, right)
 
@@ -276,17 +276,17 @@ def _verdict(name: str, id: str, finding: Finding, roots: Mapping[str, str], rea
 
 @dataclass(frozen=True)
 class Ranking:
-    """Failing checks in the order of what they explain of the measured accuracy: see the module's docstring."""
+    """The failing checks, ranked by how well they explain the measured accuracy (see the module's docstring)."""
 
     failing: tuple[Verdict, ...]
     right: Hits
     """[example]: which answers are right."""
     predicted: Hits | None
-    """[example]: which answers the fitting checks leave right, or all checks if none fits; None without predictions."""
+    """[example]: whether the answer should be right according to the fitting checks; None without predictions."""
     fitting: frozenset[str]
-    """Names of checks whose predictions account for most of the wrong answers: all together, or else the best one."""
+    """Names of the checks whose predictions explain most wrong answers: all checks together, or else the best one."""
     first_affects: str
-    """What the first cause can change; empty if no check fails."""
+    """What the first failing check can change, one of AFFECTED; empty if no check fails."""
     beyond: tuple[Verdict, ...]
     """Checks that warn about answers beyond the training lengths."""
 
@@ -294,7 +294,7 @@ class Ranking:
     def of(
         cls, right: Hits, checks: Mapping[str, Check], findings: Mapping[str, Finding], verdicts: Sequence[Verdict]
     ) -> Ranking:
-        """Build the ranking: the failing check that accounts for most wrong answers and other findings comes first."""
+        """Rank the failing checks by what they affect, how well they predict wrong answers, and what they explain."""
         failing = [each for each in verdicts if each.verdict == FAIL]
         predictions = {
             each.check: hits for each in failing if (hits := findings[each.check].right_despite_fault) is not None
@@ -318,13 +318,13 @@ class Ranking:
 
     @property
     def named(self) -> list[Verdict]:
-        """The first cause, and all others whose figures fit together with it."""
+        """The first failing check, and all others that explain the wrong answers together with it."""
         first = self.failing[0]
         return [each for each in self.failing if each is first or {first.check, each.check} <= self.fitting]
 
 
 def _fitting(predictions: Mapping[str, Hits], right: Hits) -> frozenset[str]:
-    """Return the names of all checks if their predictions together fit, else of the best one, else of none."""
+    """Return the checks that explain the wrong answers: all together, or else the best one, or else none."""
     if predictions and _share_explained(np.all(list(predictions.values()), axis=0), right) >= MIN_EXPLAINED:
         return frozenset(predictions)
     shares = {name: _share_explained(hits, right) for name, hits in predictions.items()}
@@ -333,7 +333,7 @@ def _fitting(predictions: Mapping[str, Hits], right: Hits) -> frozenset[str]:
 
 
 def _share_explained(predicted: Hits, right: Hits) -> float:
-    """Return the share of wrong answers that a prediction accounts for, less right answers that it takes for wrong."""
+    """Return the share of wrong answers that a prediction explains, minus a penalty for right answers called wrong."""
     n_wrong = int((~right).sum())
     if not n_wrong:
         return float((predicted == right).all())
@@ -341,7 +341,7 @@ def _share_explained(predicted: Hits, right: Hits) -> float:
 
 
 def _summary(ranking: Ranking, verdicts: Sequence[Verdict]) -> str:
-    """Name the cause with the predicted and the measured accuracy, and the ids of other checks that fail or warn."""
+    """State the cause, the predicted and the measured accuracy, and the ids of other checks that fail or warn."""
     warnings = [each for each in verdicts if each.verdict == WARN]
     n_warn = f"{len(warnings)} {'warns' if len(warnings) == 1 else 'warn'}"
     if not ranking.failing:
@@ -362,7 +362,7 @@ def _summary(ranking: Ranking, verdicts: Sequence[Verdict]) -> str:
 def _summary_without_failures(
     right: Hits, verdicts: Sequence[Verdict], warnings: Sequence[Verdict], n_warn: str
 ) -> str:
-    """State the measured accuracy, so that unexplained errors do not pass for a sound model."""
+    """State the measured accuracy if no check fails, and whether errors remain unexplained."""
     accuracy = f"{100 * right.mean():.2f} % of {len(right):,} answers are right"
     counts = Counter(each.verdict for each in verdicts)
     if warnings:

@@ -38,43 +38,43 @@ from headcount.training.evaluation import Claim, ClassModel, SequenceModel
 Hits = NDArray[np.bool_]
 Logits = NDArray[np.float64]
 N_SWAPPED = 50
-"""Examples whose operands are swapped to see whether the right answer depends on their order."""
+"""Number of examples whose operands are swapped to see whether the right answer depends on their order."""
 MIN_CLASS_ACCURACY = 0.5
-"""Accuracy on one class above which the model recognises that class."""
+"""Minimum accuracy on one class for the model to recognise that class."""
 MAX_OPEN_LEAD = 0.15
-"""If the 95 % CI reaches this far above the constant answer's accuracy, there are too few examples to decide."""
+"""Undecided if accuracy and its 95 % CI reach more than this above the accuracy of the constant answer."""
 MIN_PER_LENGTH, MAX_PER_LENGTH, MAX_NUMBERS = 20, 200, 2**14
-"""Bounds on the number of sequences of one length: together they have up to MAX_NUMBERS numbers, which stays quick."""
+"""Bounds on the number of sequences of one length, and on the number of numbers in all of them."""
 
 
 @dataclass(frozen=True)
 class ConstantBaseline:
-    """Accuracy, and the accuracy of the best constant answer on the same examples."""
+    """The model's accuracy, and that of always giving the most common right answer to the same examples."""
 
     measured: Proportion
     answer: str
     """The most common right answer."""
     share: float
-    """The share of examples on which this answer is right."""
+    """The share of examples on which the most common answer is right."""
     by_class: tuple[Proportion, ...] = ()
     """Accuracy on each class; empty for models that output sequences."""
 
     @property
     def is_beaten(self) -> bool:
-        """Whether accuracy is above that of the constant answer."""
-        # One class may be so common that accuracy cannot be far above its share: then each class has to be recognised.
+        """Whether accuracy is significantly above that of the constant answer (or above, with all classes learned)."""
+        # If one class is very common, accuracy cannot be far above its share. Then every class must be recognised.
         is_recognised = bool(self.by_class) and all(each.low > MIN_CLASS_ACCURACY for each in self.by_class)
         return self.measured.low > self.share or (is_recognised and self.measured.rate > self.share)
 
     @property
     def is_undecided(self) -> bool:
-        """Whether there are too few examples to decide if accuracy is above that of the constant answer."""
+        """Whether accuracy is above that of the constant answer, but on too few examples to be sure."""
         is_open = self.measured.rate > self.share and self.measured.high > self.share + MAX_OPEN_LEAD
         return is_open and not self.is_beaten
 
 
 class AuditedModel(ABC):
-    """A model, up to `n` of its test examples, and its answers to them."""
+    """A model, up to `n` test examples, and everything that checks need to know about its answers to them."""
 
     def __init__(self, opened: OpenModel, n: int | None, split: str) -> None:
         self.opened, self.split = opened, split
@@ -120,7 +120,7 @@ class AuditedModel(ABC):
 
     @cached_property
     def right(self) -> Hits:
-        """[example]: which answers are right."""
+        """[example]: whether the model's answer is right."""
         return self.right_on(self.examples)
 
     @abstractmethod
@@ -134,30 +134,30 @@ class AuditedModel(ABC):
 
     @property
     def scoring(self) -> str:
-        """The name of the score that `right` stands for."""
+        """The name of the score that `right` holds, such as `exact match`."""
         return "accuracy"
 
     @property
     @abstractmethod
     def common_error(self) -> str:
-        """What most wrong answers share; empty if none is wrong."""
+        """What most wrong answers have in common; empty if all answers are right."""
 
     @property
     @abstractmethod
     def baseline(self) -> ConstantBaseline | None:
-        """Accuracy beside that of the best constant answer; None if all examples have the same right answer."""
+        """Accuracy and the accuracy of the best constant answer; None if all examples have the same right answer."""
 
     @abstractmethod
     def claim(self) -> Claim | None:
-        """Return the author's figure beside the same figure measured here; None if nobody reports a figure."""
+        """Return the author's figure and the score measured here; None if there is neither a figure nor a metric()."""
 
     @cached_property
     def head_sweep(self) -> HeadSweep:
-        """The accuracy without each head; raise an InputError if the heads cannot be ablated one by one."""
+        """Which examples are right without each head; raise an InputError if the heads cannot be ablated one by one."""
         return sweep_heads(self.opened, self.split, self.n)
 
     def inputs(self, examples: Examples) -> tuple[Tensor, ...]:
-        """Return the tensors that the model is given for these examples, on its device."""
+        """Encode examples as the input tensors of the model, on the model's device."""
         device = next(self.opened.module.parameters()).device
         if isinstance(adapted := self.opened.answers, AdapterModel):
             tensors = encoded(adapted.adapter, pairs_of(self.task, examples))[0]
@@ -183,36 +183,36 @@ class AuditedSequenceModel(AuditedModel):
 
     @property
     def adapted(self) -> AdapterSequences | None:
-        """The adapter's model on its task; None for a run."""
+        """The adapter's model with its task; None for a model that headcount trained."""
         return self.sequence_model if isinstance(self.sequence_model, AdapterSequences) else None
 
     @cached_property
     def answers(self) -> SequenceAnswers:
-        """Teacher-forced and decoded answers."""
+        """The model's teacher-forced and decoded answers to the audited examples."""
         return self.sequence_model.answer(self.examples)
 
     @property
     def scoring(self) -> str:
-        """The name of the score that `right` stands for."""
+        """The name of the score that `right` holds: exact match of decoding or, without decoding, of one pass."""
         return "exact match" if self.can_decode else "exact match in one pass"
 
     @property
     def common_error(self) -> str:
-        """What most wrong answers share; empty if none is wrong."""
+        """What most wrong answers have in common; empty if all answers are right."""
         return self.answers.common_error(self.task)
 
     @cached_property
     def baseline(self) -> ConstantBaseline | None:
-        """Exact match beside that of the best constant answer; None if all examples have the same right answer."""
+        """Exact match and that of the best constant answer; None if all examples have the same right answer."""
         answer, count = Counter(self.task.show_tokens(row) for row in self.right_answers).most_common(1)[0]
         return None if count == self.n else ConstantBaseline(Proportion.count(self.right), answer, count / self.n)
 
     def claim(self) -> Claim | None:
-        """Return the author's figure beside that of decoded answers; None without a figure or decoded answers."""
+        """Return the author's figure and the score of decoded answers; None if there is nothing to compare."""
         return self.sequence_model.claim(self.examples, self.answers)
 
     def right_on(self, examples: Examples) -> Hits:
-        """Return which of these examples are answered right: decoded if the model can decode, else in one pass."""
+        """Return which of these examples are answered right: by decoding, or in one pass if the model cannot decode."""
         if not self.can_decode:
             return np.asarray(self.sequence_model.margins(examples) > 0)
         answers = self.answers if examples is self.examples else self.sequence_model.answer(examples)
@@ -220,15 +220,15 @@ class AuditedSequenceModel(AuditedModel):
 
     @property
     def can_decode(self) -> bool:
-        """Whether there are decoded answers: an adapter need not have `generate`."""
+        """Whether there are decoded answers; an adapter without `generate` has none."""
         return self.answers.free is not None
 
     @cached_property
     def readable_answers(self) -> SequenceAnswers:
-        """The answers without separators, and without other leading zeros if the value is right.
+        """The decoded answers in the task's format: without separators, and without wrong leading zeros.
 
-        "1 1 8" reads as 118, and so does "00118" if 118 is right: a difference of format, not of value. Only exact
-        match takes an answer exactly as the model wrote it.
+        "1 1 8" is read as 118, and so is "00118" if 118 is right, because these are differences of format and not of
+        value. Exact match still compares the answer exactly as the model wrote it.
         """
         texts = self.answers.texts if self.answer_tokens.separator else without_separators(self.answers.texts)
         texts = [self._with_usual_zeros(text, example) for text, example in zip(texts, self.examples, strict=False)]
@@ -237,24 +237,24 @@ class AuditedSequenceModel(AuditedModel):
         return self.adapted.with_texts(self.answers, texts)
 
     def _with_usual_zeros(self, text: str, example: Examples) -> str:
-        """Return the right answer for a text that differs from it by leading zeros alone and cannot be read."""
+        """Return the right answer if an invalid text differs from it only in leading zeros; else return the text."""
         right = self.task.answer(example)
         is_value_right = text.startswith("0") and (text.lstrip("0") or "0") == right
         return right if is_value_right and self.task.read_answer(text) is None else text
 
     @cached_property
     def answer_tokens(self) -> AnswerTokens:
-        """How the task writes the tokens of an answer as text."""
+        """The tokens of answers, and the separator that the task writes between them."""
         return AnswerTokens.of(self.task)
 
     @property
     def right_when_readable(self) -> Hits:
-        """[example]: which answers are right if differences of format do not count: see `readable_answers`."""
+        """[example]: whether the answer is right if differences of format are ignored (see `readable_answers`)."""
         return np.asarray(self.readable_answers.free_hits.all(axis=1)) if self.can_decode else self.right
 
     @property
     def decoded(self) -> Tokens:
-        """[example, place]: tokens of the readable answers; -1 for texts that are not an answer of the task."""
+        """[example, place]: tokens of the readable answers; -1 if the text is not a valid answer of the task."""
         assert self.readable_answers.free is not None, "check can_decode first"
         return self.readable_answers.free
 
@@ -269,25 +269,25 @@ class AuditedSequenceModel(AuditedModel):
         return tuple(position.label for position in self.task.answer_positions)
 
     def token(self, id: int) -> str:
-        """Return a token as the task writes it."""
+        """Return the text of a token id."""
         return self.task.tokens[id]
 
     @property
     def begins_as_given(self) -> Hits:
-        """[example]: whether the right answer begins with the tokens that the decoder is given, if there are any."""
+        """[example]: whether the right answer begins with the tokens that the decoder is given (if it is given any)."""
         if self.adapted is not None:
             return self.adapted.begins_right(self.examples)
         given = self.task.decoding_start.given
         return np.asarray((self.right_answers[:, : len(given)] == given).all(axis=1))
 
     def rows_of_one_length(self, n: int) -> NDArray[np.int64]:
-        """Return up to `n` rows whose questions and right answers have the most common pair of lengths."""
+        """Return up to `n` examples whose question and answer have the most common pair of lengths, as row indices."""
         lengths = [(len(self.task.show(example)), len(self.task.answer(example))) for example in self.examples]
         ((usual, _),) = Counter(lengths).most_common(1)
         return np.array([row for row, each in enumerate(lengths) if each == usual][:n])
 
     def logits_when_fed(self, examples: Examples, answers: Tokens) -> tuple[Tensor, Tensor]:
-        """Return logits [example, label, token] and labels of one pass; the answers need not be right."""
+        """Feed the decoder these answers, right or wrong; return logits [example, label, token] and labels."""
         if self.adapted is not None:
             pairs = pairs_of(self.task, examples)
             split, join = self.answer_tokens.split, self.answer_tokens.join
@@ -309,9 +309,9 @@ class AuditedSequenceModel(AuditedModel):
 
     @property
     def token_hits(self) -> tuple[Hits, Hits]:
-        """[example, place]: whether a token is right, and whether it counts; teacher-forced where decoding failed.
+        """[example, place]: whether a token is right, and whether it counts; teacher-forced if the answer is invalid.
 
-        A leading zero that the model left out does not count.
+        A leading zero that the model leaves out does not count.
         """
         answers = self.readable_answers
         if answers.free is None:
@@ -322,7 +322,7 @@ class AuditedSequenceModel(AuditedModel):
 
     @property
     def required_tokens(self) -> Hits:
-        """[example, place]: tokens that an answer of this model must have: all but leading zeros that it leaves out."""
+        """[example, place]: whether an answer must have this token; leading zeros that the model omits are optional."""
         answers = self.readable_answers
         if answers.free is None or answers.optional is None:
             return answers.asked | ~leading_zeros(self.task, self.right_answers)
@@ -330,24 +330,24 @@ class AuditedSequenceModel(AuditedModel):
 
 
 MAX_LOGIT_CHANGE = 1e-4
-"""Change of a logit, as a fraction of the largest logit, that rounding can cause in single precision."""
+"""Largest change of a logit, as a fraction of the largest logit, that rounding can cause in single precision."""
 
 
 def logit_changes(logits: Tensor, others: Tensor) -> Tensor:
-    """Return [example, label]: the largest change over tokens, as a fraction of the largest logit."""
+    """Return the largest change of the logits of each label, [example, label], as a fraction of the largest logit."""
     is_number = logits.isfinite() & others.isfinite()
     largest = logits.masked_fill(~is_number, 0).abs().max().clamp(min=torch.finfo(logits.dtype).tiny)
     return (logits - others).masked_fill(~is_number, 0).abs().amax(dim=-1) / largest
 
 
 SEPARATORS = (" ", ",", ", ", ";", "|", ".", "-", "\t")
-"""Texts that may stand between the characters of every answer."""
+"""Texts that a model may write between the characters of an answer."""
 MIN_SEPARATED = 0.9
-"""Fraction of the longer answers that must contain a separator: in fewer, the character stands for something else."""
+"""Share of the longer answers that must contain a separator; if fewer do, the character has a meaning."""
 
 
 def without_separators(texts: Sequence[str]) -> list[str]:
-    """Remove a separator that stands between all characters of nearly all texts, or before every third digit.
+    """Remove a separator that nearly all texts have between their characters or their thousands.
 
     >>> without_separators(["1 1 8", "4 2", "7"]), without_separators(["1,188", "420"])
     (['118', '42', '7'], ['1188', '420'])
@@ -389,7 +389,7 @@ class AuditedClassifier(AuditedModel):
 
     @property
     def trained_lengths(self) -> tuple[int, int]:
-        """The shortest and the longest sequence in training, or else in the task."""
+        """The shortest and the longest training length or, if these are unknown, the lengths of the task."""
         return self.opened.trained or self.task.trained_lengths
 
     @property
@@ -403,17 +403,17 @@ class AuditedClassifier(AuditedModel):
         return self.classify(self.examples)
 
     def classify(self, examples: Examples) -> ClassAnswers:
-        """Return the model's answers to these examples; sequences of one length go through the model together."""
+        """Classify examples, in batches of one length, so that no example is padded."""
         return self.class_model.classify(examples)
 
     @property
     def common_error(self) -> str:
-        """What most wrong answers share; empty if none is wrong."""
+        """What most wrong answers have in common; empty if all answers are right."""
         return self.answers.common_error(self.task.classes)
 
     @cached_property
     def baseline(self) -> ConstantBaseline | None:
-        """Accuracy beside that of the best constant answer; None if all examples have the same right answer."""
+        """Accuracy and the accuracy of the best constant answer; None if all examples have the same right answer."""
         labels, hits = self.answers.labels, self.answers.hits
         label, count = Counter(labels.tolist()).most_common(1)[0]
         by_class = tuple(Proportion.count(hits[labels == each]) for each in np.unique(labels))
@@ -421,7 +421,7 @@ class AuditedClassifier(AuditedModel):
         return None if count == self.n else baseline
 
     def claim(self) -> Claim | None:
-        """Return the author's figure beside the same figure measured here; None if nobody reports a figure."""
+        """Return the author's figure and the score measured here; None if there is neither a figure nor a metric()."""
         return self.class_model.claim(self.examples, self.answers)
 
     def right_on(self, examples: Examples) -> Hits:
@@ -443,14 +443,14 @@ class AuditedClassifier(AuditedModel):
         return None if inside is None or beyond is None else LengthComparison(trained, longer, inside, beyond)
 
     def logits_in_one_batch(self, examples: Examples) -> Logits:
-        """Return logits [example, class]; short examples are padded as the model's own code pads them."""
+        """Run all examples in one batch, which pads short ones as the model does; return logits [example, class]."""
         if isinstance(self.class_model, AdapterClasses):
             ((logits, _),) = self.class_model.passes(pairs_of(self.task, examples), len(examples))
             return np.asarray(logits[:, self.class_model.columns].double().cpu().numpy())
         return self.logits_of(self.inputs(examples))
 
     def logits_of(self, inputs: tuple[Tensor, ...]) -> Logits:
-        """Return logits [example, class] of input tensors as they are."""
+        """Run the model on these input tensors and return logits [example, class]."""
         columns = self.class_model.columns if isinstance(self.class_model, AdapterClasses) else slice(None)
         with eval_mode(self.opened.module, gradients=False):
             return np.asarray(self.opened.module(*inputs)[:, columns].double().cpu().numpy())

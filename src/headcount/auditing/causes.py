@@ -26,11 +26,11 @@ DECODED_FIGURES = ("HC106", *LOW_ACCURACY)
 
 
 class Cause(NamedTuple):
-    """A check that explains others, if it fails."""
+    """A failing check that explains the failures and warnings of other checks."""
 
     id: str
     effects: tuple[str, ...]
-    """Ids of the checks that follow from it."""
+    """Ids of the checks that follow from this check."""
     reason: str
 
 

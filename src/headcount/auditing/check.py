@@ -46,22 +46,22 @@ Evidence = dict[str, Any]
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check reports."""
+    """The result of one check on one model."""
 
     verdict: str
     finding: str
-    """One sentence with its numbers; the reason, if the check does not apply."""
+    """One sentence that states the result with its numbers, or the reason why the check does not apply."""
     cause: str = ""
     """The most likely cause; "consistent with ..." where it is inferred."""
     fix: str = ""
     """What to change in the code, the data or the report."""
     evidence: Evidence = field(default_factory=dict)
     right_despite_fault: NDArray[np.bool_] | None = None
-    """[example]: which audited examples the fault leaves right; None if the fault does not say which."""
+    """[example]: which audited examples can be right despite the fault; None if the fault does not predict this."""
     explains_only: tuple[str, ...] | None = None
-    """Ids of the checks that follow from this finding, if they are fewer than in the table of causes."""
+    """Ids of the checks that this finding explains, if they are fewer than the table of causes lists; else None."""
     affects: str = ""
-    """What the fault can change, one of AFFECTED; empty if it is what `Check.affects` says."""
+    """What the fault can change, one of AFFECTED; empty to use `Check.affects`."""
 
 
 def passed(finding: str, **evidence: Any) -> Finding:
@@ -91,7 +91,7 @@ class Check:
     """A test for one known mistake; the name of its file is the name of the check."""
 
     id: str
-    """Stable, such as `HC101`: the first digit is the kind, as in the table of docs/traps.md."""
+    """Stable id, such as `HC101`; the first digit is the kind of mistake, as in docs/traps.md."""
     question: str
     """The question that the check answers, in one sentence."""
     sequences: Callable[[AuditedSequenceModel], Finding] | None = None
@@ -100,9 +100,9 @@ class Check:
     """The function that checks a classifier; None if the check is not about classifiers."""
     _: KW_ONLY
     needs_decoding: bool = False
-    """Whether it needs decoded answers of models that output sequences; an adapter may have none."""
+    """Whether the check needs decoded answers, which an adapter without `generate` does not have."""
     is_quick: bool = False
-    """Whether it needs no more forward passes than the answers that every verb computes anyway."""
+    """Whether the check needs no forward passes beyond those that every command makes anyway."""
     affects: str = ANSWERS
     """What the fault can change, one of AFFECTED."""
 
@@ -121,7 +121,7 @@ class Check:
         return function.__module__
 
     def run(self, model: AuditedModel) -> Finding:
-        """Run the function for this kind of model, or say why the check does not apply."""
+        """Run the check on a model, or return why the check does not apply to this kind of model."""
         if isinstance(model, AuditedSequenceModel) and self.sequences is not None:
             if self.needs_decoding and not model.can_decode:
                 return not_applicable("the adapter has no generate(), so there are no decoded answers")

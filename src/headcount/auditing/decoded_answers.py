@@ -15,9 +15,9 @@ from headcount.training.answers import RARELY
 STOPS_EARLY, RUNS_ON, NO_ANSWER = "stop early", "go on after their end", "are no answers"
 OTHER_ZEROS = "have other leading zeros than the task's answers"
 MIN_TOKEN_COUNT = 20
-"""Places at which a token must be right before it can be called missing: of fewer, all may be wrong by chance."""
+"""A token must be right at this many places before it can be called missing: fewer may all be wrong by chance."""
 MIN_OTHERS_RIGHT = 0.5
-"""Accuracy of the other tokens at the same places: a model that learned little misses all tokens alike."""
+"""Minimum accuracy of the other tokens at the same places: below it, the model misses all tokens alike."""
 
 
 Words = tuple[str, ...]
@@ -26,12 +26,12 @@ Words = tuple[str, ...]
 
 @dataclass(frozen=True)
 class DecodedAnswer:
-    """One decoded answer in the order in which the model writes it, beside the right one."""
+    """One decoded answer and the right answer to compare it with, in the order in which the model writes tokens."""
 
     written: str
     """The text exactly as the model wrote it."""
     words: Words
-    """Its tokens in the usual format: see AuditedSequenceModel.readable_answers."""
+    """The tokens of the decoded answer in the task's format (see AuditedSequenceModel.readable_answers)."""
     full: Words
     """The right answer with all of its leading zeros."""
     plain: Words
@@ -40,15 +40,15 @@ class DecodedAnswer:
     """The right answer as people write it."""
     is_right: bool
     is_answer: bool
-    """Whether the text is an answer of the task."""
+    """Whether the text is a valid answer of the task."""
     has_other_zeros: bool
-    """Whether the value is right and the number of leading zeros is wrong."""
+    """Whether the value is right, but the number of leading zeros is not the task's."""
     is_filled: bool
-    """Whether this model writes all leading zeros in every answer that can be read."""
+    """Whether the model writes all leading zeros in every valid answer."""
 
     @property
     def format_error(self) -> str:
-        """The way in which its length or format is wrong; empty if it is not."""
+        """How the length or format of the answer is wrong; empty if it is right."""
         if self.is_right:
             return ""
         if self.has_other_zeros:
@@ -69,7 +69,7 @@ def writes_least_first(task: SequenceTask) -> bool:
 
 
 def decoded_answers(model: AuditedSequenceModel) -> list[DecodedAnswer]:
-    """Return all decoded answers, reversed if the task writes the least significant token first."""
+    """Return all decoded answers; tokens are reversed if the task writes the least significant token first."""
     task, readable = model.task, model.readable_answers
     texts = list(model.answers.texts) or [task.show_tokens(tokens) for tokens in model.decoded]
     step, split = -1 if writes_least_first(task) else 1, model.answer_tokens.split
@@ -97,7 +97,7 @@ def decoded_answers(model: AuditedSequenceModel) -> list[DecodedAnswer]:
 
 @dataclass(frozen=True)
 class Place:
-    """One place of the answers: a column, or the leading digit of numbers without leading zeros."""
+    """The tokens at one place of all answers: a fixed column, or the leading digit, which may be in any column."""
 
     name: str
     is_first: bool
@@ -111,7 +111,7 @@ class Place:
 
     @property
     def constant(self) -> int | None:
-        """The token that nearly all answers have there; None if there is no such token."""
+        """The token that nearly all answers have at this place; None if the tokens vary."""
         tokens = self.predicted[self.predicted >= 0]
         if not len(tokens):
             return None
@@ -121,13 +121,13 @@ class Place:
 
     @property
     def has_enough_answers(self) -> bool:
-        """Whether there are enough answers to call the place constant."""
+        """Whether there are enough answers to decide that the place is constant."""
         n = int((self.predicted >= 0).sum())
         return n > 0 and Proportion.of(0, n).high < RARELY
 
 
 def answer_places(model: AuditedSequenceModel) -> list[Place]:
-    """Return each column, and the leading digit if answers differ in length; only tokens that were written count."""
+    """Return the tokens at each place and, if answers differ in length, also those of the leading digit."""
     answers, right = model.readable_answers, model.right_answers
     predicted, noun = np.where(answers.written, model.decoded, -1), model.task.words.place
     columns = [Place(f"{name} {noun}", i == 0, i, predicted[:, i], right[:, i]) for i, name in enumerate(model.places)]
@@ -142,14 +142,14 @@ def answer_places(model: AuditedSequenceModel) -> list[Place]:
 
 
 def _leading_tokens(tokens: Tokens, is_written: Hits, is_reversed: bool) -> Tokens:
-    """Return [example]: the most significant token that is written; -1 if none is."""
+    """Return the most significant token that is written in each answer; -1 if no token is written."""
     tokens, is_written = (tokens[:, ::-1], is_written[:, ::-1]) if is_reversed else (tokens, is_written)
     leading = tokens[np.arange(len(tokens)), is_written.argmax(axis=1)]
     return np.where(is_written.any(axis=1), leading, -1)
 
 
 def constant_columns(model: AuditedSequenceModel) -> dict[int, int]:
-    """Map the index of each constant column to its token."""
+    """Map the index of each column whose decoded token never varies to that token."""
     if not model.can_decode:
         return {}
     constants = {each.column: each.constant for each in answer_places(model)}
@@ -157,14 +157,14 @@ def constant_columns(model: AuditedSequenceModel) -> dict[int, int]:
 
 
 def is_constant_for_lack_of_others(model: AuditedSequenceModel, column: int, token: int) -> bool:
-    """Whether a column is constant only because every other token that is right there is never output anywhere."""
+    """Whether a column is constant only because the model never outputs the other tokens anywhere."""
     _, missing = missing_tokens(model)
     others = np.setdiff1d(model.right_answers[:, column], [token])
     return token not in missing and bool(np.isin(others, missing).all())
 
 
 def missing_tokens(model: AuditedSequenceModel) -> tuple[Proportion, list[int]]:
-    """Return how often the other tokens are right at columns that vary, and the tokens that are never output there."""
+    """Return the accuracy of all other tokens, and the tokens that the model never outputs where they are right."""
     right, (hits, is_counted), constants = model.right_answers, model.token_hits, constant_columns(model)
     is_counted = is_counted & np.array([column not in constants for column in range(right.shape[1])])
     missing = []

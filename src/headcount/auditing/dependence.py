@@ -39,18 +39,19 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import read_attention
 
 N_EXAMPLES = 3
-"""Rows of the inputs that another row replaces, one at a time: one row may not be enough, because rows can be equal."""
+"""Number of rows that are replaced by another row, one at a time; one may not be enough, because rows can be equal."""
 MAX_HEADS_ALONE, N_ALONE = 8, 2
-"""Heads that are tested one by one, if r depends on their z together, and other examples for each head: every test
-costs a pass."""
+"""Largest number of heads to test one by one if r depends on the z of several heads, and number of other examples per
+head: every test takes a forward pass."""
 N_RANDOM = 8
-"""Passes that are averaged, if the intervention draws new noise in every pass."""
+"""Number of passes to average if the intervention draws new noise in every pass."""
 MIN_STANDARD_ERRORS = 5.0
-"""Standard errors by which the correlation of r and z must exceed 0 under noise: chance exceeds 5 in a million."""
+"""Under noise, r depends on z if their correlation is this many standard errors above 0: chance reaches 5 very
+rarely."""
 MAX_LINEAR_ERROR = 1e-3
-"""Error of r = g z + c, as a fraction of the change of r, up to which the intervention is linear."""
+"""An intervention is linear if the error of r = g z + c is at most this fraction of the change of r."""
 MAX_UNEVENNESS = 1e-3
-"""Deviation of attention weights from their mean, as a fraction of it, up to which attention is uniform."""
+"""Attention is uniform if weights differ from their mean by at most this fraction of it."""
 
 Grid = Tensor
 """z or r of one block, [row, position, head, d_head]."""
@@ -58,32 +59,32 @@ Grid = Tensor
 
 @dataclass(frozen=True)
 class OtherExample:
-    """The audited inputs with another example in one row, and z of every head on them without the intervention."""
+    """The inputs with another example in one row, and z of every head on these inputs without the intervention."""
 
     pairs: tuple[tuple[Tensor, Tensor], ...]
-    """Each audited tensor, and the tensor that replaces it."""
+    """Pairs of an audited input tensor and the tensor that replaces it."""
     z: Mapping[HeadSite, Grid]
     places: Mapping[HeadSite, Tensor]
-    """[row, position]: where z differs because of the other example."""
+    """[row, position]: where z differs from z on the audited inputs."""
 
 
 @dataclass(frozen=True)
 class Following:
-    """Whether the replacement r of a head's output depends on the output z itself, and how."""
+    """Whether the replacement r of a head's output still depends on the head's output z, and how."""
 
     is_following: bool | None
     """Whether r depends on z; None if that could not be tested."""
     gain: float | None = None
-    """g, if r = g z + c with a c that does not depend on z."""
+    """The factor g if r = g z + c, where c does not depend on z; None if r is not linear in z."""
     where: Tensor | None = None
     """[row, position]: where r changes with z."""
     is_indirect: bool = False
-    """Whether r depends on the example, but neither on z of this head nor on that of another head of the block."""
+    """Whether r depends on the example, but on the z of no head of the block."""
 
 
 @dataclass
 class Probes:
-    """Replacements r [row, position, head, d_head] of every block, in passes with other z."""
+    """Replacements r [row, position, head, d_head] of every block, from passes in which heads compute another z."""
 
     own: Mapping[HeadSite, Grid] = field(default_factory=dict)
     """z of each block without the intervention."""
@@ -93,11 +94,11 @@ class Probes:
     is_random: bool = False
     """Whether the intervention draws new noise in every pass; replacements are then means over `N_RANDOM` passes."""
     swapped: list[Mapping[HeadSite, Grid]] = field(default_factory=list)
-    """r for each other example; empty if the intervention fails on it."""
+    """r of each block with each other example in the inputs; empty if the intervention fails on that example."""
     transplanted: dict[HeadId, list[tuple[int, Grid]]] = field(default_factory=dict)
-    """Maps each head whose z the intervention changes to pairs of the number of another example and r with its z."""
+    """For each head that hooks change: the index of another example, and r after the head got that example's z."""
     transplanted_together: dict[HeadSite, list[tuple[int, Grid]]] = field(default_factory=dict)
-    """Maps a block to such pairs, with another example's z for all heads of the block."""
+    """For each block: the index of another example, and r after all heads of the block got that example's z."""
 
     @property
     def n_rows(self) -> int:
@@ -105,7 +106,7 @@ class Probes:
         return len(next(iter(self.own.values()), ()))
 
     def following(self, head: HeadId, place: int) -> Following:
-        """Return whether r depends on z at a head, which has this index in its block."""
+        """Return whether and how r depends on z for one head; `place` is the index of the head in its block."""
         alone, by_swap = self._by_transplant(head, place), self._by_swap(head, place)
         if alone.is_following is None or not by_swap.is_following:
             return alone if by_swap.is_following is None else by_swap
@@ -113,7 +114,7 @@ class Probes:
         return replace(alone, is_indirect=alone.is_following is together.is_following is False)
 
     def is_unexplained(self, head: HeadId, place: int) -> bool:
-        """Whether r depends on the example, but not on this head's z."""
+        """Whether r depends on the example although it does not depend on this head's z."""
         alone, by_swap = self._by_transplant(head, place), self._by_swap(head, place)
         return alone.is_following is False and by_swap.is_following is True
 
@@ -124,7 +125,7 @@ class Probes:
         return self._judge(head.site, place, _at(head.site, self.swapped))
 
     def _judge(self, site: HeadSite, place: int, passes: Sequence[tuple[int, Grid]]) -> Following:
-        """Compare the changes of z and of r at the places of the other example."""
+        """Decide whether r depends on z, by comparing the changes of both where the other example changes z."""
         if site not in self.replaced or not passes:
             return Following(None)
         r = self.replaced[site][..., place, :]
@@ -134,7 +135,7 @@ class Probes:
             places = self.examples[i].places[site]
             z_change = (self.examples[i].z[site] - self.own[site])[..., place, :][places]
             if other_r.shape != r.shape or not z_change.any():
-                continue  # the head computes the same on the other example
+                continue  # the head has the same output on the other example
             # A value that is the same in every row, like a mean over the batch, cannot tell examples apart.
             is_common = _is_near(other_r, other_r[:1]).all(dim=0) & (len(r) > 1 and not bool(places.all()))
             is_moved |= places & ~_is_near(other_r, r) & ~is_common
@@ -151,7 +152,7 @@ class Probes:
 
 
 def _is_near(one: Tensor, other: Tensor) -> Tensor:
-    """Compare outputs of a head place by place [row, position], up to rounding."""
+    """Return at which places [row, position] two outputs of a head are equal up to rounding."""
     return (one - other).abs().amax(dim=-1) <= rounding(one.dtype) * float(one.abs().max())
 
 
@@ -165,9 +166,10 @@ def _correlation(one: Tensor, other: Tensor) -> float:
 def find_other_examples(
     model: nn.Module, layout: BlockLayout, inputs: Sequence[Tensor], call: Callable[[], object]
 ) -> tuple[Mapping[HeadSite, Grid], tuple[OtherExample, ...]]:
-    """Return z on the inputs, and the inputs with another example in one row, for some rows.
+    """Return z on the inputs, and some variants of the inputs in which another example replaces one row.
 
-    Rows are the first axis of most inputs. Otherwise they are the axis along which a swap changes less of z.
+    Rows are usually the first axis of the inputs. If a swap along the first axis changes more than one row of z, the
+    axis is used along which a swap changes less of z.
     """
     own = record_z(model, layout, call)
     examples = _examples_along(0, model, layout, inputs, call, own)
@@ -178,7 +180,7 @@ def find_other_examples(
 
 
 def _reach(example: OtherExample) -> float:
-    """Return the fraction of z that the example changes."""
+    """Return the largest fraction of z of a block that the example changes."""
     return max(float(places.float().mean()) for places in example.places.values())
 
 
@@ -195,7 +197,7 @@ def _examples_along(
         try:
             z = record_z(model, layout, call, InputSwap(pairs))
         except (ValueError, RuntimeError, IndexError, AssertionError):
-            continue  # a model may refuse such inputs
+            continue  # the model may reject the changed inputs
         if all(z[site].shape == own[site].shape for site in own):
             places = {site: ~_is_near(z[site].flatten(2), own[site].flatten(2)) for site in own}
             is_apart = all(len(each) == 1 or not each.all() for each in places.values())
@@ -205,9 +207,9 @@ def _examples_along(
 
 
 def _swaps(inputs: Sequence[Tensor], axis: int) -> Iterator[tuple[tuple[Tensor, Tensor], ...]]:
-    """Yield pairs of each tensor and a copy with one row replaced: by its own tokens, doubled, or by another row.
+    """Yield variants of the inputs with one row replaced, by its own tokens doubled or by another row.
 
-    Doubled tokens are another example even if all rows are alike, or have the same tokens in another order.
+    Doubled tokens are another example even if all rows are equal, or have the same tokens in another order.
     """
     if axis >= inputs[0].dim():
         return
@@ -225,7 +227,7 @@ def _swaps(inputs: Sequence[Tensor], axis: int) -> Iterator[tuple[tuple[Tensor, 
 
 
 def _with_doubled_tokens(tensor: Tensor, axis: int) -> Tensor:
-    """Return a tensor whose first row reads a, a, b, b instead of a, b, c, d."""
+    """Double the tokens of the first row: a, b, c, d becomes a, a, b, b."""
     tensor = tensor.clone()
     first = tensor.select(axis, 0)  # a view
     if first.dim() > 0:
@@ -235,7 +237,7 @@ def _with_doubled_tokens(tensor: Tensor, axis: int) -> Tensor:
 
 
 class InputSwap:
-    """Replaces the audited tensors by others wherever they enter the model, before all hooks."""
+    """Replaces the audited input tensors by others when they enter the model, before any hook sees them."""
 
     def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         self.pairs = pairs
@@ -243,7 +245,7 @@ class InputSwap:
         """Whether the current pass began with the audited tensors."""
 
     def __call__(self, event: Event, tree: Any) -> Any:
-        """Return the inputs of a module: other ones, if it is the model itself and gets the audited tensors."""
+        """Return a module's inputs; for the model itself, replace the audited tensors."""
         if event.path:
             return tree
         self.is_audited = False
@@ -259,7 +261,7 @@ class InputSwap:
 
 
 class Transplant(InputSwap):
-    """Replaces z of some heads by another example's z before all hooks at a block."""
+    """Replaces z of some heads by another example's z, before any hook sees it."""
 
     def __init__(self, layout: BlockLayout, example: OtherExample, heads: Sequence[HeadId]) -> None:
         super().__init__([(audited, audited) for audited, _ in example.pairs])
@@ -267,7 +269,7 @@ class Transplant(InputSwap):
         self._slots = layout.sites.head_slots(heads)
 
     def __call__(self, event: Event, tree: Any) -> Any:
-        """Return the inputs of a module: with another example's z, if it is the entrance of one of the blocks."""
+        """Return a module's inputs; for a module that receives z of a block, replace z of the chosen heads."""
         tree, site = super().__call__(event, tree), self._layout.arrival_of(event)
         if site not in self._slots or not self.is_audited:
             return tree
@@ -286,12 +288,12 @@ class Transplant(InputSwap):
 def record_z(
     model: nn.Module, layout: BlockLayout, run: Callable[[], object], arrive: InputSwap | None = None
 ) -> dict[HeadSite, Grid]:
-    """Run the model, and return the input of the output projection of every block, after all hooks."""
+    """Run the model and return z of every block (the input of its output projection), after all hooks."""
     grids: dict[HeadSite, Grid] = {}
 
     def meet(event: Event, tree: Any) -> Any:
         if not event.path and not event.is_output:
-            grids.clear()  # the last pass counts, if there are several
+            grids.clear()  # keep the last pass only
         if (site := layout.site_of(event)) is not None:
             grids[site] = layout.grid(site, tensors_of(event, tree)[0]).clone()
         return tree
@@ -312,9 +314,9 @@ def probe(
     arrived: Mapping[HeadSite, Tensor],
     entered: Mapping[HeadSite, Tensor],
 ) -> None:
-    """Run the model with the intervention on other examples' inputs, and with other examples' z.
+    """Run the model with the intervention on other examples, and with other examples' z in single heads.
 
-    `arrived` is z of each block before all hooks, `entered` is the input of its output projection.
+    `arrived` is z of each block before all hooks, and `entered` is the input of its output projection.
     """
 
     def record(arrive: InputSwap | None = None) -> Mapping[HeadSite, Grid]:
@@ -323,7 +325,7 @@ def probe(
             for _ in range(N_RANDOM if probes.is_random else 1):
                 with same_noise():
                     passes.append(record_z(model, layout, run, arrive))
-        except Exception:  # the code of others may fail on inputs that it was not written for
+        except Exception:  # user code may fail on inputs that it was not written for
             return {}
         is_audited = arrive is None or arrive.is_audited
         return {site: torch.stack([each[site] for each in passes]).mean(dim=0) for site in passes[0] if is_audited}
@@ -342,7 +344,7 @@ def probe(
 def _heads_acted_on(
     layout: BlockLayout, site: HeadSite, arrived: Mapping[HeadSite, Tensor], entered: Mapping[HeadSite, Tensor]
 ) -> list[HeadId]:
-    """Return the heads whose z is changed by hooks; zeros need no test."""
+    """Return the heads whose z the hooks change to values other than zero; zeros need no test."""
     if entered[site].numel() != arrived[site].numel():
         return []
     before, after = (layout.grid(site, tensors[site]).unbind(dim=2) for tensors in (arrived, entered))
@@ -356,9 +358,10 @@ def _transplant(
     heads: Sequence[HeadId],
     record: Callable[[InputSwap], Mapping[HeadSite, Grid]],
 ) -> None:
-    """Test all changed heads together, and one by one those whose r changes: it may depend on another of them.
+    """Give all changed heads another example's z together; then test those whose r changes one by one.
 
-    If r depends on the example, but on no z of these heads, all heads of the block are tested together.
+    One by one, because r of a head may depend on z of another head. If r depends on the example but on z of none of
+    these heads, all heads of the block are tested together.
     """
     places = {head: layout.sites[head.site].heads.index(head) for head in heads}
 
@@ -375,12 +378,12 @@ def _transplant(
 
 
 def _at(site: HeadSite, passes: Sequence[Mapping[HeadSite, Grid]]) -> list[tuple[int, Grid]]:
-    """Return the number of the other example and r for each pass that reached a block."""
+    """Return pairs of the index of the other example and r at this block, for each pass that reached the block."""
     return [(i, grids[site]) for i, grids in enumerate(passes) if site in grids]
 
 
 def find_even_heads(layout: BlockLayout, n_rows: int, run: Callable[[], object]) -> frozenset[HeadId]:
-    """Return the heads with uniform attention over visible keys; none if attention weights cannot be read."""
+    """Return the heads that attend uniformly to all visible keys; empty if attention weights cannot be read."""
     even = set[HeadId]()
 
     def show(site: HeadSite, weights_BHQK: Tensor) -> None:
@@ -394,20 +397,20 @@ def find_even_heads(layout: BlockLayout, n_rows: int, run: Callable[[], object])
     try:
         with same_noise():
             read_attention(_Runner(run), layout.sites, [torch.empty(n_rows)], show)
-    except Exception:  # attention may be computed in a way that cannot be read, and the code of others may fail
+    except Exception:  # attention may be unreadable, and user code may fail
         return frozenset()
     return frozenset(even)
 
 
 class _Runner(nn.Module):
-    """A module whose forward() calls a function that runs the model."""
+    """A module that runs the model in its forward(), so that attention can be read from a user's function."""
 
     def __init__(self, run: Callable[[], object]) -> None:
         super().__init__()
         self._run = run
 
     def forward(self, *inputs: Tensor) -> object:
-        """Run the function, which has its own inputs."""
+        """Run the function and ignore the inputs, because the function has its own."""
         return self._run()
 
 

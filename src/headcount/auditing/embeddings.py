@@ -1,4 +1,4 @@
-"""What the first attention block reads: embeddings of tokens and positions, before attention mixes them."""
+"""Read the input of the first attention block: embeddings of tokens and positions, before attention mixes them."""
 
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -15,17 +15,17 @@ from headcount.tasks.base import Examples
 NOT_FOUND = "it was not found where the first attention block reads the embeddings"
 MIXED = "tokens are mixed before the first attention block, so that positions cannot be told from tokens"
 N_PROJECTIONS = 3
-"""Linear layers that compute queries, keys and values."""
+"""Number of linear layers that compute queries, keys and values."""
 MIN_VARIATION = 1e-5
-"""Difference between rows, as a fraction of the largest value, above which embeddings differ: rounding stays below."""
+"""Rows of embeddings differ if their difference is above this fraction of the largest value: rounding stays below."""
 MIN_MIXING = 1e-6
-"""Change, as a fraction of the largest value, that shows mixing: without it, nothing changes."""
+"""Tokens are mixed if embeddings change by more than this fraction of the largest value."""
 
 
 def first_stream(model: AuditedModel, examples: Examples) -> Tensor | None:
-    """Return [row, position, width]: what the first attention block reads; None if `first_streams` finds nothing.
+    """Return the input [row, position, width] of the first attention block; None if it cannot be found.
 
-    If queries, keys and values have different inputs, the vectors of each position are joined.
+    If queries, keys and values have different inputs, these are concatenated along the last axis.
     """
     streams = first_streams(model, examples)
     return torch.cat(streams, dim=2) if streams else None
@@ -48,7 +48,7 @@ def first_streams(model: AuditedModel, examples: Examples) -> list[Tensor]:
 
 
 def is_mixed(model: AuditedModel, examples: Examples) -> bool:
-    """Whether other numbers in the second half of the examples change embeddings in the first half as well."""
+    """Whether embeddings in the first half of a sequence change with the numbers in the second half."""
     half, others = examples.shape[1] // 2, examples.copy()
     others[:, half:] = np.roll(examples[:, half:], 1, axis=0)
     one, other = first_stream(model, examples), first_stream(model, others)
@@ -69,7 +69,7 @@ def constant_sequences(model: AuditedClassifier, length: int, n: int) -> Example
 
 
 def number_columns(stream: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-    """Return [position]: where the numbers are: embeddings differ between rows, and each row has one token there."""
+    """Return which positions hold numbers: embeddings vary over rows there, and each row repeats its token."""
     varies = (stream - stream[:1]).abs().amax(dim=(0, 2)) > MIN_VARIATION * stream.abs().max()
     for ids in (each.cpu() for each in inputs):
         if ids.dim() == 2 and ids.shape[1] == stream.shape[1] and not ids.is_floating_point() and varies.any():
@@ -78,7 +78,7 @@ def number_columns(stream: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
 
 
 class StreamReader:
-    """Records inputs of modules in a forward pass until the first output projection of heads is called."""
+    """Records inputs of modules in a forward pass, until the first output projection of a block is called."""
 
     def __init__(self, model: nn.Module, projections: Iterable[nn.Module]) -> None:
         self._model, self._projections = model, set(projections)
@@ -114,9 +114,9 @@ class StreamReader:
             self._open.pop()
 
     def _candidates(self) -> list[Tensor]:
-        """Return the inputs of linear layers in the innermost block around the projection, or else of the block.
+        """Return the inputs of the linear layers in the innermost open module around the projection, or its own inputs.
 
-        Without blocks, return the inputs of the last linear layers: queries, keys and values.
+        If no open module has inputs, return those of the last linear layers: queries, keys and values.
         """
         for given, n_before in reversed(self._open):
             if given:
@@ -124,7 +124,7 @@ class StreamReader:
         return self._linear[: -N_PROJECTIONS - 1 : -1]
 
     def _distinct(self) -> list[Tensor]:
-        """Return the candidates that have the shape of the first one, without repeats."""
+        """Return the candidates without repeats; those with another shape than the first are left out."""
         streams: list[Tensor] = []
         for each in self._candidates():
             has_shape = not streams or each.shape == streams[0].shape
@@ -134,7 +134,7 @@ class StreamReader:
 
 
 def _rows_first(stream: Tensor, n_rows: int) -> Tensor | None:
-    """Return [row, position, width], also for models that put positions first; None if no axis counts the rows."""
+    """Move the axis of rows to the front, [row, position, width]; return None if no axis has as many rows."""
     if n_rows not in stream.shape[:2]:
         return None
     return (stream if stream.shape[0] == n_rows else stream.transpose(0, 1)).double().cpu()

@@ -1,4 +1,4 @@
-"""Name what an intervention did to a head's output: a kind of removal or, if the head is not removed, of change.
+"""Name what an intervention did to a head's output: how it removed the head or, if it did not, how it changed it.
 
 Whether a head is removed is tested in headcount.auditing.dependence; the kinds here are names for the results.
 """
@@ -34,11 +34,11 @@ REMOVALS = {
 }
 """Maps each kind of removal to its description."""
 MIN_SAME_CORRELATION = 0.99
-"""Correlation with the head's own output above which the head counts as hardly changed."""
+"""A head is hardly changed if the correlation with its own output is above this."""
 MAX_FIT_ERROR = 1e-3
-"""Error of a fit, as a fraction of the change, up to which heads explain the change of a block's output."""
+"""Heads explain the change of a block's output if the error of the fit is at most this fraction of the change."""
 N_FITTED = 2**16
-"""Values that the fit uses: enough for any number of heads."""
+"""Number of values that the fit uses: enough for any number of heads."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class OutputChange:
     kind: str
     """One of the names above, such as ZERO or SCALED."""
     detail: str
-    """The change in words."""
+    """A description of the change in words."""
     size: float
     """The largest change of a value, as a fraction of the largest value."""
 
@@ -63,9 +63,9 @@ def z_changes(
     is_even: Sequence[bool],
     elsewhere: Sequence[Tensor] = (),
 ) -> list[OutputChange]:
-    """Return the change of each head's part of z [row, position, head, d_head].
+    """Compare z with and without an intervention, [row, position, head, d_head], and return the change of each head.
 
-    `is_even` says for which heads the intervention made attention uniform; `elsewhere` is z of other blocks.
+    `is_even` says for which heads the intervention made attention uniform. `elsewhere` is z of other blocks.
     """
     changes, own_heads = [], own_BPHE.unbind(dim=2)
     for i, new in enumerate(new_BPHE.unbind(dim=2)):
@@ -78,7 +78,7 @@ def z_changes(
 def change_of(
     new: Tensor, own: Tensor, following: Following, *, others: Sequence[Tensor] = (), is_even: bool = False
 ) -> OutputChange:
-    """Return the change of a head's output [row, position, d_head]; `others` are outputs of the other heads.
+    """Classify the change of one head's output [row, position, d_head]; `others` are outputs of the other heads.
 
     >>> own = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
     >>> [change_of(new, own, Following(False)).kind for new in (0 * own, own.flip(0), own.mean(0).expand_as(own))]
@@ -116,7 +116,7 @@ def change_of(
 
 
 def _removal(new: Tensor, own: Tensor, others: Sequence[Tensor], following: Following, size: float) -> OutputChange:
-    """Name the values that replace a head's output and do not depend on it."""
+    """Classify a removal by the values that replace the head's output, such as a mean or another head's output."""
     kind, means = OTHER, (own.mean(dim=0), own.mean(dim=(0, 1)))
     if len(own) > 1 and any(is_same(new, mean.expand_as(own)) for mean in means):
         kind = MEAN
@@ -136,17 +136,17 @@ def _removal(new: Tensor, own: Tensor, others: Sequence[Tensor], following: Foll
 
 
 def _is_constant(new: Tensor) -> bool:
-    """Whether all rows have the same values."""
+    """Whether the output is the same in all rows."""
     return len(new) > 1 and is_same(new, new[:1].expand_as(new))
 
 
 def _is_resampled(new: Tensor, own: Tensor) -> bool:
-    """Whether every row has the output of another row."""
+    """Whether every row has the head's original output of another row."""
     return len(own) > 1 and all(_is_in_other_row(new[row], own, row) for row in range(len(own)))
 
 
 def _is_in_other_row(output: Tensor, own: Tensor, row: int) -> bool:
-    """Whether some row of `own`, other than this one, has this output."""
+    """Whether another row of `own` has this output."""
     return any(is_same(output, own[other]) for other in range(len(own)) if other != row)
 
 
@@ -154,12 +154,12 @@ def _is_in_other_row(output: Tensor, own: Tensor, row: int) -> bool:
 
 
 def _part_removed(new: Tensor, own: Tensor, following: Following) -> str:
-    """Say in which rows, positions or features alone a head is removed; empty if it is not only removed in parts."""
+    """State in which rows, at which positions or in which values a head is removed; empty if not only in part."""
     is_changed = new != own
     at_places = is_changed.any(dim=-1)
     in_rows, at_positions = at_places.any(dim=1), at_places.any(dim=0)
     action = "replaced" if new[is_changed].any() else "zeroed"
-    if following.where is None or not (following.where & at_places).any():  # where it is changed, it is removed
+    if following.where is None or not (following.where & at_places).any():  # the head is removed wherever it is changed
         kept_rows = (~in_rows).nonzero().flatten().tolist()
         if kept_rows and not any(_is_in_other_row(own[row], own, row) for row in kept_rows):
             return f"{action} in {int(in_rows.sum())} of {len(in_rows)} rows only"
@@ -200,11 +200,11 @@ _PRESERVED: tuple[tuple[str, str, Callable[[Tensor, Tensor, int], bool], int], .
     (f"feature {CENTRED}", "kept, with the mean of the features subtracted", _is_centred, FEATURE),
     (RECTIFIED, "kept where positive, with negative values set to zero", _is_rectified, FEATURE),
 )
-"""Kinds of change that keep a head's own output, even from a cache: a description, and a test along one axis."""
+"""Changes that keep a head's own output in some form: kind, description, and a test along one axis."""
 
 
 def _name_of_change(new: Tensor, own: Tensor, following: Following) -> tuple[str, str]:
-    """Name the change of an output that still depends on what the head computes."""
+    """Classify the change of an output that still depends on what the head computes."""
     if following.gain is not None and abs(following.gain) >= MAX_FIT_ERROR:
         what = "a constant" if _is_constant(new - following.gain * own) else "other values, such as noise,"
         times = "" if abs(following.gain - 1) < MAX_FIT_ERROR else f", scaled by {following.gain:.3g}"
@@ -213,7 +213,7 @@ def _name_of_change(new: Tensor, own: Tensor, following: Following) -> tuple[str
 
 
 def scaled_by(scale: float) -> OutputChange:
-    """Return the change by a factor; by 0, the head is removed."""
+    """Classify a multiplication of a head's output by a factor; a factor of 0 removes the head."""
     if abs(scale - 1) < MAX_FIT_ERROR:
         return NO_CHANGE
     if abs(scale) < MAX_FIT_ERROR:
@@ -222,10 +222,10 @@ def scaled_by(scale: float) -> OutputChange:
 
 
 def output_changes(site: Site, z: Tensor, change: Tensor) -> list[OutputChange] | None:
-    """Return the change of each head, if these changes explain that of the block's output; None if they do not.
+    """Explain the change of a block's output by changes of its heads; return None if heads do not explain it.
 
     Setting weights of the output projection to zero removes a head, and so does a hook that subtracts the head's
-    contribution. The hook may add the same values to every row instead, such as a mean contribution.
+    contribution. Such a hook may also add the same values to every row, such as a mean contribution.
     """
     through = partial(project, site.projection)
     bias = through(torch.zeros_like(z))
@@ -236,7 +236,7 @@ def output_changes(site: Site, z: Tensor, change: Tensor) -> list[OutputChange] 
         only = torch.zeros_like(z)
         only[..., features] = z[..., features]
         parts.append(through(only) - bias)
-    if factors := _fit([bias, *parts], change):  # a block's output that is set to zero loses its bias, too
+    if factors := _fit([bias, *parts], change):  # setting a block's output to zero also removes its bias
         return [scaled_by(1 + factor) for factor in factors[1:]]
     centred = [each - each.mean(dim=0) for each in (*parts, change)]
     factors = _fit(centred[:-1], centred[-1]) if len(z) > 1 else None
@@ -246,7 +246,7 @@ def output_changes(site: Site, z: Tensor, change: Tensor) -> list[OutputChange] 
 
 
 def _with_constant(scale: float) -> OutputChange:
-    """Return the change by a factor, with the same values added in every row."""
+    """Classify a multiplication by a factor after which the same values are added to every row."""
     change = scaled_by(scale)
     if change.kind == ZERO:
         return OutputChange(CONSTANT, f"removed, {REMOVALS[CONSTANT]}", change.size)
@@ -256,7 +256,7 @@ def _with_constant(scale: float) -> OutputChange:
 
 
 def _fit(parts: Sequence[Tensor], change: Tensor) -> list[float] | None:
-    """Return factors of the parts that add up to a change; None if there are none."""
+    """Return factors with which the parts add up to the change; None if the fit is too inaccurate."""
     chosen = torch.linspace(0, change.numel() - 1, min(change.numel(), N_FITTED)).long()
     parts_NH = torch.stack([each.flatten().cpu()[chosen].double() for each in parts], dim=1)
     change_N = change.flatten().cpu()[chosen].double()

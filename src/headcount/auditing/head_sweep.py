@@ -1,4 +1,4 @@
-"""Accuracy without each head, on some of the audited examples: one sweep for all checks that need it."""
+"""Accuracy without each head, on some of the audited examples; all checks that need it share one sweep."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention
 
 N_SWEPT = 200
-"""Examples of a sweep, at most: one example is half a point, and the sweep takes seconds."""
+"""Largest number of examples in a sweep: one example is worth half a point, and the sweep takes seconds."""
 MAX_HEADS = 64
-"""Heads of the model, at most: with more, a sweep takes too long for an audit."""
+"""Largest number of heads: for more heads, a sweep takes too long for an audit."""
 
 
 @dataclass(frozen=True)
 class HeadSweep:
-    """Which examples are right if one head is ablated."""
+    """Which examples are right with all heads, and under ablation of each single head."""
 
     experiment: Experiment
     heads: tuple[HeadId, ...]
     clean: NDArray[np.float64]
-    """[example]: 1 if it is right with all heads."""
+    """[example]: 1 if the answer is right with all heads."""
     zero: NDArray[np.float64]
-    """[head, example]: 1 if it is right under zero ablation of the head."""
+    """[head, example]: 1 if the answer is right under zero ablation of the head."""
     mean: NDArray[np.float64]
-    """[head, example]: 1 if it is right under mean ablation of the head."""
+    """[head, example]: 1 if the answer is right under mean ablation of the head."""
 
     @property
     def n(self) -> int:
@@ -40,22 +40,22 @@ class HeadSweep:
         return len(self.clean)
 
     def drops(self, scores: NDArray[np.float64], rows: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float64]:
-        """Return [head]: the drop in accuracy on these examples."""
+        """Return the drop in accuracy without each head, on these examples; `scores` is `zero` or `mean`."""
         return np.asarray(self.clean[rows].mean() - scores[:, rows].mean(axis=1))
 
     def together(self, heads: Sequence[HeadId]) -> float:
-        """Return accuracy under zero ablation of all these heads together."""
+        """Return the accuracy under zero ablation of all these heads together."""
         outcome = run_interventions(self.experiment, [Intervention(tuple(heads))], proven=True)
         return float(outcome.scores.mean())
 
 
 def sweep_heads(model: OpenModel, split: str, n: int) -> HeadSweep:
-    """Ablate every head alone, by zero and by its mean, on up to `n` examples."""
+    """Measure zero and mean ablation of every single head, on up to `n` examples."""
     if not 2 <= len(model.sites.heads) <= MAX_HEADS:
         what = f"the model has {len(model.sites.heads)} heads, and an audit ablates 2 to {MAX_HEADS} one by one"
         raise InputError(what, "ablate them without the audit: headcount ablate")
     dataset, rows = model.examples(split, n=min(N_SWEPT, n))
-    # Means over these examples are precise enough, and quick.
+    # Means over the swept examples are precise enough, and save a pass over others.
     experiment = experiment_on(model.module, model.sites, replace(dataset, fresh=None), rows)
     experiment, heads = replace(experiment, reference=()), model.sites.heads
     interventions = [Intervention((head,), by) for by in ("zero", "mean") for head in heads]

@@ -38,31 +38,31 @@ class IntervenedPass:
     arrived: dict[HeadSite, Tensor] = field(default_factory=dict)
     """z of each block, before the intervention's hooks."""
     probes: Probes = field(default_factory=Probes)
-    """Passes in which heads compute another z."""
+    """Replacements of head outputs in passes in which the heads compute another z."""
     output: Tensor = field(default_factory=lambda: torch.empty(0))
-    """The model's output without any recording."""
+    """The model's output in a pass without recording."""
     watched: Tensor = field(default_factory=lambda: torch.empty(0))
-    """The model's output while it was recorded."""
+    """The model's output in the recorded pass."""
     hooked: tuple[str, ...] = ()
-    """Paths of modules with more hooks than before."""
+    """Paths of modules that the intervention gave hooks or another forward()."""
     uncalled: frozenset[str] = frozenset()
-    """Paths of output projections that PyTorch's attention does not call."""
+    """Paths of output projections that PyTorch's attention computes without calling the module."""
     arguments: tuple[str, ...] = ()
-    """Names of the keyword arguments that are the intervention."""
+    """Names of the keyword arguments, if the intervention consists of arguments of the model."""
     even: frozenset[HeadId] = frozenset()
-    """Heads with uniform attention over all visible keys."""
+    """Heads that attend uniformly to all visible keys under the intervention."""
     left: tuple[str, ...] = ()
-    """Descriptions of changes that a context left behind."""
+    """Descriptions of changes to the model that a context manager did not undo."""
 
     def keep(self, event: Event, tree: Any) -> Any:
-        """Record a tensor of the last pass, if there are several."""
+        """Record the input or output of a module; a new pass replaces the records of the pass before."""
         if not event.path and not event.is_output:
             self.kept.clear()
         self.kept[event] = copied(tree)
         return tree
 
     def keep_arrival(self, layout: BlockLayout, event: Event, tree: Any) -> Any:
-        """Record z before the hooks at a block."""
+        """Record z of a block before the intervention's hooks see it."""
         if (site := layout.arrival_of(event)) is not None:
             self.arrived[site] = tensors_of(event, copied(tree))[0]
         return tree
@@ -76,9 +76,9 @@ def run_with(
     owned: nn.Module,
     probes: Probes,
 ) -> IntervenedPass:
-    """Run the model with the intervention, and restore everything that the intervention changed in the model.
+    """Run the model with the intervention, and undo everything that the intervention changed in the model.
 
-    `owned` is the model as its author has it. `probes` has the other examples that the model runs on as well.
+    `owned` is the model as its author wrote it. `probes` holds other examples, on which the model runs as well.
     """
     seen, state = IntervenedPass(probes=probes), ModelState(model)
     try:
@@ -95,7 +95,7 @@ def run_with(
             seen.output = seen.output if run_itself is None else seen.watched
             probe(seen.probes, model, layout, run, seen.arrived, _entered_z(layout, seen))
             seen.even = find_even_heads(layout, probes.n_rows, run)
-        for path in state.unhooked():  # baukit registers hooks when a context is made, so they acted without it, too
+        for path in state.unhooked():  # baukit registers hooks when a context is created, so they were active before
             raise InputError(
                 f"the hook of this context at {path} was in place before the context was entered",
                 "give a function that makes it: lambda: ...",
@@ -103,7 +103,7 @@ def run_with(
         seen.left = tuple(state.differences()) if _is_context(context) else ()
     except InputError:
         raise
-    except Exception as error:  # whatever somebody's code does
+    except Exception as error:  # user code may raise anything
         text = shortened(" ".join(str(error).split()) or "no message", 200)
         advice = "try it around a plain call of the model, on these inputs"
         raise InputError(f"the intervention raised {type(error).__name__}: {text}", advice) from error
@@ -113,13 +113,13 @@ def run_with(
 
 
 def _entered_z(layout: BlockLayout, seen: IntervenedPass) -> dict[HeadSite, Tensor]:
-    """Return the input of each output projection."""
+    """Return z of each block (the input of its output projection) as the intervention left it."""
     events = {event: site for event in seen.kept if (site := layout.site_of(event)) is not None}
     return {site: tensors_of(event, seen.kept[event])[0] for event, site in events.items()}
 
 
 def _own_output(seen: IntervenedPass) -> Tensor:
-    """Return the model's output in a function that ran the model itself."""
+    """Return the output of the model that a user's function ran; raise an error if it ran no model."""
     tensors = tensors_of(last := Event("", True, 0), seen.kept.get(last))
     if not tensors:
         raise InputError(
@@ -131,7 +131,7 @@ def _own_output(seen: IntervenedPass) -> Tensor:
 
 @contextmanager
 def _entered(context: Any, model: nn.Module) -> Iterator[tuple[Callable[[], Any] | None, Mapping[str, Any]]]:
-    """Enter the intervention; yield a function that runs the model itself, or keyword arguments of the model."""
+    """Enter the intervention; yield the user's function if it runs the model itself, and arguments for the model."""
     if isinstance(context, Mapping) and not _is_context(context):
         yield None, context
         return
@@ -160,7 +160,7 @@ def _entered(context: Any, model: nn.Module) -> Iterator[tuple[Callable[[], Any]
 
 @contextmanager
 def _calls_of(model: nn.Module) -> Iterator[list[nn.Module]]:
-    """Yield a list of the model's modules that are called inside the context."""
+    """Yield a list that collects the model's modules that are called inside the context."""
     own, calls = set(model.modules()), list[nn.Module]()
     handle = register_module_forward_pre_hook(lambda module, args: calls.append(module) if module in own else None)
     with handle:
@@ -172,7 +172,7 @@ def _is_context(each: Any) -> bool:
 
 
 def _takes_one(function: Callable[..., Any]) -> bool:
-    """Whether a function requires an argument: the model."""
+    """Whether a function has a required argument, which is then the model."""
     try:
         given = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

@@ -57,15 +57,15 @@ class HeadChange:
     head: str
     site: str
     is_named: bool
-    """Whether it is one of the heads that should be removed."""
+    """Whether this is one of the heads that the intervention should remove."""
     done: str
     """untouched; removed: zero, mean, constant, resample, another head, other; not removed: scaled, partly removed,
     hardly changed, mean over positions, mean of features, rearranged, moved, rectified, batch mean subtracted (or
     position, or feature), other values added, even attention, changed, not a number, not tested."""
     detail: str
-    """The change in words."""
+    """A description of the change in words."""
     change: Size
-    """The largest change of a value of its output, as a fraction of the largest value."""
+    """The largest change of a value of the head's output, as a fraction of the largest value."""
 
 
 @dataclass(frozen=True)
@@ -77,20 +77,20 @@ class InterventionAudit(Result):
     heads: tuple[str, ...]
     """The heads that should be removed."""
     summary: str
-    """One sentence that begins with the verdict."""
+    """One sentence about what the intervention did; it begins with the verdict."""
     verdict: str
     is_right: bool
-    """Whether exactly these heads are removed, and the model is restored afterwards."""
+    """Whether the intervention removes exactly these heads, and the model is restored afterwards."""
     output_change: Size
     """The change of the model's output as a fraction of the largest value."""
     repair: str
     """One line of code that removes the heads; empty if there is nothing to repair."""
     others: tuple[str, ...]
-    """Paths of changed modules whose change is not that of a head."""
+    """Paths of modules that the intervention changed in a way that is not the change of a head."""
     rows: tuple[HeadChange, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction between the heads and the rows of the table."""
+        """Yield a contradiction if the named heads and the rows of the table do not agree."""
         if any(each.is_named != (each.head in self.heads) for each in self.rows):
             yield "rows", "is_named for the heads in heads, and for no other"
 
@@ -141,7 +141,7 @@ def audit_intervention(
         )
     module = unwrap(opened.module)
     tensors, call = _call_of(module, opened.sites, inputs)
-    if sites is not None and not isinstance(inputs, Mapping):  # the user's own, which nothing has checked yet
+    if sites is not None and not isinstance(inputs, Mapping):  # given by the user and not checked yet
         _require_heads(module, opened.sites, tensors, named)
     layout = BlockLayout.of(module, opened.sites, n_rows=len(tensors[0]))
     with eval_mode(module), torch.no_grad():
@@ -175,7 +175,7 @@ def _open(model: nn.Module | OpenModel | Run, sites: Sites | None) -> OpenModel:
 
 
 def _group_size(model: nn.Module) -> int:
-    """Return how many heads share keys and values, by the Hugging Face configuration."""
+    """Return how many query heads share keys and values, from the Hugging Face configuration; 1 if unknown."""
     config = getattr(model, "config", None)
     n_heads, n_shared = (getattr(config, f"num_{name}_heads", None) for name in ("attention", "key_value"))
     return n_heads // n_shared if n_heads and n_shared else 1
@@ -195,7 +195,7 @@ def _call_of(module: nn.Module, sites: Sites, inputs: Inputs) -> tuple[list[Tens
 
 
 def _require_heads(module: nn.Module, sites: Sites, tensors: Sequence[Tensor], heads: Iterable[HeadId]) -> None:
-    """Refuse sites whose slices of z are not heads, so that half a head is not audited as a whole one."""
+    """Raise an error if the slices of z at these sites are not heads, so that no half head is audited as a head."""
     for name, check in check_heads(module, sites, tensors, dict.fromkeys(head.site for head in heads)).items():
         if check.fault:
             what = f"the slices of z at {name} are not heads: {check.fault}"
@@ -211,23 +211,23 @@ def _require_same(one: Tensor, other: Tensor, what: str, advice: str) -> None:
 
 
 class _Comparison:
-    """A pass without the intervention, with all known changes inserted, that finds the first other difference."""
+    """A pass without the intervention that inserts all known changes and stops at the first further difference."""
 
     def __init__(
         self, layout: BlockLayout, kept: Mapping[Event, Any], pinned: Collection[Event], passed: Collection[Event]
     ) -> None:
-        """`pinned` are the known changes; `passed` are changes before z, which z shows."""
+        """Create a comparison; `pinned` are known changes, and `passed` are changes before z, which z shows."""
         self._layout, self._kept, self._pinned, self._passed = layout, kept, pinned, passed
         self._entered = Counter[str]()
         self.z: dict[HeadSite, Tensor] = {}
-        """The inputs of output projections, up to the first difference."""
+        """z of each block, up to the first difference."""
         self.first: tuple[Event, list[Tensor]] | None = None
-        """The first difference, and the tensors without the intervention."""
+        """Where the first difference is, and the tensors there without the intervention; None if there is none."""
         self.missed: HeadSite | None = None
         """The last block whose output projection the intervention did not call."""
 
     def meet(self, event: Event, tree: Any) -> Any:
-        """Compare a tensor, or insert a known change."""
+        """Compare a module's tensors with those under the intervention, or insert a known change."""
         self._entered[event.path] += not event.is_output
         if self.first is not None:
             return tree
@@ -247,7 +247,7 @@ class _Comparison:
         return all(is_same(*pair) for pair in pairs)
 
     def _is_before_z(self, event: Event) -> bool:
-        """Whether the event belongs to queries, keys or values, so that z shows the change."""
+        """Whether the event is inside attention and before z (queries, keys or values), so that z shows its change."""
         for path, attention in self._layout.attentions.items():
             if event.path == attention:
                 return not event.is_output
@@ -260,7 +260,7 @@ class _Trace:
     """Finds all changes that an intervention makes to heads, to the residual stream and to other modules."""
 
     def __init__(self, layout: BlockLayout, seen: IntervenedPass, clean: Tensor, group_size: int = 1) -> None:
-        """`group_size` is the number of heads that share keys and values."""
+        """Create a trace; `group_size` is the number of heads that share keys and values."""
         self.layout, self.seen, self.clean, self.group_size = layout, seen, clean, group_size
         self.heads: dict[HeadId, OutputChange] = {}
         self.residual: list[str] = []
@@ -269,7 +269,7 @@ class _Trace:
         self.is_complete = True
 
     def run(self, module: nn.Module, call: Callable[[], Tensor]) -> None:
-        """Find one change after the other, each with all former changes inserted."""
+        """Find the changes one after another; each pass inserts all changes that are already known."""
         pinned, passed = set[Event](), set[Event]()
         for _ in range(4 * len(self.layout.sites) + 8):
             comparison = _Comparison(self.layout, self.seen.kept, pinned, passed)
@@ -327,7 +327,7 @@ class _Trace:
                 self.heads[head] = each
 
     def described(self, heads: Sequence[HeadId]) -> str:
-        """Describe the changes of heads, with equal changes together."""
+        """Describe how these heads are changed; heads with the same change are listed together."""
         groups: dict[str, list[HeadId]] = {}
         for head in heads:
             if head in self.heads:
@@ -335,7 +335,7 @@ class _Trace:
         return ", ".join(f"{_names(group)} {detail}" for detail, group in groups.items())
 
     def relation(self) -> str:
-        """Return what all changed heads have in common, in brackets; empty if they have nothing in common."""
+        """State in brackets what all changed heads have in common; empty if they have nothing in common."""
         names = {head.site for head in self.heads}
         whole = [name for name in names if set(self.layout.sites[name].heads) <= set(self.heads)]
         if len(whole) == len(names) and len(self.heads) > 1:
@@ -347,7 +347,7 @@ class _Trace:
 
     @property
     def is_bypassed(self) -> bool:
-        """Whether the intervention acts only while it is recorded: PyTorch's fast path calls no submodule."""
+        """Whether the intervention works only while it is recorded, because PyTorch's fast path calls no submodule."""
         return torch.equal(self.clean, self.seen.output) and not is_same(self.clean, self.seen.watched)
 
     @property
@@ -362,7 +362,7 @@ class _Trace:
         return int(self.seen.output.isnan().sum())
 
     def _coordinates(self, event: Event, own: Tensor, new: Tensor) -> str:
-        """Describe changed coordinates of the residual stream that were taken for a head; empty if there are none."""
+        """Describe changed coordinates of the residual stream that were mistaken for a head; empty if none were."""
         counts = {len(self.layout.sites[sharing[0]].heads) for sharing in self.layout.projections.values()}
         if own.shape != new.shape or own.shape[-1] not in self.layout.widths.values():
             return ""
@@ -403,7 +403,7 @@ def _audit(trace: _Trace, named: Sequence[HeadId], name: str, given: str) -> Int
 
 
 def _verdict(trace: _Trace, named: Sequence[HeadId]) -> tuple[str, str]:
-    """Return the verdict, and the rest of the sentence."""
+    """Return the verdict, and the rest of the summary's first sentence."""
     wanted, touched = set(named), set(trace.heads)
     others = [head for head in trace.heads if head not in wanted]
     missing, untouched = [head for head in named if head not in touched], f"{_names(named)} untouched"
@@ -432,7 +432,7 @@ def _verdict(trace: _Trace, named: Sequence[HeadId]) -> tuple[str, str]:
 
 
 def _instead(others: Sequence[HeadId], named: Sequence[HeadId]) -> tuple[str, str]:
-    """Return the verdict for other heads than the named ones, and the likely mistake."""
+    """Return the verdict if only other heads than the named ones are changed, and the likely mistake."""
     if {head.index for head in others} == {head.index for head in named}:
         return "wrong layer", "the index is right, the layer is not"
     if {head.site for head in others} != {head.site for head in named}:
@@ -443,7 +443,7 @@ def _instead(others: Sequence[HeadId], named: Sequence[HeadId]) -> tuple[str, st
 
 
 def _further_sentences(trace: _Trace, verdict: str) -> Iterator[str]:
-    """Yield sentences about changes beside those in the verdict."""
+    """Yield further sentences of the summary: other changes, and what the intervention left behind."""
     if trace.residual and verdict != RESIDUAL:
         yield f"also, {trace.residual[0]}"
     more = trace.others[verdict == NO_HEAD :]
@@ -459,13 +459,13 @@ def _further_sentences(trace: _Trace, verdict: str) -> Iterator[str]:
 
 
 def _names(heads: Sequence[HeadId]) -> str:
-    """List the first eight heads, and say how many more there are."""
+    """List the names of up to eight heads, and the number of all others."""
     names = ", ".join(head.short for head in heads[:8])
     return names + (f" and {len(heads) - 8} more" if len(heads) > 8 else "")
 
 
 def _why_nothing(trace: _Trace) -> str:
-    """Say that the model's output is the same, and the most likely reason."""
+    """State that the model's output is the same, and the most likely reason why the intervention did nothing."""
     seen = trace.seen
     is_equal = torch.equal(seen.output, trace.clean)
     same = "bit for bit the same" if is_equal else f"the same but for rounding ({trace.output_change:.0e})"
@@ -484,7 +484,7 @@ def _why_nothing(trace: _Trace) -> str:
 
 
 def _repair(layout: BlockLayout, named: Sequence[HeadId], given: str) -> str:
-    """Return one line of code that removes the heads."""
+    """Return one line of code that removes exactly these heads."""
     line = f"with headcount.ablated(model, [{', '.join(repr(head.short) for head in named)}]{given}):"
     places = {head.site for head in named}
     site = layout.sites[named[0].site]

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 CONTAINERS = (dict, set, list)
-"""Attributes of these types are restored in place, because handles of hooks refer to them."""
+"""Attributes of these types are restored in place, because the handles of hooks refer to the same objects."""
 
 
 @dataclass(frozen=True)
 class _KeptTensor:
     tensor: Tensor
     data: Tensor
-    """The tensor's memory."""
+    """The tensor's original storage, into which the saved values are copied back."""
     values: Tensor
     requires_grad: bool
     grad: Tensor | None
@@ -49,7 +49,7 @@ class _KeptTensor:
 
 
 class _KeptModule:
-    """A module's attributes, and the contents of its containers."""
+    """The saved attributes of a module, with copies of its dictionaries, sets and lists."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module, self.kind, self.attributes = module, type(module), dict(module.__dict__)
@@ -61,7 +61,7 @@ class _KeptModule:
 
     @property
     def has_more_hooks(self) -> bool:
-        """Whether the module has new hooks, or another forward()."""
+        """Whether the module has new hooks or another forward() since it was saved."""
         is_patched = self.module.__dict__.get("forward") is not self.attributes.get("forward")
         return bool(_hooks_of(self.module) - self.hooks) or is_patched
 
@@ -71,7 +71,7 @@ class _KeptModule:
         return list(now) != list(before) or any(now[name] is not each for name, each in before.items())
 
     def restore(self) -> None:
-        if type(self.module) is not self.kind:  # torch.nn.utils.parametrize changes it
+        if type(self.module) is not self.kind:  # torch.nn.utils.parametrize changes the class
             self.module.__class__ = self.kind
         for name in self.module.__dict__.keys() - self.attributes.keys():
             del self.module.__dict__[name]
@@ -93,7 +93,7 @@ def _hooks_of(module: nn.Module) -> frozenset[int]:
 
 
 class ModelState:
-    """The state of a model at one moment."""
+    """The saved state of a model, with which the model can be compared and to which it can be restored."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -105,15 +105,15 @@ class ModelState:
         self._forwards = [(kind, vars(kind)["forward"]) for kind in kinds if "forward" in vars(kind)]
 
     def hooked(self) -> tuple[str, ...]:
-        """Return the paths of modules that are new, or have new hooks or another forward()."""
+        """Return the paths of modules that are new, have new hooks or another forward() since the state was saved."""
         return tuple(path for path, module in self._model.named_modules() if self._is_hooked(path, module))
 
     def unhooked(self) -> tuple[str, ...]:
-        """Return the paths of modules that lost hooks."""
+        """Return the paths of modules that have lost hooks since the state was saved."""
         return tuple(path for path, each in self._modules.items() if each.hooks - _hooks_of(each.module))
 
     def differences(self) -> list[str]:
-        """Describe all differences to the saved state."""
+        """Describe how the model differs from the saved state, one text per difference."""
         kept, now = self._modules, dict(self._model.named_modules())
         hooks = [f"hooks at {path or 'the model itself'}" for path, each in kept.items() if each.has_more_hooks]
         modules = [f"other modules in {path or 'the model itself'}" for path in kept if kept[path].has_other_modules]
@@ -126,7 +126,7 @@ class ModelState:
         return [*hooks, *modules, *weights, *patched, *mode]
 
     def restore(self) -> None:
-        """Restore the saved state."""
+        """Restore the model to the saved state; hooks that were removed are not added again."""
         for kind, forward in self._forwards:
             if vars(kind).get("forward") is not forward:
                 kind.forward = forward
@@ -145,7 +145,7 @@ class ModelState:
 
 
 def _tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield parameters, buffers, and tensors that are plain attributes of modules, with their paths."""
+    """Yield the paths and values of parameters, buffers, and tensors that are plain attributes of modules."""
     yield from model.named_parameters()
     yield from model.named_buffers()
     for path, module in model.named_modules():

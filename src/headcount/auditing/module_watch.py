@@ -32,30 +32,30 @@ from headcount.hooks.proof import difference
 from headcount.hooks.sites import Sites
 
 MAX_DIFFERENCE = {torch.float64: 1e-11, torch.float32: 1e-5}
-"""Difference between two passes that compute the same, as a fraction of the largest value."""
+"""Largest difference, relative to the largest value, between two passes of the same computation."""
 MAX_ROUNDINGS = 8
-"""Difference between two passes that compute the same in half precision, in units of its rounding error."""
+"""Largest difference between two passes of the same computation in half precision, in machine epsilons."""
 
 
 class Event(NamedTuple):
-    """The input or output of one call of a module."""
+    """The input or the output of one call of a module."""
 
     path: str
     """The path of the module; empty for the model itself."""
     is_output: bool
     n: int
-    """The number of the call in a pass, from 0."""
+    """How many times the module was called before in the same pass."""
 
     def __str__(self) -> str:
         return f"{'the output of' if self.is_output else 'what enters'} {self.path or 'the model itself'}"
 
 
 Meet = Callable[[Event, Any], Any]
-"""Takes an event and its tensors, and returns the tensors to use."""
+"""Takes an event and the tensors of that call, and returns the tensors to continue with."""
 
 
 class ModuleWatch:
-    """Calls `meet` and `arrive` for all modules inside the context."""
+    """Inside the context, calls `meet` and `arrive` for all inputs, and `meet` for all outputs, of all modules."""
 
     def __init__(self, model: nn.Module, sites: Sites, meet: Meet, arrive: Meet | None = None) -> None:
         self._modules, self._meet = dict(model.named_modules()), meet
@@ -64,7 +64,7 @@ class ModuleWatch:
         self._mha = dict.fromkeys(site.mha for site in sites.values() if site.mha is not None)
 
     def __enter__(self) -> frozenset[str]:
-        """Begin recording; return the output projections that are never called."""
+        """Begin to record, and return the paths of output projections that PyTorch computes without calling them."""
         for path, module in self._modules.items():
             module.__dict__["_call_impl"] = partial(self._call, path, module, module._call_impl)
             self._stack.callback(module.__dict__.pop, "_call_impl", None)
@@ -127,7 +127,7 @@ class ModuleWatch:
 
 
 class _Uncalled(nn.Module):
-    """Stands in for an output projection that PyTorch computes without a call, so that its hooks do not fire."""
+    """Replaces an output projection that PyTorch computes without calling the module, so that no hooks fire."""
 
     def __init__(self, project: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class _Uncalled(nn.Module):
 
 
 def set_forward(module: nn.Module, forward: Callable[..., Any] | None) -> None:
-    """Give a module a forward() of its own, or that of its class if None."""
+    """Set the forward() of a module; None restores that of its class."""
     module.__dict__.pop("forward", None)
     module.__dict__.update({} if forward is None else {"forward": forward})
 
@@ -152,13 +152,13 @@ def copied(tree: Any) -> Any:
 
 
 def tensors_of(event: Event, tree: Any) -> list[Tensor]:
-    """Return the tensors of an input, or the first tensor of an output: attention weights beside it are not used."""
+    """Return all tensors of an input, but only the first tensor of an output, without attention weights."""
     tensors = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
     return tensors[:1] if event.is_output else tensors
 
 
 def is_same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same values but for rounding; NaN is the same as NaN."""
+    """Whether two tensors are equal up to rounding; NaN equals NaN."""
     if one.shape != other.shape:
         return False
     if torch.equal(one, other) or not one.is_floating_point():
@@ -173,7 +173,7 @@ def is_same(one: Tensor, other: Tensor) -> bool:
 
 
 def rounding(dtype: torch.dtype) -> float:
-    """Return the largest difference between two passes that compute the same, as a fraction of the largest value."""
+    """Return the largest relative difference between two passes of the same computation in this precision."""
     return MAX_DIFFERENCE.get(dtype, MAX_ROUNDINGS * torch.finfo(dtype).eps)
 
 
@@ -182,25 +182,25 @@ def rounding(dtype: torch.dtype) -> float:
 
 @dataclass
 class BlockLayout:
-    """Where attention blocks are in the tree of modules."""
+    """Where the attention blocks are in a model's tree of modules."""
 
     sites: Sites
     n_rows: int
-    """Rows of the audited inputs."""
+    """Number of rows of the audited inputs."""
     projections: dict[str, tuple[HeadSite, ...]]
-    """Maps the path of each output projection to the sites that use it; a shared one serves them in this order."""
+    """Maps the path of each output projection to the sites that use it, in the order in which they call it."""
     holders: dict[str, str]
     """Maps the path of each module that contains exactly one output projection to that projection's path."""
     attentions: dict[str, str] = field(default_factory=dict)
-    """Maps the path of each projection to the module that computes its z; changes inside it show in z."""
+    """Maps the path of each projection to the module that computes its z; changes inside that module show in z."""
     widths: dict[str, int] = field(default_factory=dict)
     """Maps the path of each projection to the width of its output, which is that of the residual stream."""
     entrances: dict[str, str] = field(default_factory=dict)
-    """Maps the path of the outermost module that gets z and only projects it to the path of the projection."""
+    """Maps the path of the outermost module that receives z and only projects it to the path of the projection."""
 
     @classmethod
     def of(cls, model: nn.Module, sites: Sites, n_rows: int) -> BlockLayout:
-        """Return the layout, except for what `learn` finds in a pass."""
+        """Create the layout from the sites; `learn` fills in the rest from a forward pass."""
         paths = {module: path for path, module in model.named_modules()}
         for name, site in sites.items():
             if site.head_axis is not None or isinstance(site.projection, ParameterProjection):
@@ -216,18 +216,18 @@ class BlockLayout:
         return cls(sites, n_rows, projections, holders | {path: path for path in projections})
 
     def site_of(self, event: Event) -> HeadSite | None:
-        """Return the site whose z the event is; None if it is no z."""
+        """Return the site whose z this event shows; None if the event shows no z."""
         sharing = () if event.is_output else self.projections.get(event.path, ())
         return sharing[event.n % len(sharing)] if sharing else None
 
     def arrival_of(self, event: Event) -> HeadSite | None:
-        """Return the site whose z arrives with this event, before anybody's hooks; None if none does."""
+        """Return the site whose z this event shows before any hook has seen it; None if the event shows no z."""
         path = None if event.is_output else self.entrances.get(event.path)
         sharing = () if path is None else self.projections[path]
         return sharing[event.n % len(sharing)] if sharing else None
 
     def grid(self, site: HeadSite, z: Tensor) -> Tensor:
-        """Return z as [row, position, head, d_head]; rows and positions may share an axis of z."""
+        """Reshape z to [row, position, head, d_head]; rows and positions may share an axis of z."""
         if z.dim() == 2 and len(z) % self.n_rows == 0:
             z = z.unflatten(0, (self.n_rows, -1))
         by_head = split_heads(site, z, len(self.sites[site].heads))
@@ -238,7 +238,7 @@ class BlockLayout:
         return next(path for path, names in self.projections.items() if site in names)
 
     def learn(self, model: nn.Module, call: Callable[[], object]) -> None:
-        """Run a pass to find what computes z: the smallest module around a projection that computes before it."""
+        """Run a pass to find the module that computes z: the smallest one around a projection that works before it."""
         met: dict[Event, list[Tensor]] = {}
 
         def meet(event: Event, tree: Any) -> Any:
@@ -277,13 +277,13 @@ class BlockLayout:
 
 
 def _is_z(tensors: Sequence[Tensor], z: Sequence[Tensor]) -> bool:
-    """Whether the first tensor is z: modules such as TransformerLens' hook points only pass z on."""
+    """Whether the first tensor equals z, as in modules that only pass z on, such as TransformerLens' hook points."""
     is_alike = bool(tensors) and tensors[0].dtype == z[0].dtype and tensors[0].numel() == z[0].numel()
     return is_alike and torch.equal(tensors[0].flatten(), z[0].flatten())
 
 
 def modules_above(path: str) -> list[str]:
-    """Return the paths of the modules around one, the nearest first, without the model itself.
+    """Return the paths of the modules that contain this one, the innermost first, without the model itself.
 
     >>> modules_above("h.1.attn.c_proj")
     ['h.1.attn', 'h.1', 'h']

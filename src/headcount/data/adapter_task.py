@@ -40,11 +40,11 @@ class AdapterModel:
 
     @property
     def adapter(self) -> Adapter:
-        """The adapter, whose code encodes, answers and scores."""
+        """The adapter, whose code encodes questions, decodes answers and scores them."""
         return self.adapted.adapter
 
     def passes(self, pairs: Pairs, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield logits and labels of some rows at a time."""
+        """Encode the pairs in batches of `at_once`, and yield the logits and labels of each batch."""
         with eval_mode(self.adapted, gradients=False) as device:
             for i in range(0, len(pairs), at_once):
                 inputs, labels = encoded(self.adapter, pairs[i : i + at_once])
@@ -52,7 +52,7 @@ class AdapterModel:
                 yield logits, labels.to(logits.device)
 
     def as_weights(self, given: Tensor) -> Tensor:
-        """Convert an input to the model's precision, unless it holds ids."""
+        """Convert a floating-point input to the model's precision; leave token ids as they are."""
         weight = next(self.adapted.parameters())
         return given.to(weight.dtype) if given.is_floating_point() else given
 
@@ -86,11 +86,14 @@ class AdapterSequences(AdapterModel):
 
     @property
     def given(self) -> str:
-        """Leading tokens of the answer that the decoder is given."""
+        """The first tokens of every answer, which the decoder is given and does not predict; usually empty."""
         return self.adapter.given
 
     def claim(self, examples: Examples, answers: SequenceAnswers) -> Claim | None:
-        """Compare the author's figure with that of decoded answers; None without a figure or decoded answers."""
+        """Compare the author's figure with the score of decoded answers.
+
+        Return None without decoded answers, or if the author has neither a figure nor a metric.
+        """
         if answers.free is None:
             return None
         return self._claim_of(pairs_of(self.task, examples), answers.texts, np.all(answers.free_hits, axis=1))
@@ -114,7 +117,7 @@ class AdapterSequences(AdapterModel):
         return self.with_texts(answers, self.generate([question for question, _ in pairs]))
 
     def with_texts(self, answers: SequenceAnswers, texts: Sequence[str]) -> SequenceAnswers:
-        """Add decoded answers, read as the task's tokens, and mark the leading zeros that reading fills in."""
+        """Add decoded texts, converted to the task's tokens; mark leading zeros that the text leaves out."""
         free = np.stack([self._read(text) for text in texts])
         zeros = leading_zeros(self.task, free)
         shown = [self.task.show_tokens(row) if (row >= 0).all() else "" for row in free]
@@ -128,7 +131,7 @@ class AdapterSequences(AdapterModel):
         return type(self.adapter).generate is not Adapter.generate
 
     def generate(self, questions: Sequence[str]) -> list[str]:
-        """Decode the answers to all questions by the adapter's own code."""
+        """Decode the answers to all questions with the adapter's own code."""
         texts = list[str]()
         with eval_mode(self.adapted, gradients=False):
             for i in range(0, len(questions), BLOCK):
@@ -140,7 +143,7 @@ class AdapterSequences(AdapterModel):
         return np.full(len(self.task.answer_positions), -1) if tokens is None else tokens
 
     def margins(self, examples: Examples) -> NDArray[np.float64]:
-        """Return the smallest margin of right logits over wrong ones; -inf if the given tokens are wrong."""
+        """Return the smallest lead of a right over a wrong logit, per example; -inf if the given tokens are wrong."""
         pairs, leads = pairs_of(self.task, examples), list[Any]()
         for logits, labels in self.passes(pairs, BLOCK):
             require_logits(logits, labels)
@@ -150,7 +153,7 @@ class AdapterSequences(AdapterModel):
         return np.where(self.begins_right(examples), np.concatenate(leads), -np.inf)
 
     def teacher_forced(self, examples: Examples) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Return the tensors that encode() makes of these examples and their right answers, and its labels."""
+        """Encode examples with their right answers, and return inputs and labels on the model's device."""
         device = next(self.adapted.parameters()).device
         inputs, labels = encoded(self.adapter, pairs_of(self.task, examples))
         return tuple(self.as_weights(each).to(device) for each in inputs), labels.to(device)
@@ -163,7 +166,7 @@ class AdapterSequences(AdapterModel):
     # --- which label is which token ---
 
     def _by_token(self, examples: Examples, is_label: Hits, is_hit: Hits, asked: Hits, hits: Hits) -> None:
-        """Fill in, for each token of the answers, whether it has a label and whether it is right."""
+        """Fill in `asked` and `hits`: whether each token of the right answers has a label, and is predicted right."""
         split = self._answer_tokens.split
         n_written = np.array([len(split(self.task.answer(example))) for example in examples])
         for n in np.unique(n_written).tolist():
@@ -181,7 +184,7 @@ class AdapterSequences(AdapterModel):
         return {}
 
     def _labelled_tokens(self, n_written: int, example: Examples) -> list[int]:
-        """Return the token of the answer that each label stands for, in answers with this many tokens; -1 for none."""
+        """Return which token of an answer with `n_written` tokens each label stands for; -1 for none."""
         if n_written not in self._known_tokens:
             places: list[int] = []
             with suppress(InputError):  # encode() may refuse wrong answers; then no token has a known label
@@ -198,13 +201,16 @@ class AdapterClasses(AdapterModel):
     task: ClassTask
 
     def claim(self, examples: Examples, answers: ClassAnswers) -> Claim | None:
-        """Compare the author's figure with that of the predicted classes; None if there is no figure."""
+        """Compare the author's figure with the score of the predicted classes.
+
+        Return None if the author has neither a figure nor a metric.
+        """
         classes = [self.task.classes[i] for i in answers.predicted.tolist()]
         return self._claim_of(pairs_of(self.task, examples), classes, answers.hits)
 
     @cached_property
     def columns(self) -> list[int]:
-        """For each class of the task, its index among the model's logits."""
+        """The index of each class of the task among the model's logits."""
         example = self.task.split("test")[:1]
         question = self.task.show(example[0])
         labels = encoded(self.adapter, [(question, name) for name in self.task.classes])[1]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 MOST_SPECIAL = 3
-"""Special ids before or after a text, at most."""
+"""Largest number of special ids before or after a text."""
 N_LEARNED = 64
 """Examples from which the names of ids are learned."""
 
@@ -26,9 +26,10 @@ class Alphabet:
 
     @classmethod
     def learn(cls, rows: Sequence[Sequence[int]], texts: Sequence[str]) -> Alphabet | None:
-        """Align rows of ids with the texts that they stand for; return None if no alignment fits.
+        """Find out which id stands for which character or word; return None if no alignment of ids and texts fits.
 
-        Where several alignments fit (too few texts), only as many ids as characters, in their order, is accepted.
+        If several alignments fit, because there are too few texts, the only one accepted has one id per character, in
+        the same order.
         """
         alphabets: list[Alphabet] = []
         for parts in ([list(text) for text in texts], [text.split() for text in texts]):
@@ -40,12 +41,12 @@ class Alphabet:
         return alphabets[0] if len(alphabets) == 1 or (alphabets and is_plain) else None
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Name each id; an id without a name, such as the end of a text, is a number in brackets."""
+        """Name each id by its character or word; an id without a name, such as an end token, becomes `<id>`."""
         return [self.names.get(number, f"<{number}>") for number in ids]
 
 
 def _alignments(rows: Sequence[Sequence[int]], parts: Sequence[Sequence[str]]) -> Iterator[list[tuple[int, str]]]:
-    """Yield pairs of ids and parts: forwards or backwards, with special ids before the first or after the last part."""
+    """Yield candidate alignments of ids with characters or words: forwards or backwards, after skipping special ids."""
     if not rows or not all(parts):
         return
     for step in (1, -1):
@@ -62,7 +63,7 @@ def _alignments(rows: Sequence[Sequence[int]], parts: Sequence[Sequence[str]]) -
 
 
 def _names(pairs: Sequence[tuple[int, str]]) -> dict[int, str] | None:
-    """Return the part of each id, if ids and parts go one to one; else None."""
+    """Map each id to its character or word if the pairs are a one-to-one mapping; else return None."""
     names, ids = dict(pairs), {part: number for number, part in pairs}
     is_one_to_one = all(names[number] == part and ids[part] == number for number, part in pairs)
     return names if is_one_to_one else None

@@ -25,7 +25,7 @@ from headcount.stats import Aggregator
 from headcount.tasks.base import IGNORE, Examples, Task
 
 Rows = NDArray[np.int64]
-"""Row numbers of examples."""
+"""Indices of examples in a dataset."""
 Score = Callable[[Tensor], Float[Tensor, " row"]]
 """Takes a model's output and returns one number per example; larger is better."""
 ScoreFunction = Callable[[Tensor, Rows], Tensor]
@@ -58,14 +58,14 @@ class Answers(NamedTuple):
     question: str
     right: str
     labels: tuple[str, ...]
-    """The right tokens, which one pass is compared with."""
+    """The right tokens, with which the tokens of one forward pass are compared."""
     one_pass: tuple[str, ...]
     generated: str
 
 
 ShowAnswers = Callable[[Rows, Rows, Tensor], Sequence[Answers]]
-"""Takes the examples of a batch, the places of some of them in the batch, and the logits of all; returns the answers
-to these examples."""
+"""Takes the examples of a batch, the places of some of them in the batch, and the logits of the batch; returns the
+answers to the examples at these places."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +76,16 @@ class Metric:
     is_accuracy: bool
     """Whether each example is right or wrong; otherwise the score is any number, and larger is better."""
     unit: str
-    """Unit of a drop: `points` are hundredths of the score, `nats` are those of a loss."""
+    """Unit of a drop: `points` (percentage points) or `nats` (of a loss); empty for a user's own function."""
 
     @property
     def in_points(self) -> bool:
-        """Whether a drop is in percentage points, for which bands are known."""
+        """Whether drops are measured in percentage points."""
         return self.unit == "points"
 
     @property
     def is_loss(self) -> bool:
-        """Whether it is minus a cross-entropy over the last axis of the model's output."""
+        """Whether the score is minus a cross-entropy, in nats."""
         return self.unit == "nats"
 
 
@@ -96,7 +96,7 @@ LOSS = Metric("loss", False, "nats")
 
 
 def find_metric(metric: str | ScoreFunction | None, known: Sequence[Metric]) -> Metric:
-    """Return the metric of that name, the first one for None, or a new metric for a user's own function."""
+    """Return the metric of that name, the default for None, or a new metric for a user's own function."""
     if callable(metric):
         return Metric(getattr(metric, "__name__", "score"), False, "")
     if metric is None:
@@ -109,36 +109,36 @@ def find_metric(metric: str | ScoreFunction | None, known: Sequence[Metric]) -> 
 
 @dataclass(frozen=True)
 class EvalBatch:
-    """Some examples as inputs of the model, with functions that score its output."""
+    """A batch of examples: input tensors for the model, and functions that score the model's output."""
 
     rows: Rows
-    """The examples of the batch."""
+    """Indices of the examples of the batch."""
     inputs: tuple[Tensor, ...]
-    """Tensors, rows first; an example may have several rows, one after another."""
+    """Input tensors whose first axis counts rows; an example may have several consecutive rows."""
     scores: Mapping[str, Score]
     """Maps the name of each metric to the function that scores the model's output."""
     loss: Score | None
     """Takes the model's output and returns the loss of each example, for gradients; None if there is no loss."""
     token_mask: Mapping[str, Tensor] = field(default_factory=dict)
-    """[input row, position] by stack: which positions hold tokens and no padding; all, if a stack is missing."""
+    """[input row, position] by stack: which positions hold tokens and not padding; a missing stack has no padding."""
     order: Rows | None = None
-    """Places of the examples in a running text, whose neighbours are similar; None if examples are independent."""
+    """Places of the examples in a running text, where neighbours are similar; None if the examples are independent."""
 
     @classmethod
     def scored(
         cls, rows: Rows, inputs: Iterable[Tensor], scores: dict[str, Score], masks: Mapping[str, Tensor] | None = None
     ) -> EvalBatch:
-        """Make a batch whose gradients are those of the loss; `masks` as in `token_mask`."""
+        """Make a batch whose loss, for gradients, is minus the score LOSS; `masks` becomes `token_mask`."""
         return cls(rows, tuple(inputs), scores, negative(scores[LOSS.name]), masks or {})
 
     @property
     def n_inputs(self) -> int:
-        """Rows of the inputs, of which an example may have several."""
+        """The number of rows of the input tensors; an example may have several rows."""
         return len(self.inputs[0])
 
 
 def mean_score(scores: NDArray[np.float64], rows: Rows) -> NDArray[np.float64]:
-    """Return the mean of the scores over all examples: the figure of most metrics."""
+    """Return the mean score over all examples, which is the aggregate of most metrics."""
     return scores.mean(axis=-1)
 
 
@@ -147,41 +147,42 @@ class EvalDataset:
     """Examples, how they become batches, and how the model's outputs are scored."""
 
     data: str
-    """What the examples are, in words."""
+    """Description of the examples, for results."""
     metrics: tuple[Metric, ...]
     """Metrics by which the examples can be scored; the first is the default."""
     lengths: Rows
     """Length of every example in tokens; examples of similar length share a batch."""
     encode: Callable[[Rows], EvalBatch]
-    """The function that turns the examples of these row numbers into a batch."""
+    """The function that encodes the examples with these indices as a batch."""
     width: int = 0
-    """Numbers in the output at each position, by which memory limits the size of batches; 0 for no limit."""
+    """Number of values in the model's output at each position, which limits the size of batches; 0 for no limit."""
     aggregators: Mapping[str, Aggregator] = field(default_factory=dict)
     """Maps names of metrics that are not a mean over examples to the function that computes them from all scores."""
     majority_baseline: Callable[[Rows], float] = lambda rows: 0.0
     """The function that returns the score of the best constant answer to these rows, by the first metric."""
     n_rows: int = 1
-    """Rows of the inputs that one example has, such as 2 for a pair of sentences."""
+    """Number of input rows per example, such as 2 for a pair of sentences."""
     decode: Callable[[Rows], NDArray[np.bool_]] | None = None
-    """The function that decodes answers by the model's own code and returns which are right; None without such code."""
+    """The function that decodes answers with the model's own code and returns which are right; None without one."""
     generate: Callable[[Rows], Sequence[str]] | None = None
-    """The function that returns these answers as texts."""
+    """The function that returns the answers decoded by the model's own code as texts; None without such code."""
     answers: ShowAnswers | None = None
-    """The function that shows these answers beside those of one pass."""
+    """The function that shows decoded answers beside those of one forward pass; None if nothing is decoded."""
     clusters: Rows | None = None
-    """Clusters of neighbours in a running text; None if the examples are independent."""
+    """Number of the cluster that each example belongs to, such as neighbours in a running text; None if independent."""
     fresh: Callable[[int], EvalDataset] | None = None
-    """The function that draws about this many new examples as in training; mean ablation takes means over them."""
+    """The function that draws about this many new examples, as in training; mean ablation averages over them."""
     split: Callable[[EvalDataset, Rows, int], Iterator[Rows]] | None = None
-    """The function that splits rows into batches, given as places in `rows`; None for batches of similar length."""
+    """The function that splits rows into batches, as places in `rows`; None for batches of similar length."""
     task: Task | None = None
     examples: Examples | None = None
-    """The examples of `task`, which describes those that an ablation breaks."""
+    """The examples as the task represents them, so that the task can describe the answers that an ablation breaks."""
     is_all: bool = False
-    """Whether there are no other examples, so that figures have no sampling error."""
+    """Whether the dataset has all examples that exist, so that figures have no sampling error."""
     largest_loss: float | None = None
-    """Loss that a confidence interval of a mean loss allows one unseen, broken example to have, or the largest one that
-    was seen, if that is larger. For tasks it is the loss of guessing; None allows for no such example."""
+    """The loss that one broken example outside the sample is assumed to have when a confidence interval is computed (or
+    the largest observed loss, if that is larger). For tasks it is the loss of guessing; None assumes no such example
+    exists."""
 
     def __post_init__(self) -> None:
         if self.largest_loss is None and any(metric.is_accuracy for metric in self.metrics):
@@ -195,7 +196,7 @@ class EvalDataset:
         return self.aggregators.get(metric.name, mean_score)
 
     def batches(self, rows: Rows, metric: Metric, score: ScoreFunction | None, at_once: int) -> Iterator[EvalBatch]:
-        """Yield batches of these examples, whose rows are places among them; `score` replaces the dataset's scores."""
+        """Yield batches of these examples, whose `rows` are places in the argument; `score` replaces the scores."""
         for some in (self.split or like_lengths)(self, rows, at_once):
             for places, batch in self._encoded(rows, some):
                 if score is not None:
@@ -203,7 +204,7 @@ class EvalDataset:
                 yield replace(batch, rows=places, order=None if self.clusters is None else rows[places])
 
     def _encoded(self, rows: Rows, places: Rows) -> Iterator[tuple[Rows, EvalBatch]]:
-        """Yield batches with another number of rows than positions, if possible: hooks tell rows by their number."""
+        """Encode a batch, halved if it has as many rows as positions: hooks tell the axis of rows by its size."""
         batch = self.encode(rows[places])
         sizes = {size for each in batch.inputs for size in each.shape[1:]}
         if self.split is None and batch.n_inputs in sizes and len(places) >= 4:
@@ -214,9 +215,9 @@ class EvalDataset:
 
 
 def like_lengths(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Rows]:
-    """Yield batches of similar length, shuffled, because resample ablation takes outputs from the same batch.
+    """Yield shuffled batches of similar length, because resample ablation takes outputs from the same batch.
 
-    These outputs should come neither from neighbours in a text nor from examples of one class.
+    The donors should be neither neighbours in a text nor examples of one class only.
     """
     order = stream(0, "blocks of an exam").permutation(len(rows))
     by_length = order[np.argsort(dataset.lengths[rows[order]], kind="stable")]
@@ -224,7 +225,7 @@ def like_lengths(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Row
 
 
 def one_length(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Rows]:
-    """Yield batches of one length each, shuffled, because a split may be sorted by class."""
+    """Yield batches whose examples all have the same length, shuffled because a split may be sorted by class."""
     lengths = dataset.lengths[rows]
     for length in np.unique(lengths):
         shuffled = stream(0, "blocks", int(length)).permutation(np.flatnonzero(lengths == length))
@@ -232,8 +233,8 @@ def one_length(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Rows]
 
 
 def split_evenly(rows: Rows, at_once: int, lengths: Collection[int] = ()) -> list[Rows]:
-    """Split rows into parts of nearly equal size, none of them as large as one of `lengths` if possible."""
-    n_parts = max(1, min(-(-len(rows) // at_once), len(rows) // 2))  # nobody alone: resampling needs another
+    """Split rows into parts of nearly equal size; avoid parts whose size is one of `lengths`, if possible."""
+    n_parts = max(1, min(-(-len(rows) // at_once), len(rows) // 2))  # no part of one row: resampling needs another
     for n in range(n_parts, min(n_parts + 4, len(rows) // 2 + 1)):
         parts = np.array_split(rows, n)
         if not {len(part) for part in parts} & set(lengths):
@@ -242,7 +243,7 @@ def split_evenly(rows: Rows, at_once: int, lengths: Collection[int] = ()) -> lis
 
 
 def tensor_dataset(inputs: Sequence[Tensor], score: ScoreFunction) -> EvalDataset:
-    """Make a dataset of tensors whose first axis counts the examples, and a function that scores outputs."""
+    """Make a dataset from tensors whose first axis counts the examples, and from a function that scores outputs."""
     n = {len(each) for each in inputs}
     if len(n) != 1 or 0 in n:
         raise InputError(f"inputs of {sorted(n)} rows", "give tensors whose first axis counts the same examples")
@@ -250,7 +251,7 @@ def tensor_dataset(inputs: Sequence[Tensor], score: ScoreFunction) -> EvalDatase
 
     def encode(rows: Rows) -> EvalBatch:
         is_run, own = len(rows) == rows[-1] + 1 - rows[0], _bound(score, rows)
-        part = slice(rows[0], rows[-1] + 1) if is_run else torch.from_numpy(rows)  # a slice is no copy
+        part = slice(rows[0], rows[-1] + 1) if is_run else torch.from_numpy(rows)  # a slice makes no copy
         return EvalBatch(rows, tuple(each[part] for each in inputs), {metric.name: own}, negative(own))
 
     def in_order(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Rows]:
@@ -260,10 +261,10 @@ def tensor_dataset(inputs: Sequence[Tensor], score: ScoreFunction) -> EvalDatase
 
 
 def split_in_half(dataset: EvalDataset, n: int | None = None) -> tuple[Rows, Rows]:
-    """Return rows that heads are selected on, and other rows that they are measured on; `n` rows in all.
+    """Return the rows to select heads on and the rows to measure the selected heads on, `n` rows in all.
 
     Rows are drawn at random. Of a running text, the first half is for selection and the second for measurement, because
-    a window is so similar to its neighbours that a random split would measure on what heads were selected on.
+    neighbouring windows are so similar that a random split would not give independent halves.
     """
     order = stream(0, "halves of an exam").permutation(len(dataset))
     order = order if n is None else order[: max(0, n)]
@@ -285,7 +286,7 @@ def subsample(dataset: EvalDataset, n: int | None) -> Rows:
 
 
 def token_scores(labels: Tensor) -> dict[str, Score]:
-    """Return scores of sequences: whether all labelled tokens of a row are right, and minus their mean loss."""
+    """Return two scores for sequences: whether all labelled tokens of a row are right, and minus their mean loss."""
 
     def all_right(logits: Tensor) -> Tensor:
         _require_logits(logits, labels)
@@ -302,9 +303,9 @@ def token_scores(labels: Tensor) -> dict[str, Score]:
 def class_scores(
     labels: Tensor, n_classes: int | None = None, advice: str = "forward(): [row, class]"
 ) -> dict[str, Score]:
-    """Return scores of classifiers: whether the predicted class of a row is right, and minus its loss.
+    """Return two scores for classifiers: whether the predicted class of a row is right, and minus its loss.
 
-    A model that outputs no logits for `n_classes` classes is an error with this advice.
+    If the model does not output logits for `n_classes` classes, scoring raises an error with this advice.
     """
 
     def checked(logits: Tensor) -> Tensor:
@@ -325,12 +326,12 @@ def class_scores(
 
 
 def negative(score: Score) -> Score:
-    """Return the loss that is minus this score, in double precision."""
+    """Return a loss function that computes minus this score in double precision."""
     return lambda output: -score(output).cpu().double()
 
 
 def _require_logits(logits: Tensor, labels: Tensor) -> None:
-    """Raise an error unless there is a row of logits for each token."""
+    """Raise an error unless the model outputs a row of logits for each token."""
     if logits.dim() != 3 or logits.shape[:2] != labels.shape:
         raise InputError(
             f"the model outputs a tensor of shape {tuple(logits.shape)}, not one row of logits for each of "

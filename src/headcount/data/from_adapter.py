@@ -72,7 +72,7 @@ def pairs_of(task: Task, examples: Examples) -> Pairs:
 
 
 def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> EvalDataset:
-    """Make a dataset of pairs; raise an error if the model cannot answer the first of them."""
+    """Make a dataset of questions and right answers; raise an error if the model cannot answer the first ones."""
     inputs, labels = encoded(adapter, pairs[:2])
     if labels.dim() not in (1, 2):
         raise InputError(f"encode() made labels of {labels.dim()} axes", "[row] for classes, [row, position] else")
@@ -86,7 +86,7 @@ def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> Eval
         inputs, labels = encoded(adapter, [pairs[row] for row in rows])
         right = labels.to(device)
         scores = token_scores(right) if right.dim() == 2 else class_scores(right)
-        if is_sequence:  # fed the right answer, the first wrong token is the one it would output running freely
+        if is_sequence:  # one pass gives free-running exact match: until the first wrong token, both are fed the same
             begins = [whole_answer(task, pairs[row][1]).startswith(adapter.given) for row in rows]
             forced, possible = scores[FORCED.name], torch.tensor(begins, device=device)
             scores[FREE.name] = lambda logits: forced(logits).bool() & possible
@@ -123,17 +123,17 @@ def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> Eval
 
 @dataclass(frozen=True)
 class _OwnMetric:
-    """The author's metric() on answers that are read off one pass, so that ablations can be scored by it."""
+    """The author's metric(), applied to the answers of one forward pass, so that it can score ablations."""
 
     adapter: Adapter
     name: str
-    """`own` for classes; `own-teacher-forced` for sequences, which are fed the right answer."""
+    """`own` for classifiers; `own-teacher-forced` for sequences, whose decoder is fed the right answer."""
     read: Callable[[Sequence[int]], str]
-    """The function that writes labels as text."""
+    """The function that converts predicted ids to text."""
 
     @classmethod
     def of(cls, adapter: Adapter, pairs: Pairs, is_sequence: bool) -> _OwnMetric | None:
-        """Learn how labels are written as text; None without metric(), or if no way writes the right answers."""
+        """Find out how labels are written as text; None without metric(), or if the right answers do not result."""
         if type(adapter).metric is Adapter.metric:
             return None
         known = pairs[:N_LEARNED] if is_sequence else list({answer: (q, answer) for q, answer in pairs}.values())
@@ -158,7 +158,7 @@ class _OwnMetric:
         return next((cls(adapter, "own-teacher-forced", way) for way in fitting), None)
 
     def score(self, pairs: Pairs, labels: Tensor) -> Score:
-        """Score the predictions of each row, at the positions that have a label."""
+        """Return a function that scores the predictions of each row at the positions that have a label."""
         metric, is_label = cached_metric(self.adapter), (labels != IGNORE).reshape(len(labels), -1)
 
         def score(logits: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ class _OwnMetric:
 
 
 def cached_metric(adapter: Adapter) -> Callable[[str, str, str], float]:
-    """Return the author's metric(question, answer, predicted), which is then called once for each different answer."""
+    """Return the author's metric(question, answer, predicted) with a cache, so that no call is made twice."""
 
     @cache
     def metric(question: str, answer: str, predicted: str) -> float:
@@ -182,7 +182,7 @@ def cached_metric(adapter: Adapter) -> Callable[[str, str, str], float]:
 
 
 def whole_answer(task: Task | None, text: str) -> str:
-    """Return an answer with all tokens of its task, such as leading zeros; else the text as it is."""
+    """Write out an answer with all tokens of its task, such as leading zeros; return an invalid text unchanged."""
     if task is None or task.output_type != "sequence":
         return text
     tokens = cast(SequenceTask, task).read_answer(text)
@@ -200,7 +200,7 @@ def own_pairs(adapter: Adapter) -> Pairs:
 
 
 def training_pairs(adapter: Adapter) -> Pairs:
-    """Return the author's training set; nothing if the adapter does not give it."""
+    """Return the author's training questions and answers; the list is empty if the adapter has no training_data()."""
     return [] if type(adapter).training_data is Adapter.training_data else _read_pairs(adapter, "training_data")
 
 
@@ -213,7 +213,7 @@ def _read_pairs(adapter: Adapter, method: str) -> Pairs:
 
 
 def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Call encode() and check its tensors: the inputs and the labels."""
+    """Call the adapter's encode(), check that it returns inputs and labels with one row per pair, and return them."""
     if type(adapter).encode is Adapter.encode:
         raise InputError(f"{type(adapter).__name__} has no encode()", "write it: from texts to tensors and labels")
     with user_code_errors(adapter, "encode"):
@@ -230,7 +230,7 @@ def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]
 
 
 def generated(adapter: Adapter, model: nn.Module, questions: Sequence[str]) -> list[str]:
-    """Call generate() and check its texts: the model's own answers."""
+    """Call the adapter's generate(), check that it returns one text per question, and return the texts."""
     with user_code_errors(adapter, "generate"):
         texts: Any = adapter.generate(model, list(questions))
     is_list = isinstance(texts, list | tuple)
@@ -249,7 +249,7 @@ def generated(adapter: Adapter, model: nn.Module, questions: Sequence[str]) -> l
 
 
 def _answers(adapter: Adapter, model: Adapted, pairs: Pairs, rows: Rows, places: Rows, logits: Tensor) -> list[Answers]:
-    """Return the answers to some examples of a batch, with names for the ids that have any."""
+    """Return decoded and teacher-forced answers to some examples of a batch, with names for ids if known."""
     some = [pairs[row] for row in rows]
     predicted, labels = logits.argmax(dim=-1).tolist(), encoded(adapter, some)[1].tolist()
     known = list(dict.fromkeys((*pairs[:N_LEARNED], *some)))
@@ -266,7 +266,7 @@ def _answers(adapter: Adapter, model: Adapted, pairs: Pairs, rows: Rows, places:
 
 
 def require_logits(logits: Tensor, labels: Tensor) -> None:
-    """Raise an error unless there is a row of logits for each label, and say what to change."""
+    """Raise an error, with advice on what to change, unless forward() returned a row of logits for each label."""
     shape, label_shape = tuple(logits.shape), tuple(labels.shape)
     if labels.is_floating_point():
         raise InputError(f"encode() made labels of {labels.dtype}", "labels are numbers of classes or tokens: .long()")
@@ -313,7 +313,7 @@ def _require_fed(adapter: Adapter, model: Adapted, pairs: Pairs) -> None:
     one = next(fed)
     two = next((each for each in fed if _is_other(one, each)), None)
     if two is None:
-        return  # a model that answers without being fed anything
+        return  # encode() ignores the answer, so the model is fed none
     first, second = model.require_answer(one), model.require_answer(two)
     if torch.equal(first, second) and not torch.equal(first, first[:, :1].expand_as(first)):
         raise InputError(
@@ -328,7 +328,7 @@ def _is_other(inputs: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 def _up_to_the_last(asked: Tensor) -> Tensor:
-    """Return the positions up to the last label; what follows is padding."""
+    """Return a mask of the positions up to the last label; the positions after it are padding."""
     return asked.flip(1).cumsum(1).flip(1) > 0
 
 
@@ -336,7 +336,7 @@ def _up_to_the_last(asked: Tensor) -> Tensor:
 
 
 def adapter_input(model: Adapted, question: str) -> TokenizedText:
-    """Encode a question, with the model's own answer if the adapter generates one."""
+    """Encode a question with the model's own answer or, if the adapter has no generate(), with a known answer."""
     require_text(question)
     adapter = model.adapter
     generates, right, note = type(adapter).generate is not Adapter.generate, None, ""
@@ -363,14 +363,14 @@ def adapter_input(model: Adapted, question: str) -> TokenizedText:
 
 
 def own_answer(model: Adapted, question: str) -> tuple[str, str, str | None]:
-    """Return the question as its task writes it, the model's own answer, and the right one if the task knows it."""
+    """Return the question in the task's format, the model's decoded answer, and the right answer (None if unknown)."""
     adapter, right, refusal = model.adapter, None, None
     if adapter.task is not None:
         task = task_of(adapter)
         try:
             example = task.parse(question)[0]
             question, right = task.show(example), task.answer(example)
-        except InputError as error:  # a question of one's own may be none of the task's, and be answered all the same
+        except InputError as error:  # the model may answer a question that the task cannot parse
             refusal = error
     try:
         return question, generated(adapter, model.model, [question])[0], right
@@ -381,13 +381,13 @@ def own_answer(model: Adapted, question: str) -> tuple[str, str, str | None]:
 
 
 def is_right(adapter: Adapter, answer: str, right: str) -> bool:
-    """Whether two answers are equal, with or without leading zeros."""
+    """Whether two answers are equal up to leading zeros."""
     task = None if adapter.task is None else task_of(adapter)
     return whole_answer(task, answer) == whole_answer(task, right)
 
 
 def _possible_answer(adapter: Adapter, question: str, answer: str, right: str | None) -> tuple[str, str]:
-    """Return what the decoder is fed: the model's own answer or, if encode() refuses it, the right one."""
+    """Return the answer to feed the decoder: the model's own or, if encode() fails on it, the right one; and a note."""
     try:
         encoded(adapter, [(question, answer)])
     except UserCodeError:
@@ -398,7 +398,7 @@ def _possible_answer(adapter: Adapter, question: str, answer: str, right: str | 
 
 
 def _fed_answer(adapter: Adapter, question: str) -> str:
-    """Return the right answer if the task or the data know it; else any answer, if the model is not fed answers."""
+    """Return the right answer if it is known; else any answer, provided that the inputs do not depend on it."""
     known, faults = dict(_known_pairs(adapter)), list[str]()
     try:
         if adapter.task is not None:
@@ -414,14 +414,14 @@ def _fed_answer(adapter: Adapter, question: str) -> str:
     try:
         if not _is_other(inputs, encoded(adapter, [(question, other)])[0]):
             return answer
-    except UserCodeError:  # twice the one class that there is, is no class
+    except UserCodeError:  # the data have one class only, and doubling its name gives no class
         return answer
     advice = "add generate() to the adapter, or ask what its task or data() know"
     raise InputError(f"{adapter_name(adapter)} is fed an answer, and none to {question!r} is known", *faults, advice)
 
 
 def _known_pairs(adapter: Adapter) -> Pairs:
-    """Return known questions and right answers; none if data() is not written yet."""
+    """Return the adapter's data, or the test set of its task, as pairs; empty if data() is not written yet."""
     try:
         if adapter.task is None:
             return own_pairs(adapter)
@@ -434,9 +434,9 @@ def _known_pairs(adapter: Adapter) -> Pairs:
 
 
 def _token_labels(adapter: Adapter, pair: tuple[str, str], inputs: Sequence[Tensor]) -> list[list[str]]:
-    """Name each position by the character or word of its id, or by its number if ids have no names."""
+    """Name each position by the character or word of its id, or by its index if the ids cannot be named."""
     known, sizes = _known_pairs(adapter), tuple(map(len, pair))
-    alike = [each for each in known if tuple(map(len, each)) == sizes]  # an encoder may fill up what is shorter
+    alike = [each for each in known if tuple(map(len, each)) == sizes]  # an encoder may pad shorter ones
     pairs = [pair, *(alike or known)[:N_LEARNED]]
     tensors, _ = encoded(adapter, pairs)
     names = []

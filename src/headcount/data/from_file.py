@@ -24,11 +24,11 @@ from headcount.registry import Registry
 
 FORMATS = Registry("headcount.data.formats")
 TEXT = ("text",)
-"""Columns of formats for texts alone; the model's output decides which format is used."""
+"""Columns of the formats for plain text; the model's head decides which of these formats is used."""
 MOST_ANSWERED = 64
-"""Tokens of an encoder-decoder's answer, at most."""
+"""Largest number of tokens that an encoder-decoder generates as its answer."""
 MOST_READ = 2048
-"""Tokens of a text, at most, for models of any length: attention grows with the square."""
+"""Largest number of tokens of a single text, even if the model takes more: attention costs grow with the square."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TokenizedModel:
     model: Wrapped | Adapted
     tokenizer: Any
     length: int
-    """Tokens of a text that the model reads, at most."""
+    """Largest number of tokens of a text that the model reads."""
 
     def __post_init__(self) -> None:
         if self.tokenizer is None:
@@ -60,7 +60,7 @@ class TokenizedModel:
 
     @property
     def has_decoder(self) -> bool:
-        """Whether it is an encoder-decoder, which is fed two texts."""
+        """Whether the model is an encoder-decoder, which takes two texts."""
         return "decoder_input_ids" in self.model.inputs
 
     @property
@@ -77,7 +77,7 @@ class TokenizedModel:
             )
 
     def tokens(self, texts: Sequence[str], *, as_target: bool = False) -> list[list[int]]:
-        """Tokenize texts with special tokens, cut to the model's length."""
+        """Tokenize texts with special tokens, and truncate them to the model's length."""
         given = {"text_target" if as_target else "text": list(texts)}
         return [list(ids) for ids in self.tokenizer(**given, truncation=True, max_length=self.length)["input_ids"]]
 
@@ -96,9 +96,10 @@ class TokenizedModel:
         return note if unknown is not None and 2 * n > len(tokens) else ""
 
     def padded(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Pad rows on the right to one length, and return the mask of tokens.
+        """Pad rows on the right to the same length, and return ids and attention mask.
 
-        Padding is the model's own token first, then the tokenizer's: some models look for it to find a text's end.
+        The padding token is that of the model's configuration or, without one, that of the tokenizer: some models look
+        for this token to find the end of a text.
         """
         known = [getattr(holder, "pad_token_id", None) for holder in (self.config, self.tokenizer)]
         pad_id = next((int(each) for each in known if each is not None), 0)
@@ -117,7 +118,7 @@ def read_dataset(data: Any, tokenized: TokenizedModel) -> EvalDataset:
 
 
 def _format_for(table: Table, tokenized: TokenizedModel) -> Format:
-    """Return the format that has its columns in the table and scores the model's output."""
+    """Return the format whose columns the table has, and which can score the model's output."""
     formats: dict[str, Format] = {name: FORMATS.get(name) for name in FORMATS.names()}
     if tokenized.takes_images and "image" not in table.columns:
         raise InputError(
@@ -142,7 +143,7 @@ def _format_for(table: Table, tokenized: TokenizedModel) -> Format:
 
 
 def _require_separated(table: Table, others: Sequence[Format]) -> None:
-    """Raise an error for a text that begins like a table with other separators than tabs."""
+    """Raise an error if a text looks like a table whose cells are separated by commas or semicolons instead of tabs."""
     if not table.is_running:
         return
     first = table.texts()[0].partition("\n")[0]
@@ -153,9 +154,10 @@ def _require_separated(table: Table, others: Sequence[Format]) -> None:
 
 
 def _for_text(tokenized: TokenizedModel) -> str | None:
-    """Return the format of plain texts for a model; None if it outputs no tokens.
+    """Return the name of the plain-text format for a model; None if the model does not predict tokens.
 
-    By the model's own class: its configuration may still name the one that its weights were trained in.
+    The class of the model decides, because the configuration may still name the class in which the weights were
+    trained.
     """
     name = type(tokenized.model.model).__name__
     if tokenized.has_decoder:
@@ -177,7 +179,7 @@ def require_text(text: str) -> None:
 
 
 def text_input(tokenized: TokenizedModel, text: str) -> TokenizedText:
-    """Tokenize a text; a decoder is fed the model's own answer."""
+    """Tokenize one text; the decoder of an encoder-decoder is fed the model's own answer."""
     require_text(text)
     inner, tokenizer = tokenized.model.model, tokenized.tokenizer
     n_whole = len(tokenizer(text, verbose=False)["input_ids"])
@@ -197,7 +199,7 @@ def text_input(tokenized: TokenizedModel, text: str) -> TokenizedText:
 def labelled(
     tokenizer: Any, inputs: Sequence[Tensor], by_stack: Mapping[str, Sequence[int]], note: str = ""
 ) -> TokenizedText:
-    """Name the ids of a row of inputs by the tokenizer."""
+    """Name each position by the token that the tokenizer gives for its id, and mark special tokens."""
     known, separator = set(tokenizer.all_special_ids), getattr(tokenizer, "sep_token", None)
     return TokenizedText(
         tuple(inputs),
@@ -217,7 +219,7 @@ def special_tokens_around(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def _generated(model: Any, source: Tensor) -> Tensor:
-    """Generate an answer, and return what the decoder is fed meanwhile."""
+    """Generate an answer, and return the decoder's inputs while it was generated (without the last token)."""
     if not hasattr(model, "generate"):
         raise InputError(
             f"{type(model).__name__} generates nothing for its decoder to read",
@@ -253,11 +255,11 @@ class Windows:
     what: str
     """Description of the windows, which names the data in results."""
     n_tokens: int | None
-    """Tokens of each piece, if all have the same number."""
+    """Number of tokens of each piece; None if pieces differ in length."""
 
 
 def windows(table: Table, tokenized: TokenizedModel, n_special: int | None = None) -> Windows:
-    """Cut texts into pieces with room for `n_special` special tokens; if None, the tokenizer adds its own."""
+    """Cut texts into pieces that leave room for `n_special` special tokens; if None, the tokenizer adds them."""
     special, room = n_special is None and not table.is_running, tokenized.length - (n_special or 0)
     texts = tokenized.tokenizer(table.texts(), add_special_tokens=special, verbose=False)["input_ids"]
     return _of_running_text(table, texts[0], room) if table.is_running else _of_texts(table, texts, room)
@@ -287,7 +289,7 @@ def _of_texts(table: Table, texts: Sequence[Sequence[int]], room: int) -> Window
 
 
 def clusters_of(n: int) -> Rows:
-    """Cluster neighbouring windows, twice the cube root of n in each cluster: the rate at which clusters should grow.
+    """Return a cluster for each of n windows of a text: neighbours, about 2 * n^(1/3) of them per cluster.
 
     With half as many windows in each, 95 % intervals covered the truth in only 92.8 % of simulations in which
     neighbours had a correlation of 0.5. A text that is too short for so many clusters has smaller ones, down to one
@@ -301,10 +303,10 @@ def clusters_of(n: int) -> Rows:
 
 @dataclass(frozen=True)
 class Format:
-    """A format of data: the columns it needs, and the function that makes a dataset of them."""
+    """A format of data: the columns that it needs, and the function that makes a dataset."""
 
     summary: str
     columns: tuple[str, ...]
-    """Columns of a table that it needs; `TEXT` for texts alone."""
+    """Columns that a table must have for this format; `TEXT` for plain text."""
     make: Callable[[Table, TokenizedModel], EvalDataset]
-    """The function from the data and the model to a dataset."""
+    """The function that makes a dataset from a table and a model."""

@@ -45,7 +45,7 @@ def _opened(image: Any, mode: str) -> Any:
 
 
 def _both(size: int | Sequence[int]) -> tuple[int, int]:
-    """Return a height and a width; a single number means both."""
+    """Return height and width as a pair; a single number means a square."""
     return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
 
 

@@ -27,11 +27,11 @@ from headcount.seeds import stream
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
 
 LONGEST = 8192
-"""Numbers in a sequence, at most."""
+"""Largest number of numbers in a sequence."""
 N_LENGTH = 400
-"""Sequences of each length, unless another number is given."""
+"""Default number of sequences of each length."""
 REFERENCE = 2**19
-"""Tokens over which the mean output of a head is computed."""
+"""Number of tokens over which the mean output of a head is computed."""
 
 
 def task_dataset(
@@ -43,9 +43,9 @@ def task_dataset(
     reference: Callable[[], Examples] | None = None,
     is_all: bool = False,
 ) -> EvalDataset:
-    """Make a dataset of examples of a task, for a model on this device; `data` describes the examples.
+    """Make a dataset from examples of a task; `data` describes the examples in results.
 
-    `reference` returns the examples over which mean ablation takes means; it is called when they are needed.
+    `reference` returns the examples over which mean ablation averages. It is called only when they are needed.
     """
     dataset = EvalDataset(
         data=data,
@@ -78,7 +78,7 @@ def _sequence_batch(task: SequenceTask, rows: Rows, examples: Examples, device: 
     labels, right = (_on(device, tokens) for tokens in (batch.labels, batch.answer[:, len(given) :]))
 
     def free_running(logits: Tensor) -> Tensor:
-        """Score free-running decoding: fed the right answer, the first wrong token is the one that it would decode."""
+        """Score free-running exact match from one pass: up to its first error, decoding is fed the same tokens."""
         return (logits.argmax(dim=-1) == right).all(dim=1) & begins_right
 
     inputs = _on(device, batch.source), _on(device, batch.decoder_input)
@@ -103,14 +103,14 @@ def majority_share(labels: Tokens) -> float:
 
 
 def held_out(task: Task, split: str, n: int | None) -> tuple[Examples, str]:
-    """Return `n` examples of a split and a description; beyond its size, new ones drawn as in training."""
+    """Return `n` examples of a split, with a description; if the split has fewer, add new ones drawn as in training."""
     examples = task.split(split)
     if n is not None:
         _require_possible(n, examples.shape[1])
     if n is None or n <= len(examples):
         if n is None or n == len(examples):
             return examples, f"the {split} set"
-        some = stream(0, f"some of the {split} set").permutation(len(examples))[:n]  # its classes may stand in order
+        some = stream(0, f"some of the {split} set").permutation(len(examples))[:n]  # a split may be sorted by class
         return examples[np.sort(some)], f"{n:,} of the {split} set"
     fresh = task.sample(stream(0, f"beyond the {split} set"), n - len(examples))
     what = f"the {split} set and {len(fresh):,} fresh examples such as it was trained on"
@@ -118,7 +118,7 @@ def held_out(task: Task, split: str, n: int | None) -> tuple[Examples, str]:
 
 
 def reference_for(task: Task, length: int | None = None) -> Examples:
-    """Draw many inputs as in training, or of one length; their right answers are not needed."""
+    """Draw the examples over which mean ablation averages: as in training, or of one length."""
     n = REFERENCE // max(length or task.longest, 16)
     if length is None:
         return task.sample(stream(0, "reference"), n)
@@ -126,7 +126,7 @@ def reference_for(task: Task, length: int | None = None) -> Examples:
 
 
 def of_length(task: Task, length: int, n: int | None = None, name: str = "test") -> tuple[Examples, str]:
-    """Draw `n` sequences of one length: half of the last class, half of the first, of every kind of negative."""
+    """Draw `n` sequences of one length with a description: half of the last class, half of all kinds of negatives."""
     if task.output_type != "class":
         raise InputError(f"{task.name} has one length only", "leave the lengths out")
     n = N_LENGTH if n is None else n
@@ -142,7 +142,7 @@ def of_length(task: Task, length: int, n: int | None = None, name: str = "test")
 
 
 def given_examples(task: Task, examples: Any) -> Examples:
-    """Return given examples as an array; raise an error if the task has no such examples."""
+    """Convert a user's examples to an array; raise an error if they are not valid examples of the task."""
     rows, like = np.asarray(examples), task.split("test")
     if not len(rows) or rows.shape[1:] != like.shape[1:] or not np.issubdtype(rows.dtype, np.integer):
         raise InputError(

@@ -49,43 +49,43 @@ class OwnData:
         return self._splits[name]
 
     def parse(self, text: str) -> Examples:
-        """Return the example whose question is this text."""
+        """Return the example with this question; raise an error if the data do not contain it."""
         if text not in self._number:
             raise InputError(f"{shortened(text)!r} is no question of {NAME}", "ask one that data() gives")
         return np.array([[self._number[text]]], dtype=np.int64)
 
     def show(self, example: Examples) -> str:
-        """Return the question."""
+        """Return the question of an example."""
         return self._questions[int(example[0])]
 
     def answer(self, example: Examples) -> str:
-        """Return the right answer."""
+        """Return the right answer to an example."""
         return self._answers[self.show(example)]
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
-        """Draw from the author's training set, where it is known."""
+        """Draw examples from the author's training set; raise an error if it is not known."""
         if "train" not in self._splits:
             raise InputError(f"what the model was trained on is not among {NAME}", "add training_data() to the adapter")
         return rng.permutation(self._splits["train"])[:n]
 
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> NoReturn:
-        """Refuse: what a token means is not known."""
+        """Raise an error: the meaning of tokens is not known."""
         raise _no_more("what its tokens mean")
 
 
 class OwnSequences(OwnData, SequenceTask):
-    """Answers that are written character by character."""
+    """A task from a user's data whose answers are texts, written character by character."""
 
     output_type = "sequence"
 
     @cached_property
     def tokens(self) -> tuple[str, ...]:  # type: ignore[override]
-        """All characters of answers, and an empty text for padding."""
+        """All characters that occur in answers, and an empty text for padding."""
         return (*sorted({letter for answer in self._answers.values() for letter in answer}), "")
 
     @cached_property
     def pad_id(self) -> int:  # type: ignore[override]
-        """The number of the empty text."""
+        """The token id of padding."""
         return len(self.tokens) - 1
 
     @cached_property
@@ -95,46 +95,46 @@ class OwnSequences(OwnData, SequenceTask):
 
     @cached_property
     def answer_positions(self) -> tuple[Position, ...]:  # type: ignore[override]
-        """Positions of characters, counted from 1."""
+        """The positions of an answer, one for each character, counted from 1."""
         return tuple(Position("answer", f"{i + 1}.") for i in range(self.longest))
 
     @property
     def source_positions(self) -> NoReturn:  # type: ignore[override]
-        """Refuse: positions of the question are not known."""
+        """Raise an error: the positions of a question are not known."""
         raise _no_more("what its positions mean")
 
     decoder_input_positions = source_positions
 
     @property
     def decoding_start(self) -> DecodingStart:  # type: ignore[override]
-        """Decoding starts with no token of the answer."""
+        """Decoding starts from padding, and no token of the answer is given."""
         return DecodingStart(self.pad_id, (), self.longest)
 
     @property
     def domain_size(self) -> int:  # type: ignore[override]
-        """Number of known questions."""
+        """The number of known questions."""
         return len(self._questions)
 
     def iter_domain(self) -> Iterator[Examples]:
-        """Refuse: not all questions are known."""
+        """Raise an error: the data do not contain all possible questions."""
         raise _no_more("every question there is")
 
     def index(self, examples: Examples) -> Tokens:
-        """Return the number of each question."""
+        """Return the index of each question."""
         return np.asarray(examples[:, 0], dtype=np.int64)
 
     def encode(self, examples: Examples) -> Batch:
-        """Return the right answers in characters; what the model is given is for the adapter to say."""
+        """Return the right answers as characters; the adapter, not the task, makes the inputs of the model."""
         answers = np.array([self.read_answer(self.answer(example)) for example in examples], dtype=np.int64)
         answers = answers.reshape(len(examples), self.longest)
         return Batch(np.asarray(examples, dtype=np.int64), answers, answers, answers)
 
     def show_tokens(self, tokens: Tokens) -> str:
-        """Join characters."""
+        """Join the characters of an answer to a text."""
         return "".join(self.tokens[token] for token in tokens.tolist())
 
     def read_answer(self, text: str) -> Tokens | None:
-        """Return the characters of an answer, filled up behind its end; None for what no answer can be."""
+        """Convert an answer to character ids, padded at the end; None if it is too long or has unknown characters."""
         if len(text) > self.longest or not set(text) <= set(self.tokens):
             return None
         numbers = {token: i for i, token in enumerate(self.tokens)}
@@ -146,19 +146,19 @@ class OwnSequences(OwnData, SequenceTask):
         return {"right answer": lengths}
 
     def explain(self, example: Examples, predicted: Tokens) -> str:
-        """Count the wrong characters."""
+        """State how many characters of a predicted answer are wrong."""
         right = self.read_answer(self.answer(example))
         assert right is not None, "of the data"
         n = int((right != predicted).sum())
         return f"{n} of {self.longest} characters {'is' if n == 1 else 'are'} wrong"
 
     def faults(self, example: Examples, predicted: Tokens) -> tuple[str, ...]:
-        """Return nothing: kinds of mistakes are not known."""
+        """Return an empty tuple: the kinds of mistakes are not known."""
         return ()
 
 
 class OwnClasses(OwnData, ClassTask):
-    """Answers that are one of some classes."""
+    """A task from a user's data whose answers are classes."""
 
     output_type = "class"
     masks_padding = True
@@ -167,7 +167,7 @@ class OwnClasses(OwnData, ClassTask):
 
     @cached_property
     def classes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """All different right answers."""
+        """The names of the classes: all different right answers, sorted."""
         return tuple(sorted(set(self._answers.values())))
 
     @property
@@ -177,12 +177,12 @@ class OwnClasses(OwnData, ClassTask):
 
     @cached_property
     def trained_lengths(self) -> tuple[int, int]:  # type: ignore[override]
-        """The shortest and the longest question of the training set, where it is known, or else of the test set."""
+        """The lengths of the shortest and the longest training question (test question, if training is unknown)."""
         lengths = self.lengths(self._splits.get("train", self._splits["test"]))
         return int(lengths.min()), int(lengths.max())
 
     def encode(self, examples: Examples) -> ClassBatch:
-        """Return the right classes; what the model is given is for the adapter to say."""
+        """Return the right classes; the adapter, not the task, makes the inputs of the model."""
         labels = [self.classes.index(self.answer(example)) for example in examples]
         return ClassBatch(np.asarray(examples, dtype=np.int64), np.array(labels, dtype=np.int64))
 
@@ -197,26 +197,26 @@ class OwnClasses(OwnData, ClassTask):
         return {"right answer": tuple(map(self.answer, examples))}
 
     def describe(self, example: Examples) -> str:
-        """Return an empty text: why an answer is right is not known."""
+        """Return an empty text: the reason for an answer is not known."""
         return ""
 
     def explain(self, example: Examples, predicted: int) -> str:
-        """Return the right answer if the prediction is wrong."""
+        """State the right answer if the predicted class is wrong; else return an empty text."""
         return "" if self.classes[predicted] == self.answer(example) else f"should be {self.answer(example)}"
 
     @property
     def negatives(self) -> NoReturn:  # type: ignore[override]
-        """Refuse: no example can be made."""
+        """Raise an error: headcount cannot generate examples of a user's data."""
         raise _no_more("how examples of each class are made")
 
     local_negative = negatives
 
     def sample_of_length(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
-        """Refuse: no example can be made."""
+        """Raise an error: headcount cannot generate examples of a user's data."""
         raise _no_more("how examples of another length are made")
 
     def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> tuple[Examples, Examples]:
-        """Refuse: no example can be made."""
+        """Raise an error: headcount cannot generate examples of a user's data."""
         raise _no_more("how examples are made shorter")
 
 
@@ -225,7 +225,7 @@ def _no_more(what: str) -> InputError:
 
 
 def own_task(adapter: Adapter) -> OwnSequences | OwnClasses:
-    """Make a task of an adapter's data; labels of a sequence have two axes, those of classes one."""
+    """Make a task from an adapter's data: of sequences if encode() returns labels with two axes, else of classes."""
     test, train = own_pairs(adapter), training_pairs(adapter)
     is_sequence = encoded(adapter, test[:2])[1].dim() == 2
     return (OwnSequences if is_sequence else OwnClasses)(test, train)

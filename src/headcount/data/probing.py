@@ -32,18 +32,18 @@ from headcount.seeds import stream
 from headcount.tasks.base import ClassTask, Examples, SequenceTask
 
 N_PROBES = 64
-"""Random texts that encode() is given."""
+"""Number of random texts that are passed to encode()."""
 MOST_TRIES = 40
-"""Attempts at each random text: not every text is a question of the task."""
+"""Number of attempts at each random text, because not every random text is a valid question."""
 MOST_VALUES = 10
-"""Different tokens that random answers are made of: each comes several times, so that places are told apart."""
+"""Number of different tokens in random answers: each occurs several times, so that places can be told apart."""
 N_READ = 1000
-"""Right answers that a task's answer tokens are read off."""
+"""Number of right answers from which the tokens of a task's answers are collected."""
 N_WORDS = 6
-"""Different words that random sequences of a classifier are made of."""
+"""Number of different words in the random sequences for a classifier."""
 ONE_POSITION = "let encode() give each token one position; single examples can be seen all the same: --on"
 Ids = NDArray[np.int64]
-"""[text, position]: numbers that are equal where tensors are equal."""
+"""[text, position]: an integer for what encode() put at each position; equal integers mean equal values."""
 
 
 # --- tokens of a text -------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class AnswerTokens:
-    """The tokens that right answers are made of, and how a task writes them as text.
+    """The tokens that occur in right answers, and the separator between them in a text.
 
     >>> from headcount.tasks.addition import Addition
     >>> AnswerTokens.of(Addition()).split("118")
@@ -64,7 +64,7 @@ class AnswerTokens:
 
     @classmethod
     def of(cls, task: SequenceTask) -> AnswerTokens:
-        """Read the tokens off the test set, and the separator off two tokens."""
+        """Collect the tokens from the test set, and find the separator by writing two tokens as text."""
         numbers = np.unique(task.encode(task.split("test")[:N_READ]).answer)
         one, other = task.tokens[:2]
         text = task.show_tokens(np.array([0, 1]))
@@ -73,7 +73,7 @@ class AnswerTokens:
         return cls(tuple(task.tokens[i] for i in numbers if task.tokens[i]), separator)
 
     def split(self, text: str) -> tuple[str, ...]:
-        """Split an answer into tokens, in the order of the text; other characters stand for themselves."""
+        """Split an answer into tokens, in the order of the text; an unknown character becomes a token of its own."""
         if self.separator:
             return tuple(text.split(self.separator))
         tokens = sorted(self.tokens, key=len, reverse=True)
@@ -89,15 +89,15 @@ class AnswerTokens:
 
 @dataclass(frozen=True)
 class QuestionProbe:
-    """Which input holds the question, and which of its tokens stands at each position of that input."""
+    """Which input tensor holds the question, and which token of the question is at each of its positions."""
 
     source: int
     places: Places
-    """[position]: the place of its token in the question; -1 for a token of the model's own, such as <cls>."""
+    """[position]: the index of the token in the question; -1 for a token that the model adds, such as <cls>."""
 
     @classmethod
     def of(cls, inputs: Sequence[Ids], tokens: Ids) -> QuestionProbe:
-        """Compare what encode() made of random questions with their tokens, [text, token]."""
+        """Find the positions of the question by comparing encoded random questions with their tokens, [text, token]."""
         by_input = [_places(ids, tokens) for ids in inputs]
         source = max(range(len(by_input)), key=lambda i: len(set(by_input[i]) - {-1}))
         places, varies = by_input[source], (tokens != tokens[0]).any(axis=0)
@@ -108,7 +108,7 @@ class QuestionProbe:
                 ONE_POSITION,
             )
         is_fixed = (inputs[source] == inputs[source][0]).all(axis=0)
-        for token in np.flatnonzero(~varies):  # such as an operator: what is alone between its neighbours
+        for token in np.flatnonzero(~varies):  # constant tokens, such as an operator
             ends = [np.flatnonzero(places == near) for near in (token - 1, token + 1)]
             if all(map(len, ends)):
                 low, high = sorted(int(end[0]) for end in ends)
@@ -120,18 +120,18 @@ class QuestionProbe:
 
 @dataclass(frozen=True)
 class AnswerProbe:
-    """What encode() made of random answers, all with the same number of written tokens."""
+    """The tensors that encode() makes of random answers, all with the same number of written tokens."""
 
     inputs: tuple[Ids, ...]
     labels: Ids
     tokens: Ids
-    """[text, place]: answers in the task's tokens; one that is not written, such as a leading zero, is fixed."""
+    """[text, place]: the answers in the task's tokens; an unwritten token, such as a leading zero, is constant."""
     filled: AnswerProbe | None = None
-    """The same with every token of the task written, if encode() makes tensors of the same widths of that."""
+    """The same probe with all leading zeros written out, if encode() gives it tensors of the same shapes; else None."""
 
     @classmethod
     def of(cls, adapter: Adapter, task: SequenceTask, questions: Sequence[str], n_written: int) -> AnswerProbe:
-        """Encode random answers with `n_written` tokens, which need not be right."""
+        """Encode random answers with `n_written` tokens to given questions; the answers need not be right."""
         probe, n_tokens = cls._encoded(adapter, task, questions, n_written), len(task.answer_positions)
         if n_written == n_tokens:
             return probe
@@ -164,7 +164,7 @@ class AnswerProbe:
 
     @property
     def decoder(self) -> int:
-        """The input with most tokens of the answer; the last one if none has any."""
+        """The index of the decoder's input: the one with most tokens of the answer, or the last if none has any."""
         n_known = [len(set(_places(ids, self.tokens)) - {-1}) for ids in self.inputs]
         return n_known.index(max(n_known)) if any(n_known) else len(n_known) - 1
 
@@ -184,7 +184,7 @@ class AnswerProbe:
         """Which token of the answer is to be predicted at each position of the decoder's input; -1 for none."""
         if self.labels.shape[1] == self.widths[self.decoder]:
             return self.labelled
-        fed = self.fed  # labels of some positions only: each token is predicted where the one before it is fed
+        fed = self.fed  # only some positions have labels: each token is predicted where the one before it is fed
         predicted = np.append(fed[1:], -1)
         written = set(np.flatnonzero((self.tokens != self.tokens[0]).any(axis=0)).tolist())
         if len(left := written - set(predicted.tolist())) == 1 and (fed >= 0).any():
@@ -192,7 +192,7 @@ class AnswerProbe:
         return predicted
 
     def _with_fillers(self, ids: Ids, filled_ids: Ids | None) -> Places:
-        """Return the place of each position, those included that encode() fills with a token, as 57 becomes 057."""
+        """Return the token at each position, including those that encode() fills in, as when 57 becomes 057."""
         places = _places(ids, self.tokens)
         absent = np.flatnonzero((self.tokens == self.tokens[0]).all(axis=0))
         if self.filled is None or filled_ids is None or not len(absent):
@@ -206,7 +206,7 @@ class AnswerProbe:
 
 
 def _random_answers(task: SequenceTask, n_written: int, n: int) -> list[str]:
-    """Write answers of random tokens that occur in right answers; a number of several digits has no 0 in front."""
+    """Write answers of random tokens that occur in right answers; numbers of several digits do not begin with 0."""
     rng, writing, answers = stream(0, "random answers", n_written), AnswerTokens.of(task), list[str]()
     places = np.linspace(0, len(writing.tokens) - 1, min(len(writing.tokens), MOST_VALUES)).round().astype(int)
     for _ in range(MOST_TRIES * n):
@@ -220,7 +220,7 @@ def _random_answers(task: SequenceTask, n_written: int, n: int) -> list[str]:
 
 
 def question_shape(text: str) -> str:
-    """Return what a question looks like: every digit becomes a 0 and every letter an a.
+    """Return the shape of a question: every digit becomes 0, and every letter becomes a.
 
     >>> question_shape("374+81"), question_shape("x = 12")
     ('000+00', 'a = 00')
@@ -229,7 +229,7 @@ def question_shape(text: str) -> str:
 
 
 def random_questions(task: SequenceTask, shape: str) -> Examples:
-    """Draw questions of this shape: from the task, or made of random digits if the task has too few."""
+    """Draw questions of this shape from the task; if the task has too few, fill in random digits."""
     rng = stream(0, f"random questions {shape}")
     drawn = (row for row in task.sample(rng, MOST_TRIES * N_PROBES) if question_shape(task.show(row)) == shape)
     rows = list(islice(drawn, N_PROBES))
@@ -245,10 +245,10 @@ def random_questions(task: SequenceTask, shape: str) -> Examples:
 
 
 def random_sequences(task: ClassTask, length: int) -> Examples:
-    """Draw sequences of one length, made of a few words."""
+    """Draw random sequences of one length for a classifier, made of a few different words."""
     rng = stream(0, "layout", length)
     words = sorted({word for row in task.sample(rng, N_PROBES) for word in task.show(row).split()}, key=len)
-    few = [*words[:2], *rng.permutation(words)[: N_WORDS - 2]]  # long words and short ones
+    few = [*words[:2], *rng.permutation(words)[: N_WORDS - 2]]  # the two shortest words, and random ones
     return np.concatenate([task.parse(" ".join(rng.choice(few, size=length))) for _ in range(N_PROBES)])
 
 
@@ -257,7 +257,7 @@ def _random_number(n_digits: int, rng: np.random.Generator) -> str:
 
 
 def ids_of(tensor: Tensor) -> Ids:
-    """Number what stands at each position; a tensor of one axis has no positions."""
+    """Replace the value at each position by an integer, equal for equal values; one-axis tensors have no positions."""
     values = tensor.detach().cpu().numpy()
     if values.ndim < 2:
         return np.zeros((len(values), 0), dtype=np.int64)
@@ -266,13 +266,13 @@ def ids_of(tensor: Tensor) -> Ids:
 
 
 def _places(ids: Ids, tokens: Ids) -> Places:
-    """Return the place of the token that goes one to one with each position's ids; -1 if none does."""
+    """Return, for each position, the token whose values map one to one to the ids there; -1 if there is none."""
     codes = {code: place for place, code in enumerate(map(_code, tokens.T)) if any(code)}
     return np.array([codes.get(_code(column), -1) for column in ids.T], dtype=np.int64)
 
 
 def _code(column: Ids) -> bytes:
-    """Return bytes that are equal for columns that go one to one: values are numbered in the order they come.
+    """Return a key that is equal for two columns whose values map one to one: values numbered by first occurrence.
 
     All bytes are 0 for a column that never changes.
     """

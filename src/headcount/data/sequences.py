@@ -25,18 +25,19 @@ from headcount.hooks.wrapping import Wrapped
 from headcount.seeds import stream
 
 N_REPEATED, N_DIFFERENT, COPIES = 8, 50, 2
-"""Number of sequences, of different tokens in each, and of copies of these tokens."""
+"""Number of sequences, number of different tokens in each, and number of copies of these tokens."""
 MOST_TEXTS = 64
-"""Texts of a file that are used, at most, evenly spread."""
+"""Largest number of texts of a file to use; they are evenly spaced."""
 T = TypeVar("T")
 TEXT_COLUMNS = ("text", "first", "second", "source")
 """Columns of a table that hold texts."""
 
 
 def repeated_tokens(model: Wrapped | Adapted, tokenizer: Any = None) -> list[TokenizedText]:
-    """Draw different tokens and repeat them, between the special tokens that the model expects.
+    """Return sequences of random tokens that occur twice, between the special tokens that the model expects.
 
-    The list is empty if the model takes no tokens, or is an adapter's, whose tokens only the adapter's code knows.
+    The list is empty if the model does not take token ids, or if it belongs to an adapter, because only the adapter's
+    code knows its tokens.
     """
     table = getattr(getattr(model.model, "get_input_embeddings", lambda: None)(), "weight", None)
     if not isinstance(model, Wrapped) or "input_ids" not in model.inputs or table is None:
@@ -54,7 +55,7 @@ def repeated_tokens(model: Wrapped | Adapted, tokenizer: Any = None) -> list[Tok
 def _between(
     model: Wrapped | Adapted, tokenizer: Any, begin: Sequence[int], row: Sequence[int], end: Sequence[int]
 ) -> TokenizedText:
-    """Make inputs of one sequence; a decoder is fed the same tokens after its start token."""
+    """Encode one sequence between special tokens; a decoder is fed the same tokens after its start token."""
     device, ids = next(model.parameters()).device, [*begin, *row, *end]
     by_stack = {"layer": ids}
     if isinstance(model, Wrapped) and "decoder_input_ids" in model.inputs:
@@ -68,7 +69,7 @@ def _between(
 
 
 def file_texts(file: str | Path, tokenized: TokenizedModel) -> list[TokenizedText]:
-    """Read windows of a plain text, or the texts of a table."""
+    """Encode evenly spaced windows of a running text, or texts of a table."""
     table = read_table(file)
     if not table.is_running:
         columns = [table.columns[name] for name in TEXT_COLUMNS if name in table.columns]
@@ -81,7 +82,7 @@ def file_texts(file: str | Path, tokenized: TokenizedModel) -> list[TokenizedTex
 
 
 def adapter_questions(adapter: Adapter) -> list[str]:
-    """Return some questions of the adapter's own data; none if it names a task or has no data."""
+    """Return some questions of the adapter's own data; empty if the adapter names a task or has no data()."""
     if adapter.task is not None or type(adapter).data is Adapter.data:
         return []
     with user_code_errors(adapter, "data"):
@@ -89,7 +90,7 @@ def adapter_questions(adapter: Adapter) -> list[str]:
 
 
 def _spread(texts: Sequence[T]) -> list[T]:
-    """Return at most `MOST_TEXTS` texts, evenly spread."""
+    """Return at most `MOST_TEXTS` texts, evenly spaced; raise an error if there are none."""
     if not texts:
         raise InputError("the file holds no text", f"a table has a column {', '.join(TEXT_COLUMNS)}")
     places = np.linspace(0, len(texts) - 1, min(len(texts), MOST_TEXTS)).round().astype(int)

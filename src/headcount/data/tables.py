@@ -25,9 +25,9 @@ from headcount.files import friendly_os_errors, read_bytes
 from headcount.limits import MOST_CELL, format_bytes, require_room
 
 MOST_DATA = 2**30
-"""Bytes of a file of data, at most."""
+"""Largest size of a data file, in bytes."""
 MEMORY_PER_BYTE = 150
-"""Bytes of memory for each byte of data, as texts, rows and tokens: measured on short rows and on a running text."""
+"""Memory needed per byte of data, for texts, rows and tokens; measured on short rows and on a running text."""
 ALSO_CALLED = {
     "text": ("sentence", "content"),
     "label": ("labels",),
@@ -38,7 +38,7 @@ ALSO_CALLED = {
     "target": ("output", "summary"),
     "image": ("img", "file_name"),
 }
-"""Columns that formats need, and other names for them; the first name in the table is used."""
+"""Columns that formats need, and other names under which a table may have them; the first match is used."""
 IMAGES = (".png", ".jpg", ".jpeg")
 
 
@@ -50,7 +50,7 @@ class TextLines:
 
 
 class Columns(Protocol):
-    """The part of a Hugging Face dataset that is used."""
+    """The part of the interface of a Hugging Face dataset that headcount uses."""
 
     @property
     def column_names(self) -> Any:
@@ -68,23 +68,23 @@ class Table:
     """Name of the data, for messages."""
     header: tuple[str, ...]
     cells: Callable[[str], Sequence[Any]]
-    """The function from a name in the header to the cells of that column."""
+    """The function that returns the cells of a column, given its name in the header."""
     where: Callable[[int], str]
-    """The function that says where a row stands, for messages."""
+    """The function that describes the place of a row, such as its line in a file, for messages."""
     class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By column, the names of the classes that its numbers stand for, if the data give them."""
+    """Names of the classes that the numbers of a column stand for, if the data give them, by column."""
     folder: Path = Path()
-    """The folder from which paths of files in cells are read."""
+    """The folder to which file paths in cells are relative."""
     is_running: bool = False
     """Whether the data are a single running text."""
 
     @property
     def columns(self) -> dict[str, str]:
-        """Names in the header, by the names that formats use."""
+        """Map the column names that formats use to the names in the header."""
         return columns_in(self.header)
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
-        """Return these columns row by row; raise an error for an empty cell."""
+        """Return the rows of these columns; raise an error for an empty cell, or if there are fewer than 2 rows."""
         own = [self.columns[column] for column in columns]
         rows = list(zip(*map(self.column, own), strict=True))
         for i, row in enumerate(rows):
@@ -99,16 +99,16 @@ class Table:
         return self.column(self.columns["text"])
 
     def note(self, *columns: str) -> str:
-        """Return a note on columns that have another name in the header; empty if none has."""
+        """Return a note that lists columns with other names in the header; empty if there are none."""
         taken = [f"{self.columns[each]} as {each}" for each in columns if self.columns[each].strip().lower() != each]
         return f" (columns taken: {', '.join(taken)})" if taken else ""
 
     def column(self, name: str) -> list[Any]:
-        """Return the cells of a column by its name in the header, as texts; images as they are."""
+        """Return the cells of a column, given its name in the header; numbers become texts, and images stay images."""
         return [self._cell(i, name, value) for i, value in enumerate(self.cells(name))]
 
     def _cell(self, row: int, column: str, value: Any) -> Any:
-        """Return a cell as text; an image as it is."""
+        """Convert one cell to text, or return an image as it is; raise an error for any other type."""
         if isinstance(value, str):
             if len(value) > MOST_CELL and not self.is_running:
                 raise InputError(  # a tokenizer would need gigabytes of memory
@@ -116,7 +116,7 @@ class Table:
                     "split the text into several rows",
                 )
             return value.strip()
-        if isinstance(value, Real):  # numpy's too
+        if isinstance(value, Real):  # also numpy's numbers
             return str(int(value) if isinstance(value, bool) else value)
         if value is None or hasattr(value, "convert"):
             return "" if value is None else value
@@ -127,14 +127,14 @@ class Table:
 
 
 def text_lines(data: Any) -> TextLines:
-    """Return a file of one text on every line, for `--lines`."""
+    """Mark a file as having one text on every line, for `--lines`."""
     if not isinstance(data, str | Path):
         raise InputError("--lines says how a file of texts is read", "name the file: --data texts.txt --lines")
     return TextLines(data)
 
 
 def columns_in(header: Sequence[str]) -> dict[str, str]:
-    """Map the columns that formats need to names in the header.
+    """Map each column that formats need to its name in the header, if the table has it.
 
     >>> columns_in(["idx", "Sentence", "label"])
     {'text': 'Sentence', 'label': 'label'}
@@ -173,7 +173,7 @@ def _read_text(path: Path) -> str:
 
 
 def _of_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]], lines: Sequence[int]) -> Table:
-    """Make a table of the rows of a file, and the line that each begins on."""
+    """Make a table from the rows of a file; `lines` are the line numbers at which the rows begin."""
     places = {name: list(header).index(name) for name in header}
     return Table(
         path.name,
@@ -188,7 +188,7 @@ def _of_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]], l
 
 
 def _text_lines(path: Path) -> Table:
-    """Read a text from every line that is not blank."""
+    """Read a plain text file in which every line that is not blank is one text."""
     if path.is_dir() or path.suffix in (".csv", ".jsonl", ".ndjson", ".json"):
         raise InputError(f"{path} has rows of its own: --lines is for plain text", "leave --lines out")
     lines = [(i, line) for i, line in enumerate(_read_text(path).split("\n"), start=1) if line.strip()]
@@ -196,14 +196,14 @@ def _text_lines(path: Path) -> Table:
 
 
 def _from_text(path: Path, text: str) -> Table:
-    """Read a table with tabs, or a running text if there is no such table."""
+    """Read a table with tabs between cells; a file without tabs is a running text."""
     first, *lines = text.split("\n")
     header = first.split("\t")
     table = _of_rows(path, header, (), ())
     if len(header) == 1 and not (path.suffix == ".tsv" and table.columns):
         return Table(path.name, ("text",), lambda _: [text], lambda _: str(path), is_running=True)
     rows, numbers = list[list[str]](), list[int]()
-    for number, line in enumerate(lines, start=2):  # the csv module would take a quote for more than a letter
+    for number, line in enumerate(lines, start=2):  # the csv module would give quotes a meaning
         if line.strip():
             rows.append(line.split("\t"))
             numbers.append(number)
@@ -212,12 +212,12 @@ def _from_text(path: Path, text: str) -> Table:
 
 
 def _from_csv(path: Path, text: str) -> Table:
-    """Read a table as spreadsheets write it, with commas or semicolons."""
+    """Read a CSV file with commas, semicolons or tabs between cells."""
     first = text.partition("\n")[0]
     separator = max(",;\t", key=first.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     rows, numbers, end = list[list[str]](), list[int](), 0
-    limit = csv.field_size_limit(MOST_DATA)  # the table has a limit of its own, and says which cell is too long
+    limit = csv.field_size_limit(MOST_DATA)  # no limit here: the table checks cells, and its error names the cell
     try:
         for row in reader:
             if any(cell.strip() for cell in row):
@@ -244,7 +244,7 @@ def _require_width(path: Path, number: int, row: Sequence[str], header: Sequence
 
 
 def _from_jsonl(path: Path, text: str) -> Table:
-    """Read an object or a text from every line; the first object names the columns."""
+    """Read one JSON object or one text from every line; the keys of the first object are the columns."""
     numbered = [(i, _parsed(path, i, line)) for i, line in enumerate(text.split("\n"), start=1) if line.strip()]
     kind = type(numbered[0][1]) if numbered else dict
     for i, value in numbered:
@@ -284,7 +284,7 @@ def _from_disk(path: Path) -> Table:
         raise InputError(what, "install it: pip install datasets") from error
     try:
         data = library.load_from_disk(str(path))
-    except Exception as error:  # anything may be damaged
+    except Exception as error:  # a damaged dataset may raise anything
         explanation = shortened(" ".join(str(error).split()), 200)
         raise InputError(
             f"could not read the dataset in {path}: {type(error).__name__}: {explanation}", "write it again"
@@ -298,7 +298,7 @@ def is_dataset(data: Any) -> bool:
 
 
 def _of_columns(data: Any, name: str, split: Callable[[str], str]) -> Table:
-    """Make a table of an object with `column_names`; `split` says in the error how to give one split."""
+    """Make a table from an object with `column_names`; `split` writes how to select a split, for an error message."""
     if isinstance(data.column_names, Mapping):
         splits = list(data.column_names)
         raise InputError(f"{name} has the splits {', '.join(splits)}", f"give one, such as {split(splits[-1])}")
@@ -320,7 +320,7 @@ def _of_columns(data: Any, name: str, split: Callable[[str], str]) -> Table:
 
 
 def _image_folder(path: Path) -> Table:
-    """Read images from one subfolder for each class, in the order of their names."""
+    """Read images from a folder with one subfolder per class; classes are numbered in the order of their names."""
     with friendly_os_errors(f"read {path}"):
         classes = sorted(each.name for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
         inside = [(file, i) for i, name in enumerate(classes) for file in sorted((path / name).iterdir())]

@@ -182,7 +182,7 @@ class AdapterAttention:
         return self.task.output_type == "class"
 
     def _by_pattern(self, examples: Examples) -> dict[Pattern, NDArray[np.int64]]:
-        """Group examples by pattern, as row numbers."""
+        """Group examples by pattern; return the row indices of each pattern."""
         if self._is_class:
             patterns = [("", n) for n in cast(ClassTask, self.task).lengths(examples).tolist()]
         else:
@@ -201,7 +201,7 @@ class AdapterAttention:
         return self._layouts[pattern]
 
     def _require_as_probed(self, layout: Layout, inputs: Sequence[Tensor], examples: Examples) -> None:
-        """Raise an error if tokens of these examples stand at other positions than in the random texts of the probe."""
+        """Raise an error if encode() puts tokens of these examples at other positions than in the random texts."""
         ids, tokens = ids_of(inputs[layout.source]), cast(Any, self.task).encode(examples).source
         known = np.flatnonzero(layout.source_places >= 0)
         is_same = ids.shape[1] == len(layout.source_places)
@@ -216,7 +216,7 @@ class AdapterAttention:
             )
 
     def _token_names(self, pair: tuple[str, str], layout: Layout) -> list[list[str]]:
-        """Return the names of all positions that the adapter's tokens() gives, or else numbers in brackets."""
+        """Return names for all positions: those of the adapter's tokens(), or else indices in brackets."""
         adapter = self.adapted.adapter
         with user_code_errors(adapter, "tokens"):
             names = [list(map(str, part)) for part in adapter.tokens(*pair)]
@@ -256,7 +256,7 @@ def _receiver(
 
 
 def _labels(places: Places, names: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
-    """Return the task's name of each position; a position without a token of the task has its name in `others`."""
+    """Return the task's name of each position; positions without a token of the task get a name from `others`."""
     return tuple(names[place] if place >= 0 else other for place, other in zip(places, others, strict=True))
 
 
@@ -312,5 +312,5 @@ def _sequence_layout(adapter: Adapter, task: SequenceTask, pattern: Pattern) -> 
 
 
 def _n_values(columns: Ids) -> NDArray[np.int64]:
-    """Count the different values of each column, less one."""
+    """Return the number of different values in each column, minus one."""
     return np.asarray((np.diff(np.sort(columns, axis=0), axis=0) != 0).sum(axis=0))

@@ -227,7 +227,8 @@ _CAUSES: tuple[tuple[Callable[[Answers], bool], str], ...] = (
         "cannot see the token that it is to predict, and does generate() feed the model as encode() does?",
     ),
 )
-"""Common mistakes, the most certain first: whether a mistake explains an answer, and advice."""
+"""Common mistakes in encode() or generate(), the most certain first: a test on the answers to an example, and
+advice."""
 
 
 def _checked_rows(batch: EvalBatch, n: int = CHECKED) -> Rows:

@@ -103,7 +103,7 @@ class Experiment:
 
     @property
     def largest_loss(self) -> float | None:
-        """Smallest loss that a broken example is assumed to have, as CIs allow for one that was not seen."""
+        """Loss that one unseen broken example is assumed to have in CIs, or the largest observed if larger."""
         return self.dataset.largest_loss
 
     @property
@@ -149,12 +149,12 @@ class Experiment:
         return sum(len(batch.rows) for batch in self.reference or self.batches)
 
     def some(self, n: int) -> Experiment:
-        """Return about `n` of the examples: evenly spaced batches, as batches are ordered by length."""
+        """Return an experiment on about `n` examples: evenly spaced batches, because batches are ordered by length."""
         n_batches = max(1, min(len(self.batches), round(len(self.batches) * n / max(self.n, 1))))
         return self.part(np.linspace(0, len(self.batches) - 1, n_batches).round().astype(int).tolist())
 
     def part(self, indices: Sequence[int]) -> Experiment:
-        """Return the experiment on the batches with these indices."""
+        """Return an experiment on only the batches with these indices."""
         batches = [self.batches[i] for i in indices]
         kept = np.sort(np.concatenate([batch.rows for batch in batches]))
         renumbered = tuple(replace(batch, rows=np.searchsorted(kept, batch.rows)) for batch in batches)

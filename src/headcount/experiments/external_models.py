@@ -184,7 +184,7 @@ class ExternalModel(OpenModel):
         return image_input(self.tokenized, text) if self.takes_images else text_input(self.tokenized, text)
 
     def texts(self, on: Sequence[str], data: str | Path | None = None) -> list[TokenizedText]:
-        """Encode texts and the texts of a file; an adapter without any encodes its own questions."""
+        """Encode texts and the texts of a file; without any, encode questions of the adapter's own data."""
         if self.adapter is None:
             return super().texts(on) + ([] if data is None else file_texts(data, self.tokenized))
         return super().texts(on or adapter_questions(self.adapter), data)
@@ -229,7 +229,7 @@ class ExternalModel(OpenModel):
     def examples(
         self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
     ) -> tuple[EvalDataset, Rows | None]:
-        """Return the dataset, and the rows of `n` of its examples."""
+        """Return the dataset, and the row indices of `n` random examples (default: all)."""
         if self.task is None:
             self._refuse("lengths", length)
         dataset = self.dataset(data, length, n)

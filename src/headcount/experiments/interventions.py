@@ -251,7 +251,7 @@ def _with_values(
 
 
 def donors_of(experiment: Experiment, draws: int) -> Donors:
-    """Return the donors of each example; an example of several rows has those of its first row."""
+    """Return the donors of each example; if an example has several rows, the donors of its first row count."""
     donors = np.empty((draws, experiment.n), dtype=np.int64)
     for i, batch in enumerate(experiment.batches):
         times = batch.n_inputs // len(batch.rows)

@@ -211,14 +211,14 @@ class OpenModel:
         length: int | None = None,
         at_once: int = AT_ONCE,
     ) -> Experiment:
-        """Return the model on `n` examples of a split or a file, on given examples, or on sequences of one `length`."""
+        """Return an experiment on `n` examples of a split or file, on given examples, or on sequences of a `length`."""
         dataset, rows = self.examples(data, metric, n, length)
         return experiment_on(self.module, self.sites, dataset, rows, metric, at_once=at_once)
 
     def examples(
         self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
     ) -> tuple[EvalDataset, Rows | None]:
-        """Return the dataset of an experiment and the rows to use, or None for all rows. Here: given tensors."""
+        """Return the dataset of an experiment, and the rows to use (None for all); a bare module needs tensors."""
         self._refuse("lengths", length)
         if isinstance(data, EvalDataset):
             return data, subsample(data, n)
@@ -234,7 +234,7 @@ class OpenModel:
         return tensor_dataset(inputs, metric), None
 
     def confirmation(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
-        """Return many new examples for a second measurement; None if there are none, or if examples were given."""
+        """Return an experiment on many new examples, for a second measurement; None if there are no new examples."""
         return None
 
     def selection(
@@ -284,7 +284,7 @@ class OpenModel:
 
 
 def no_task(name: str) -> InputError:
-    """Return the error of a verb that needs a task; it also says which verb works without a task."""
+    """Return the error for a command that needs a task, with advice on what to do without one."""
     return InputError(
         f"{name} has no task whose right answers are known",
         'give a run, sample:addition, or an adapter that names one: task = "addition"',
@@ -430,7 +430,7 @@ class RunModel(OpenModel):
 
 
 def _label(config: Any) -> str:
-    """Return the encoding, the pooling and settings of attention that are not the default: `rotary, max`."""
+    """Describe the encoding, the pooling and all unusual settings of attention in a few words: `rotary, max`."""
     random = f"random of {config.random_positions}" if config.random_positions else ""
     window = f"window ±{config.window}" if getattr(config, "window", 0) else ""
     softmax = "log-length" if config.softmax == "log-length" else ""
@@ -446,6 +446,6 @@ def smaller(n: int | None, most: int | None) -> int | None:
 
 
 def means_over(experiment: Experiment) -> Sequence[EvalBatch]:
-    """Return the batches over which means are computed for folding: those not measured on, if there are any."""
+    """Return the batches over which mean outputs are computed for folding; prefer batches that are not measured on."""
     measured = {id(batch) for batch in experiment.batches}
     return [batch for batch in experiment.reference if id(batch) not in measured] or experiment.batches

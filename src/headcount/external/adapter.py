@@ -64,50 +64,51 @@ from headcount.tasks.base import Task
 
 SCHEMA = 1
 ADAPTED, WEIGHTS = "headcount.json", "model.safetensors"
-"""Files of a folder with an adapter's pruned model."""
+"""The two files in the folder of an adapter's pruned model."""
 MOST_LISTED = 12
-"""Names of weights that an error lists for each kind of fault, at most."""
+"""Largest number of weight names that an error lists for each kind of mismatch."""
 TOLERANCE = 1e-5
-"""Largest difference between a model and its saved copy, as a share of the largest output."""
+"""Largest difference between the outputs of a model and its saved copy, as a fraction of the largest output."""
 
 
 class Adapter:
-    """Inherit this class and write what headcount cannot find out about your model."""
+    """Base class of adapters: inherit from it and write what headcount cannot find out about your model."""
 
     checkpoint: str | None = None
-    """A file of weights, by its path from the adapter's file; None if `build` loads them."""
+    """Path of the file with the weights, relative to the adapter's file; None if `build` loads the weights."""
     pretrained: str | None = None
-    """Or a folder of a Hugging Face model: its tokenizer then reads texts and `--data FILE`."""
+    """Path of a Hugging Face folder, instead of `checkpoint`; its tokenizer then reads texts and `--data FILE`."""
     task: str | None = None
     """Name of the task that the model was trained on; None if `data` gives examples."""
     settings: Mapping[str, Any] = {}
-    """Settings of that task that are not the defaults."""
+    """Settings of the task that differ from the defaults."""
     trained: tuple[int, int] | None = None
-    """The shortest and the longest sequence in training, if the task has sequences of any length."""
+    """The shortest and the longest training length, if the task has sequences of several lengths."""
     given: str = ""
-    """Leading tokens of every answer that the decoder is handed and has no logit for, such as "0".
+    """The first tokens of every answer, such as "0", if the decoder is given them and never predicts them.
 
-    Labels are then of what follows. An answer that begins otherwise is never right, and results say so.
+    Labels then begin after these tokens. An answer that begins with other tokens can never be right, and results say
+    so.
     """
     claimed: float | None = None
     """Accuracy that the author reports, from 0 to 1, to be compared with the measured accuracy."""
     claimed_n: int | None = None
-    """Number of examples that the author measured it on, if not the size of the task's test set."""
+    """Number of examples on which the author measured `claimed`, if it is not the size of the task's test set."""
     folder: Path = Path()
     """Folder of the adapter's file; set when the adapter is loaded."""
     origin: str = ""
     """`my_adapter.py:Model` with its full path; set when the adapter is loaded."""
 
     def build(self) -> nn.Module:
-        """Return the model with random weights; a `pretrained` model comes with its weights."""
+        """Return the model with random weights; a `pretrained` model is returned with its trained weights."""
         if self.pretrained is not None:
-            from headcount.external.hugging_face import load_model  # which reads weights as this does
+            from headcount.external.hugging_face import load_model  # imported here because it imports this module
 
             return load_model(self.folder / self.pretrained, any_family=True)
         raise InputError(f"{type(self).__name__} does not say how its model is made", "write build() in the adapter")
 
     def load(self, model: nn.Module) -> None:
-        """Load the trained weights into the model; code in the file is never run."""
+        """Load the trained weights from `checkpoint` into the model; code in the file is never run."""
         if self.checkpoint is None:
             return
         file = self.folder / self.checkpoint
@@ -122,47 +123,48 @@ class Adapter:
             raise InputError(f"the weights of {file} do not fit {type(model).__name__}", *faults) from error
 
     def sites(self, model: nn.Module) -> Sites:
-        """Return where the heads are; not needed for families that headcount knows."""
+        """Return the output projections and their heads; not needed for model families that headcount knows."""
         return wrap(model).head_sites
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> tuple[Any, Tensor]:
-        """Return the inputs of the model and the labels that it should output.
+        """Convert questions and answers to the inputs of the model and the labels that the model should predict.
 
-        Inputs are one tensor or several, rows first, sequence models being fed the right answer. Labels are [row] for
-        classes and [row, position] for sequences, -100 where nothing is asked.
+        Inputs are one tensor or several, whose first axis counts rows; the decoder's input contains the right answer.
+        Labels are [row] for classes and [row, position] for sequences, with -100 at positions without a label.
         """
         raise NotImplementedError
 
     def forward(self, model: nn.Module, *inputs: Tensor) -> Tensor:
-        """Return logits [row, class] or [row, position, token]."""
+        """Run the model and return logits, [row, class] or [row, position, token]."""
         output = (
             model(*inputs) if self.pretrained is None else Wrapped(model, Sites.empty(), input_names(model))(*inputs)
         )
         try:
             return output_tensor(output)
-        except (StopIteration, TypeError):  # nothing in it is a tensor
+        except (StopIteration, TypeError):  # the output contains no tensor
             raise _no_logits(output) from None
 
     def generate(self, model: nn.Module, questions: Sequence[str]) -> list[str]:
-        """Decode answers by the model's own code; zero ablation in one pass is checked against it."""
+        """Decode answers with the model's own code; headcount checks its own results under zero ablation against it."""
         raise NotImplementedError
 
     def metric(self, question: str, answer: str, predicted: str) -> float:
-        """Score one decoded answer from 0 to 1, if the author's score is not exact match."""
+        """Score one decoded answer from 0 to 1; only needed if the author's score is not exact match."""
         raise NotImplementedError
 
     def data(self) -> Sequence[tuple[str, str]]:
-        """Return questions and right answers of the author's test set, if the task is none of headcount's."""
+        """Return questions and right answers of the author's test set; only needed if `task` is None."""
         raise NotImplementedError
 
     def training_data(self) -> Sequence[tuple[str, str]]:
-        """Return questions and right answers of the author's training set: the audit looks for leaks from it."""
+        """Return questions and answers of the author's training set; the audit looks for them in the test set."""
         raise NotImplementedError
 
     def tokens(self, question: str, answer: str) -> Sequence[Sequence[str]]:
-        """Return names of the positions of each input, for axes.
+        """Return names for the positions of each input, which label the axes of pictures.
 
-        Unless it is said here: the characters or words of question and answer, where ids go together with them.
+        By default, positions are named by the characters or words of question and answer, if headcount can match them
+        to ids.
         """
         return ()
 
@@ -171,18 +173,19 @@ class Adapter:
         raise NotImplementedError
 
     def cut(self, model: nn.Module, site: HeadSite, keep: list[int]) -> None:
-        """Remove heads from one attention block in place; only needed where headcount's own ways fail.
+        """Remove heads from one attention block in place; only needed if headcount cannot cut the block itself.
 
-        `keep` are the places in z, from 0, of the heads that stay, out of those that the block has now. Afterwards the
-        output projection is where it was and takes their features alone, side by side. The cut is proven before it
-        counts; a block that is to keep none may be left to headcount by raising any error. Models are loaded by
-        build() and the same cuts again, so do what depends on the block, the site and `keep` alone.
+        `keep` are the indices in z of the heads to keep, among the heads that the block has now. Afterwards the output
+        projection must be at the same path, and take the features of the kept heads side by side. headcount proves the
+        cut before using it. If no head is to be kept, you may raise any error, and headcount cuts the block instead. To
+        load a pruned model, headcount calls build() and repeats the cuts, so the result must depend only on the model,
+        the site and `keep`.
         """
         raise NotImplementedError
 
 
 def load_adapter(name: str) -> Adapter:
-    """Run the user's file of `my_adapter.py:Model` and create the adapter."""
+    """Run the file of `my_adapter.py:Model` and create an object of its adapter class."""
     path, _, class_name = name.rpartition(":")
     file = Path(path)
     if not file.is_file():
@@ -213,7 +216,7 @@ def load_adapted(adapter: Adapter) -> Adapted:
 
 
 def built(adapter: Adapter) -> nn.Module:
-    """Return the model of build(), before the trained weights are loaded."""
+    """Call the adapter's build() and return the model, before the trained weights are loaded."""
     with user_code_errors(adapter, "build"):
         model = adapter.build()
     if not isinstance(model, nn.Module):
@@ -222,7 +225,7 @@ def built(adapter: Adapter) -> nn.Module:
 
 
 class Adapted(nn.Module):
-    """A model that is called through its adapter; `cuts` removed heads from it, in this order."""
+    """A model that is called through its adapter; `cuts` are the plans by which heads were removed, in order."""
 
     def __init__(self, adapter: Adapter, model: nn.Module, sites: Sites, cuts: tuple[SitePlan, ...] = ()) -> None:
         super().__init__()
@@ -235,7 +238,7 @@ class Adapted(nn.Module):
 
     @property
     def custom_cut(self) -> CustomCut | None:
-        """The adapter's cut(), with errors that name its line; None if the adapter has no cut()."""
+        """The adapter's cut(), whose errors name the failing line; None if the adapter has no cut()."""
         adapter = self.adapter
 
         def cut(model: nn.Module, site: HeadSite, keep: list[int]) -> None:
@@ -245,7 +248,7 @@ class Adapted(nn.Module):
         return cut if type(adapter).cut is not Adapter.cut else None
 
     def after(self, plan: SitePlan, model: nn.Module, sites: Sites) -> Adapted:
-        """Return the adapter around a model that a plan was applied to."""
+        """Return the same adapter with a model from which this plan has removed heads."""
         return Adapted(self.adapter, model, sites, (*self.cuts, plan))
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -258,12 +261,12 @@ class Adapted(nn.Module):
 
     @torch.no_grad()
     def require_answer(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Run the model once; any failure is reported as one of the adapter's code."""
+        """Run the model once without gradients and return its logits; errors are reported as errors of the adapter."""
         return cast(Tensor, self(*inputs))
 
 
 def _no_logits(output: Any) -> InputError:
-    """Return the error for a forward() that returns no logits; most likely it decodes."""
+    """Return the error for a forward() that returns no logits, most likely because it decodes."""
     what = type(output).__name__
     if isinstance(output, Tensor):
         what = f"whole numbers (a tensor of shape {tuple(output.shape)}, {output.dtype})"
@@ -299,9 +302,9 @@ def read_weights(file: Path) -> Any:
             saved = torch.load(file, map_location="cpu", weights_only=True)
         except OSError:
             raise
-        except Exception as error:  # whatever torch makes of a damaged file
+        except Exception as error:  # torch raises many kinds of errors for a damaged file
             text = str(error)
-            # torch's own advice is to unpickle it all the same
+            # torch's own message advises unpickling the file, which would run its code
             pickled = re.search(r"GLOBAL (\S+)", text)
             explanation = f"it has a {pickled[1]} in it" if pickled else text.partition(". ")[0] or type(error).__name__
             raise InputError(
@@ -311,7 +314,7 @@ def read_weights(file: Path) -> Any:
     for name in ("model_state_dict", "state_dict", "model"):  # where a checkpoint may keep the weights
         if isinstance(saved, Mapping) and isinstance(saved.get(name), Mapping):
             saved = saved[name]
-    if isinstance(saved, Mapping):  # or under a name of the user's own, if there is but one such thing
+    if isinstance(saved, Mapping):  # or under a name of the user's own, if only one entry holds weights
         inner = [each for each in saved.values() if isinstance(each, Mapping) and _is_weights(each)]
         saved = inner[0] if len(inner) == 1 and not _is_weights(saved) else saved
     return saved
@@ -330,7 +333,7 @@ def read_tensors(file: Path, advice: str) -> Mapping[str, Tensor]:
 
 
 def without_prefix(weights: Mapping[str, Any], model: nn.Module) -> Mapping[str, Any]:
-    """Remove a prefix such as `module.` or `_orig_mod.` from all names, if they then fit the model."""
+    """Remove a prefix such as `module.` or `_orig_mod.` from all weight names if they then match the model's."""
     own = model.state_dict().keys()
     prefix = next(iter(weights), "").removesuffix(next(iter(own), ""))
     names = {name.removeprefix(prefix): each for name, each in weights.items()}
@@ -338,7 +341,7 @@ def without_prefix(weights: Mapping[str, Any], model: nn.Module) -> Mapping[str,
 
 
 def misfits(weights: Mapping[str, Any], model: nn.Module) -> list[str]:
-    """List weights that do not fit, one line each for missing, unknown and differently shaped ones."""
+    """List the weights that do not fit the model: one line each for missing, unknown and wrongly shaped ones."""
     own = model.state_dict()
     shapes = [
         f"{name} (file {list(weights[name].shape)}, model {list(each.shape)})"
@@ -354,7 +357,7 @@ def misfits(weights: Mapping[str, Any], model: nn.Module) -> list[str]:
 
 
 def _layers_starred(names: Sequence[str]) -> list[str]:
-    """Shorten a list of names: one name for all layers of a stack, and a limit."""
+    """Shorten a list of weight names: merge the layers of a stack into one name, and list at most MOST_LISTED."""
     count = Counter(re.sub(r"(?<![^.])\d+(?![^.])", "*", name) for name in names)
     lines = [f"{name} ({n} of them)" if n > 1 else name for name, n in count.items()]
     return lines if len(lines) <= MOST_LISTED else [*lines[:MOST_LISTED], f"and {len(lines) - MOST_LISTED} more"]
@@ -373,7 +376,7 @@ def digest_of(model: nn.Module) -> str:
 
 
 def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tensor], *, folded_over: int = 0) -> None:
-    """Write a new folder completely or not at all, then read it and compare its output."""
+    """Write a pruned model to a new folder, completely or not at all, and check that it loads with the same output."""
     file, _, class_name = adapted.adapter.origin.rpartition(":")
     if not file:
         raise InputError(
@@ -393,7 +396,7 @@ def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tenso
         "cuts": [cut.to_dict() for cut in adapted.cuts],
     } | ({"folded_over": folded_over} if folded_over else {})
     with staged(folder) as draft, friendly_os_errors(f"write {folder}"):
-        # Tensors that layers share are written for each.
+        # Tensors that several layers share are written once per layer.
         tensors = {name: each.detach().cpu().clone().contiguous() for name, each in state.items()}
         write_atomically(draft / WEIGHTS, save(tensors))
         write_atomically(draft / ADAPTED, f"{json.dumps(header, indent=2)}\n".encode())
@@ -430,14 +433,14 @@ def load_cut(folder: Path) -> Adapted:
 
 
 def rebuilt(adapter: Adapter, cuts: Sequence[SitePlan]) -> Adapted:
-    """Build the model without its weights and repeat the cuts."""
+    """Build the adapter's model with random weights and repeat the cuts, so that pruned weights fit."""
     model = built(adapter).eval()
     with user_code_errors(adapter, "sites"):
         adapted = Adapted(adapter, model, adapter.sites(model))
     for cut in cuts:
         try:
             adapted = adapted.after(cut, model, apply_to_sites(cut, model, adapted.head_sites, adapted.custom_cut))
-        except FAILURES as error:  # somebody's code, or not what it was
+        except FAILURES as error:  # the user's code fails, or has changed
             raise InputError(
                 f"{adapter.origin} no longer builds the model that heads were cut out of, or cuts it in another way",
                 f"at {cut.site}: {type(error).__name__}: {error}",
@@ -446,7 +449,7 @@ def rebuilt(adapter: Adapter, cuts: Sequence[SitePlan]) -> Adapted:
 
 
 def adapter_file(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the file that is run to load the model of a folder, and the folder's header."""
+    """Return the adapter's file, which is run to load the model of a folder, and the content of headcount.json."""
     header_file = folder / ADAPTED
     try:
         header = read_json(header_file)

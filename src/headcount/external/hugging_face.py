@@ -42,37 +42,37 @@ CONFIG, WEIGHTS, GENERATION = "config.json", "model.safetensors", "generation_co
 PROCESSOR = "preprocessor_config.json"
 PICKLED = "pytorch_model.bin"
 CUT_WEIGHTS = "headcount.safetensors"
-"""File of weights of a pruned model: from_pretrained does not know this name, and stops."""
+"""Weights file of a pruned model: from_pretrained does not know this name, and therefore stops with an error."""
 LAYERS = (
     *("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "encoder_layers"),
     *("decoder_layers", "num_hidden_groups", "inner_group_num", "attention_types"),
 )
-"""Settings of a configuration that are numbers of modules, or repeat modules."""
+"""Settings of a configuration that determine how many modules are built."""
 MOST_CLASSES = 10**6
-"""Number of classes that a configuration may have: each gets a name when the configuration is read."""
+"""Largest number of classes in a configuration: reading it creates a name for each class."""
 MOST_LAYERS = 1000
-"""Layers that a configuration may have if layers share their weights, so that tensors do not count them."""
+"""Largest number of layers if layers share their weights; otherwise the number of tensors is the limit."""
 MOST_TOKENIZER = 2**27
-"""Bytes of one file of a tokenizer, at most."""
+"""Largest size of one tokenizer file, in bytes."""
 _FORMER_BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids|masked_bias|inv_freq|attn\.bias|attention\.bias)$")
-"""Masks and positions that older versions of transformers stored, and newer ones compute."""
+"""Names of masks and positions that older versions of transformers stored and newer ones compute."""
 HEADER = "headcount"
-"""Key of our notes in the header of a file of weights."""
+"""Key of headcount's notes in the header of a weights file."""
 _AGAIN = "copy or save the model again"
 
 
 @dataclass(frozen=True)
 class Notes:
-    """What the header of a file of weights says about names and buffers, beside the weights."""
+    """Notes in the header of a weights file: which parameters are shared, and the precision of computed buffers."""
 
     shared: dict[str, str]
-    """Further names of shared parameters, and the names that they are stored by."""
+    """Maps each further name of a shared parameter to the name under which it is stored."""
     buffers: dict[str, str]
-    """Precision of buffers that are not stored: a model that was cast has them cast."""
+    """Precision of the buffers that are computed at loading: a model in half precision gets them in half precision."""
 
 
 def save_model(model: nn.Module, folder: str | Path, tokenizer: Any = None) -> Path:
-    """Write a model to a new folder completely or not at all, then read it and compare all weights."""
+    """Write a model to a new folder, completely or not at all, and check that the same weights can be read."""
     if isinstance(model, Wrapped):
         model = model.model
     known_family(model)
@@ -83,7 +83,7 @@ def save_model(model: nn.Module, folder: str | Path, tokenizer: Any = None) -> P
             tokenizer.save_pretrained(draft)
         read, written = load_model(draft).state_dict(), model.state_dict()
         odd = sorted(read.keys() ^ written.keys()) or [
-            name  # unless they are the same bit by bit
+            name  # must be equal bit by bit
             for name, tensor in written.items()
             if read[name].dtype != tensor.dtype or not torch.equal(read[name], tensor.cpu())
         ]
@@ -129,7 +129,7 @@ def load_tokenizer(folder: Path) -> Any:
 
     with _their_library(f"could not read the tokenizer in {folder}", "copy or save the tokenizer again"):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        tokenizer("a")  # settings of a wrong type are found out here
+        tokenizer("a")  # settings of a wrong type raise an error here
         tokenizer("a", truncation=True, max_length=8)
         return tokenizer
 
@@ -147,13 +147,13 @@ def load_image_processor(folder: Path) -> Any:
 
 @contextmanager
 def _their_library(what: str, advice: str = _AGAIN) -> Iterator[None]:
-    """Turn errors of transformers in the block, such as those of damaged files, into one message."""
+    """Turn any error of transformers in the block, such as one about a damaged file, into an InputError."""
     try:
         yield
     except HeadcountError:
         raise
     except BaseException as error:
-        # Any error at all may come of a damaged file; a panic of compiled code is none of Python's own errors.
+        # A damaged file may raise any error; a panic of compiled code is not even an Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         explanation = " ".join(str(error).split())[:200] or "no reason given"
@@ -164,7 +164,7 @@ def _their_library(what: str, advice: str = _AGAIN) -> Iterator[None]:
 
 
 def _write(model: nn.Module, path: Path) -> None:
-    """Write weights, notes and configuration; a tensor that has several names is stored once."""
+    """Write weights, notes and configuration to a folder; a tensor with several names is stored once."""
     tensors, notes, homes = dict[str, Tensor](), Notes({}, {}), dict[tuple[int, torch.Size], str]()
     state = model.state_dict()
     for name, tensor in state.items():
@@ -188,7 +188,7 @@ def _write(model: nn.Module, path: Path) -> None:
 
 
 def _weights_file(path: Path, settings: Mapping[str, Any]) -> Path:
-    """Return the file of weights: a pruned model has one by our own name."""
+    """Return the path of the weights file, which has another name if heads were cut out."""
     return path / (CUT_WEIGHTS if settings.get(CUT) else WEIGHTS)
 
 
@@ -240,7 +240,7 @@ def _class_of(path: Path, settings: dict[str, Any]) -> Any:
 
 
 def _require_files(path: Path) -> None:
-    """Refuse folders with pipes, or with tokenizer files that memory has no room for."""
+    """Raise an error for files that are not regular, such as pipes, and for oversized tokenizer files."""
     for file in sorted(path.iterdir()):
         if file.exists() and not file.is_dir():
             require_regular(file)
@@ -249,7 +249,7 @@ def _require_files(path: Path) -> None:
 
 
 def module_tree(folder: Path) -> nn.Module:
-    """Build the model of a folder without memory for its weights, to see its modules."""
+    """Build the model of a folder without allocating weights, to look at its modules."""
     settings = _settings(folder)
     model_class = _class_of(folder, settings)
     _require_files(folder)
@@ -258,7 +258,7 @@ def module_tree(folder: Path) -> nn.Module:
 
 
 def _n_tensors(path: Path) -> int:
-    """Count the tensors in the headers of all files of weights of a folder."""
+    """Count the tensors of a folder from the headers of its weights files."""
     n_tensors = 0
     for file in sorted(path.glob("*.safetensors")):
         with _header(file) as header:
@@ -282,11 +282,11 @@ def _pickled_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _require_possible(path: Path, model_class: Any, settings: dict[str, Any], n_tensors: int) -> None:
-    """Refuse impossible sizes before memory of that size is requested."""
+    """Raise an error if a configuration asks for impossible sizes, before that much memory is allocated."""
     for name, value in settings.items():
         most = n_tensors if name in LAYERS else {"num_labels": MOST_CLASSES}.get(name)
         if name == "num_hidden_layers" and "num_hidden_groups" in settings:
-            most = MOST_LAYERS  # which share their tensors
+            most = MOST_LAYERS  # layers share their tensors
         if most is not None and (too_many := [n for n in _whole_numbers(value) if not 0 <= n <= most]):
             raise InputError(
                 f"{name} = {too_many[0]:,} in {path / CONFIG} cannot be: the files hold {n_tensors:,} tensors", _AGAIN
@@ -298,7 +298,7 @@ def _require_possible(path: Path, model_class: Any, settings: dict[str, Any], n_
 
 
 def _whole_numbers(value: Any) -> Iterator[int]:
-    """Return the numbers of a setting, which may be a list of lists."""
+    """Yield all numbers in a setting, which may be a list of lists."""
     if isinstance(value, list):
         for each in value:
             yield from _whole_numbers(each)
@@ -308,7 +308,7 @@ def _whole_numbers(value: Any) -> Iterator[int]:
 
 @contextmanager
 def _header(file: Path) -> Iterator[Any]:
-    """Open a file of weights; errors say that it is damaged."""
+    """Open a safetensors file; turn errors into one that says that the file is damaged."""
     try:
         with safe_open(file, "pt") as opened:
             yield opened
@@ -317,7 +317,7 @@ def _header(file: Path) -> Iterator[Any]:
 
 
 def _built(path: Path, model_class: Any, *, without_memory: bool) -> Any:
-    """Build the model with all heads and without weights; `without_memory`, its buffers are not computed either."""
+    """Build the model with all heads and uninitialised weights; `without_memory`, on the meta device."""
     from transformers.initialization import no_init_weights
 
     config = model_class.config_class.from_pretrained(path, local_files_only=True)
@@ -326,7 +326,7 @@ def _built(path: Path, model_class: Any, *, without_memory: bool) -> Any:
 
 
 def _loaded_by_transformers(path: Path, model_class: Any, pickled: dict[str, Tensor] | None) -> nn.Module:
-    """Load by transformers, from safetensors or from tensors that were read here: transformers unpickles nothing."""
+    """Load a model with transformers, which unpickles nothing: it reads safetensors, or gets tensors read here."""
     with _their_library(f"could not read the model in {path}", "is it whole? copy or save it again"), _without_bars():
         given: dict[str, Any] = {"pretrained_model_name_or_path": path, "use_safetensors": True}
         if pickled is not None:
@@ -342,7 +342,7 @@ def _loaded_by_transformers(path: Path, model_class: Any, pickled: dict[str, Ten
     # them the layers compute what they always did. But a weight inside the stack of layers that the model has no place
     # for (a layer too many, an adapter inside a layer) means that another model was trained than would be measured.
     modules, family = dict(base_of(model).named_modules(remove_duplicate=False)), family_of(model.config.model_type)
-    if family is None:  # anything numbered is in a stack
+    if family is None:  # without a family, every numbered module belongs to a stack
         paths = {path.partition(".0")[0] for path in modules if path.endswith(".0")}
     else:
         paths = {blocks.path.partition(".*")[0] for blocks in family.blocks}
@@ -355,7 +355,7 @@ def _loaded_by_transformers(path: Path, model_class: Any, pickled: dict[str, Ten
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Turn off progress bars and reports of transformers: errors are reported here."""
+    """Turn off the progress bars and reports of transformers inside the block."""
     from transformers.utils import logging
 
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -400,9 +400,9 @@ def _loaded_by_headcount(path: Path, model_class: Any, file: Path, notes: Notes)
 
 
 def _notes(file: Path) -> Notes | None:
-    """Return the notes of a file that save_model wrote; None for other files."""
+    """Return the notes of a weights file that save_model wrote; None for other files."""
     if not file.exists():
-        return None  # there are several
+        return None  # the weights are in several files
     with _header(file) as header:
         text = (header.metadata() or {}).get(HEADER)
         notes = None if text is None else Notes(**json.loads(text))
@@ -413,7 +413,7 @@ def _notes(file: Path) -> Notes | None:
 
 
 def _tie(model: nn.Module, shared: dict[str, str]) -> None:
-    """Let each further name of a shared parameter refer to the parameter that is stored."""
+    """Make all names of a shared parameter refer to the same parameter."""
     for name, home in shared.items():
         (above, _, last), (there, _, what) = name.rpartition("."), home.rpartition(".")
         setattr(model.get_submodule(above), last, getattr(model.get_submodule(there), what))

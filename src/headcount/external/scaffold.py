@@ -35,37 +35,37 @@ from headcount.hooks.wrapping import unknown_family
 from headcount.tasks import TASKS
 
 TAKEN = ("Model", "Adapter", "Sites", "HeadcountError", "Path")
-"""Names that an adapter uses itself, so that a model's class is imported by another name."""
+"""Names that the adapter's file uses itself: a model class of the same name is imported under another name."""
 MOST_SHOWN = 40
-"""Lines of the module tree that are written, at most."""
+"""Largest number of lines of the module tree in the adapter's file."""
 MOST_TRIED = 32
-"""Combinations of texts that are tried as arguments of a class, at most."""
+"""Largest number of combinations of text arguments to try for a model class."""
 Maker = type[nn.Module] | Callable[..., nn.Module]
-"""A model's class, or a function that makes one."""
+"""A model class, or a function that returns a model."""
 
 
 @dataclass(frozen=True)
 class Scaffold:
-    """A new adapter, and what is known about its model."""
+    """A new adapter file, and what was found out about its model."""
 
     file: Path
     name: str
-    """The model's class, or the function that makes it."""
+    """Name of the model class, or of the function that returns the model."""
     guesses: tuple[Guess, ...]
     heads: tuple[HeadId, ...]
-    """Heads that the new adapter finds; none if it fails before."""
+    """Heads that the new adapter finds; empty if it fails before."""
     notes: tuple[str, ...]
-    """Steps that remain before heads are found."""
+    """What the user still has to do before the adapter works."""
     reads_files: bool = False
-    """Whether the model has a tokenizer, so that only data are needed."""
+    """Whether the model has a tokenizer, so that the user only needs to give data."""
 
 
 def write_scaffold(
     name: str, out: Path, checkpoint: Path | None = None, *, say: Callable[[str], object] = lambda text: None
 ) -> Scaffold:
-    """Look at a model and write an adapter for it, to a new file.
+    """Inspect a model and write a first adapter for it to a new file.
 
-    `name` is `my_model.py:MyModel`, `package.module:MyModel` or a Hugging Face folder; `MyModel` is a class, or a
+    `name` is `my_model.py:MyModel`, `package.module:MyModel` or a Hugging Face folder. `MyModel` is a class, or a
     function that returns a model. `say` prints a message before the user's code is run.
     """
     if out.suffix != ".py":
@@ -105,7 +105,7 @@ def write_scaffold(
 
 
 def _for_folder(folder: Path, out: Path, checkpoint: Path | None) -> Scaffold:
-    """Write an adapter for a Hugging Face folder of an unknown family, which names the output projections."""
+    """Write an adapter that names the output projections of a Hugging Face model of an unknown family."""
     if checkpoint is not None:
         raise InputError(f"the weights of {folder} are in it", "leave --checkpoint out")
     tree = module_tree(folder)
@@ -129,7 +129,7 @@ def _for_folder(folder: Path, out: Path, checkpoint: Path | None) -> Scaffold:
 
 
 def _maker_in(file: Path, name: str, say: Callable[[str], object]) -> Maker:
-    """Return the class of that name, or the function that makes a model."""
+    """Return the model class of that name, or the function of that name that returns a model."""
     if file.suffix != ".py" or not file.is_file():
         what = f"no file {file}" if file.suffix == ".py" else f"'{file}:{name}' names no class of a Python file"
         raise InputError(what, "say FILE.py:Class, package.module:Class, or a folder of a Hugging Face model")
@@ -159,9 +159,10 @@ def _weights(file: Path) -> Mapping[str, Tensor]:
 def _model_of(
     maker: Maker, name: str, weights: Mapping[str, Tensor] | None, home: Path
 ) -> tuple[nn.Module | None, str, list[str]]:
-    """Return a model or its known modules, the code of build(), and notes on what is not known.
+    """Return a model, the call that builds it, and notes on what the user must check.
 
-    By its class alone; else by what its weights and its source suggest; else by the weights' names.
+    The class is called without arguments, then with arguments guessed from weights and source code. If both fail, the
+    model is a tree of modules made from the names of the weights, or None without weights.
     """
     plain, fault = _called(maker, {})
     if plain is not None and (weights is None or fits(weights, plain)):
@@ -180,7 +181,7 @@ def _model_of(
                 return model, call, [f"{why}; {call} is a guess, by the weights, and they fit: check it"]
             return model, call, [f"{note}; {call} is a guess, by its source: check it"]
     if plain is not None:
-        return plain, f"{name}()", []  # what does not fit is told when it is loaded
+        return plain, f"{name}()", []  # loading reports the weights that do not fit
     notes = [note]
     if wants and weights is None:
         beside = sorted(each.name for each in home.parent.iterdir() if each.suffix in (".pth", ".pt", ".ckpt"))
@@ -199,7 +200,7 @@ def _call(name: str, wanted: Sequence[str], values: Mapping[str, Any]) -> str:
 def _called(maker: Maker, values: Mapping[str, Any]) -> tuple[nn.Module | None, str]:
     try:
         model: object = maker(**values)
-    except (Exception, SystemExit) as error:  # somebody's code
+    except (Exception, SystemExit) as error:  # user code may raise anything
         return None, f"{type(error).__name__}: {str(error).strip() or 'no reason given'}".splitlines()[0]
     if isinstance(model, nn.Module):
         return model, ""
@@ -207,12 +208,12 @@ def _called(maker: Maker, values: Mapping[str, Any]) -> tuple[nn.Module | None, 
 
 
 def fits(weights: Mapping[str, Tensor], model: nn.Module) -> bool:
-    """Whether a model has these weights, by name and shape."""
+    """Whether the weights fit a model in names and shapes."""
     return not misfits(without_prefix(weights, model), model)
 
 
 def _parameters(function: Any, *kinds: Any, required: bool = True) -> list[inspect.Parameter]:
-    """Return the parameters of these kinds that have no default or, if not `required`, those that have one.
+    """Return the parameters of these kinds: those without a default or, if not `required`, those with one.
 
     The list is empty if the function has no signature.
     """
@@ -224,7 +225,7 @@ def _parameters(function: Any, *kinds: Any, required: bool = True) -> list[inspe
 
 
 def _heads_found(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tuple[str, ...]]:
-    """Return the heads that the new adapter finds, and what prevents it from finding or loading more."""
+    """Load the new adapter and return the heads that it finds, and notes on what fails."""
     try:
         adapter = load_adapter(f"{out}:Model")
         model = built(adapter)
@@ -246,7 +247,7 @@ def _heads_found(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tupl
 
 
 def _arguments(maker: Maker, names: Sequence[str], weights: Mapping[str, Tensor], home: Path) -> list[dict[str, Any]]:
-    """Return values to try for these parameters: sizes from the weights, texts from the source."""
+    """Return combinations of arguments to try: sizes guessed from weights, and texts found in the source code."""
     sizes = guessed_values(names, weights)
     texts = {name: choices for name in names if name not in sizes and (choices := text_choices(maker, name, home))}
     combinations = islice(product(*texts.values()), MOST_TRIED)
@@ -254,8 +255,8 @@ def _arguments(maker: Maker, names: Sequence[str], weights: Mapping[str, Tensor]
 
 
 def text_choices(maker: Maker, name: str, home: Path) -> list[str]:
-    """Return texts that a parameter may have, by its annotation (`Literal`) or by comparisons in its file."""
-    with suppress(Exception):  # annotations are somebody's code
+    """Return the texts that a parameter may have, from its `Literal` annotation or from comparisons in the code."""
+    with suppress(Exception):  # evaluating annotations runs user code
         hint = get_type_hints(vars(maker).get("__init__", maker)).get(name)
         if choices := [each for each in get_args(hint) if isinstance(each, str)]:
             return choices
@@ -274,12 +275,12 @@ def text_choices(maker: Maker, name: str, home: Path) -> list[str]:
 
 
 def _is_named(node: ast.AST, name: str) -> bool:
-    """Whether an expression is the parameter, or the attribute that stores it."""
+    """Whether an expression is the parameter itself, or an attribute of the same name."""
     return (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.Attribute) and node.attr == name)
 
 
 def guessed_values(names: Iterable[str], weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Guess arguments by their names: sizes from shapes, and numbers of layers.
+    """Guess arguments by their names: sizes from the shapes of weights, and numbers of layers from their names.
 
     >>> guessed_values(["d_model", "vocab", "eps"], {"embed.weight": torch.zeros(14, 48)})
     {'d_model': 48, 'vocab': 14}
@@ -290,7 +291,7 @@ def guessed_values(names: Iterable[str], weights: Mapping[str, Tensor]) -> dict[
     tables = {name: each for name, each in weights.items() if re.search(r"emb|tok|wte", name, re.I) and each.dim() == 2}
     tables = {name: each for name, each in tables.items() if "pos" not in name.lower()}
     layers = [int(found[1]) for name in weights if (found := re.search(r"(?:^|\.)(\d+)\.", name))]
-    sizes: dict[str, Any] = {}  # by a pattern of names; the first that fits counts
+    sizes: dict[str, Any] = {}  # maps patterns of parameter names to values; the first match is used
     if places:
         sizes[r"max_?(seq_?)?len|max_?pos|n_pos|block_size|context|seq_?len"] = places[0].numel() // places[0].shape[-1]
     if layers:
@@ -304,18 +305,18 @@ def guessed_values(names: Iterable[str], weights: Mapping[str, Tensor]) -> dict[
         sizes |= {r"(tgt|trg|target|dec|out).*(vocab|token|words)": (*outputs, n_tokens)[0]}
         sizes |= {r"vocab|token|n_words|num_emb": n_tokens, r"model|emb|hidden|width|^dim$": width}
     if weights:
-        sizes |= {"^device$": "cpu", "drop": 0.0}  # neither is a matter of weights, nor of a model at rest
+        sizes |= {"^device$": "cpu", "drop": 0.0}  # the weights do not depend on either
     fits = {name: [size for each, size in sizes.items() if re.search(each, name, re.I)] for name in names}
     return {name: found[0] for name, found in fits.items() if found}
 
 
 def tree_of(weights: Mapping[str, Tensor]) -> nn.Module:
-    """Build modules at the paths of the weights, without values: enough to look for output projections."""
+    """Build a tree of empty modules from the names of weights, in which output projections can be looked for."""
     root, known = nn.Module(), set[tuple[int, torch.Size]]()
     for name, tensor in weights.items():
         place = tensor.untyped_storage().data_ptr(), tensor.shape
         if tensor.numel() and place in known:
-            continue  # another name of a module that is there already
+            continue  # another name of a tensor that is already there
         known.add(place)
         *above, last = name.split(".")
         module = root
@@ -332,7 +333,7 @@ def tree_of(weights: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _render(values: dict[str, str], calls: Sequence[str], takes: Sequence[str], text: str | None = None) -> str:
-    """Return the text of an adapter; `calls` of Sites.of are the likeliest first, `takes` are inputs of forward()."""
+    """Fill in the template of an adapter; the first of `calls` is the likeliest, `takes` are inputs of forward()."""
     inputs = ", ".join(takes) or "*inputs"
     values |= {
         "TASKS": ", ".join(f'"{name}"' for name in TASKS.names()),
@@ -354,13 +355,13 @@ def _render(values: dict[str, str], calls: Sequence[str], takes: Sequence[str], 
 
 
 def _home(path: str) -> Path:
-    """Return the file that a path or the dotted name of a module names."""
+    """Return the file that a path or a dotted module name refers to."""
     is_module = not path.endswith(".py") and all(part.isidentifier() for part in path.split("."))
     return (module_file(path) if is_module else None) or Path(path)
 
 
 def _module_name(home: Path, path: str) -> tuple[str, Path]:
-    """Return how a file is imported, and from which folder: by the name that was given, or from its package."""
+    """Return the name under which a file is imported, and the folder to import it from."""
     file = home.resolve()
     if not path.endswith(".py"):
         n_above = path.count(".") + (file.name == "__init__.py")
@@ -372,7 +373,7 @@ def _module_name(home: Path, path: str) -> tuple[str, Path]:
 
 
 def _import(module: str, there: Path, class_name: str, alias: str, here: Path) -> str:
-    """Return the import of the model's class, from the adapter's folder or another."""
+    """Return the import statement for the model's class, as seen from the adapter's folder."""
     statement = f"from {module} import {class_name}" + (f" as {alias}" if alias != class_name else "")
     if not all(part.isidentifier() for part in module.split(".")):
         statement = f"from importlib import import_module\n\n{alias} = import_module({json.dumps(module)}).{class_name}"
@@ -386,7 +387,7 @@ def _import(module: str, there: Path, class_name: str, alias: str, here: Path) -
 
 
 def _tree(tree: nn.Module | None) -> str:
-    """List modules whose names suggest attention, or all modules; one line for all layers of a stack."""
+    """List the modules whose names suggest attention, or else all modules; all layers of a stack share one line."""
     modules = [] if tree is None else list(tree.named_modules())[1:]
     named = [each for each in modules if "att" in each[0].lower() or isinstance(each[1], nn.MultiheadAttention)]
     count = Counter[tuple[str, str]]()

@@ -28,33 +28,33 @@ if TYPE_CHECKING:
     from headcount.external.adapter import Adapter
 
 _LIBRARIES = tuple(str(Path(path).resolve()) + os.sep for path in set(sysconfig.get_paths().values()))
-"""Folders of installed packages, which all code shares; they may lie inside a user's folder, as `.venv` does."""
+"""Folders of installed packages, which all user code shares; they may be inside a user's folder, like `.venv`."""
 T = TypeVar("T")
 
 
 class UserCodeError(InputError, RuntimeError):
-    """An error in the user's code. It is also a RuntimeError, which sweeps take for a model that cannot be tiled."""
+    """An error in the user's code; also a RuntimeError, so that sweeps treat the model as one that cannot be tiled."""
 
 
 @contextmanager
 def user_code_errors(adapter: Adapter | type[Adapter], method: str) -> Iterator[None]:
-    """Turn errors of the user's code in the block into messages with the line that failed."""
+    """Turn errors of the user's code in the block into messages that name the failing line."""
     try:
         with isolated_imports(adapter.folder) if adapter.origin else nullcontext():
             yield
     except (HeadcountError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # somebody's code: anything may happen, and exit(0) is no success of ours
+    except BaseException as error:  # user code may raise anything, and its exit(0) must not end headcount as a success
         name = (adapter if isinstance(adapter, type) else type(adapter)).__name__
         what, place = describe_failure(error, adapter.folder)
-        cause = None if isinstance(error, StopIteration) else error  # as a cause, contextlib would let it through
+        cause = None if isinstance(error, StopIteration) else error  # contextlib would raise this cause instead
         raise UserCodeError(f"{method}() of the adapter {name} {what}", place) from cause
 
 
 def import_file(file: Path) -> ModuleType:
     """Run the user's file as a module, and return the module.
 
-    The file can import what is beside it; and, as a part of its package, what it names relative to itself.
+    The file can import modules of its own folder and, if it belongs to a package, use relative imports.
     """
     path = file.resolve()
     name = f"headcount_adapter_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
@@ -74,19 +74,19 @@ def import_file(file: Path) -> ModuleType:
 
 
 def _run_file(path: Path, name: str, folders: list[str] | None = None) -> ModuleType:
-    """Run a file as the module of that name; with `folders` it is a package."""
+    """Run a file as a module of that name; if `folders` are given, the module is a package."""
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
     assert spec is not None and spec.loader is not None, "a .py file"  # noqa: PT018
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for it
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up here
     spec.loader.exec_module(module)
     return module
 
 
 def _run_in_package(path: Path, package: Path, name: str) -> ModuleType:
-    """Run a file as a part of a package, whose own name is one that no other folder's package has."""
+    """Run a file as part of its package, under a unique name, because another folder's package may be named alike."""
     for known in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
         del sys.modules[known]
-    sys.path.insert(0, str(package.parent))  # the package can be imported by its own name, too
+    sys.path.insert(0, str(package.parent))  # so that absolute imports of the package work too
     if (first := package / "__init__.py").is_file():
         _run_file(first, name, [str(package)])
     else:
@@ -97,15 +97,15 @@ def _run_in_package(path: Path, package: Path, name: str) -> ModuleType:
 
 
 def package_of(file: Path) -> Path | None:
-    """Return the folder of the package that a file's relative imports (`from .model import X`) lead to; None if none.
+    """Return the folder of the package that a file's relative imports need; None if it has no relative imports.
 
-    It is the topmost folder with an `__init__.py`, and reaches at least as far up as the imports do.
+    It is the topmost folder with an `__init__.py`, and at least as far up as the relative imports reach.
     """
     path = file.resolve()
     try:
         nodes = list(ast.walk(ast.parse(path.read_bytes())))
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return None  # told when it is run
+        return None  # running the file will report the error
     levels = max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0)
     if not levels:
         return None
@@ -116,7 +116,7 @@ def package_of(file: Path) -> Path | None:
 
 
 def module_file(name: str) -> Path | None:
-    """Find the file of `package.module` from the working directory or among what is installed, without running it."""
+    """Find the file of `package.module`, in the working directory or among installed packages, without running it."""
     folders, spec = [str(Path.cwd()), *sys.path], None
     for part in name.split("."):
         spec = PathFinder.find_spec(part, folders)
@@ -146,7 +146,7 @@ def relative_path(file: str | Path, folder: Path) -> str:
 
 
 def describe_failure(error: BaseException, folder: Path) -> tuple[str, str]:
-    """Return what went wrong, and the line that failed: the last one in the user's own folder, if there is one."""
+    """Return what went wrong and the failing line: the last line of the traceback in the user's folder, if any."""
     what = f"fails: {type(error).__name__}: {error}".removesuffix(": ")
     if "ellipsis" in what:
         what += " (a ... of the adapter is still to be filled in)"
@@ -167,24 +167,24 @@ class _Home:
     """A folder with a user's code, and the modules that it imported."""
 
     path: list[str]
-    """The folder, and entries that its code added to sys.path."""
+    """The folder, and entries that its code has added to sys.path."""
     names: set[str] = field(default_factory=set)
-    """Names that can be imported from the folder."""
+    """Names of modules that can be imported from the folder."""
     modules: dict[str, ModuleType] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
-    """Modules that only code of this folder can import: elsewhere, the same name may mean another file."""
+    """Modules that only this folder's code may see, because the same name may mean another file elsewhere."""
     directory: str | None = None
-    """The working directory that its code changed to, if any; it applies to this code alone."""
+    """The working directory that the folder's code has changed to; None if it has not."""
 
 
 _HOMES: dict[str, _Home] = {}
 _CURRENT: list[_Home] = []
-"""Folders whose code is running, the innermost last."""
+"""Folders whose code is running at the moment, the innermost last."""
 
 
 @contextmanager
 def isolated_imports(folder: Path) -> Iterator[None]:
-    """Resolve imports in the block from this folder first, whatever other folders imported by the same names."""
+    """Resolve imports in the block from this folder first, even if another folder has modules of the same names."""
     place = str(folder)
     home = _HOMES.get(place) or _HOMES.setdefault(place, _Home([place], _siblings(place)))
     if _CURRENT and _CURRENT[-1] is home:
@@ -211,14 +211,14 @@ def isolated_imports(folder: Path) -> Iterator[None]:
         home.hidden |= {name for name in home.modules.keys() & new.keys() if not _can_be_imported(name)}
         for name in home.hidden:
             sys.modules.pop(name, None)
-        sys.modules.update(away)  # who came first stays in sight
+        sys.modules.update(away)  # restore the modules that were loaded before
         _CURRENT.pop()
 
 
 def _working_directory() -> str | None:
     try:
         return str(Path.cwd())
-    except OSError:  # somebody removed it
+    except OSError:  # the directory was deleted
         return None
 
 
@@ -229,7 +229,7 @@ def _change_directory(directory: str | None) -> None:
 
 
 def _hide_modules(home: _Home) -> dict[str, ModuleType]:
-    """Hide modules of other folders, and any module that has the name of a file of this folder."""
+    """Remove modules from sys.modules that belong to other folders or have the name of a file in this folder."""
     others = (item for other in _HOMES.values() if other is not home for item in other.modules.items())
     names = {name for name, module in others if sys.modules.get(name) is module}
     for top in home.names & sys.modules.keys():
@@ -241,14 +241,14 @@ def _hide_modules(home: _Home) -> dict[str, ModuleType]:
 
 
 def _can_be_imported(name: str) -> bool:
-    """Whether the loaded module of this name is the one that an import would find now."""
+    """Whether importing this name now would find the module that is loaded under it."""
     top = name.partition(".")[0]
     spec = PathFinder.find_spec(top)
     return spec is not None and spec.origin == getattr(sys.modules.get(top), "__file__", None)
 
 
 def _siblings(folder: str) -> set[str]:
-    """Return names that can be imported from a folder."""
+    """Return the names of modules that can be imported from a folder."""
     try:
         names = [each.name for each in Path(folder).iterdir()]
     except OSError:
@@ -257,7 +257,7 @@ def _siblings(folder: str) -> set[str]:
 
 
 def _users_file(name: str, module: Any) -> str:
-    """Return the path of a module or namespace package; empty if it has none or is installed."""
+    """Return the path of a user's module or namespace package; empty if it is installed or has no file."""
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names or top in ("__main__", "headcount") or top.startswith("headcount_adapter_"):
         return ""
@@ -268,7 +268,7 @@ def _users_file(name: str, module: Any) -> str:
 
 
 def is_installed(folder: Path) -> bool:
-    """Whether a folder holds installed packages, which need no path to be imported."""
+    """Whether a folder belongs to the installed packages, which can be imported from anywhere."""
     return f"{folder.resolve()}{os.sep}".startswith(_LIBRARIES)
 
 

@@ -36,11 +36,11 @@ from headcount.surgery.layers import (
 
 Places = tuple[int, ...]
 Narrowed = dict[tuple[Tensor, int, Places], nn.Parameter]
-"""Narrowed parameters by the old parameter, the axis and the kept places; layers that share one still share it."""
+"""Maps an old parameter, an axis and the kept places to the narrowed parameter, which layers can then share."""
 CustomCut = Callable[[nn.Module, HeadSite, list[int]], None]
 """An adapter's own cut(): it takes the model, the site, and the places in z of the heads that stay."""
 MOST = 2**20
-"""Largest number that a stored plan may hold: more than the outputs of any layer."""
+"""Largest number that a stored plan may contain: no layer has more outputs."""
 TRACED_WAYS = ("narrow", "spread", "empty", "torch", "adapter")
 WRITTEN = ("site", "heads", "keep", "way", "projection", "layers", "numbers", "tensors")
 """The fields that are stored; only plans for an adapter's model are stored, and they use no others."""

@@ -13,13 +13,13 @@ from headcount.auditing.decoded_answers import Place, answer_places, is_constant
 from headcount.stats import Proportion
 
 MIN_OTHER_TOKENS = 0.05
-"""Share of right answers that have another token there: with fewer, a constant place costs next to nothing."""
+"""A place is faulty only if more than this share of the right answers have another token there."""
 MIN_RIGHT_ELSEWHERE = 0.2
-"""Accuracy on the answers that a constant place leaves right: below it, more is wrong than this place."""
+"""Minimum accuracy on the answers that a constant place cannot make wrong: below it, the model has further faults."""
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Look for constant places; a model that gives one answer to everything has another fault."""
+    """Look for places of the answer where the model always outputs the same token although the right token varies."""
     n, places = model.n, answer_places(model)
     constants = [(each, each.constant) for each in places if _is_faulty(model, each)]
     if not constants:
@@ -57,7 +57,7 @@ def run(model: AuditedSequenceModel) -> Finding:
 
 
 def _is_faulty(model: AuditedSequenceModel, place: Place) -> bool:
-    """Whether nearly all answers have one token there, and right answers have others."""
+    """Whether nearly all answers have the same token at this place although the right answers do not."""
     rows, token = place.predicted >= 0, place.constant
     if token is None or not place.has_enough_answers or (place.right[rows] != token).mean() <= MIN_OTHER_TOKENS:
         return False

@@ -11,7 +11,7 @@ from headcount.auditing.check import CONCLUSIONS, Check, Finding, passed, warned
 
 
 def run(model: AuditedModel) -> Finding:
-    """Count exact repeats, and repeats with swapped operands."""
+    """Count test examples that occur twice, either exactly or with their operands swapped."""
     examples, n = model.examples, model.n
     n_repeated = n - len(set(row_keys(examples)))
     n_different = n - n_repeated

@@ -16,15 +16,15 @@ from headcount.errors import argument
 from headcount.stats import Proportion
 
 MIN_ACCURACY = 0.95
-"""Accuracy above which rare errors are worth a search: below it, the test set shows errors enough."""
+"""Minimum accuracy for a search: below it, the test set itself shows enough errors."""
 N_SHOWN = 3
-"""Counterexamples that the finding names."""
+"""Number of counterexamples that the finding lists."""
 WORK, LEAST_TRIED, MOST_TRIED = 3e10, 512, 6000
-"""Multiplications that the search may take (about two seconds of one core), and limits of the number of examples."""
+"""Number of multiplications for the search (about two seconds of one core), and bounds on the number of examples."""
 
 
 def run(model: AuditedModel) -> Finding:
-    """Search for wrong answers with a fixed number of examples, so that the verdict does not depend on the machine."""
+    """Search for wrong answers among a fixed number of examples, so that the machine's speed does not matter."""
     accuracy, words = Proportion.count(model.right), model.task.words
     if accuracy.rate <= MIN_ACCURACY:
         return not_applicable(f"{model.scoring} is {100 * accuracy.rate:.1f} %: the test set itself shows many errors")

@@ -11,13 +11,13 @@ from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Evidence, Finding, failed, not_applicable, passed, warned
 
 MIN_LEAD = 0.05
-"""The least lead of accuracy over the best constant answer: below it, ranks of heads depend on a few examples."""
+"""Minimum lead of accuracy over the best constant answer: with less, a ranking of heads depends on a few examples."""
 MIN_EXAMPLES = 100
-"""The fewest test examples: with 100, one example is one point."""
+"""Minimum number of test examples: with 100, one example is worth one percentage point."""
 
 
 def run(model: AuditedModel) -> Finding:
-    """Compare accuracy with the best constant answer, and count the examples."""
+    """Check that accuracy is far enough above the best constant answer, on enough examples, to rank heads."""
     if (baseline := model.baseline) is None:
         return not_applicable("all examples have the same right answer")
     measured, constant, n = baseline.measured, baseline.share, model.n

@@ -13,7 +13,7 @@ from headcount.training.answers import RARELY
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Compare the given tokens with the beginning of right answers."""
+    """Count the right answers that begin with the tokens that the decoder is given; no other answer can be right."""
     given = model.sequence_model.given
     if not given:
         return passed("the decoder predicts every token of an answer")

@@ -25,15 +25,15 @@ from headcount.stats import Z95, Proportion
 from headcount.tasks.base import IGNORE
 
 MIN_GUESSING_RATIO = 0.98
-"""Fraction of the loss of guessing from which a loss counts as that of guessing: training noise is below 2 %."""
+"""A loss above this fraction of the loss of guessing counts as guessing: training noise is below 2 %."""
 MIN_SURE_RATIO = 2
-"""Multiple of the loss of an even guess that chance does not reach: the model must be sure of wrong answers."""
+"""A loss above this multiple of the loss of a uniform guess means that the model is sure of wrong answers."""
 MIN_TOKEN_LEAD = 0.1
-"""Accuracy of tokens above the best constant tokens that shows that something was learned."""
+"""Something was learned if token accuracy exceeds that of the best constant token at each place by at least this."""
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Compare the loss per token with that of guessing each token by its frequency at its place."""
+    """Compare the loss per token with the loss of a guess by the frequency of each token at its place."""
     baseline = model.baseline
     if baseline is None or not math.isfinite(model.loss):
         return _not_comparable(model)
@@ -53,7 +53,7 @@ def check_sequences(model: AuditedSequenceModel) -> Finding:
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
-    """Compare the loss per example with that of guessing each class by its frequency."""
+    """Compare the loss per example with the loss of a guess by the frequency of each class."""
     baseline = model.baseline
     if baseline is None or not math.isfinite(model.loss):
         return _not_comparable(model)
@@ -71,7 +71,7 @@ def check_classes(model: AuditedClassifier) -> Finding:
 
 
 def _losses(model: AuditedModel, unit: str, guessing: float) -> tuple[str, Evidence]:
-    """Return the model's loss and that of guessing, as the beginning of the finding and as evidence."""
+    """Return the model's loss and the loss of guessing, as the first words of the finding and as its evidence."""
     shown = "ln 2 = 0.693" if abs(guessing - math.log(2)) < 5e-4 else f"{guessing:.3f}"
     losses = f"the loss is {model.loss:.3f} per {unit}, and {shown} by guessing"
     return losses, {"loss": model.loss, "guessing": guessing}
@@ -83,14 +83,14 @@ def _not_comparable(model: AuditedModel) -> Finding:
 
 
 def _passed_with_errors(losses: str, evidence: Evidence, baseline: ConstantBaseline) -> Finding:
-    """Report a high loss of a model that learned something, or that has too few examples to say."""
+    """Pass a model whose loss is high but which beats a constant answer, or has too few examples to decide."""
     if baseline.is_beaten:
         losses += f", although {baseline.measured.rate:.1%} are right: the model is very sure of its wrong answers"
     return passed(losses, **evidence)
 
 
 def _learned_tokens(model: AuditedSequenceModel) -> str | None:
-    """Say how many tokens are right, if these are clearly more than the best constant tokens have; else None."""
+    """State the token accuracy if it is clearly above that of the best constant token at each place; else None."""
     hits, asked, right = model.answers.teacher_forced_hits, model.answers.asked, model.right_answers
     if not asked.any():
         return None
@@ -103,7 +103,7 @@ def _learned_tokens(model: AuditedSequenceModel) -> str | None:
 
 
 def _other_format(losses: str, evidence: Evidence, fitting: str) -> Finding:
-    """Report a model that was trained in another format; `fitting` describes that format, if it is known."""
+    """Report that encode() writes another format than training did; `fitting` describes the right format, if known."""
     none = "zero-filled, unfilled or reversed answers fit no better"
     return failed(
         f"{losses}: the model is sure and wrong, so the format does not fit; {fitting or none}",
@@ -116,7 +116,7 @@ def _other_format(losses: str, evidence: Evidence, fitting: str) -> Finding:
 
 
 def _other_rule(losses: str, evidence: Evidence) -> Finding:
-    """Report a classifier that is sure and wrong, also with its classes swapped; other checks look for its rule."""
+    """Report a classifier that is sure of wrong answers and has no swapped classes: it learned another rule."""
     failure = failed(
         f"{losses}: the model is sure of answers that are no better than guesses, so it has learned another rule",
         cause="consistent with training examples that another rule tells apart, such as unsorted ones that are all "
@@ -140,7 +140,7 @@ def _nothing_learned(losses: str, evidence: Evidence, measured: Proportion) -> F
 
 
 def _right_when_swapped(model: AuditedClassifier, baseline: ConstantBaseline) -> str:
-    """Say how many answers are right with the two classes swapped, if these are most of them; empty if not."""
+    """State how many answers are right once the two classes are swapped, if most are; else return an empty text."""
     wrong = Proportion.count(~model.answers.hits)
     if model.answers.logits.shape[1] != 2 or wrong.low <= max(baseline.share, 1 - baseline.share):
         return ""
@@ -155,20 +155,20 @@ def _margin(model: AuditedClassifier) -> float:
 
 
 def entropy(labels: NDArray[np.int64]) -> float:
-    """Return the loss of predicting each label with its frequency, in nats."""
+    """Return the cross-entropy, in nats, of always predicting the frequencies of the labels."""
     shares = np.unique(labels, return_counts=True)[1] / len(labels)
     return float(-(shares * np.log(shares)).sum())
 
 
 def _labels(model: AuditedSequenceModel) -> NDArray[np.int64]:
-    """Return [example, column]: the labels of the loss, including an adapter's end tokens."""
+    """Return the labels that the loss is computed on, [example, column], including the end tokens of an adapter."""
     if model.adapter is None:
         return model.answers.batch.labels
     return encoded(model.adapter, model.pairs)[1].cpu().numpy()
 
 
 def _entropy_by_column(labels: NDArray[np.int64]) -> float:
-    """Return the loss per label of predicting each label with its frequency in its column."""
+    """Return the mean cross-entropy per label of always predicting the frequencies of the labels in each column."""
     columns = [column[column != IGNORE] for column in labels.T]
     return sum(len(column) * entropy(column) for column in columns if len(column)) / max(1, sum(map(len, columns)))
 

@@ -15,19 +15,19 @@ from headcount.auditing.check import CONCLUSIONS, Check, Finding, passed, warned
 from headcount.stats import Proportion
 
 MAX_CLASS_SHARE, MAX_CHANCE = 0.55, 0.01
-"""Share of the larger of two classes that still counts as balanced, and the probability of a larger share by chance."""
+"""Largest share of one of two classes that counts as balanced, and the p-value below which imbalance is significant."""
 MAX_ANSWER_SHARE = 0.2
-"""Share of one answer among sequences: above it, a constant answer is a figure to compare with."""
+"""Largest share of a single right answer among sequences: above it, results need the constant answer as a baseline."""
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
-    """Count the classes of the whole test set; its first examples may be of one class."""
+    """Count the classes of the whole test set, not of the audited examples alone."""
     task = model.task
     labels = task.encode(task.split(model.split)).labels
     counts = np.bincount(labels, minlength=len(task.classes))
     largest, n, fair = int(counts.argmax()), len(labels), 1 / len(task.classes)
     share = Proportion.of(int(counts[largest]), n)
-    chance = scipy.special.bdtrc(share.correct - 1, n, fair)  # of so many or more if all classes are equally likely
+    chance = scipy.special.bdtrc(share.correct - 1, n, fair)  # p-value if all classes are equally likely
     counted = f"{share.correct:,} of {n:,} test examples are {task.classes[largest]}"
     if share.rate <= MAX_CLASS_SHARE - 0.5 + fair or chance >= MAX_CHANCE:
         return passed(f"classes are balanced: {counted}", share=share.rate, n=n)
@@ -35,7 +35,7 @@ def check_classes(model: AuditedClassifier) -> Finding:
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Find the most common right answer of the whole test set."""
+    """Find the most common right answer in the whole test set, and how many examples have it."""
     examples = model.task.split(model.split)
     answer, count = Counter(map(model.task.answer, examples)).most_common(1)[0]
     share = Proportion.of(count, len(examples))

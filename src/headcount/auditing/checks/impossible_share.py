@@ -17,55 +17,55 @@ from headcount.auditing.audited_model import AuditedModel, AuditedSequenceModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, not_applicable, passed, warned
 
 MIN_DECIMALS = 4
-"""Decimals of a figure: with fewer it is rounded, and nearly every count gives it."""
+"""Minimum number of decimals of a figure: with fewer, nearly any count of examples rounds to it."""
 USUAL_SIZES = (100, 200, 250, 300, 400, 500, 600, 750, 800, 1000, 1200, 1500, 2000, 2500, 3000, 4000, 5000, 10_000)
-"""Numbers of examples that an author may have measured on, beside the test set of the settings."""
+"""Numbers of examples that an author may have measured on, if not on the whole test set."""
 BATCH_SIZES = (64, 32, 128, 16, 256, 100, 50, 8, 512, 200, 500, 20, 10, 25, 250)
-"""Batch sizes that are tried, the most likely first."""
+"""Batch sizes to try, the most likely first."""
 MIN_RESOLUTION = 20
-"""How many times finer a figure's digits must be than the spacing of shares, so that a match is no chance."""
+"""A figure must be this many times more precise than the spacing of possible shares, so that no match is by chance."""
 MAX_CHANCE = 0.1
-"""Probability that a fraction of small numbers matches a figure by chance."""
+"""Largest probability that a fraction with a small denominator matches the figure by chance."""
 SMALL_FRACTION = 100
-"""Denominators below it are a simpler explanation than batch means."""
+"""A fraction with a denominator below this is a simpler explanation of a figure than a mean of batch means."""
 SINGLE_PRECISION = Fraction(1, 2**22)
 """Rounding error of sums and means in single precision."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A share, and how many decimals it was written with."""
+    """The figure that an author reports, and how many decimals it is written with."""
 
     value: Fraction
     decimals: int
 
     @classmethod
     def of(cls, number: float) -> Figure:
-        """Return a number with the decimals that Python prints, the fewest that identify it."""
+        """Read a figure from a number; its decimals are the fewest that identify the number, as Python prints it."""
         written = Decimal(repr(float(number)))
         return cls(Fraction(written), max(0, -int(written.normalize().as_tuple().exponent)))
 
     @property
     def precision(self) -> Fraction:
-        """The difference between two figures with so many decimals, but not below single precision."""
+        """The spacing of figures with this many decimals, but at least the rounding error of single precision."""
         return max(Fraction(1, 10**self.decimals), SINGLE_PRECISION)
 
     def matches(self, share: Fraction) -> bool:
-        """Whether this share is rounded to the figure."""
+        """Whether a share, rounded to the decimals of the figure, equals the figure."""
         return abs(share - self.value) <= self.precision / 2
 
     def count_of(self, n: int) -> int | None:
-        """Return how many of `n` examples give the figure; None if no count does."""
+        """Return how many of `n` examples must be right to give the figure; None if no whole number does."""
         count = round(self.value * n)
         return count if self.matches(Fraction(count, n)) else None
 
     def can_exclude(self, n: int) -> bool:
-        """Whether shares of `n` examples are further apart than the figure's digits, so that some are no share."""
+        """Whether the figure is precise enough that some figures are no share of `n` examples."""
         return Fraction(1, n) > self.precision
 
 
 def run(model: AuditedModel) -> Finding:
-    """Compare the figure with counts of examples and, for models that output sequences, of tokens."""
+    """Check whether the author's figure is a whole number of examples, divided by the size of a test set."""
     n_places = len(model.places) if isinstance(model, AuditedSequenceModel) else 1
     claimed = None if model.adapter is None else model.adapter.claimed
     if claimed is None:
@@ -92,7 +92,7 @@ def run(model: AuditedModel) -> Finding:
 
 
 def _nearest(figure: Figure, n: int) -> str:
-    """Say which shares the counts just below and above the figure give."""
+    """State the two shares nearest to the figure that whole numbers of examples can give."""
     below = int(figure.value * n)
     if below == 0:
         return f"it is less than one example, which is {1 / n:g}"
@@ -100,7 +100,7 @@ def _nearest(figure: Figure, n: int) -> str:
 
 
 def _cause(figure: Figure, n: int, n_places: int) -> tuple[str, str]:
-    """Return what gives the figure, and what to do about it."""
+    """Return how the figure may have been computed, and how to compute it correctly."""
     fix = "count the right examples, and divide once, by all examples"
     part = next((size for size in range(1, n) if figure.count_of(size) is not None), n)
     is_specific = part < n and part**2 * figure.precision < MAX_CHANCE
@@ -115,13 +115,13 @@ def _cause(figure: Figure, n: int, n_places: int) -> tuple[str, str]:
 
 
 def _batch_means(figure: Figure, n: int) -> str:
-    """Describe the batches with the fewest wrong examples whose means have this mean; empty if there are none."""
+    """Describe the batch size whose mean of batch means gives the figure with the fewest errors; empty if none does."""
     candidates: list[tuple[int, str]] = []
     for size in BATCH_SIZES:
         n_batches, last = -(-n // size), n % size
         step = Fraction(1, n_batches * math.lcm(size, last or 1))
         if not last or n_batches < 2 or MIN_RESOLUTION * figure.precision > step:
-            continue  # a count of all examples, or digits that any batches could explain
+            continue  # full batches give a count of all examples; too few digits fit any batches
         for wrong_in_last in range(last + 1):
             rest = (1 - figure.value) * n_batches - Fraction(wrong_in_last, last)
             wrong = round(rest * size)

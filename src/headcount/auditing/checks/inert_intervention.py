@@ -19,13 +19,13 @@ from headcount.hooks.proof import ROWS, difference, first_tensor, prove
 from headcount.hooks.sites import Sites
 
 N_EXAMPLES = 64
-"""Examples whose logits are compared: one changed logit among them shows that a block acts."""
+"""Number of examples whose logits are compared: one changed logit shows that a block has an effect."""
 MAX_CHANGE = 1e-7
-"""Change, as a fraction of the largest logit, that counts as none: heads that act change logits by far more."""
+"""A change up to this fraction of the largest logit counts as none: working heads change logits by far more."""
 
 
 def run(model: AuditedModel) -> Finding:
-    """Prove the hooks, then remove all heads of each block in turn."""
+    """Prove that the hooks act; then remove all heads of each block in turn and see whether the logits change."""
     module, sites = model.opened.module, model.opened.sites
     if not sites:
         return not_applicable("the model has no heads")
@@ -57,7 +57,7 @@ def run(model: AuditedModel) -> Finding:
 
 
 def changes_without_heads(module: nn.Module, sites: Sites, inputs: tuple[Tensor, ...]) -> dict[HeadSite, float]:
-    """Return for each block how much the logits change without its heads, as a fraction of the largest logit."""
+    """Return how much the logits change without the heads of each block, as a fraction of the largest logit."""
     changes = {}
     with eval_mode(module, gradients=False):
         logits = first_tensor(module(*inputs))

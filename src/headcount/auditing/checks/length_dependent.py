@@ -20,17 +20,17 @@ from headcount.errors import HeadcountError
 from headcount.tasks.base import Examples
 
 N_SEQUENCES = 7
-"""Sequences that are compared: an odd number that is no length, so that rows are not taken for positions."""
+"""Number of sequences: it is no usual length, so that the axis of rows cannot be mistaken for that of positions."""
 MAX_CHANGE = 1e-3
-"""Change of vectors, as a fraction of their size, that rounding can cause."""
+"""Largest change of vectors, as a fraction of their norm, that rounding can cause."""
 MAX_REPEAT_CHANGE = MAX_CHANGE / 10
-"""Change between two passes on the same sequence, above which positions are random."""
+"""If vectors change by more than this between two passes on the same sequence, positions are drawn at random."""
 MIXING_FACTOR = 3
-"""How many times the change by other numbers behind the sequence must be exceeded to blame its length."""
+"""A change is blamed on the length only if it is this many times larger than the change by other numbers at the end."""
 
 
 def run(model: AuditedClassifier) -> Finding:
-    """Compare the shortest with the longest training length."""
+    """Check whether the first numbers keep their embeddings when the sequence grows to the longest training length."""
     task, (short, long) = model.task, model.trained_lengths
     long = long if short < long else 2 * long
     longer = task.sample_of_length(model.rng("length dependent"), long, task.negatives[0], N_SEQUENCES)
@@ -60,7 +60,7 @@ def run(model: AuditedClassifier) -> Finding:
 
 
 def _failure(model: AuditedClassifier, change: float, short: int, long: int) -> Finding:
-    """Report the change, unless position ids are known to be drawn at random."""
+    """Report the change of embeddings as a failure, unless the model draws position ids at random by design."""
     if n_ids := _random_ids(model):
         return passed(f"positions are drawn at random from {n_ids:,} ids, as in training, so they differ by length")
     return failed(
@@ -77,14 +77,14 @@ def _failure(model: AuditedClassifier, change: float, short: int, long: int) -> 
 
 
 def _counts_from_the_end(model: AuditedClassifier, longer: Examples, short: int, n_last: int) -> bool:
-    """Whether the last numbers keep their embeddings when there are more numbers before them."""
+    """Whether the last numbers keep their embeddings when more numbers are put before them."""
     streams = [first_stream(model, each) for each in (longer[:, -short:], longer)]
     vectors = [each[:, -n_last:] for each in streams if each is not None and each.shape[1] >= n_last]
     return len(vectors) == len(streams) and _change(*vectors) <= MAX_CHANGE
 
 
 def _begin_alike(one: Sequence[Tensor], other: Sequence[Tensor], n_first: int) -> bool:
-    """Whether the model is given the same at the first places: an encoder may pad at the beginning."""
+    """Whether both inputs begin with the same values: if an encoder pads at the beginning, they do not."""
     return any(
         a.dim() > 1 and a.shape[1] >= n_first and torch.equal(a[:, :n_first], b[:, :n_first])
         for a, b in zip(one, other, strict=True)

@@ -12,15 +12,15 @@ from headcount.auditing.check import FAIL, PASS, WARN, Check, Finding
 from headcount.stats import Proportion
 
 N_EXAMPLES = 200
-"""Examples of each kind: their 95 % CI is at most 14 points wide."""
+"""Number of examples of each kind: the 95 % CI of a share is then at most 14 points wide."""
 MIN_EASY, MAX_HARD = 0.8, 0.5
-"""The check fails if the easiest kind is recognised more often than this and the hardest less often than that."""
+"""The check fails if accuracy is above the first bound on the easiest kind and below the second on the hardest kind."""
 MAX_DIFFERENCE = 0.2
-"""Difference between the two kinds above which the check warns."""
+"""The check warns if accuracy on the easiest and on the hardest kind differs by more than this."""
 
 
 def run(model: AuditedClassifier) -> Finding:
-    """Compare how often the model recognises each kind of broken sequence."""
+    """Compare accuracy on sequences that are broken in one place with accuracy on other broken sequences."""
     task, length = model.task, model.trained_lengths[1]
     recognised = {kind: _recognised(model, length, kind) for kind in task.negatives}
     evidence = {kind: share.rate for kind, share in recognised.items()} | {"n": N_EXAMPLES}
@@ -44,7 +44,7 @@ def run(model: AuditedClassifier) -> Finding:
 
 
 def _recognised(model: AuditedClassifier, length: int, kind: str) -> Proportion:
-    """Return the share of fresh examples of this kind that are put into the first class."""
+    """Return the accuracy on new negative examples of this kind and length."""
     rng = model.rng(f"minimal pairs: {kind}")
     return Proportion.count(model.classify(model.task.sample_of_length(rng, length, kind, N_EXAMPLES)).hits)
 

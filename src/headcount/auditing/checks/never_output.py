@@ -14,7 +14,7 @@ from headcount.auditing.decoded_answers import MIN_OTHERS_RIGHT, constant_column
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Count for each token how often it is output where it is right, at all places that vary."""
+    """Look for tokens that the model never outputs at the places where they are right."""
     right, (hits, is_counted) = model.right_answers, model.token_hits
     others, missing = missing_tokens(model)
     constants = constant_columns(model)

@@ -12,13 +12,13 @@ from headcount.auditing.check import CONCLUSIONS, Check, Evidence, Finding, pass
 from headcount.experiments.models import RunModel
 
 MAX_DROP_ALONE = 0.01
-"""Drop below which reports call a head prunable."""
+"""Reports call a head prunable if removing it alone costs less than this."""
 MAX_DROP_TOGETHER = 0.2
-"""Drop without all these heads above which calling them prunable misleads."""
+"""If removing all prunable heads together costs more than this, calling them prunable is misleading."""
 
 
 def run(model: AuditedModel) -> Finding:
-    """Ablate heads by zero, alone and together, on the same examples."""
+    """Find the heads that cost next to nothing alone, and measure accuracy without all of them together."""
     sweep = model.head_sweep
     drops, clean, n = sweep.drops(sweep.zero), float(sweep.clean.mean()), sweep.n
     cheap = [head for head, drop in zip(sweep.heads, drops, strict=True) if drop < MAX_DROP_ALONE]
@@ -31,7 +31,7 @@ def run(model: AuditedModel) -> Finding:
     finding += f"{100 * clean:.1f} %)"
     if clean - left <= MAX_DROP_TOGETHER:
         return passed(finding, left=left, **evidence)
-    if not _were_ablated_alone(model):  # true of most models, and a fault only where somebody counted heads
+    if not _were_ablated_alone(model):  # most models drop that far: a fault only if results count heads one by one
         return passed(f"{finding}; no result counts heads that were ablated one by one", left=left, **evidence)
     return warned(
         f"{finding}: results have heads ablated one by one and never together, so do not publish "
@@ -44,7 +44,7 @@ def run(model: AuditedModel) -> Finding:
 
 
 def _were_ablated_alone(model: AuditedModel) -> bool:
-    """Whether a run has results of ablations, and none of heads that were removed together."""
+    """Whether the folder of a run has results of single-head ablations, but none of pruning several heads together."""
     if not isinstance(model.opened, RunModel):
         return False
     results = model.opened.run.folder.path / "results"

@@ -11,7 +11,7 @@ from headcount.auditing.check import RESTATED, Check, Evidence, Finding, failed,
 
 
 def run(model: AuditedModel) -> Finding:
-    """Compare accuracy, or exact match, with the best constant answer."""
+    """Compare accuracy, or exact match, with that of always giving the most common right answer."""
     if (baseline := model.baseline) is None:
         return not_applicable(f"all {model.n:,} right answers are the same")
     measured = baseline.measured

@@ -14,7 +14,7 @@ from headcount.auditing.check import Check, Finding, failed, passed
 
 
 def run(model: AuditedModel) -> Finding:
-    """Look at the loss and, of classifiers, at the logits, which are not kept for sequences."""
+    """Look for NaN or infinity in the loss and, for classifiers, in the logits (those of sequences are not kept)."""
     n_bad, where = 0, f"logits, and with them the loss on {model.n:,} examples,"
     if isinstance(model, AuditedClassifier):
         n_bad = int((~np.isfinite(model.answers.logits)).any(axis=1).sum())

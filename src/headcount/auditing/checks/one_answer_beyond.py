@@ -16,17 +16,18 @@ from headcount.tasks.base import ClassTask, Examples
 from headcount.training.answers import constant_answer
 
 LENGTH_FACTORS = (2, 4, 8)
-"""Multiples of the longest training length that are tried."""
+"""The lengths to try, as multiples of the longest training length."""
 N_SEQUENCES = 200
-"""Sequences of each length: one answer to 125 of them already shows that others are rare."""
+"""Number of sequences of each length: one answer to 125 of them already shows that other answers are rare."""
 PROBE_STEP, MIN_PROBE_COUNT = 3, 3
-"""Every third sequence is tried first; if two answers each come three times, the others need not be tried."""
+"""Every third sequence is classified first; if two answers occur three times each, the other sequences are skipped."""
 MAX_TOKENS = 2**16
-"""Tokens of all sequences of one length: the cost of attention grows with the square of the length."""
+"""Largest number of tokens in all sequences of one length, because attention costs grow with the square of the
+length."""
 
 
 def run(model: AuditedClassifier) -> Finding:
-    """Try one length after the other; lengths that the model refuses do not count."""
+    """Check at several multiples of the training length whether the model gives the same answer to everything."""
     shortest, longest = model.trained_lengths
     constants, varied, refused = dict[int, str](), list[str](), list[str]()
     for length in (longest * factor for factor in LENGTH_FACTORS if longest * factor * N_SEQUENCES <= MAX_TOKENS):

@@ -22,13 +22,13 @@ from headcount.tasks.base import EMPTY, Task
 from headcount.training.answers import leading_zeros
 
 MAX_SYMBOLS = 1000
-"""Symbols that are tried: of more, the first and the last ones, which padding ids usually are."""
+"""Largest number of symbols to try: if there are more, the first and last ones, which padding ids usually are."""
 MIN_TOKEN_COUNT = 20
-"""Places at which a digit must be right before its missing labels are reported: fewer may be missing by chance."""
+"""A digit must be right at this many places before its missing labels are reported: fewer may be missing by chance."""
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Look for tokens that are never a label, then compare inputs with and without one more symbol."""
+    """Look for tokens that are never a label, then for a padded example that looks like a longer one."""
     finding = _missing_labels(model) or _check_inputs(model, prefer="")
     if finding.verdict == NOT_APPLICABLE:
         return passed(f"labels contain every {model.task.words.place}; {finding.finding}", n=model.n)
@@ -36,7 +36,7 @@ def check_sequences(model: AuditedSequenceModel) -> Finding:
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
-    """Compare inputs with and without one more symbol; accuracy is measured without padding and cannot change."""
+    """Look for a padded example that looks like a longer one; accuracy, measured without padding, hides this."""
     return _check_inputs(model, prefer=model.task.classes[-1], affects=PADDED)
 
 
@@ -44,7 +44,7 @@ def check_classes(model: AuditedClassifier) -> Finding:
 
 
 def _check_inputs(model: AuditedModel, prefer: str, affects: str = "") -> Finding:
-    """Compare inputs; the short example has the answer `prefer` if possible, so that one more symbol may change it."""
+    """Look for a longer example whose input equals that of a padded short one; prefer a short one with this answer."""
     task, texts = model.task, [model.task.show(example) for example in model.examples]
     words = [len(_words(text)) for text in texts]
     if min(words) == max(words):
@@ -65,7 +65,7 @@ def _check_inputs(model: AuditedModel, prefer: str, affects: str = "") -> Findin
 
 
 def _words(text: str) -> list[str]:
-    """Return the numbers between spaces, or else the characters."""
+    """Split a text at its spaces or, if it has none, into characters."""
     return text.split() if " " in text else list(text)
 
 
@@ -74,15 +74,15 @@ def _joined(text: str, words: list[str]) -> str:
 
 
 def lengthened(task: Task, text: str) -> dict[str, str]:
-    """Map examples with one more symbol near either end to that symbol."""
+    """Insert one symbol near either end of a text; return the valid examples, each with its inserted symbol."""
     symbols, words, examples = _symbols(task), _words(text), dict[str, str]()
-    for place in sorted({0, 1, len(words) - 1, len(words)}):  # padding stands at one of the ends
+    for place in sorted({0, 1, len(words) - 1, len(words)}):  # padding is at the beginning or at the end
         for symbol in symbols:
             try:
                 other = task.show(task.parse(_joined(text, [*words[:place], symbol, *words[place:]]))[0])
             except InputError:  # such as a sum with two operators
                 continue
-            if other != text:  # 07 is 7
+            if other != text:  # 07 and 7 are the same example
                 examples[other] = symbol
     return examples
 
@@ -93,7 +93,7 @@ def _symbols(task: Task) -> tuple[str, ...]:
 
 
 def _encoded(model: AuditedModel, texts: list[str]) -> list[Tensor]:
-    """Return the tensors that the model is given for these questions in one batch, with the same answer to each."""
+    """Encode these questions in one batch, all with the same answer, so that only the questions differ."""
     task = model.task
     if model.adapter is not None:
         answer = task.answer(task.parse(texts[1])[0])
@@ -125,7 +125,7 @@ def _same_input(task: Task, short: str, same: list[str], symbols: set[str], affe
 
 
 def _shared_symbol(model: AuditedModel, short: str, longest: str) -> Finding | None:
-    """Return a warning if the model is given ids alone, and only a mark tells padding from a symbol with its id."""
+    """Return a warning if padding has the id of a symbol, and only something else in the input tells them apart."""
     (alone, *more), (beside, *_) = _encoded(model, [short, short]), _encoded(model, [short, longest])
     fill = None if more or alone.dim() != 2 else _padding_id(alone[0], beside[0])
     if fill is None:
@@ -148,7 +148,7 @@ def _shared_symbol(model: AuditedModel, short: str, longest: str) -> Finding | N
 
 
 def _padding_id(alone: Tensor, beside: Tensor) -> int | None:
-    """Return the id that fills a row when a longer row is beside it; None if there is no single id."""
+    """Return the id that fills a row in a batch with a longer row; None if several different ids do."""
     width = len(alone)
     for real, rest in ((beside[:width], beside[width:]), (beside[-width:], beside[:-width])):
         if len(rest) and torch.equal(real, alone) and len(rest.unique()) == 1:
@@ -160,7 +160,7 @@ def _padding_id(alone: Tensor, beside: Tensor) -> int | None:
 
 
 def _missing_labels(model: AuditedSequenceModel) -> Finding | None:
-    """Return a failure if some token is never a label at any place, although others are."""
+    """Return a failure if a token that occurs in right answers is never a label; else None."""
     right, asked = model.right_answers, model.answers.asked
     is_counted = ~leading_zeros(model.task, right) & asked.any(axis=0)
     missing = [

@@ -24,11 +24,11 @@ from headcount.errors import HeadcountError
 from headcount.tasks.base import Examples
 
 N_PADDED, N_ALONE, N_DECODED = 64, 8, 16
-"""Short examples that are padded, run one by one, and decoded one by one."""
+"""Numbers of short examples that are padded in a batch, run one by one, and decoded one by one."""
 MAX_LOGIT_CHANGE = 1e-3
-"""Change, as a fraction of the largest logit, that rounding never reaches in single precision."""
+"""Largest change, as a fraction of the largest logit, that rounding can cause in single precision."""
 MAX_ROUNDINGS = 16
-"""Change that rounding never reaches in half precision, in units of its rounding error."""
+"""Largest change that rounding can cause in half precision, in units of machine epsilon."""
 
 
 # --- classifiers ------------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ class LogitDifference:
 
     @classmethod
     def between(cls, one: Logits, other: Logits) -> LogitDifference:
-        """Compare logits up to a constant that is added to all classes; NaN in one table is an infinite difference."""
+        """Compare logits up to a constant added to all classes; NaN in only one table is an infinite difference."""
         n, n_changed = len(one), int((one.argmax(axis=1) != other.argmax(axis=1)).sum())
         if (np.isfinite(one) != np.isfinite(other)).any():  # for example by a row that is all masked
             return cls(n, n_changed, np.inf)
@@ -71,7 +71,7 @@ class LogitDifference:
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
-    """Compare the logits of short examples alone, beside examples of their length and beside a longer one."""
+    """Check whether the logits of a short example change beside equally long or longer examples of a batch."""
     lengths = model.lengths
     longest, rows = int(lengths.max()), np.flatnonzero(lengths < lengths.max())
     if not len(rows):
@@ -115,7 +115,7 @@ def _logits_by_length(model: AuditedClassifier, examples: Examples, lengths: NDA
 
 
 def _always_padded(model: AuditedClassifier, lengths: NDArray[np.int64]) -> Finding | None:
-    """Return a warning if inputs always have one width and answers change without the padding; else None."""
+    """Return a warning if inputs always have one width and cutting their padding off changes logits; else None."""
     short, longest = model.examples[lengths == lengths.min()][:N_PADDED], model.examples[[lengths.argmax()]]
     inputs, width = model.inputs(short), model.inputs(longest)[0].shape[1:2]
     n_padding = int(lengths.max() - lengths.min())
@@ -137,7 +137,7 @@ def _always_padded(model: AuditedClassifier, lengths: NDArray[np.int64]) -> Find
 
 
 def without_padding(inputs: tuple[Tensor, ...], n_padding: int) -> tuple[Tensor, ...]:
-    """Return inputs without so many positions at the end or else the beginning, if all hold one id there; else ()."""
+    """Cut `n_padding` positions off the end, or else the beginning, if they all hold the same id; else return ()."""
     ids, width = inputs[0], inputs[0].shape[1]
     for kept, rest in (
         (slice(0, width - n_padding), slice(width - n_padding, width)),
@@ -163,7 +163,7 @@ PADDING_READ = (
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Decode short questions alone, beside others that need no padding, and beside a longer one."""
+    """Check whether the decoded answer to a short question changes beside equally long or longer questions."""
     adapted = model.adapted
     if adapted is None:
         return not_applicable("headcount gives every source of this task as many tokens, so nothing is padded")
@@ -190,7 +190,7 @@ def check_sequences(model: AuditedSequenceModel) -> Finding:
 
 
 def _changed_answers(changed: list[tuple[str, str, str]], n: int, longest: str | None) -> Finding:
-    """Report answers that change beside a longer question, or beside others of their length if `longest` is None."""
+    """Report answers that change beside a longer question or, if `longest` is None, beside equally long ones."""
     question, there, alone = changed[0]
     beside = "others of their own length" if longest is None else longest
     cause, fix = BATCH_MIXED if longest is None else PADDING_READ
@@ -205,7 +205,7 @@ def _changed_answers(changed: list[tuple[str, str, str]], n: int, longest: str |
 
 
 def groups_without_padding(questions: Iterable[str]) -> list[list[str]]:
-    """Group questions whose numbers have the same numbers of digits, because some code pads every number.
+    """Group questions whose numbers have the same digit counts: no code has to pad anything inside such a group.
 
     >>> groups_without_padding(["1+22", "3+44", "11+2"])
     [['1+22', '3+44'], ['11+2']]

@@ -23,17 +23,17 @@ from headcount.auditing.embeddings import (
 from headcount.errors import HeadcountError
 
 N_PAST, MAX_LENGTH, LENGTH_FACTOR = 8, 1024, 16
-"""Places past the table that are tried; the longest sequence that is tried; without a table, the length that is tried
-as a multiple of the training length."""
+"""Number of places past the table to try, the longest sequence to try and, if there is no table, the length to try as a
+multiple of the training length."""
 N_SEQUENCES = 3
-"""Sequences that repeat one number each: two places share a row if their vectors agree in all of these sequences."""
+"""Number of sequences, each repeating one number: two places share a row if their vectors agree in all sequences."""
 MAX_VECTOR_DIFFERENCE = 1e-6
-"""Difference of vectors, as a fraction of the largest value, up to which they are the same row of a table."""
+"""Two vectors count as the same row of a table if they differ by at most this fraction of the largest value."""
 REFUSE = "refuse sequences longer than the table, or choose an encoding that needs no row for each position"
 
 
 def run(model: AuditedClassifier) -> Finding:
-    """Look for places with the same vector inside the training lengths, then past the table."""
+    """Look for places with the same position vector, inside the training lengths and past the end of the table."""
     longest = model.trained_lengths[1]
     vectors = _place_vectors(model, longest)
     if vectors is None:
@@ -119,7 +119,7 @@ def _made_up_rows(model: AuditedClassifier, longest: int, length: int, n_rows: i
 
 
 def _place_vectors(model: AuditedClassifier, length: int) -> Tensor | None:
-    """Return [row, place, width]: vectors of sequences that repeat one number, before any attention."""
+    """Return the vectors [row, place, width] of sequences that repeat one number, before any attention."""
     examples = constant_sequences(model, length, N_SEQUENCES)
     stream = first_stream(model, examples)
     if stream is None or len(examples) < 2:
@@ -129,7 +129,7 @@ def _place_vectors(model: AuditedClassifier, length: int) -> Tensor | None:
 
 
 def _places_alike(vectors: Tensor, places: Iterable[int]) -> dict[int, list[int]]:
-    """Map each of these places to the other places that have the same vectors."""
+    """Map each of these places to the list of all other places with the same vectors."""
     alike = {}
     for place in places:
         differences = (vectors - vectors[:, place : place + 1]).abs().amax(dim=(0, 2))
@@ -139,7 +139,7 @@ def _places_alike(vectors: Tensor, places: Iterable[int]) -> dict[int, list[int]
 
 
 def _table(model: AuditedClassifier) -> tuple[int | None, bool]:
-    """Return the number of rows if there is a position table, and whether the rows are learned."""
+    """Return the number of rows of the position table (None if there is none), and whether the rows are learned."""
     try:
         encoding = model.opened.encoding_in_use().encoding
     except HeadcountError:

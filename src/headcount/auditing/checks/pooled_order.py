@@ -15,15 +15,16 @@ from headcount.hooks.gates import Gates, closed_gates
 from headcount.tasks.base import Examples
 
 N_PAIRS = 200
-"""Pairs that are compared: the 95 % CI is at most 14 points wide."""
+"""Number of pairs to compare: the 95 % CI is then at most 14 points wide."""
 MIN_PREFERRED = 0.85
-"""Share of pairs without heads: sound models reach at most 0.67, and one that pools over differences 0.95."""
+"""The check warns from this share on: without heads, sound models prefer the sorted sequence in at most 67 % of pairs,
+and a model that pools over differences in 95 %."""
 MAX_TIE = 1e-6
-"""Difference of logits up to which neither sequence of a pair is preferred."""
+"""If the logits of a pair differ by no more than this, neither sequence is preferred."""
 
 
 def run(model: AuditedClassifier) -> Finding:
-    """Compare sequences with an adjacent swap and their sorted copies, with and without heads."""
+    """Count how often the model prefers a sorted sequence to one with two neighbours swapped, even without heads."""
     sites = model.opened.sites
     if not sites:
         return not_applicable("the model has no heads")
@@ -49,7 +50,7 @@ def run(model: AuditedClassifier) -> Finding:
 
 
 def _preferred(model: AuditedClassifier, pairs: tuple[Examples, Examples]) -> float:
-    """Return the share of pairs whose sorted sequence has the larger lead for the last class; a tie counts half."""
+    """Return how often the sorted sequence of a pair has the larger margin for the last class; ties count half."""
     logits = [model.classify(each).logits.astype(float) for each in pairs]
     swapped, in_order = (each[:, -1] - each[:, :-1].max(axis=1) for each in logits)
     leads = in_order - swapped

@@ -22,15 +22,15 @@ from headcount.hooks.gates import eval_mode
 from headcount.tasks.base import IGNORE
 
 N_QUESTIONS, MIN_QUESTIONS = 32, 4
-"""Questions that are encoded with wrong answers, at most and at least."""
+"""Largest and smallest number of questions that are encoded with wrong answers."""
 MAX_RETURNED = 0.5
-"""Share of the wrong answers that a model can output without having been given them: by chance it is far lower."""
+"""If more than this share of outputs are the wrong answers given to encode(), the model was handed them."""
 KEPT = "encode() keeps the answers, and forward() or generate() uses them"
 PASSED_ON = "encode() puts the answers into the inputs of the model"
 
 
 def run(model: AuditedModel) -> Finding:
-    """Encode fresh questions with wrong answers first, then with the right ones."""
+    """Give encode() wrong answers to new questions, and see whether the model outputs them or its logits change."""
     if not isinstance(adapted := model.opened.answers, AdapterModel):
         return not_applicable("headcount encodes the questions of its own runs, without their answers")
     right, wrong = _pairs(model, same_length=isinstance(adapted, AdapterSequences))
@@ -46,7 +46,7 @@ def run(model: AuditedModel) -> Finding:
         if with_wrong.has_other_logits(with_right):
             return _failure(n_returned, n, PASSED_ON)
         return passed(f"{n} questions have the same logits whether encode() is given right or wrong answers", n=n)
-    n_kept = int(with_right.outputs(with_wrong.labels).sum())  # encode() may keep the first answers that it is given
+    n_kept = int(with_right.outputs(with_wrong.labels).sum())  # encode() may keep the first answers it is given
     n_kept = max(n_kept, _n_decoded(adapted, wrong))
     if n_kept > MAX_RETURNED * n:
         return _failure(n_kept, n, KEPT)
@@ -78,19 +78,19 @@ class Pass:
 
     @classmethod
     def of(cls, model: AdapterModel, pairs: Pairs) -> Pass:
-        """Encode these pairs and run the model."""
+        """Encode these questions and answers, and run the model on the resulting inputs."""
         inputs, labels = encoded(model.adapter, pairs)
         logits = _logits(model, inputs)
         require_logits(logits, labels)
         return cls(tuple(each.cpu() for each in inputs), labels.cpu(), logits)
 
     def again(self, model: AdapterModel, pairs: Pairs) -> Pass:
-        """Encode these pairs, so that encode() may keep their answers, and run the model on the earlier inputs."""
+        """Run the model on the old inputs again after encode() was given other answers, which it may have stored."""
         encoded(model.adapter, pairs)
         return Pass(self.inputs, self.labels, _logits(model, self.inputs))
 
     def outputs(self, labels: Tensor) -> Tensor:
-        """Return [question]: whether the model outputs all of these labels."""
+        """Return for each question whether the model outputs exactly these labels."""
         if labels.shape != self.logits.shape[:-1]:
             return torch.zeros(len(self.logits), dtype=torch.bool)
         is_hit = (self.logits.argmax(dim=-1) == labels) | (labels == IGNORE)
@@ -98,13 +98,13 @@ class Pass:
 
     @property
     def passes_labels_on(self) -> bool:
-        """Whether one of several inputs contains the labels."""
+        """Whether encode() returns several inputs and one of them contains the labels unshifted."""
         is_label = self.labels != IGNORE
         same = [each for each in self.inputs if each.shape == self.labels.shape]
         return len(self.inputs) > 1 and any(torch.equal(each[is_label], self.labels[is_label]) for each in same)
 
     def has_other_logits(self, other: Pass) -> bool:
-        """Whether some logit differs by more than rounding."""
+        """Whether any logit differs from that of another pass by more than rounding can explain."""
         if self.logits.shape != other.logits.shape:
             return True
         return bool((logit_changes(self.logits, other.logits) > MAX_LOGIT_CHANGE).any())
@@ -116,7 +116,7 @@ def _logits(model: AdapterModel, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def _n_decoded(model: AdapterSequences, wrong: Pairs) -> int:
-    """Return how many wrong answers generate() writes after encode() was given them."""
+    """Count how many of the wrong answers given to encode() are then written by generate()."""
     if not model.generates:
         return 0
     encoded(model.adapter, wrong)
@@ -126,7 +126,7 @@ def _n_decoded(model: AdapterSequences, wrong: Pairs) -> int:
 
 
 def _pairs(model: AuditedModel, *, same_length: bool) -> tuple[Pairs, Pairs]:
-    """Return fresh questions with right answers, and with answers to other questions."""
+    """Return new questions with their right answers, and the same questions with the answers to other questions."""
     pairs = pairs_of(model.task, model.task.sample(model.rng("returned answers"), N_QUESTIONS))
     right, wrong = list[tuple[str, str]](), list[tuple[str, str]]()
     for i, (question, answer) in enumerate(pairs):

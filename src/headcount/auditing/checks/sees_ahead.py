@@ -17,28 +17,28 @@ from headcount.auditing.check import Check, Finding, failed, not_applicable, pas
 from headcount.tasks.base import IGNORE, Examples, Tokens
 
 N_EXAMPLES = 32
-"""Examples whose answers are changed: a missing mask changes the logits of nearly all of them."""
+"""Number of examples whose answers are changed: without a causal mask, the logits of nearly all of them change."""
 
 
 @dataclass(frozen=True)
 class TokenChange:
-    """The effect of changing one token of the answers that are fed."""
+    """The effect on the logits of changing one token of the answers that the decoder is fed."""
 
     place: int
-    """The index of the token in the answer."""
+    """The index of the changed token in the answer."""
     label: int
-    """The index of the first label that changes with it."""
+    """The index of the first label that is different because of the changed token."""
     moved: Tensor
     """[example, label]: change of the logits, as a fraction of the largest logit."""
 
     @property
     def ahead(self) -> Tensor:
-        """[example, label]: whether logits up to the label of the changed token, which must stay the same, change."""
+        """[example, label]: whether a logit changes that must not see the changed token (up to its own label)."""
         return self.moved[:, : self.label + 1] > MAX_LOGIT_CHANGE
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Change the answers that are fed, one place after the other."""
+    """Change one token of the answers fed to the decoder at a time, and see whether earlier logits change."""
     rows = model.rows_of_one_length(N_EXAMPLES)
     examples, answers = model.examples[rows], model.right_answers[rows]
     logits, labels = model.logits_when_fed(examples, answers)
@@ -56,7 +56,7 @@ def run(model: AuditedSequenceModel) -> Finding:
 
 
 def _failure(model: AuditedSequenceModel, changes: list[TokenChange], leaks: list[TokenChange], n: int) -> Finding:
-    """Report the earliest place whose logits change, and the token that changes them most often."""
+    """Report the earliest place whose logits see a later token, and the token that changes them most often."""
     names = {each.label: model.places[each.place] for each in changes}
     earliest = min(int(each.ahead.any(dim=0).nonzero()[0]) for each in leaks)
     later = [each for each in leaks if each.label >= earliest]
@@ -83,7 +83,7 @@ def _failure(model: AuditedSequenceModel, changes: list[TokenChange], leaks: lis
 def _token_change(
     model: AuditedSequenceModel, examples: Examples, answers: Tokens, place: int, logits: Tensor, labels: Tensor
 ) -> TokenChange | None:
-    """Change the token at one place; return None if it has no label, like a token that the decoder is given."""
+    """Change the token at one place of the answers; return None if no label changes with it, as for a given token."""
     changed = answers.copy()
     changed[:, place] = _other_tokens(model, answers[:, place])
     new_logits, new_labels = model.logits_when_fed(examples, changed)
@@ -95,7 +95,7 @@ def _token_change(
 
 
 def _other_tokens(model: AuditedSequenceModel, tokens: Tokens) -> Tokens:
-    """Return another token of the answers for each token, but not the first one, a 0 that may not be written."""
+    """Replace each token by another one of the answers, but not by 0, which may not be written when it leads."""
     known = np.unique(model.right_answers)
     known = known[1:] if len(known) > 2 else np.array([1, 2])
     return np.asarray(known[np.searchsorted(known, tokens, side="right") % len(known)])

@@ -18,13 +18,13 @@ from headcount.external.adapter import Adapter
 from headcount.tasks.base import Examples
 
 N_FRESH = 20_000
-"""Training examples that are drawn if training has no fixed set."""
+"""Number of training examples to draw if training has no fixed set."""
 MAX_SHARED = 0.05
-"""Share of the test set above which its accuracy is no longer one on unseen examples."""
+"""If a larger share of the test set is also in the training set, the check fails instead of warning."""
 
 
 def run(model: AuditedModel) -> Finding:
-    """Look test examples up in the training set, as they are and with operands swapped."""
+    """Count test examples that are also in the training set, either exactly or with their operands swapped."""
     train, where = _training_examples(model)
     same = _are_among(model.examples, train)
     swapped = np.zeros_like(same)
@@ -48,7 +48,7 @@ def run(model: AuditedModel) -> Finding:
 
 
 def _training_examples(model: AuditedModel) -> tuple[Examples, str]:
-    """Return the training examples, and words for where a shared example is."""
+    """Return the training examples, and a phrase that says where a shared example was found."""
     if (authors := _authors_examples(model)) is not None:
         return authors, "in the author's training set"
     train = model.task.splits.get("train")
@@ -59,7 +59,7 @@ def _training_examples(model: AuditedModel) -> tuple[Examples, str]:
 
 
 def _are_among(examples: Examples, others: Examples) -> Hits:
-    """Return [example]: whether the example is one of the others."""
+    """Return for each example whether it also occurs among `others`."""
     known = set(row_keys(others))
     return np.array([key in known for key in row_keys(examples)], dtype=bool)
 
@@ -78,13 +78,13 @@ def _authors_examples(model: AuditedModel) -> Examples | None:
         return None
     examples = list[Examples]()
     for question, _ in pairs:
-        with suppress(InputError):  # a question that is none of the task's cannot be in its test set
+        with suppress(InputError):  # a question that the task cannot parse cannot be in its test set
             examples.append(model.task.parse(question)[0])
     return np.array(examples) if examples else model.examples[:0]
 
 
 def _origin(model: AuditedModel) -> str:
-    """Say that the author's data are unknown, if an adapter has no `training_data`."""
+    """Return a note that the author's training data are unknown, or an empty text if they are known."""
     if model.adapter is None or type(model.adapter).training_data is not Adapter.training_data:
         return ""
     return " (by the split of the task; the author's own data are not known)"

@@ -18,15 +18,15 @@ from headcount.auditing.decoded_answers import STOPS_EARLY, DecodedAnswer, Words
 from headcount.stats import Proportion
 
 MIN_PLACES = 3
-"""Tokens of an answer: shorter answers look shifted by chance."""
+"""Minimum number of tokens in an answer: shorter answers look shifted by chance."""
 MIN_DISPLACED, MIN_DISPLACED_SHARE = 20, 0.05
-"""Answers that are wrong in more than one token, as a number and as a share of all answers."""
+"""Minimum number of answers that are wrong in more than one token, in absolute terms and as a share of all answers."""
 MIN_SHIFTED = 0.5
-"""Share of these answers that one shift has to explain, by the 95 % CI."""
+"""Share of the answers wrong in several tokens that one shift must explain (lower end of the 95 % CI)."""
 MIN_DIFFERENT = 5
-"""Different texts among the shifted answers: a few texts that are repeated may match by chance."""
+"""Minimum number of different texts among the shifted answers: a few repeated texts may match by chance."""
 Move = Callable[[Words, Words], Words]
-"""Maps a decoded and a right answer to the right one, moved; a token that it lacks is taken from the decoded one."""
+"""Shifts or reverses a right answer; a token that is then missing is taken from the decoded answer."""
 MOVES: dict[str, Move] = {
     "one place late": lambda words, right: words[:1] + right[:-1],
     "behind one token too many": lambda words, right: words[:1] + right,
@@ -46,7 +46,7 @@ BACKWARDS = (
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Compare decoded answers with right answers that are moved in every way."""
+    """Check whether wrong decoded answers are the right answers, shifted by one place or reversed."""
     if len(model.places) < MIN_PLACES:
         return not_applicable(f"answers of fewer than {MIN_PLACES} tokens may look shifted by chance")
     answers = decoded_answers(model)
@@ -73,7 +73,7 @@ def run(model: AuditedSequenceModel) -> Finding:
 
 
 def _displaced(model: AuditedSequenceModel, answers: list[DecodedAnswer]) -> Hits:
-    """Return [example]: whether it is wrong in more than the first or the last token, and does not stop early."""
+    """Return for each example whether more than its first or last token is wrong and decoding did not stop early."""
     decoded, right = model.decoded, model.right_answers
     in_place = (decoded[:, 1:] == right[:, 1:]).all(axis=1) | (decoded[:, :-1] == right[:, :-1]).all(axis=1)
     return np.asarray(~in_place & np.array([each.format_error != STOPS_EARLY for each in answers]))
@@ -84,13 +84,13 @@ def _is_moved(answer: DecodedAnswer, name: str, form: str) -> bool:
 
 
 def _n_moved(answers: list[DecodedAnswer], rows: np.ndarray, name: str, form: str) -> int:
-    """Count right answers that are moved in this way; 0 if they are a few texts that are repeated."""
+    """Count decoded answers that are the right one moved in this way; 0 if they are only a few texts that repeat."""
     texts = [answers[row].words for row in rows if _is_moved(answers[row], name, form)]
     return len(texts) if len(set(texts)) >= MIN_DIFFERENT else 0
 
 
 def _right_when_moved(answers: list[DecodedAnswer], name: str, form: str) -> Hits:
-    """Return [example]: whether the right answer stays the same when it is moved."""
+    """Return for each example whether its right answer stays the same when it is moved, such as 777 when shifted."""
     moved = [MOVES[name](each.words, getattr(each, form)) for each in answers]
     return np.array([words in (each.full, each.plain) for words, each in zip(moved, answers, strict=True)])
 

@@ -18,27 +18,27 @@ from headcount.external.adapter import Adapter
 from headcount.tasks.base import Examples
 
 N_CHANGED = 60
-"""Right answers that are changed: each place and each digit occurs many times among them."""
+"""Number of right answers to change: each place and each digit then occurs many times."""
 N_REPLACEMENTS = 3
-"""Tokens that each token of an answer is replaced by."""
+"""Number of other tokens that replace each token of an answer, one at a time."""
 MIN_FREE = 5
-"""Changes of one kind that cost nothing, before the kind is reported: a few may be free for another reason."""
+"""A kind of mistake is reported only if at least this many changes of that kind cost nothing."""
 Score = Callable[[str, str, str], float]
-"""The author's metric(): takes a question, its right answer and another answer."""
+"""The author's metric(): takes a question, its right answer and a predicted answer, and returns a score."""
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Change right answers at each place, and see whether the score falls."""
+    """Put a wrong token at each place of right answers, and see whether the author's score falls."""
     return _check(model, partial(_skipped_tokens, model))
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
-    """Replace right classes by others, and see whether the score falls."""
+    """Replace right classes by wrong ones, and see whether the author's score falls."""
     return _check(model, partial(_skipped_classes, model))
 
 
 def _check(model: AuditedModel, find_skipped: Callable[[Score], tuple[list[str], int]]) -> Finding:
-    """Report wrong answers to which the author's metric() gives full marks, as `find_skipped` finds them."""
+    """Report wrong answers to which the author's metric() gives full marks; `find_skipped` finds them."""
     adapter = model.adapter
     if adapter is None or type(adapter).metric is Adapter.metric:
         return not_applicable("the author has no scoring of their own: an adapter's metric()")
@@ -59,7 +59,7 @@ def _check(model: AuditedModel, find_skipped: Callable[[Score], tuple[list[str],
 
 
 def _skipped_classes(model: AuditedClassifier, score: Score) -> tuple[list[str], int]:
-    """Return wrong classes that cost nothing, and the number of changes."""
+    """Describe the wrong classes that do not lower the author's score, and return the number of answers tried."""
     is_free: dict[str, list[bool]] = {}
     for question, answer in pairs_of(model.task, _some_examples(model)):
         full = score(question, answer, answer)
@@ -70,7 +70,7 @@ def _skipped_classes(model: AuditedClassifier, score: Score) -> tuple[list[str],
 
 
 def _skipped_tokens(model: AuditedSequenceModel, score: Score) -> tuple[list[str], int]:
-    """Return places and tokens that are not compared, and the number of changes."""
+    """Describe the places and tokens that the author's score ignores, and return the number of answers tried."""
     task, rng, noun = model.task, model.rng("metric"), model.task.words.place
     used = {model.token(token) for token in np.unique(model.right_answers).tolist()}
     tokens = [each for each in task.tokens if each in used or each.isdigit()]
@@ -103,7 +103,7 @@ def _skipped_tokens(model: AuditedSequenceModel, score: Score) -> tuple[list[str
 
 
 def _some_examples(model: AuditedModel) -> Examples:
-    """Return random examples, because a test set may be in the order of its classes."""
+    """Return some random examples; the first examples would not do, because a test set may be sorted by class."""
     return model.examples[model.rng("metric").permutation(model.n)[:N_CHANGED]]
 
 
@@ -116,9 +116,10 @@ def _n_changes(is_free: dict[str, list[bool]]) -> int:
 
 
 def _scored_answers(model: AuditedSequenceModel, score: Score) -> list[tuple[str, str, str]]:
-    """Return questions, right answers, and right answers in the form that scores better: with leading zeros or without.
+    """Return triples of question, right answer, and right answer in the format that the author's metric() expects.
 
-    Examples whose right answer scores nothing are left out.
+    The format is the one with the higher mean score: with all leading zeros, or without. Examples whose right answer
+    scores 0 are left out.
     """
     task, examples = model.task, _some_examples(model)
     pairs, tokens = pairs_of(task, examples), task.encode(examples).answer

@@ -12,13 +12,13 @@ from headcount.stats import Z95, Proportion
 from headcount.training.evaluation import Claim
 
 MIN_EXAMPLES = 100
-"""Test examples: with fewer, each counts more than a point."""
+"""Minimum number of test examples: with fewer, each one is worth more than a percentage point."""
 MAX_CONFIRMED_DIFFERENCE = 0.005
-"""Difference to a claimed figure that confirms it: half a point is the rounding of most reports."""
+"""A measurement confirms the author's figure if they differ by at most this: most reports round to half a point."""
 
 
 def run(model: AuditedModel) -> Finding:
-    """Compute the 95 % CI, then compare it with the author's figure."""
+    """Check whether the test set is large enough to tell the measured accuracy from the claimed one."""
     share = Proportion.count(model.right)
     half = (share.high - share.low) / 2
     finding = f"{100 * share.rate:.2f} % of {share.n:,} answers are right (95 % CI ± {100 * half:.1f} points)"
@@ -58,7 +58,7 @@ def _compare(claim: Claim, claimed: float) -> Finding:
 
 
 def examples_needed(difference: float, rate: float) -> int:
-    """Return how many examples, for each of two shares near `rate`, show a difference like this.
+    """Return how many examples each of two measurements needs to show this difference between rates near `rate`.
 
     >>> examples_needed(0.01, 0.95)
     3650

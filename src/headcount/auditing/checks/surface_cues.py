@@ -19,42 +19,43 @@ from headcount.auditing.check import FAIL, WARN, Check, Evidence, Finding, not_a
 from headcount.stats import Proportion
 
 MIN_AGREEMENT_FAIL, MIN_AGREEMENT_WARN = 0.97, 0.85
-"""Share of the model's answers that a cue predicts, from which the check fails or warns."""
+"""The check fails or warns if a cue predicts at least this share of the model's answers."""
 MIN_EXCESS = 0.1
-"""How much less of the right answers the cue predicts, and how much less common the most common answer is."""
+"""A cue must predict the model's answers by this much better than it predicts the right ones, and better than the
+model's most common answer does."""
 MAX_ACCURACY = 0.97
-"""Accuracy from which no cue can explain the answers."""
+"""Maximum accuracy for the check: above it, no cue can explain the answers."""
 MIN_EXAMPLES = 40
-"""Examples: half of them fit the threshold, and half test it."""
+"""Minimum number of examples: one half fits the threshold of a cue, and the other half tests it."""
 
 Cue = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Puts examples into the last class from a threshold on, or below it."""
+    """A rule that predicts the last class if a cue is above a threshold (or below it)."""
 
     threshold: float
     is_above: bool
 
     def __call__(self, cue: Cue) -> Hits:
-        """Return which examples are put into the last class."""
+        """Return for each example whether the rule predicts the last class."""
         return np.asarray((cue >= self.threshold) == self.is_above)
 
     @classmethod
     def fitted(cls, cue: Cue, is_last: Hits) -> Rule:
-        """Return the rule that puts most examples into the class that `is_last` says."""
+        """Return the threshold rule that agrees with `is_last` on most examples."""
         thresholds = np.append(np.unique(cue), np.inf)
         ordered, counts = np.sort(cue), np.concatenate([[0], np.cumsum(is_last[np.argsort(cue, kind="stable")])])
         below = np.searchsorted(ordered, thresholds)
-        agree = (below - counts[below]) + (counts[-1] - counts[below])  # others below it, and the last class above
+        agree = (below - counts[below]) + (counts[-1] - counts[below])  # other classes below, last class above
         best, worst = int(agree.argmax()), int(agree.argmin())
         is_above = bool(agree[best] >= len(cue) - agree[worst])
         return cls(float(thresholds[best if is_above else worst]), is_above)
 
 
 def run(model: AuditedClassifier) -> Finding:
-    """Find the cue that predicts the model's answers best, beyond what it predicts of right or constant answers."""
+    """Find the surface cue, such as length or sum, that predicts the model's answers better than the right ones."""
     answers, cues, n_classes = model.answers, _cues(model), len(model.task.classes)
     if cues is None or model.n < MIN_EXAMPLES:
         return not_applicable("the examples are not numbers" if cues is None else f"{model.n} examples are too few")
@@ -73,12 +74,12 @@ def run(model: AuditedClassifier) -> Finding:
 
 @dataclass(frozen=True)
 class _Agreement:
-    """How often a cue's rule agrees with the model's answers, and with the right ones."""
+    """How often the threshold rule of one cue agrees with the model's answers, and with the right ones."""
 
     rule: Rule
     model: Proportion
     right: float
-    """Agreement with the right answers, by the best rule for these."""
+    """Agreement of the cue with the right answers, by the better of the rules fitted to either kind of answer."""
     common: float
     """The share of the model's most common answer."""
 
@@ -91,7 +92,7 @@ class _Agreement:
 
     @property
     def excess(self) -> float:
-        """Agreement beyond that with a right or a constant model."""
+        """How much better the rule predicts this model's answers than the right ones or a constant."""
         return self.model.rate - max(self.right, self.common)
 
 
@@ -119,7 +120,7 @@ def _finding(name: str, agreement: _Agreement, last_class: str, still_right: Hit
 
 
 def _cues(model: AuditedClassifier) -> Mapping[str, Cue] | None:
-    """Return the cues of all examples by name; None if examples are not written as numbers."""
+    """Return the value of each surface cue for all examples; None if the examples are not sequences of numbers."""
     rows = [model.task.show(example).split() for example in model.examples]
     if not all(word.isdigit() for row in rows for word in row):
         return None

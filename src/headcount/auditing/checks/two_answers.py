@@ -18,17 +18,17 @@ from headcount.auditing.check import FAIL, WARN, Check, Finding, passed
 from headcount.stats import Proportion
 
 MAX_ROUNDING_SHARE = 0.005
-"""Share of examples in which rounding may decide between two equal logits."""
+"""Share of examples that may differ because rounding decides between two equal logits."""
 MAX_GAINED = 0.1
-"""Share of answers that may be right only when decoded: a decoding loop may choose among digits alone."""
+"""Share of answers that may be right only in decoding: for example, a decoding loop may choose among digits alone."""
 MIN_GROUP = 10
-"""Examples on each side of a condition: smaller groups differ by chance."""
+"""Minimum number of examples with and without a condition: smaller groups differ by chance."""
 MIN_DIFFERENCE = 0.2
-"""Difference between the two sides of a condition, from which it is reported."""
+"""A condition is reported if it changes the share of disagreements by more than this."""
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Compare exact match under teacher forcing and in decoding, example by example."""
+    """Compare teacher forcing with decoding, example by example: both must be right on the same examples."""
     forced, decoded = model.answers.forced_right & model.begins_as_given, model.right
     differs = Proportion.count(forced != decoded)
     if not differs.correct:
@@ -51,7 +51,7 @@ def run(model: AuditedSequenceModel) -> Finding:
 
 
 def _cause(forced: Hits, decoded: Hits) -> tuple[str, str]:
-    """Return the likely cause and the fix, by which of the two is right where they disagree."""
+    """Return the likely cause and the fix; they depend on whether teacher forcing or decoding is right more often."""
     if (forced & ~decoded).sum() >= (decoded & ~forced).sum():
         return (
             "consistent with a generate() that feeds the model differently than training, a decoder that sees the "
@@ -66,7 +66,7 @@ def _cause(forced: Hits, decoded: Hits) -> tuple[str, str]:
 
 
 def _first_place(model: AuditedSequenceModel, forced: Hits, decoded: Hits) -> str:
-    """Say where decoded answers first differ, among answers that teacher forcing has right."""
+    """State at which place decoded answers most often go wrong first, if teacher forcing has the whole answer right."""
     rows = forced & ~decoded & (model.decoded >= 0).all(axis=1)
     if not rows.any():
         return ""
@@ -76,7 +76,7 @@ def _first_place(model: AuditedSequenceModel, forced: Hits, decoded: Hits) -> st
 
 
 def _condition(model: AuditedSequenceModel, differs: Hits) -> str:
-    """Name the condition under which the two ways disagree most often; empty if none stands out."""
+    """Name the condition under which teacher forcing and decoding disagree most often; empty if none stands out."""
     largest, sentence = MIN_DIFFERENCE, ""
     for condition, holds in _conditions(model):
         if min(int(holds.sum()), int((~holds).sum())) < MIN_GROUP:
@@ -92,7 +92,7 @@ def _condition(model: AuditedSequenceModel, differs: Hits) -> str:
 
 
 def _conditions(model: AuditedSequenceModel) -> Iterator[tuple[str, Hits]]:
-    """Yield conditions and where they hold: a token at a place or anywhere, and the task's own groups."""
+    """Yield conditions and the examples that meet them, such as a token at one place or a group of the task."""
     right = model.right_answers
     for place, name in enumerate(model.places):
         for token in np.unique(right[:, place]).tolist():

@@ -16,19 +16,19 @@ from headcount.auditing.head_sweep import HeadSweep
 from headcount.stats import rank_correlations
 
 MIN_CORRELATION = 0.3
-"""Rank correlation of two rankings that agree at least weakly."""
+"""Minimum rank correlation of two rankings that agree at least weakly."""
 MIN_RANGE = 0.05
-"""Difference between the largest and the smallest drop: with less, there is nothing to rank."""
+"""Minimum difference between the largest and the smallest drop: with less, there is nothing to rank."""
 MAX_NO_DROP = 0.03
-"""Drop on half of the examples that counts as none: one or two examples."""
+"""A drop below this, on half of the examples, counts as none: it is one or two examples."""
 N_SPLITS = 100
-"""Random divisions of the examples into halves; the median of their rank correlations counts."""
+"""Number of random splits of the examples into halves; the median of their rank correlations is used."""
 MIN_HEADS = 6
-"""The fewest heads that are ranked: for fewer, a rank correlation says little."""
+"""Minimum number of heads: with fewer, a rank correlation says little."""
 
 
 def run(model: AuditedModel) -> Finding:
-    """Compare rankings on halves of the examples, and under zero and mean ablation."""
+    """Compare the ranking of heads on two halves of the examples, and under zero and mean ablation."""
     if (n_heads := len(model.opened.sites.heads)) < MIN_HEADS:
         return not_applicable(f"the model has {n_heads} heads, too few for a ranking")
     sweep = model.head_sweep
@@ -60,7 +60,7 @@ def run(model: AuditedModel) -> Finding:
 
 
 def between_halves(sweep: HeadSweep, rng: np.random.Generator) -> float:
-    """Return the median rank correlation over random divisions into halves."""
+    """Return the median rank correlation of the drops of heads between two random halves of the examples."""
     correlations = []
     for _ in range(N_SPLITS):
         order = rng.permutation(sweep.n)
@@ -70,7 +70,7 @@ def between_halves(sweep: HeadSweep, rng: np.random.Generator) -> float:
 
 
 def _agreement(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the rank correlation; drops that are next to nothing are ties."""
+    """Return the rank correlation of two lists of drops; drops close to zero count as equal."""
     return rank_correlations(*(np.where(np.abs(drops) < MAX_NO_DROP, 0.0, drops) for drops in (one, other)))
 
 

@@ -16,9 +16,9 @@ from headcount.auditing.check import Check, Finding, failed, not_applicable, pas
 from headcount.stats import Proportion
 
 MAX_CONSTANT_SHARE = 0.95
-"""Share of the most common token at a place: above it, guessing is nearly always right there."""
+"""Places are skipped if their most common token has a larger share than this: a guess is nearly always right there."""
 MIN_LEARNED = 0.9
-"""Accuracy from which a place counts as learned: a model that is still learning is below at several places."""
+"""Minimum accuracy at all other places: a model that is still learning is below it at several places."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,18 @@ class PlaceAccuracy:
     column: int
     right: Proportion
     token: str
-    """The most common right token there."""
+    """The most common right token at this place."""
     n_constant: int
-    """How often this token is right."""
+    """How many right answers have the most common token."""
 
     @property
     def is_guessed(self) -> bool:
-        """Whether accuracy is not above that of the most common token, by the 95 % CI."""
+        """Whether accuracy is not significantly above that of always outputting the most common token."""
         return self.right.low <= self.n_constant / self.right.n
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Compare accuracy at each place with that of the most common token there."""
+    """Look for a single place where teacher-forced accuracy is no better than that of the most common token."""
     places = _place_accuracies(model)
     if len(places) < 2:
         return not_applicable("fewer than two places of the answer vary")
@@ -66,7 +66,7 @@ def run(model: AuditedSequenceModel) -> Finding:
 
 
 def _place_accuracies(model: AuditedSequenceModel) -> list[PlaceAccuracy]:
-    """Return the accuracy at each place whose tokens vary, over the answers that have a label there."""
+    """Return the accuracy at each place whose right token varies, over the answers that have a label there."""
     answers, accuracies = model.answers, []
     for column, name in enumerate(model.places):
         rows = answers.asked[:, column]

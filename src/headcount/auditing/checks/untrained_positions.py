@@ -12,7 +12,7 @@ from headcount.errors import HeadcountError
 
 
 def run(model: AuditedModel) -> Finding:
-    """Find the learned table, and compare its rows with the lengths of sequences."""
+    """Look for untrained rows in a learned position table, and check whether longer sequences need them."""
     try:
         in_use = model.opened.encoding_in_use()
     except HeadcountError as error:

@@ -25,26 +25,26 @@ from headcount.auditing.embeddings import (
 from headcount.tasks.base import Examples
 
 MIN_RATIO = 1 / 8
-"""Position signal as a fraction of the token signal: trained models are above, and the reported fault is at 1/15."""
+"""Minimum strength of positions relative to tokens: trained models are above it, and the known fault has 1/15."""
 MIN_SIGNAL = 1e-5
-"""Fraction below which positions are not added to the embeddings at all."""
+"""Relative strength below which positions are not added to the embeddings at all."""
 N_NUMBERS, MIN_COMPARED = 13, 3
-"""Numbers that are tried, and the fewest numbers and places that can be compared."""
+"""Number of numbers to try, and the smallest number of tokens and of places that can be compared."""
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Compare examples that repeat one token, such as 555+555."""
+    """Compare the strength of positions and of tokens in examples that repeat one token, such as 555+555."""
     examples = model.task.repeated_tokens()
     return not_applicable(NOT_FOUND) if examples is None else _check(model, examples)
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
-    """Compare sequences that repeat one number, such as 5 5 5 5, at the longest training length."""
+    """Compare the strength of positions and of tokens in sequences that repeat one number, such as 5 5 5 5."""
     return _check(model, constant_sequences(model, model.trained_lengths[1], N_NUMBERS))
 
 
 def _check(model: AuditedModel, examples: Examples) -> Finding:
-    """Compare positions with tokens at the places that all have the same token."""
+    """Compare how much embeddings vary over positions with how much they vary over tokens."""
     streams = first_streams(model, examples)
     if not streams:
         return not_applicable(NOT_FOUND)
@@ -55,7 +55,7 @@ def _check(model: AuditedModel, examples: Examples) -> Finding:
     if any(min(each.shape[:2]) < MIN_COMPARED for each in vectors):
         return not_applicable("too few places have the same tokens to compare positions with tokens")
     spreads = [(_spread(each.mean(dim=0)), _spread(each.mean(dim=1)), *each.shape[:2]) for each in vectors]
-    # Positions may be added to queries and keys alone, so the input with the strongest positions counts.
+    # Positions may be added to queries and keys only, so the input in which positions are strongest is used.
     positions, tokens, n_tokens, n = max(spreads, key=lambda spread: spread[0] / max(spread[1], 1e-30))
     ratio = positions / max(tokens, 1e-30)
     if ratio < MIN_SIGNAL:

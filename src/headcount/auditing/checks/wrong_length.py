@@ -27,11 +27,11 @@ from headcount.auditing.decoded_answers import (
 from headcount.stats import Proportion
 
 MAX_DECODING_ERRORS = 0.01
-"""Share of answers of a wrong length that teacher forcing has right: above it, decoding is at fault."""
+"""If more than this share of answers has a wrong length although teacher forcing is right, decoding is at fault."""
 MAX_MODEL_ERRORS = 0.05
-"""Share of answers of a wrong length above which the check warns, even if the model itself is at fault."""
+"""If more than this share of answers has a wrong length, the check warns, even if the model itself is at fault."""
 MAX_CHANCE_SHARE = 0.2
-"""Share of wrong answers that may look like this by chance, such as 777 where 77 is right."""
+"""Share of wrong answers that may have a wrong length by chance, such as 777 where 77 is right."""
 CAUSES = {
     STOPS_EARLY: (
         "consistent with a decoding loop of too few steps, a last token that is cut off, or an end token that is "
@@ -56,7 +56,7 @@ CAUSES = {
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Compare texts with right answers, and with teacher forcing."""
+    """Look for decoded answers of a wrong length or format; teacher forcing shows whether decoding is at fault."""
     answers = decoded_answers(model)
     kinds = np.array([each.format_error for each in answers])
     is_wrong = kinds != ""
@@ -84,7 +84,7 @@ def run(model: AuditedSequenceModel) -> Finding:
 
 
 def _with_readable_accuracy(model: AuditedSequenceModel, failure: Finding, has_other_zeros: bool) -> Finding:
-    """Add how many answers are right in the usual format; other faults of decoding do not follow from the format."""
+    """Add to a failure how many answers are right once the format is corrected, and limit which checks it explains."""
     n_right = int(model.right_when_readable.sum())
     without = "these zeros" if has_other_zeros else "what stands between the digits"
     return replace(
@@ -96,14 +96,14 @@ def _with_readable_accuracy(model: AuditedSequenceModel, failure: Finding, has_o
 
 
 def _right_in_one_pass(model: AuditedSequenceModel) -> Hits:
-    """Return [example]: whether teacher forcing has every token of the answer right, whatever follows its end."""
+    """Return for each example whether teacher forcing has every answer token right, whatever follows the end."""
     answers = model.answers
     has_tokens = answers.asked.any(axis=1) & answers.teacher_forced_hits.all(axis=1)
     return np.asarray((has_tokens | answers.forced_right) & model.begins_as_given)
 
 
 def _counts(answers: list[DecodedAnswer], kinds: np.ndarray) -> str:
-    """Describe each kind with its count and an example."""
+    """Describe each kind of wrong length or format with its count and an example."""
     sentences = []
     for kind in CAUSES:
         rows = np.flatnonzero(kinds == kind)

@@ -28,19 +28,19 @@ from headcount.tasks.base import IGNORE, Examples, SequenceTask
 from headcount.training.answers import BLOCK
 
 MIN_DECODED, MAX_DECODED = 10, 24
-"""The fewest and the most examples that are decoded from every start token: each needs a pass per token."""
+"""Smallest and largest number of examples to decode from every start token: each token takes a forward pass."""
 N_ONE_PASS = 64
-"""Examples that go through one teacher-forced pass from every start token."""
+"""Number of examples for one teacher-forced pass from every start token."""
 MAX_STARTS = 32
-"""Start tokens that are tried, at most."""
+"""Largest number of start tokens to try."""
 MIN_DECODING_ERRORS = 0.05
-"""If decoding gets more than this share of examples wrong that teacher forcing gets right, decoding is examined."""
+"""Decoding is examined if it is wrong on more than this share of examples and teacher forcing is right on them."""
 MIN_ONE_PASS_RIGHT = 0.9
-"""Share of examples that one pass gets right if encode() starts from the right token."""
+"""Minimum accuracy of one pass if encode() starts from the right token; below it, other start tokens are tried."""
 MIN_REPRODUCED = 0.7
-"""Share of decoded answers that another start token has to reproduce, by the 95 % CI."""
+"""Share of decoded answers that another start token must reproduce (lower end of the 95 % CI)."""
 MIN_GAIN = 0.2
-"""Difference by which one pass has to be better from another start token."""
+"""Another start token must improve the accuracy of one pass by at least this."""
 FIX = "begin generation with the start token that the decoder was fed in training, in encode() as in generate()"
 
 
@@ -51,9 +51,9 @@ class Feeding:
     inputs: tuple[Tensor, ...]
     labels: Tensor
     fed: int
-    """The index of the input that has the answer."""
+    """The index of the input tensor that contains the answer."""
     position: int
-    """The position of the start token in it; the answer follows."""
+    """The position of the start token in that tensor; the answer follows."""
     columns: tuple[int, ...]
     """The columns of the labels that are not ignored, in order."""
     alphabet: Alphabet
@@ -68,25 +68,25 @@ class Feeding:
         return int(self.inputs[self.fed][0, self.position])
 
     def first(self, n: int) -> Feeding:
-        """Return the first `n` examples."""
+        """Return the feeding of the first `n` examples alone."""
         return replace(self, inputs=tuple(each[:n] for each in self.inputs), labels=self.labels[:n])
 
     def starts(self, module: nn.Module) -> list[int]:
-        """Return the start token of encode() first, then other ids that are fed, then those of the embedding table."""
+        """List start tokens to try: that of encode(), other ids in the decoder's input, ids of the embedding table."""
         known = self.inputs[self.fed].unique().tolist()
         tables = [each.num_embeddings for each in module.modules() if isinstance(each, nn.Embedding)]
         more = range(min((size for size in tables if size > max(known)), default=0))
         return list(dict.fromkeys((self.start, *known, *more)))[:MAX_STARTS]
 
     def text(self, ids: list[int]) -> str:
-        """Return ids as text, up to the first id that is no token of an answer."""
+        """Write ids as text, up to the first id that is not a token of an answer."""
         names = [self.alphabet.names.get(each, "") for each in ids]
         names = names[: names.index("")] if "" in names else names
         return self.separator.join(reversed(names) if self.is_reversed else names)
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Compare other start tokens with what generate() writes, or with one pass where decoding is not at fault."""
+    """Try other start tokens: one may reproduce the wrong answers of generate(), or make teacher forcing right."""
     if (adapted := model.adapted) is None:
         return not_applicable("headcount decodes its own runs, from the token that training feeds first")
     forced = Proportion.count(model.answers.forced_right)
@@ -97,7 +97,7 @@ def run(model: AuditedSequenceModel) -> Finding:
     if not is_decoding_wrong and forced.high >= MIN_ONE_PASS_RIGHT:
         return passed("one pass and decoding are right from the start token that encode() feeds", n=model.n)
     chosen = np.append(rows, np.setdiff1d(group, rows)) if is_decoding_wrong else group
-    feeding = _feeding(adapted, model.examples[chosen])  # all of them, so that every token gets a name
+    feeding = _feeding(adapted, model.examples[chosen])  # of all examples, so that every token gets a name
     if feeding is None:
         return not_applicable("the decoder's start token was not found in the tensors of encode()")
     return (
@@ -108,7 +108,7 @@ def run(model: AuditedSequenceModel) -> Finding:
 
 
 def _compare_decoding(model: AuditedSequenceModel, feeding: Feeding, rows: np.ndarray) -> Finding:
-    """Compare generate() with headcount's own decoding loop from every start token."""
+    """Look for a start token from which headcount's own decoding loop writes the same answers as generate()."""
     task, starts, n = model.task, feeding.starts(model.opened.module), len(rows)
     theirs = [whole_answer(task, model.readable_answers.texts[row]) for row in rows]
     ours = [[whole_answer(task, feeding.text(ids)) for ids in each] for each in _decode(model, feeding, starts)]
@@ -132,7 +132,7 @@ def _compare_decoding(model: AuditedSequenceModel, feeding: Feeding, rows: np.nd
 
 
 def _compare_one_pass(model: AuditedSequenceModel, feeding: Feeding) -> Finding:
-    """Count the right answers in one pass from every start token."""
+    """Look for a start token with which one teacher-forced pass is right far more often than with that of encode()."""
     starts, n = feeding.starts(model.opened.module), len(feeding.labels)
     counts = [int(_hits(model, feeding, start).sum()) for start in starts]
     best = int(np.argmax(counts))
@@ -150,7 +150,7 @@ def _compare_one_pass(model: AuditedSequenceModel, feeding: Feeding) -> Finding:
 
 
 def _best_name(feeding: Feeding, starts: list[int], counts: list[int]) -> str:
-    """Return the name of the start token with the highest score; of several, the first, with the number of others."""
+    """Return the name of the start token with the highest count, and how many others have the same count."""
     best, n_others = int(np.argmax(counts)), counts.count(max(counts)) - 1
     return _name(feeding, starts[best]) + (f" (or one of {n_others} that do the same)" if n_others else "")
 
@@ -164,7 +164,7 @@ def _name(feeding: Feeding, token: int) -> str:
 
 
 def _feeding(model: AdapterSequences, examples: Examples) -> Feeding | None:
-    """Find the start token by changing the answers: it stands before the first token that changes."""
+    """Find the start token in the inputs: it is just before the first position that changes with the answer."""
     pairs = _filled(model, examples)
     (inputs, labels), (others, _) = (_on_cpu(model, each) for each in (pairs, _changed(model.task, pairs)))
     changed = [i for i, (one, two) in enumerate(zip(inputs, others, strict=True)) if not torch.equal(one, two)]
@@ -190,7 +190,7 @@ def _feeding(model: AdapterSequences, examples: Examples) -> Feeding | None:
 
 
 def _filled(model: AdapterSequences, examples: Examples) -> Pairs:
-    """Return questions and answers, with leading zeros if the adapter writes them."""
+    """Return questions and right answers, with leading zeros if encode() makes the same labels of both forms."""
     pairs, answers = pairs_of(model.task, examples), model.task.encode(examples).answer
     full = [(question, model.task.show_tokens(tokens)) for (question, _), tokens in zip(pairs, answers, strict=True)]
     is_filled = torch.equal(encoded(model.adapter, full)[1], encoded(model.adapter, pairs)[1])
@@ -198,13 +198,13 @@ def _filled(model: AdapterSequences, examples: Examples) -> Pairs:
 
 
 def _on_cpu(model: AdapterSequences, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return the inputs and labels of encode(), whatever device they are on."""
+    """Call encode() and return its inputs and labels on the CPU."""
     inputs, labels = encoded(model.adapter, pairs)
     return tuple(each.cpu() for each in inputs), labels.cpu()
 
 
 def _changed(task: SequenceTask, pairs: Pairs) -> Pairs:
-    """Replace every token of the answers by another, but never by the first one, a 0 that may not be written."""
+    """Replace every token of the answers by another one, but never by 0, which may not be written when it leads."""
     answer_tokens = AnswerTokens.of(task)
     answers = [answer_tokens.split(text) for _, text in pairs]
     tokens = sorted({token for answer in answers for token in answer})
@@ -219,7 +219,7 @@ def _changed(task: SequenceTask, pairs: Pairs) -> Pairs:
 
 @torch.no_grad()
 def _decode(model: AuditedSequenceModel, feeding: Feeding, starts: list[int]) -> list[list[list[int]]]:
-    """Return [start][example]: the ids that the model writes, one pass per token, for all start tokens at once."""
+    """Decode from all start tokens at once and return the ids that the model writes, [start][example][token]."""
     n, fed, module = len(feeding.labels), feeding.fed, model.opened.module
     with eval_mode(module, gradients=False) as device:
         inputs = [each.repeat(len(starts), *[1] * (each.dim() - 1)).to(device) for each in feeding.inputs]
@@ -233,7 +233,7 @@ def _decode(model: AuditedSequenceModel, feeding: Feeding, starts: list[int]) ->
 
 
 def _hits(model: AuditedSequenceModel, feeding: Feeding, start: int) -> Hits:
-    """Return [example]: whether one pass is right from this start token."""
+    """Return for each example whether one teacher-forced pass from this start token is right."""
     with eval_mode(model.opened.module, gradients=False) as device:
         inputs = [tensor.clone().to(device) for tensor in feeding.inputs]
         inputs[feeding.fed][:, feeding.position] = start
@@ -242,7 +242,7 @@ def _hits(model: AuditedSequenceModel, feeding: Feeding, start: int) -> Hits:
 
 
 def _right_from(model: AuditedSequenceModel, feeding: Feeding, start: int) -> Hits | None:
-    """Return [example]: which answers are right from this start token; None if its position varies."""
+    """Return which audited answers one pass gets right from this start token; None if the token's position varies."""
     assert model.adapted is not None, "feeding is found in an adapter's tensors"
     blocks, pairs = [], model.pairs
     for i in range(0, len(pairs), BLOCK):

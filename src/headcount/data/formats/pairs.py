@@ -20,8 +20,8 @@ from headcount.stats import rank_correlations
 
 SPEARMAN = Metric("spearman", False, "points")
 DIGITS = 6
-"""Digits to which cosines are rounded before they are ranked: rounding errors, which depend on the batch, must not rank
-pairs that are equally similar."""
+"""Number of decimals to which cosines are rounded before they are ranked, so that rounding errors, which depend on the
+batch, do not rank pairs that are equally similar."""
 
 
 def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
