@@ -57,7 +57,7 @@ TICK = 0.05
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Device files of the drivers of CUDA, ROCm and WSL."""
 OOM_SCORE = "800"
-"""Linux's `oom_score_adj` of a submission, at most 1000: out of memory, Linux kills submissions before the parent."""
+"""Value of Linux's `oom_score_adj` for a submission: if memory runs out, Linux kills submissions before the parent."""
 GRACE = 10
 """Seconds after the time limit until the system kills a process whose parent has ended."""
 

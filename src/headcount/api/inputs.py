@@ -20,7 +20,7 @@ from headcount.hooks.attention import attention_of
 MOST_ROWS = 64
 """Default number of rows of tensors that heads are measured on."""
 NO_TOKENS = ("mask", "type", "position")
-"""Words in the names of tensors that do not hold tokens."""
+"""Parts of the names of input tensors that do not hold tokens, such as `mask` in `attention_mask`."""
 
 
 def are_tensors(given: Any) -> TypeGuard[Tensor | Sequence[Tensor] | Mapping[str, Tensor]]:

@@ -41,14 +41,14 @@ LARGEST_TIME_SHARE = 0.6
 MIN_EXAMPLES, MIN_CONTROLS = 100, 4
 """Smallest number of examples, and of controls of each kind; a measurement on fewer is left out."""
 MIN_QUARTETS = 40
-"""Smallest number of quartets for each way of an event."""
+"""Smallest number of quartets (of examples) for each route of an event, such as the carry."""
 ALL_REPLACEMENTS_COST = 4
-"""Least time of an ablation with all replacements, as a multiple of the time of zero ablation alone."""
+"""Least time of an ablation with all replacements, divided by the time of zero ablation alone."""
 BRIEF_LENGTH, BRIEF_N = 256, 200
-"""Longest sequences, and number of examples per length and kind, if there is a time limit."""
+"""Length of the longest sequences, and number of examples per length and kind, in a report with a time limit."""
 BRIEF_LENGTHS = [length for length in LENGTHS if length <= BRIEF_LENGTH]
 BRIEF_SEARCHES, SEARCH_SECONDS = (12, 6), 300
-"""Seconds that the search for removable heads may take: with a time limit, the first that fits; on data, the second."""
+"""Seconds of the search for removable heads: with a time limit, the first value that fits; on data, the last value."""
 Make = Callable[[OpenModel, Data, bool], Any]
 R = TypeVar("R")
 
@@ -71,7 +71,7 @@ class Measurement:
 
 
 def measure(measurement: Measurement, model: OpenModel, data: Data, quiet: bool) -> Result | None:
-    """Make one measurement, or raise `OutOfTime` if no time is left."""
+    """Measure a model and return the result; raise `OutOfTime` if no time is left."""
     limit = time_limit()
     if limit is not None and limit.seconds_left <= 0:
         raise OutOfTime(measurement.words, 0.0)
@@ -93,7 +93,7 @@ def brief_names(measurement: Measurement, model: OpenModel, data: Data) -> list[
 
 
 def _by(verb: Callable[..., Saved[Any]]) -> Make:
-    """Return a function that makes a measurement with the defaults of a verb."""
+    """Return a function that measures a model by calling an API function, such as `audit`, with its defaults."""
     return lambda model, data, quiet: verb(model, save=model.has_output, quiet=quiet).result
 
 
@@ -124,18 +124,21 @@ def _n_examples(model: OpenModel, data: Data) -> int:
 
 
 def _whole_test_set(model: OpenModel, data: Data) -> int | None:
-    """Return the size of a run's test set; with it as `n`, no head is measured again on new examples."""
+    """Return the size of a run's test set, or None for other models.
+
+    If an ablation gets this size as `n`, it does not measure heads again on new examples.
+    """
     return _n_examples(model, data) if isinstance(model, RunModel) else None
 
 
 def _roles(model: OpenModel, data: Data, quiet: bool) -> HeadRoles:
-    """Find the roles of heads; with a time limit, against fewer controls."""
+    """Find the roles of heads; if time is short, compare heads with fewer control models."""
     measure = partial(head_roles, model, save=model.has_output, quiet=quiet)
     return _on_fewer(lambda fewer: (measure(n_controls=fewer) if fewer else measure()).result, N_CONTROLS, MIN_CONTROLS)
 
 
 def _on_fewer(measure: Callable[[int | None], R], n: int, fewest: int) -> R:
-    """Measure on all `n`, or on as many as there is time for, but at least `fewest`."""
+    """Measure with all `n` examples or controls, or with as many as time allows; raise `OutOfTime` below `fewest`."""
     try:
         return measure(None)
     except OutOfTime as error:
@@ -165,7 +168,7 @@ def _verify(model: OpenModel, data: Data, quiet: bool) -> Verification | None:
 
 
 def _routes(model: OpenModel, data: Data, quiet: bool) -> Routes | None:
-    """Follow the event of the task, if it has one; with a time limit, on fewer quartets."""
+    """Measure which heads move the event of the task, if it has one; if time is short, on fewer quartets."""
     task = model.task
     if task is None or task.output_type != "sequence" or task.words.event is None:
         return None

@@ -24,7 +24,7 @@ MOST_CELLS = 12_000_000
 
 
 def text_book(model: OpenModel, on: Sequence[str], summaries: Sequence[Attention]) -> PatternBook | None:
-    """Return the patterns on each text: token by token while there is room, pooled for the other texts."""
+    """Return the attention patterns on each text: of single tokens while there is room, of pooled tokens after that."""
     pages, room = list[PatternPage](), MOST_CELLS
     for text, summary in zip(on, summaries, strict=True):
         if (size := n_cells(summary)) > room:

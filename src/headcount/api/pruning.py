@@ -28,7 +28,7 @@ from headcount.runs.folder import require_vacant
 MOST_ORDERS = 10_000
 """Largest number of random orders of removal."""
 SEARCH_ROWS = 2
-"""Factor on the batch size: a search measures one head at a time, so its batches hold more examples than `ablate`'s."""
+"""Factor on the batch size: a search measures one head at a time, so a batch has room for more examples."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -172,7 +172,7 @@ def _require_sense(
 
 
 def _require_searchable(opened: OpenModel, selection_set: Experiment, loss: float, n_orders: int) -> None:
-    """Refuse limits that make no sense, and a model that is no better than guessing on the examples for choosing."""
+    """Raise an error for invalid limits, or if the model is no better than guessing on the selection examples."""
     if not (0 <= loss < 1 or (loss >= 0 and not selection_set.metric.in_points)):
         raise InputError(f"--loss must be in [0, 1), got {loss}", "0.01 stands for one point")
     if not 1 <= n_orders <= MOST_ORDERS:
@@ -193,7 +193,7 @@ def _require_searchable(opened: OpenModel, selection_set: Experiment, loss: floa
 
 
 def _known_ablation(opened: OpenModel, metric: str) -> Ablation | None:
-    """Return the stored ablation of these weights under every replacement, or None."""
+    """Return the stored ablation of the same weights with the same metric and all replacements, or None."""
     for name in ("ablation-examples", "ablation") if opened.has_output else ():
         try:
             result = opened.output.read_result(name, Ablation)

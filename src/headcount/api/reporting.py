@@ -233,7 +233,7 @@ def _model_results(
 def _results(
     model: OpenModel, title: str, data: Data, stored: bool, thorough: bool, quiet: bool, left_out: list[str]
 ) -> dict[str, Any]:
-    """Return every result by field name, read or measured; add measurements without time to `left_out`."""
+    """Return every result by field name, read or measured; add measurements that ran out of time to `left_out`."""
     say, limit = announcer(quiet), time_limit()
     read = partial(_read, model, data=data, thorough=thorough, say=say if stored else None)
     known: dict[str, Any] = {each.field: read(measurement=each) for each in MEASUREMENTS if each.make}
@@ -256,7 +256,7 @@ def _results(
 
 
 def _shortened(ablation: Ablation | None, reach: Stretch | None, pruning: Pruning | None) -> list[str]:
-    """Return the parts of these results that only a thorough report has."""
+    """List the measurements that were left out of these results to save time, and that a thorough report has."""
     used = set(REPLACEMENTS.names()) if ablation is None else set(ablation.replacements)
     others = [name for name in REPLACEMENTS.names() if name not in used]
     longest = 0 if reach is None else max((cell.length for cell in reach.cells), default=0)

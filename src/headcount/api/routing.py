@@ -14,7 +14,7 @@ from headcount.figures.routes import draw_routes
 from headcount.rendering.progress import counting
 
 FEWEST = 20
-"""Smallest number of quartets."""
+"""Smallest number of quartets (of examples) per way of the event."""
 
 
 def routes(
@@ -28,9 +28,9 @@ def routes(
 ) -> Saved[Routes]:
     """Measure which heads move an event of the task, such as the carry, and where it is held on its way.
 
-    `n` is the number of quartets of examples for each way, and `seed` that of their draw. `save` names a folder for the
-    result and its figure; `save=True` means the model's own folder. `run_adapter` allows running the adapter's Python
-    file that a pruned folder names. The returned `result` is a `Routes`.
+    `n` is the number of quartets (of examples) per way, such as `1s to 10s`, and `seed` is the seed with which they are
+    drawn. `save` names a folder for the result and its figure; `save=True` means the model's own folder. `run_adapter`
+    allows running the adapter's Python file that a pruned folder names. The returned `result` is a `Routes`.
 
         carried = headcount.routes("sample:addition").result
         [(each.what, each.moved.share) for each in carried.movers("1s to 10s")]

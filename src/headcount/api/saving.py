@@ -29,7 +29,7 @@ R = TypeVar("R", bound=Result)
 Place: TypeAlias = bool | str | Path
 """Where to save a result: False for nowhere, True for the model's own folder, or the path of a folder."""
 BARE = ("replacements", "metric", "negatives", "lengths", "data")
-"""Settings whose value stands in a file name without the name of the setting."""
+"""Settings that appear in a file name as their value only, without the name of the setting."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def within(folder: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
 
 
 def join(parts: Sequence[Saved[T]], *more: Path) -> Saved[tuple[T, ...]]:
-    """Join several results and their files into one; `more` are figures of all of them."""
+    """Join several saved results into one; `more` are the paths of figures about all of these results."""
     return Saved(
         tuple(part.result for part in parts),
         tuple(path for part in parts for path in part.data),
@@ -145,7 +145,7 @@ def file_name(*texts: str) -> str:
 
 
 def _safe(name: str, meaning: str | None = None) -> str:
-    """Return a name that every file system allows; one that is long or ambiguous ends in a digest of its meaning."""
+    """Return a name that every file system allows; a name that is long or was changed ends in a digest of `meaning`."""
     plain, meaning = re.sub(r"[^\w.,+=-]", "-", name), name if meaning is None else meaning
     plain = plain if not plain.startswith(".") else f"_{plain}"
     if name == plain == meaning and len(name) <= 80:

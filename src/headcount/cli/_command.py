@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}\n  see: {self.prog} --help\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is not a choice, and suggest the nearest choice; argparse would list all of them."""
+        """Raise an error for a value that is not a choice, and suggest the nearest one; argparse would list all."""
         if action.choices is not None and value not in action.choices:
             what = f"value {value!r} for {action.option_strings[-1]}" if action.option_strings else f"{value!r}"
             named = "" if action.option_strings else f"{str(action.metavar or action.dest).lower()} "
@@ -47,20 +47,20 @@ ADVANCED = "advanced options"
 
 
 def advanced(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Return the group of flags that few people need; the help lists it last."""
+    """Return the parser's group of flags that few people need; the help lists this group last."""
     groups = [group for group in parser._action_groups if group.title == ADVANCED]
     return groups[0] if groups else parser.add_argument_group(ADVANCED)
 
 
 def add_models_argument(parser: argparse.ArgumentParser) -> None:
-    """Add one or more models."""
+    """Add the argument that names one or more models."""
     several = f"{MODEL}; 'submissions/*/my_adapter.py:Class' names all models of a course"
     parser.add_argument("models", metavar="MODEL", nargs="+", help=several)
     _add_run_adapter(parser)
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
-    """Add the time limit per model, for verbs that measure several models in separate processes."""
+    """Add the flag for the time limit per model, for verbs that measure several models in separate processes."""
     text = "time limit for each of several models, such as 90s or 5m; a model that takes longer counts as broken [5m]"
     advanced(parser).add_argument("--timeout", type=_time_limit, metavar="SECONDS", default=TIMEOUT, help=text)
 
@@ -89,7 +89,7 @@ def all_models(names: Sequence[str]) -> list[str]:
 
 
 def _folders_without(pattern: str, files: Sequence[str]) -> list[str]:
-    """Return the folders that match the folder part of a pattern but lack the file: missing submissions."""
+    """Return the folders that match the folder part of a pattern but contain no matching file (missing submissions)."""
     parent, complete = Path(pattern).parent, {str(Path(file).parent) for file in files}
     folders = sorted(glob(str(parent))) if any(letter in str(parent) for letter in "*?[") else []  # noqa: PTH207
     return [
@@ -100,13 +100,13 @@ def _folders_without(pattern: str, files: Sequence[str]) -> list[str]:
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
-    """Add one model."""
+    """Add the argument that names one model."""
     parser.add_argument("model", metavar="MODEL", help=MODEL)
     _add_run_adapter(parser)
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Add the file that models without a task are measured on."""
+    """Add the flags for the file on which models without a task are measured."""
     tables = "a table (.tsv, .csv, .jsonl) with the columns text, label; first, second, score; or source, target"
     folders = "a folder of images by class, or a folder written by save_to_disk of the datasets library"
     file = f"data for a model without a task: plain text, {tables}, {folders}"
@@ -129,7 +129,7 @@ def add_int(
 
 
 def add_out(parser: argparse.ArgumentParser, text: str, default: str | None = None) -> None:
-    """Add the folder to write to (-o)."""
+    """Add the flag -o for the folder to write to."""
     parser.add_argument("-o", "--out", type=_folder_name, metavar="DIR", default=default, help=text)
 
 

@@ -55,7 +55,7 @@ def print_output(output: Output, *, as_json: bool) -> None:
 
 
 def course_output(measure: Callable[[], dict[str, Submission[R]]]) -> tuple[dict[str, Submission[R]], int]:
-    """Measure a course and return it with exit code 0; if the user interrupts it, return the finished part."""
+    """Measure a course; return its submissions and the exit code, or only the finished ones if the user interrupts."""
     from headcount.api import CourseInterrupted
 
     try:
@@ -120,7 +120,7 @@ def verification_line(model: OpenModel) -> Iterator[Line]:
 
 
 def files_of(*saved: Saved[Any]) -> dict[str, list[str]]:
-    """Return the paths of numbers, pictures and tables, for JSON."""
+    """Return the paths of saved results, figures and tables, as data for --json."""
     others = [path for each in saved for path in each.others]
     figures = [path for each in saved for path in each.figures] + [path for path in others if path.suffix == ".png"]
     return {
@@ -131,7 +131,7 @@ def files_of(*saved: Saved[Any]) -> dict[str, list[str]]:
 
 
 def file_lines(*saved: Saved[Any]) -> Iterator[str]:
-    """Yield the paths of figures and results; if there are older results, say that this one is the newest."""
+    """Yield lines with the paths of figures, tables and results, and the names of older results of the same kind."""
     yield from (f"figure:  {path}" for each in saved for path in each.figures)
     others = [path for each in saved for path in each.others]
     pictures = [path for path in others if path.suffix == ".png"]

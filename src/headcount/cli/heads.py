@@ -131,12 +131,12 @@ def _summaries(model: OpenModel, args: argparse.Namespace, examples: list[str]) 
 
 
 def _one_or_all(examples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the object of one example, or an object with a list of several."""
+    """Return the JSON object of a single example, or one object that lists several examples."""
     return examples[0] if len(examples) == 1 else {"examples": examples}
 
 
 def _stats(model: OpenModel, args: argparse.Namespace) -> Output:
-    """Measure what each head attends to, and which heads of other models match it."""
+    """Measure what each head attends to and, with --match, which heads of other models match it."""
     from headcount import api
     from headcount.describing import matching, specialisation
 

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Measure the ways of the event, and describe them."""
+    """Measure which heads move the event of the task (such as the carry), and describe the result."""
     from headcount import api
     from headcount.analysis.routes import N_SCAN
     from headcount.describing.routes import describe

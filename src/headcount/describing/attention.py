@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headcount.analysis.roles import RoleScore
 
 MIN_QUERIES = 5
-"""The fewest queries whose mean is printed."""
+"""Smallest number of queries over which a mean is printed."""
 NOTE = (
     "A star marks what a head stands out for. n is the number of queries that see the target and something else. A "
     "dash means that fewer than 5 queries do, or that the model compares two texts. Entropy share: 0 % is all "
@@ -28,7 +28,7 @@ CRITERION = (
 
 
 def describe(result: AttentionSummary) -> list[Block]:
-    """Return the table of all heads, the heads that stand out, and how the table is read."""
+    """Return the table of all heads, sentences on the heads that stand out, and a note on how to read the table."""
     notes = [Paragraph(note) for note in (NOTE, CRITERION, result.note) if note]
     return [summary_table(result), Conclusions(tuple(conclusions(result))), *notes]
 
@@ -51,7 +51,7 @@ def summary_table(result: AttentionSummary) -> DataTable:
 
 
 def conclusions(result: AttentionSummary) -> list[Sentence]:
-    """Name the heads that stand out in each role, with their weight, its interval and their rank."""
+    """Name the heads that stand out in each role, each with its attention weight, the 95 % CI and its rank."""
     sentences = list[Sentence]()
     for stack, kind in dict.fromkeys((site.stack, site.kind) for site in result.sites):
         heads = [head for site in result.sites_of(stack, kind) for head in site.heads]
@@ -70,13 +70,13 @@ def _weight(standing: RoleScore, n_heads: int) -> str:
 
 
 def _measure(site: SiteAttention, head: HeadAttention, measure: str) -> float | None:
-    """Return a measure of a head on a text, or None if it is a mean over too few queries to be printed."""
+    """Return a measure of a head on a text, or None if the measure is a mean over fewer than `MIN_QUERIES` queries."""
     value: float | None = getattr(head, measure)
     return None if site.n_queries.get(measure, MIN_QUERIES) < MIN_QUERIES else value
 
 
 def _sizes(result: AttentionSummary, measure: str) -> str:
-    """Write `, n = 12`: the number of queries that a measure is a mean over, at all sites where it is printed."""
+    """Write the number of queries over which a measure is averaged: `, n = 12`, or a range over attention blocks."""
     sizes = sorted(n for site in result.sites if (n := site.n_queries.get(measure, 0)) >= MIN_QUERIES)
     return f", n = {' to '.join(f'{n:,}' for n in dict.fromkeys((sizes[0], sizes[-1])))}" if sizes else ""
 

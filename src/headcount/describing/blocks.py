@@ -65,11 +65,11 @@ class DataTable:
     command: str = ""
     """The command that reproduces these numbers."""
     is_folded: bool = False
-    """Whether the table is long and few will read it: a page shows it when the reader opens it."""
+    """Whether a page folds the table, because it is long and few people read it; the reader can open the table."""
     is_narrow: bool = False
-    """Whether every column must be visible at once, also on a phone and on paper."""
+    """Whether all columns must be visible at the same time, even on a phone or on paper."""
     n_keys: int = 1
-    """How many columns at the left name a row; a terminal repeats them where it needs several tables."""
+    """Number of columns at the left that name a row; a terminal repeats these columns if it splits a wide table."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class HeadPatterns:
     """The drop when a head is ablated, by the head's short name."""
     command: str = ""
     picture: Picture | None = None
-    """The figure that replaces it where nothing can be chosen."""
+    """The figure for forms of a report in which readers cannot choose an example, such as Markdown."""
 
 
 # --- formulas ---------------------------------------------------------------------------------------------------------
@@ -104,8 +104,8 @@ Expression: TypeAlias = "str | tuple[Expression, ...] | Fraction | Script | Root
 """A formula as a tree, which a renderer writes as MathML, as LaTeX or as plain text.
 
 A leaf is a string as one would type it, `PE(p, 2i) = sin(p ω_i)`: a word or a letter is a name, digits are a number,
-`x_i` has an index, and everything else is a sign. A tuple holds parts that follow each other. Only what a line of text
-cannot hold has a class.
+`x_i` has an index, and everything else is a sign. A tuple holds parts that follow each other. The classes below are for
+parts that cannot be written in one line of text, such as a fraction.
 """
 
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 GROUPS = {"token": "at {}"} | {
     facet: phrase for task in TASKS.names() for facet, phrase in words_of(task).groups.items()
 }
-"""Facets whose worst group is named, and how a sentence names the group."""
+"""Maps each facet (way of grouping examples) whose worst group is reported to the phrase that names a group."""
 BY = {facet: facet for facet in GROUPS if facet != "kind"} | {"class": "right on"}
-"""Facets whose groups have columns in a table with a row for each model."""
+"""Maps each facet whose groups are columns of the table of several models to the heading of these columns."""
 EACH_SEED = "Each is one training run: other seeds may give other results."
 INTERVALS = "95 % Wilson intervals."
 BOTH_WAYS = (
@@ -158,7 +158,7 @@ def _estimate(share: Proportion) -> Estimate:
 
 
 def claim_words(claim: Claim) -> str:
-    """Compare the author's figure with what the author's scoring gives here."""
+    """Compare the accuracy that the author claims with the accuracy that the author's metric gives here."""
     doubt = f"{interval(claim.low, claim.high, digits=2)}, n = {claim.n:,}"
     measured = f"Measured by {claim.scoring}: {percent(claim.measured, 2)} ({doubt})"
     if claim.claimed is None:
@@ -181,7 +181,7 @@ def accuracy_table(name: str, title: str, evaluation: AnyEvaluation, command: st
 
 
 def share_cell(share: Proportion | None, n: int | None = None) -> Cell:
-    """Return the cell of an accuracy, with its own n if that is not the row's."""
+    """Return the table cell of an accuracy, and add the number of examples if it differs from `n`, that of the row."""
     if share is None:
         return Cell("not measured")
     cell = interval_cell(share.rate, share.low, share.high, digits=2)
@@ -221,7 +221,7 @@ def _rankings(models: Sequence[tuple[str, AnyEvaluation]]) -> list[Sentence]:
 
 
 def _test_set(evaluation: AnyEvaluation) -> tuple[tuple[str, str, int], ...]:
-    """Return the size of every group, by which test sets are told apart."""
+    """Return the size of every group of examples; two models with different sizes had different test sets."""
     return tuple((row.facet, row.group, share.n) for row in evaluation.rows if (share := _share(row)))
 
 
@@ -286,7 +286,7 @@ def _model_cells(outcome: AnyEvaluation | HeadcountError, *, with_groups: bool) 
 
 
 def _notes(evaluation: AnyEvaluation) -> list[str]:
-    """Return what a reader of the table must know about one model."""
+    """Return the notes on one model for the last column of the table."""
     notes = []
     exact = getattr(evaluation, "exact", None)
     if exact is not None and exact.free_running is None:

@@ -19,7 +19,7 @@ ACCURATE = 0.9
 HARDEST = "adjacent"
 """The hardest kind of negative: one pair of neighbours is swapped."""
 PATTERNS = "patterns"
-"""The kind of example that has hard patterns of both classes."""
+"""The kind of example with hard sequences of both classes, sorted and unsorted."""
 EXERCISE = ("sinusoidal", "learned", "none")
 """Encodings that the exercise compares."""
 KIND_WORDS = {
@@ -42,7 +42,7 @@ class Extrapolation:
     last_accurate: LengthResult | None
     """The longest length up to which the model is accurate at every length; None if it fails at the shortest."""
     undecided: tuple[LengthResult, ...]
-    """The lengths behind it whose interval contains the bound, up to the first inaccurate length."""
+    """The lengths after `last_accurate` whose 95 % CI contains the bound, up to the first inaccurate length."""
     first_inaccurate: LengthResult | None
     """The first length at which the model is shown to be inaccurate; None if there is none."""
 
@@ -71,7 +71,7 @@ class Extrapolation:
 
 
 def extrapolation_of(result: Stretch, kind: str = HARDEST) -> Extrapolation | None:
-    """Find the longest accurate length on one kind of negative; None if this kind was not tested."""
+    """Find how far a model extrapolates on one kind of negative; return None if this kind was not tested."""
     cells = tuple(sorted((cell for cell in result.cells if cell.negative == kind), key=lambda cell: cell.length))
     if not cells:
         return None
@@ -82,12 +82,12 @@ def extrapolation_of(result: Stretch, kind: str = HARDEST) -> Extrapolation | No
 
 
 def is_accurate(cell: LengthResult) -> bool:
-    """Return whether the whole interval lies above the bound; one answer for everything is never accurate."""
+    """Return whether the whole 95 % CI lies above `ACCURATE`; a model with one answer to all is never accurate."""
     return cell.low > ACCURATE and not cell.constant
 
 
 def is_inaccurate(cell: LengthResult) -> bool:
-    """Return whether the whole interval lies below the bound, or everything gets one answer."""
+    """Return whether the whole 95 % CI lies below `ACCURATE`, or the model gives one answer to every example."""
     return cell.constant or cell.high <= ACCURATE
 
 
@@ -97,7 +97,10 @@ def is_decided(cell: LengthResult) -> bool:
 
 
 def is_plain(result: Stretch) -> bool:
-    """Return whether the model is the exercise's but for its encoding: no given structure, ordinary attention."""
+    """Return whether a model differs from that of the exercise at most in its encoding and its pooling.
+
+    Such a model was given no structure of the task and has ordinary attention.
+    """
     return not result.hard_codes and result.label == f"{result.encoding}, {result.pooling}"
 
 
@@ -134,7 +137,7 @@ def accuracy_cell(result: LengthResult | None, missing: str = "not measured") ->
 
 
 def at_training_lengths(cells: Sequence[LengthResult], trained: tuple[int, int] | None) -> LengthResult | None:
-    """Pool the results of one kind of negative over all training lengths; None if there is none."""
+    """Pool the results on one kind of negative over all training lengths; return None if none of them was tested."""
     inside = [cell for cell in cells if trained and trained[0] <= cell.length <= trained[1]]
     if not inside:
         return None
@@ -166,9 +169,11 @@ def _pooled(shares: Sequence[Sequence[Proportion]]) -> tuple[Proportion, ...]:
 def failure_causes(
     result: Stretch, extrapolation: Extrapolation
 ) -> tuple[LengthResult, LengthResult, LengthResult] | None:
-    """Return the first inaccurate length, then a training length with the ids, and with the gaps, of that length.
+    """Return three results that show why a model fails at its first inaccurate length.
 
-    Return None if the model does not fail beyond its training lengths, or if this was not measured.
+    The first result is that at the inaccurate length. The other two are at the longest training length: one with the
+    position ids of the inaccurate length, one with its gaps between numbers. Return None if the model does not fail
+    beyond its training lengths, or if these results were not measured.
     """
     first, longest = extrapolation.first_inaccurate, result.trained[1] if result.trained else 0
     if first is None or first.length <= longest or extrapolation.last_accurate is None:

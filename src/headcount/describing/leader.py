@@ -19,13 +19,13 @@ class Leader(Generic[T]):
     others: tuple[T, ...]
     """All other items, from the next one to the last."""
     rivals: tuple[T, ...]
-    """The items among them that may lead as well, by their intervals."""
+    """The items in `others` that may lead as well, because their intervals reach that of the leader."""
     is_shown: bool
-    """Whether the whole interval of the first item lies beyond the bound, so that there is something to lead in."""
+    """Whether the whole interval of `top` lies beyond the bound, such as above a drop of 0."""
 
     @property
     def is_decided(self) -> bool:
-        """Return whether the first item leads: it lies beyond the bound, and no other item may lead as well."""
+        """Return whether `top` certainly leads: its interval lies beyond the bound, and it has no rivals."""
         return self.is_shown and not self.rivals
 
 

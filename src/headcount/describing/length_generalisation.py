@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 TableId = Callable[[str], str]
 """Maps a kind of negative, or `causes`, to the id of its table."""
 ANSWER_START = "Trained on lengths"
-"""The first words of the exercise's answer."""
+"""The first words of the sentence that answers the exercise's question."""
 EASIEST = "shuffle"
 ENCODING_WORDS = {"none": "a model without positions"}
 """Encodings that sentences call by another name."""
@@ -50,14 +50,14 @@ MARKED = f"Marked: the whole interval lies above {percent(ACCURATE, 0)}."
 
 
 class Model(NamedTuple):
-    """A model under the name that the reader sees."""
+    """The results of one model by length, with the name that the reader sees."""
 
     title: str
     result: Stretch
 
     @property
     def marked_title(self) -> str:
-        """Return the name with the structure that the model was given."""
+        """Return the name, followed by the structure of the task that the model was given."""
         return f"{self.title} ({given_structure(self.result)})"
 
 
@@ -159,7 +159,10 @@ def _who_extrapolates(groups: Mapping[str, Sequence[Extrapolation]], longest: in
 
 
 def other_extrapolators(models: Sequence[Model], kind: str, answer: Sentence) -> list[str]:
-    """Name the models that extrapolate, beside the exercise's answer; nothing beside another sentence."""
+    """Name the models that extrapolate but are not part of the exercise.
+
+    Return nothing if `answer` does not answer the exercise's question.
+    """
     if not answer.text.startswith(ANSWER_START):
         return []
     names = []
@@ -174,12 +177,12 @@ def other_extrapolators(models: Sequence[Model], kind: str, answer: Sentence) ->
 
 
 def _is_asked(result: Stretch) -> bool:
-    """Return whether the exercise asks for this model."""
+    """Return whether a model has one of the exercise's encodings and otherwise the exercise's architecture."""
     return is_plain(result) and result.encoding in EXERCISE
 
 
 def _farthest(reaches: Sequence[tuple[str, Extrapolation]], what: str, rests_on: str) -> list[Sentence]:
-    """Say which of several models extrapolates farthest; only models of one sort are compared."""
+    """Say which of several models extrapolates farthest; `what` names the models, such as `generic models`."""
     if len(reaches) < 2:
         return []
     longest, kind = max(reach.length for _, reach in reaches), kind_words(reaches[0][1].kind)
@@ -280,7 +283,7 @@ def _brief(cell: LengthResult) -> str:
 
 
 def _effect(cell: LengthResult) -> str:
-    """Say whether a cause alone makes a model fail."""
+    """Complete the sentence on whether one cause alone makes a model fail, given the accuracy with this cause."""
     return "make it fail" if is_inaccurate(cell) else "do not" if is_accurate(cell) else "may make it fail"
 
 
@@ -306,7 +309,7 @@ def accuracy_table(models: Sequence[Model], kind: str, command: str = "") -> Dat
 
 
 def _reason(result: Stretch, length: int) -> str:
-    """Say why a length has no accuracy."""
+    """Say why no accuracy is known at a length: the model refused the length, or it was not measured."""
     return "refused" if length in result.refused_lengths else "not measured"
 
 
@@ -340,7 +343,7 @@ def lengths_table(
 
 
 def recall_table(name: str, models: Sequence[Model], kinds: Sequence[str], command: str = "") -> DataTable:
-    """Tabulate the accuracy on each class; of several models, at the lengths around the end of training only."""
+    """Tabulate the accuracy on each class by length; for several models, only at the lengths of `_lengths_around`."""
     is_alone, rows = len(models) == 1, list[Row]()
     for title, result in models:
         cells = {(cell.length, cell.negative): cell for cell in result.cells}
@@ -357,7 +360,7 @@ def recall_table(name: str, models: Sequence[Model], kinds: Sequence[str], comma
 
 
 def _recall_columns(kinds: Sequence[str]) -> Iterator[tuple[str, list[str], int]]:
-    """Yield the heading of each column, the kinds of example that have its accuracy, and the index of the class."""
+    """Yield the heading of each column, the kinds of example that have its accuracy, and the index of its class."""
     negatives = [kind for kind in kinds if kind != PATTERNS]
     if negatives:
         yield "sorted", negatives, -1
@@ -385,7 +388,7 @@ def _share_cell(share: Proportion | None) -> Cell:
 
 
 def causes_table(models: Sequence[Model], kind: str, command: str = "") -> list[DataTable]:
-    """Tabulate what makes each model fail at its first inaccurate length; nothing if that is not known of any."""
+    """Tabulate what makes each model fail at its first inaccurate length; return nothing if no cause was measured."""
     rows: list[Row] = []
     for title, result in models:
         reach = extrapolation_of(result, kind)
@@ -404,7 +407,7 @@ def causes_table(models: Sequence[Model], kind: str, command: str = "") -> list[
 
 
 def _by_length(result: Stretch) -> list[tuple[Cell, list[LengthResult]]]:
-    """Return the results of every length, shortest first as they were measured."""
+    """Return each length with its results, in the order in which the lengths were measured."""
     lengths = dict.fromkeys(cell.length for cell in result.cells)
     return [(_count(x), [cell for cell in result.cells if cell.length == x]) for x in lengths]
 
@@ -430,7 +433,10 @@ def _predictions_by_length(result: Stretch) -> DataTable:
 
 
 def _changed_alone(result: Stretch) -> list[DataTable]:
-    """Tabulate what the gaps and the position ids of longer sequences cost alone; nothing if not measured."""
+    """Tabulate accuracy at the longest training length with the gaps, or the position ids, of longer sequences.
+
+    Return nothing if this was not measured.
+    """
     if not result.cropped_results or not result.trained:
         return []
     kind, longest = result.cropped_results[0].negative, result.trained[1]

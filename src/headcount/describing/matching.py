@@ -50,7 +50,7 @@ def match_table(result: Matching) -> DataTable:
 
 
 def _likeness(likeness: Likeness | None, n: int) -> tuple[Cell, Cell, Cell]:
-    """Write how alike two heads are over n examples, how alike heads are by chance, and p."""
+    """Return the cells for the similarity of two heads over n examples, the similarity by chance, and the p-value."""
     if likeness is None:
         return Cell(""), Cell(""), Cell("")
     half = "" if likeness.se is None else f" ± {float(stdtrit(n - 1, 0.975)) * likeness.se:.3f}"
@@ -63,7 +63,10 @@ def _likeness(likeness: Likeness | None, n: int) -> tuple[Cell, Cell, Cell]:
 
 
 def _restored(pair: Pair) -> tuple[Cell, Cell, Cell]:
-    """Write the share that the partner restores, and the largest shares of untrained models and of other heads."""
+    """Return the cells of a transplant: the share of a head's effect that the partner restores, and two comparisons.
+
+    The comparisons are the largest shares that heads of untrained models, and other heads of the other model, restore.
+    """
     if pair.transplant is None:
         return Cell(""), Cell(""), Cell("")
     if (restored := pair.transplant.restored) is None:

@@ -22,14 +22,14 @@ Weights = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class SiteHeads:
-    """One attention block."""
+    """One attention block and the names of its heads."""
 
     name: str
     stack: str
     kind: str
     layer: int
     heads: tuple[str, ...]
-    """Short names."""
+    """The short names of the heads, such as `E0H1`."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class PatternBook:
         return sum(len(site.heads) for site in self.sites)
 
     def header(self) -> dict[str, Any]:
-        """Return everything but the weights, for JSON."""
+        """Return the sites, tokens and notes, without the weights, as data for JSON."""
         return {
             "sites": [
                 {"name": each.name, "stack": each.stack, "kind": each.kind, "layer": each.layer, "heads": each.heads}
@@ -134,13 +134,13 @@ def page_of(result: Attention) -> PatternPage:
 
 
 def n_cells(summary: Attention) -> int:
-    """Count the weights of all heads on a text, token by token."""
+    """Return the number of attention weights that all heads have on a text if tokens are not pooled."""
     sizes = {axis.stack: len(axis.tokens) for axis in summary.axes}
     return sum(len(site.heads) * sizes[str(site.queries)] * sizes[str(site.keys)] for site in summary.sites)
 
 
 def whole_page(summary: Attention, weights: Mapping[str, Weights]) -> PatternPage:
-    """Build a page of a text token by token, from the weights [head, query, key] of each site."""
+    """Build the page of a text without pooling its tokens, from the weights [head, query, key] of each site."""
     stacks = [axis.stack for axis in summary.axes]
     axes = tuple((stacks.index(str(site.queries)), stacks.index(str(site.keys))) for site in summary.sites)
     kept = tuple(in_hundredths(weights[site.site]) for site in summary.sites)

@@ -56,7 +56,7 @@ ORDER = (
 """The order of sections after the summary; sections of other packages follow them."""
 LAST = ("audit", "reproduce")
 FIRST = ("certificate", "ablation", "pruning", "routes", "events", "reach", "training", "roles", "sites", "positions")
-"""Sections whose answers come first in the summary, which has at most this many:"""
+"""Sections by importance: the summary has the answers of the first `MOST_ANSWERS` sections that have one."""
 MOST_ANSWERS = 5
 IN_MEMORY = "<in memory>"
 """The name of a model that exists only in memory, so that no command can name it."""
@@ -83,7 +83,7 @@ class ModelResults:
     patterns: Sequence[Attention] = ()
     """Attention on examples; the average comes first, if there is one."""
     book: PatternBook | None = None
-    """The patterns token by token, if the results have pooled tokens."""
+    """The attention patterns of every single token, where `patterns` pool neighbouring tokens."""
     stats: Specialisation | None = None
     roles: HeadRoles | None = None
     ablation: Ablation | None = None
@@ -91,10 +91,10 @@ class ModelResults:
     routes: Routes | None = None
     stretch: Stretch | None = None
     poolings: PoolingComparison | None = None
-    """A comparison of models with other poolings and this model's encoding."""
+    """A comparison of this model with models that have the same encoding and other poolings."""
     positions: PositionsShown | None = None
     encodings: EncodingsShown | None = None
-    """All encodings at the same positions."""
+    """Every available encoding at the same positions, for comparison with this model's encoding."""
     audit: Audit | None = None
     data_flags: str = ""
     """The data of a model without a task, as flags: `--data texts.txt --lines`."""
@@ -193,7 +193,7 @@ def _without_impossible_commands(section: Section) -> Section:
 
 
 def _answers(sections: Sequence[Section]) -> tuple[Sentence, ...]:
-    """Return the most important answers, in the order of the sections."""
+    """Return the answers of the most important sections (`FIRST`), in the order of the report."""
     answered = [each for each in sections if each.answer]
     ranked = sorted(answered, key=lambda each: FIRST.index(each.id) if each.id in FIRST else len(FIRST))
     return tuple(each.answer for each in answered if each in ranked[:MOST_ANSWERS] and each.answer)

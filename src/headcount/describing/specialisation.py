@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
 PART_OF_LABEL = re.compile(r"(mostly|partly) (.+?)(?: in ([^()]+))? \(")
-"""Strength, target and, unless the label is over all columns, columns."""
+"""Matches the strength, the target and the columns in a head's label; a label over all columns names no column."""
 Attending = tuple["HeadStats", "MeasureMean | None", str]
-"""A head, its attention to a target, and the column in which it was measured; empty if over all columns."""
+"""A head, its attention to a target, and the column where this was measured; the column is empty for all columns."""
 
 
 def describe(result: Specialisation) -> list[Block]:

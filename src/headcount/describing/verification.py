@@ -63,5 +63,5 @@ def verdict(outcome: Verification, title: str, rests_on: str = "") -> Sentence:
 
 
 def n_wrong(outcome: Verification) -> int:
-    """Return the number of wrong answers, of which the result may list fewer."""
+    """Return the number of all wrong answers; the result may list only some of them."""
     return getattr(outcome, "errors", len(outcome.wrong))

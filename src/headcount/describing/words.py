@@ -14,7 +14,7 @@ from headcount.stats import Proportion
 
 ONE_SEED = "This is one training run: another seed may give another result."
 MOST_DIGITS = 6
-"""Decimals of a number that would otherwise look like exactly 0 or 100."""
+"""Largest number of decimals, for numbers so close to 0 or 100 that fewer decimals would hide the difference."""
 
 
 # --- percentages and intervals ----------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def plus_minus(mean: float, half: float, scale: float = 100, digits: int = 1) ->
 
 
 def rate(proportion: Proportion) -> str:
-    """Write how many of how many, in percent too and with the 95 % interval.
+    """Write a proportion as counts and in percent, with its 95 % CI.
 
     >>> rate(Proportion.of(1998, 2000))
     '1,998 of 2,000 (99.9 %, 95 % CI 99.6-99.98)'
@@ -98,7 +98,7 @@ def rate(proportion: Proportion) -> str:
 
 
 def share(of_one: float) -> str:
-    """Write a share of attention to a tenth of a percent, and say so where it is nearer to all or nothing.
+    """Write a share of attention in percent with one decimal, or `over 99.9 %` or `under 0.1 %` near the ends.
 
     >>> share(0.38765), share(0.999997), share(0.00004), share(1)
     ('38.8 %', 'over 99.9 %', 'under 0.1 %', '100 %')
@@ -198,7 +198,7 @@ def sentence(text: str) -> str:
 
 
 def once(settings: Mapping[str, object]) -> str:
-    """Say in two words that a figure comes from one model; only a run of ours has a known seed.
+    """Return `one seed` for a model whose settings contain a seed, or `one model` for other models.
 
     >>> once({"seed": 3}), once({})
     ('one seed', 'one model')
@@ -207,7 +207,7 @@ def once(settings: Mapping[str, object]) -> str:
 
 
 def briefly(text: str, settings: Mapping[str, object]) -> str:
-    """Shorten the sentence about one seed to two words in brackets, for the beginning of a report.
+    """Replace the final sentence `ONE_SEED` by `(one seed)` or `(one model)`, for the beginning of a report.
 
     >>> briefly(f"E0H2 matters most. {ONE_SEED}", {"seed": 0})
     'E0H2 matters most (one seed).'

@@ -17,7 +17,7 @@ TABLE, FIGURE = "worst-margins", "worst-margins-by-length"
 
 
 def conclusions(result: WorstMargins, title: str, rests_on: str = "") -> list[Sentence]:
-    """Return the verdict, whether every training length is right, and what constant stretches prove."""
+    """Return the verdict, whether all sequences of training lengths are right, and what runs of one token prove."""
     sentences = [_verdict(result, title), training_lengths(result), *constant_stretches(result)]
     return [Sentence(each.text, rests_on or each.rests_on, each.is_decided) for each in sentences]
 
@@ -29,7 +29,7 @@ def details(result: WorstMargins) -> list[DataTable | Picture]:
 
 
 def clearest(result: WorstMargins) -> WrongAnswer:
-    """Return the shortest wrong answer at a training length, or the shortest of all if those are right."""
+    """Return the shortest wrong sequence of a training length, or the shortest of all if there is none."""
     return in_range(result.wrong, result.trained)
 
 
@@ -61,7 +61,7 @@ def training_lengths(result: WorstMargins) -> Sentence:
 
 
 def constant_stretches(result: WorstMargins) -> list[Sentence]:
-    """Say what the leads of constant contexts prove about long sequences."""
+    """Say what contexts of one repeated token prove about long sequences."""
     constants, (first, last) = result.constants, result.classes
     if constants is None:
         return []
@@ -74,7 +74,7 @@ def constant_stretches(result: WorstMargins) -> list[Sentence]:
 
 
 def _constant_words(constants: ConstantStretches) -> str:
-    """Give the range of the leads, and the sequence that one of them makes wrong."""
+    """Say how much one repeated token adds to the lead, and which long sequence is therefore answered wrong."""
     if constants.wrong_from is None:
         return f"In this model, all {counted(len(constants.leads), 'token')} add exactly 0."
     (low, smallest), (high, largest) = constants.smallest, constants.largest

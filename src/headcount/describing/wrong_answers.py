@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from headcount.training.evaluation import WrongAnswer
 
 SHOWN = 20
-"""Wrong answers that a terminal prints; the result file has all of them."""
+"""Number of wrong answers that a terminal prints; the result file has all of them."""
 MOST_WORDS = 16
-"""Numbers of a sequence that are written out; a longer sequence is abbreviated."""
+"""Largest number of tokens of a sequence that is written out; a longer sequence is abbreviated."""
 MOST_RUNS = 6
-"""Runs of equal numbers that an abbreviation has."""
+"""Largest number of runs of equal tokens in an abbreviated sequence."""
 LONGEST_COMMAND = 300
-"""Characters of an example that a command may repeat."""
+"""Largest number of characters of an example in a command."""
 
 
 def mistake(wrong: WrongAnswer, title: str, output_type: str = "class") -> str:

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 STATISTICS = ("operator", "diagonal", "aligned column", "carry column", "entropy share", "sparsity")
 FIRST = 5
-"""Number of heads of the ranking that are named."""
+"""Number of heads that the answer about the ranking names."""
 NAMED = 4
-"""Number of heads that are named for each kind of error."""
+"""Number of heads that an answer names for each kind of error."""
 SHOWN = 5
 """Number of heat maps that are handed in: the average and four examples."""
 

@@ -41,7 +41,7 @@ ANSWERS, RANKING = "answers.md", "head_importance_ranking.txt"
 
 
 def claim_exercise(folder: Path, *, force: bool = False) -> None:
-    """Refuse a folder that holds results which headcount did not write; call this before measuring."""
+    """Raise an error if a folder holds results that headcount did not write; call this function before measuring."""
     require_writable(folder)
     results = (path for name in RESULTS for path in sorted((folder / name).rglob("[!.]*.*")))
     for path in (folder / ANSWERS, *results):

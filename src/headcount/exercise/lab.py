@@ -45,14 +45,18 @@ SORTEDNESS: dict[str, dict[str, Any]] = {
     "far-generic": {"preset": "far-generic"},
     "far": {"preset": "far", "until_proved": True},
 }
-"""Settings of the models: the three encodings of the exercise, that of report 000, and two that extrapolate far.
+"""Settings of the sortedness models, by name.
+
+There is one model for each of the three encodings of the exercise, one as in report 000, and two that extrapolate far.
 
 The last one is trained until it is proved right at every length.
 """
 POOLINGS = ("mean", "score-max", "neighbour-difference")
 """Poolings that are compared with the default (max) on the encodings of the exercise."""
 POOLING_STEPS, STEPS_AT_CHANCE = 2000, 300
-"""Training steps of the models with other poolings; all nine take about four minutes on one core.
+"""Training steps of the models with other poolings, and of those that stay at chance.
+
+All nine models take about four minutes on one core.
 
 A model with a symmetric pooling and no encoding gets fewer steps, because it stays at 50 % however long it trains.
 """
@@ -62,7 +66,7 @@ N_WRONG = 4
 """Number of wrong sums whose attention the report shows."""
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024)
 MOST_POOLED = 256
-"""Longest sequences on which poolings are compared."""
+"""Length of the longest sequences on which poolings are compared."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ def run_lab(
 
 
 def _shown_sums(addition: AdditionLab) -> tuple[str, ...]:
-    """Return the sums whose attention the report shows: two chosen sums, then wrong ones."""
+    """Return the sums whose attention the report shows: two chosen sums, then sums that the model answers wrong."""
     wrong = (sum_.example for sum_ in addition.certificate.wrong[:N_WRONG])
     return *examples_of(cast(Addition, addition.run.task)), *wrong
 
@@ -161,13 +165,13 @@ def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) ->
 
 
 def _verified(run: Run, quiet: bool) -> Verification:
-    """Verify a run, or read what is stored: a search that is repeated would find other examples."""
+    """Verify a run, or return its stored verification, because a repeated search would find other examples."""
     stored = stored_verification(RunModel.of(run))
     return stored or verify(run, seconds=SEARCH_SECONDS, save=True, quiet=quiet)
 
 
 def examples_of(task: Addition) -> tuple[str, str]:
-    """Return two sums to show: that of the reports, if the task has it, and the one with the longest carry chain."""
+    """Return two sums to show: `EXAMPLE` (a test sum if the task lacks it), and that with the longest carry chain."""
     test = task.split("test")
     hardest = task.show(test[task.carries(test).longest.argmax()])
     try:

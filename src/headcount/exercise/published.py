@@ -35,9 +35,9 @@ WRONG_SEQUENCES = {
     "003": (ONE_ANSWER, ONE_ANSWER, THEOREM),
     "004": (ONE_ANSWER, ONE_ANSWER, ONE_ANSWER),
 }
-"""Faults of each report, in the order of `EXERCISE`, the encodings."""
+"""Maps each report to the faults of its sortedness models, one per encoding in the order of `EXERCISE`."""
 OLDER = ("000", "001")
-"""Reports whose unsorted sequences are full shuffles; those of the others are transpositions."""
+"""Reports whose unsorted sequences are full shuffles; the other reports use transpositions."""
 TOGETHER = {"004": 0.0}
 """Accuracy without all heads that a report calls prunable, measured later with the report's own weights."""
 
@@ -87,7 +87,7 @@ def adders() -> list[PublishedAdder]:
 
 
 def _adder(report: str, published: dict[str, Any]) -> PublishedAdder:
-    """Return an adder from its published figures; the only accuracy of report 001 is teacher-forced."""
+    """Build an adder from its published figures; the accuracy that report 001 calls its baseline is teacher-forced."""
     forced, share = published.get("teacher_forced"), published.get("prunable_share", [])
     baseline = published.get("baseline")
     if report == "001":

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from headcount.analysis.pruning import Pruning
 
 KINDS = ("shuffle", "transpositions", HARDEST)
-"""Kinds of negatives in the tables: the two of the reports, and the hardest one."""
+"""Kinds of negatives in the tables: the two kinds that the reports use, and the hardest kind."""
 MOST = 3
-"""Number of heads that are named."""
+"""Number of costliest heads that a row of the table names."""
 
 
 def section(results: ReportResults) -> Section | None:
@@ -99,7 +99,7 @@ def _own_row(model: ModelResults) -> Row:
 
 
 def _fault(model: ModelResults) -> str:
-    """Return the faults of our model, by the audit or by quick checks."""
+    """Return the faults of our model that the audit or the quick audit found."""
     if model.audit is not None:
         checks = [f"{each.id} {each.check.replace('-', ' ')}" for each in urgent(model.audit)]
         return f"audit: {some(checks)}" if checks else "none found by the audit"
@@ -129,7 +129,7 @@ def _sorter_table(models: Sequence[ModelResults]) -> DataTable:
 # --- sentences --------------------------------------------------------------------------------------------------------
 
 BY = "zero"
-"""The replacement that the reports use."""
+"""The kind of ablation that the reports use."""
 
 
 def adder_sentences(model: ModelResults, rests_on: str) -> list[Sentence]:
@@ -170,7 +170,7 @@ def _accuracy(model: ModelResults, ours: Proportion, rests_on: str) -> Sentence:
 
 
 def _head(model: ModelResults, top: list[Effect], rests_on: str) -> Sentence:
-    """Return a sentence on whether the reports name the same most important head."""
+    """Return a sentence that compares our most important head with the heads that the reports name."""
     first, theirs = top[0], {each.report: each.costliest for each in adders() if each.costliest}
     reports = {head: [name for name, each in theirs.items() if each == head] for head in theirs.values() if head}
     named = some([f"{head} ({some(names)})" for head, names in reports.items()])

@@ -150,7 +150,7 @@ def _site_weights(
 
 
 def _by_row(tensors: Sequence[Tensor], n_rows: int, n_heads: int, is_heads_first: bool, z: Tensor) -> list[Tensor]:
-    """Return the tensors of shape [row, head, query, ...], or [head, row, query, ...] if heads come first."""
+    """Return the tensors that fit this order of axes, each as [row, head, query, ...]; leave out all others."""
     axes = (n_heads, n_rows) if is_heads_first else (n_rows, n_heads)
     n_queries = z.shape[int(len(z) == n_rows)] if z.dim() == 3 else None
     readable = []
@@ -163,7 +163,7 @@ def _by_row(tensors: Sequence[Tensor], n_rows: int, n_heads: int, is_heads_first
 
 
 def _has_z(products: Sequence[Tensor], n_rows: int, n_heads: int, is_heads_first: bool, z: Tensor) -> bool:
-    """Return whether z equals one of these products, if their axes are read in this order."""
+    """Return whether z equals one of these products, if rows (or heads) are the first axis of the products."""
     rounding = 1e-3 * float(z.abs().max())
     for product in reversed(_by_row(products, n_rows, n_heads, is_heads_first, z)):
         joined = product.transpose(1, 2).flatten(start_dim=2).to(z)

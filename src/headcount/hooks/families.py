@@ -23,7 +23,7 @@ class AttentionLayout:
     stack: str = "layer"
     kind: str = "self"
     n_heads: str = "num_attention_heads"
-    """The name of the number of (query) heads in the configuration."""
+    """The name of the field in the configuration that holds the number of (query) heads."""
     query: str = ""
     """The name of the layer that computes the queries of all heads, concatenated."""
     key: str = ""
@@ -33,7 +33,7 @@ class AttentionLayout:
     fused: str = ""
     """The name of a single layer that computes queries, keys and values, instead of the three above."""
     by_head: bool = False
-    """Whether the fused layer's outputs are ordered by head; otherwise all queries, then all keys, then all values."""
+    """Whether the fused layer's outputs are ordered by head; otherwise queries come first, then keys, then values."""
 
     def projection_path(self) -> str:
         """Return the path of the output projection from the base model."""

@@ -32,7 +32,7 @@ Gate = Float[Tensor, "#row head"]
 Values = Float[Tensor, "#row #query head d_head"]
 """Values that replace the outputs of closed heads."""
 ValuesOf = Callable[[Float[Tensor, "row query head d_head"]], Values | None]
-"""A function that computes these values from the heads' own outputs in the same pass."""
+"""A function that computes replacement values from the heads' own outputs in the same pass."""
 
 
 def closed_gates(sites: Sites, heads: Iterable[HeadId]) -> dict[HeadSite, Gate]:
@@ -308,9 +308,10 @@ def unfused(sites: Sites) -> Iterator[None]:
 def unfused_forward(
     mha: nn.MultiheadAttention, query: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Run the module's own forward with an identity as output projection, then call the projection, rows first.
+    """Run the module's own forward with an identity as output projection, then call the real projection as a module.
 
-    The identity returns its input bit for bit, because each of its sums has only one nonzero term.
+    The identity returns its input bit for bit, because each of its sums has only one nonzero term. The projection gets
+    z with the rows (examples) in the first axis.
     """
     projection, identity = mha.out_proj, nn.Module()
     identity.weight = nn.Parameter(torch.eye(query.shape[-1], device=query.device, dtype=query.dtype), False)

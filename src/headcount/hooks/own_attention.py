@@ -38,7 +38,7 @@ LAYERS = (F.linear, torch.addmm, Tensor.addmm)
 DIVISIONS = (torch.div, torch.true_divide, Tensor.div, Tensor.true_divide, Tensor.__truediv__)
 """Functions that end a softmax written by hand: exp(scores) / their sum."""
 PATTERN, AVERAGE, MIXTURE = 1, 2, 3
-"""Stages after a softmax: attention weights; the average of values with these weights; a linear layer's output."""
+"""Stages of a tensor after a softmax: attention weights, then averaged values, then the output of a linear layer."""
 Patterns = frozenset[tuple[int, int]]
 """Attention patterns, each given by the index of a softmax and of a row of its output."""
 
@@ -171,7 +171,7 @@ class _Origins(TorchFunctionMode):
 
 
 def _undispatched(func: Any) -> Callable[..., Any]:
-    """Return a copy of a PyTorch function that skips function modes, so that a mode sees the functions inside."""
+    """Return a PyTorch function that does not report its own call to function modes, but only the calls inside it."""
     return FunctionType(
         func.__code__, {**func.__globals__, "has_torch_function": lambda _: False}, argdefs=func.__defaults__
     )
@@ -201,7 +201,7 @@ def _check(z: Tensor, patterns_of: Callable[[Tensor], Patterns], *, is_mixed: bo
 
 
 def _places(z: Tensor) -> Iterator[tuple[int, ...]]:
-    """Yield the middle row and position, then the last, then the first; some of them may be padding."""
+    """Yield three places (row, position) of z: the middle, the last and the first; some of them may be padding."""
     for share in (0.5, 1.0, 0.0):
         yield tuple(round(share * (n - 1)) for n in z.shape[:-2])
 

@@ -35,11 +35,11 @@ class ParameterProjection(nn.Module):
         self.name, self.is_called = name, False
         """Whether products with the parameter call this module."""
         self.product: Product | None = None
-        """The model's last product as a function of z; its other operands are those of that pass."""
+        """The model's last product with the parameter as a function of z; other operands are those of that pass."""
 
     @property
     def weight(self) -> Tensor:
-        """The parameter."""
+        """The parameter that acts as output projection."""
         weight: Tensor = getattr(self.holder, self.name)
         return weight
 
@@ -50,7 +50,7 @@ class ParameterProjection(nn.Module):
         return self.product(z)
 
     def multiply(self, func: Callable[..., Tensor], args: Any, kwargs: Any, z: Tensor) -> Tensor:
-        """Compute a product by calling this module with z."""
+        """Compute the product `func(*args, **kwargs)` by calling this module with z, so that hooks act on the call."""
         leaves, form = pytree.tree_flatten((args, kwargs))
         place = next(i for i, leaf in enumerate(leaves) if leaf is z)
         leaves[place] = None
@@ -66,7 +66,7 @@ class ParameterProjection(nn.Module):
 
 @contextmanager
 def products_called(projections: Iterable[nn.Module]) -> Iterator[None]:
-    """Compute products with the parameters among these projections by calling modules; contexts can nest."""
+    """Make the model call a module for each product with a projection that is a parameter; contexts can nest."""
     parameters = [module for module in projections if isinstance(module, ParameterProjection) and not module.is_called]
     if not parameters:
         yield

@@ -23,7 +23,7 @@ from headcount.hooks.parameters import Product
 from headcount.hooks.sites import Sites
 
 LEAVES = (Tensor, int, float, bool, str, type(None))
-"""Types of leaves in outputs that can be recorded: all their tensors are known."""
+"""Types of leaves in a module's output that can be recorded, because they hide no tensors."""
 Forward = Callable[..., Any]
 
 
@@ -40,7 +40,7 @@ class ModuleCall:
     held: tuple[tuple[Tensor, int], ...] | None = None
     """All tensors of `inputs` and `output` with their versions, which count changes in place; None if unknown."""
     order: int = -1
-    """The number of calls that had finished before this one."""
+    """The number of calls that had finished before this call finished."""
 
     def finish(self, args: Any, output: Any, order: int) -> None:
         """Keep the output and, for a plain layer, the inputs."""
@@ -152,7 +152,7 @@ class PassRecorder:
 class ReplayPatcher:
     """Makes modules return recorded outputs while a pass is run again from one site.
 
-    If `projected` is None, the site's attention block is computed again too.
+    `projected` is the changed output of the site's projection; if it is None, the attention block is computed again.
     """
 
     def __init__(self, record: SiteRecord, projected: Tensor | None, tiler: BatchTiler) -> None:
@@ -235,7 +235,7 @@ class BatchTiler:
         self._repeated: dict[int, tuple[Tensor, Tensor, int]] = {}
 
     def repeat(self, tensor: Tensor) -> Tensor:
-        """Return all rows `times` over; a tensor without the rows of the pass, such as a table, stays as it is."""
+        """Return the rows of a tensor, repeated `times` times; return a tensor without rows of the pass unchanged."""
         _, repeated, version = self._repeated.get(id(tensor), (tensor, None, -1))
         if repeated is None or repeated._version != version:
             repeated = tensor
@@ -246,7 +246,7 @@ class BatchTiler:
         return repeated
 
     def repeats(self, tensor: Tensor, recorded: Tensor) -> bool:
-        """Return whether a tensor holds the recorded rows, `times` over, bit for bit."""
+        """Return whether a tensor equals the recorded rows, repeated `times` times, bit for bit."""
         _, repeated, version = self._repeated.get(id(recorded), (recorded, None, -1))
         if repeated is tensor and tensor._version == version:
             return True  # made by `repeat`, and not changed in place since

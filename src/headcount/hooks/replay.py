@@ -33,7 +33,10 @@ from headcount.hooks.sites import Sites
 from headcount.limits import BATCH
 
 CHECKED = 2
-"""Number of rows of each group that are compared with a plain pass; two rows reveal a model that mixes rows."""
+"""Number of rows of each group that are compared with a plain pass (without the cache).
+
+Two rows are enough to reveal a model that mixes rows.
+"""
 CACHED, FEWEST = 2**17, 256
 """Largest size of the residual stream in one pass (so that activations fit into a processor's cache), and smallest
 number of tokens in one pass (so that matrix products are fast)."""
@@ -170,7 +173,7 @@ class CachedPass:
 
     @property
     def n_bytes(self) -> int:
-        """The bytes of memory of all recorded tensors."""
+        """The memory of all recorded tensors in bytes."""
         calls = (call for calls in self._calls.values() for call in calls)
         return sum({tensor.data_ptr(): tensor.nbytes for call in calls for tensor, _ in call.held or ()}.values())
 
@@ -289,7 +292,8 @@ class CachedPass:
     def _patched_modules(self, site: HeadSite) -> dict[nn.Module, list[ModuleCall]]:
         """Return the modules, with their calls, that may return recorded outputs when a pass begins at this site.
 
-        These have a call that had finished before the site, is the site's carrier, or is of a plain layer.
+        Each of these modules has a call that finished before the site's projection, that is the carrier of the site, or
+        that is a call of a plain layer.
         """
         if site not in self._patched:
             record, all_calls = self.site_records[site], [call for calls in self._calls.values() for call in calls]
@@ -301,7 +305,7 @@ class CachedPass:
         return self._patched[site]
 
     def _unused_calls(self, site: HeadSite) -> set[ModuleCall]:
-        """Return the calls that do not happen when a pass begins at this site: their caller returns its output."""
+        """Return the calls that are skipped when a pass begins at this site: their caller returns a recorded output."""
         last, all_calls = self.site_records[site].call.order, (call for calls in self._calls.values() for call in calls)
         return {inner for call in all_calls if call.order < last and call.is_intact for inner in call.inside}
 

@@ -36,7 +36,7 @@ _LAST |= {"fc_out", "output", "linear_out", "final_linear", "w_out", "out_linear
 _LAST |= {"fc", "linear", "unify_heads", "unifyheads", "projection", "out_projection", "output_proj", "w_concat"}
 _LAST |= {"output_projection", "combine_heads", "proj_out", "final_proj", "linear_o", "last_linear", "fc_output"}
 _FOUR = frozenset(("linears", "linear_layers", "projections", "proj_layers"))
-"""Names of a list that holds the layers of q, k, v and z, in this order."""
+"""Names of a list of four layers: those of queries, keys and values, then the output projection."""
 _ATTENTION = re.compile(r"att|mha|mhsa|multi_?head|^(sa|ca)$", re.IGNORECASE)
 """Matches names of attention blocks or of their classes."""
 _QUANTISED = ("AffineQuantizedTensor", "Params4bit", "Int8Params")
@@ -60,7 +60,7 @@ class SupportsSites(Protocol):
 
     @property
     def head_sites(self) -> Sites:
-        """The sites of its heads."""
+        """The sites (attention blocks) of the model, with their heads."""
 
 
 SUPPORTED = (SupportsSites, SupportsHeads)
@@ -144,7 +144,7 @@ class Sites(dict[HeadSite, Site]):
         return cls({site: Site(projection, model.heads_at(site)) for site, projection in model.projections.items()})
 
     def head_slots(self, heads: Iterable[HeadId]) -> dict[HeadSite, tuple[int, ...]]:
-        """Return the places of these heads in z, by site."""
+        """Return, for each site, the indices of these heads along the head axis of z."""
         heads = tuple(heads)
         if heads not in self._slots:
             slots: dict[HeadSite, set[int]] = {}
@@ -303,7 +303,7 @@ def _paths(model: nn.Module) -> list[str]:
 
 
 def _projections_inside(path: str, module: nn.Module) -> list[str]:
-    """Return paths that look like output projections inside a whole attention block; none for any other module."""
+    """Return the paths inside an attention block that look like output projections; return none for other modules."""
     own, projections = (path.rpartition(".")[2], type(module).__name__), list[str]()
     for layer in () if isinstance(module, nn.Sequential) else layers_inside(module):
         *above, last = layer.split(".")
@@ -324,7 +324,7 @@ def _width(module: nn.Module) -> int | None:
 
 
 def _count_above(model: nn.Module, path: str, module: nn.Module) -> int | None:
-    """Return the number of heads according to an attribute of a module on the path, or None."""
+    """Return the number of heads that a module on the path, or its configuration, has as an attribute, or None."""
     if isinstance(module, nn.MultiheadAttention):
         return module.num_heads
     parts, width = path.split("."), _width(module)
@@ -341,7 +341,10 @@ def _count_above(model: nn.Module, path: str, module: nn.Module) -> int | None:
 
 
 def _role(pattern: str, *, alone: bool) -> str:
-    """Infer the stack and the kind of attention from a path."""
+    """Infer from a path whether an attention block is in the encoder, in the decoder or cross-attention.
+
+    If the path does not say, return `layer` if the model has a single stack (`alone`), or raise an error.
+    """
     stack, _, block = _starred(pattern).rpartition("*")
     if _CROSS.search(block) and not _SELF.search(block):
         return "cross"
@@ -358,7 +361,7 @@ def _role(pattern: str, *, alone: bool) -> str:
 
 
 def _roles(paths: Sequence[str]) -> list[str]:
-    """Infer the roles of several paths so that they are consistent with each other."""
+    """Infer the roles of several paths (encoder, decoder, cross, layer) so that the roles fit together."""
     roles = [_role(path, alone=True) for path in paths]
     if "cross" in roles and "decoder" not in roles:  # a decoder without encoder, or a stack with a misleading name
         renamed = {"layer": "decoder"} if "layer" in roles else {"cross": "layer"} if set(roles) == {"cross"} else {}
@@ -381,7 +384,7 @@ class Guess:
     pattern: str
     n_layers: int
     n_heads: int | None
-    """The number of heads according to a module above, or None."""
+    """The number of heads according to a module that contains the projection, or None."""
     role: str
     """`layer`, `encoder`, `decoder` or `cross`, inferred from the path."""
 
@@ -432,13 +435,13 @@ def _projection_pattern(model: nn.Module, path: str, module: nn.Module) -> str |
 
 
 def in_one_stack(guesses: Sequence[Guess]) -> list[Guess]:
-    """Return the guesses with the role `layer` if they all have the same role, because there is only one stack."""
+    """Give all guesses the role `layer` if they share one role, because the model then has only one stack."""
     is_single = len({candidate.role for candidate in guesses}) == 1
     return [replace(candidate, role="layer") for candidate in guesses] if is_single else list(guesses)
 
 
 def sites_calls(guesses: Sequence[Guess]) -> list[str]:
-    """Return the guesses as calls of Sites.of; one call, unless several guesses have the same role."""
+    """Write the guesses as calls of `Sites.of`: one call, unless several guesses have the same role."""
     calls: list[dict[str, Guess]] = []
     for candidate in guesses:
         free = next((call for call in calls if candidate.role not in call), None)

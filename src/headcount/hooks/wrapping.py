@@ -23,11 +23,11 @@ from headcount.hooks.proof import first_tensor
 from headcount.hooks.sites import SUPPORTED, Site, Sites, find_mha, guess, in_one_stack, modules_at, sites_calls, unwrap
 
 CUT = "headcount_cut"
-"""The key of a configuration for the names of the heads that were cut out."""
+"""The key in a model's configuration that lists the heads which were cut out."""
 FOLDED = "headcount_folded_over"
-"""The key for the number of examples whose mean outputs were folded into biases."""
+"""The key in a model's configuration for the number of examples over which means of cut heads were taken."""
 BIASED = "headcount_biased"
-"""The key for the attention blocks whose output projections got a bias for that."""
+"""The key in a model's configuration that lists the blocks whose output projections got a bias to hold these means."""
 BRIDGED = "blocks.*.attn.o._original_component"
 """The path of the output projections in the bridge of TransformerLens 4."""
 OUTPUTS = ("logits", "last_hidden_state")
@@ -181,7 +181,7 @@ def blocks_at(
 
 
 def _shared_blocks(model: nn.Module) -> Iterator[int]:
-    """Yield the index of each layer's block in a model whose layers share groups of blocks (ALBERT)."""
+    """Yield, layer by layer, the index of each attention block that the layer uses; layers share blocks (ALBERT)."""
     config: Any = model.config
     n_layers, n_groups, inner = config.num_hidden_layers, config.num_hidden_groups, config.inner_group_num
     for i in range(n_layers):

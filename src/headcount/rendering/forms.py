@@ -20,7 +20,11 @@ CONFIG = "config.json"
 
 @dataclass(frozen=True)
 class Form:
-    """One way to write a report: `claim` refuses to overwrite other people's files, `write` returns what it wrote."""
+    """One form of a report, such as Markdown.
+
+    `claim` raises an error if writing would overwrite files that headcount did not write. `write` returns the paths of
+    the files that it wrote.
+    """
 
     claim: Callable[[Path, bool], None]
     write: Callable[[Report, ReportResults, Path, bool], list[Path]]

@@ -11,7 +11,7 @@ from headcount.describing.blocks import Brackets, Expression, Fraction, Lines, M
 TOKEN = re.compile(r"(?P<name>[A-Za-z]+|[α-ω])(?:_(?P<index>\w))?|(?P<number>\d+)|(?P<space>\s+)|(?P<sign>.)")
 COMMANDS = {"ω": "omega", "π": "pi", "⊤": "top", "∑": "sum", "∂": "partial", "·": "cdot", "…": "dots"}
 COMMANDS |= {name: name for name in ("sin", "cos")}
-"""The LaTeX command of a name or a sign."""
+"""Maps a name or a sign to its LaTeX command."""
 SUM, PRIME = "∑", "′"
 
 
@@ -86,7 +86,7 @@ def latex(expression: Expression) -> str:
 
 
 def _latex_token(token: re.Match[str]) -> str:
-    """Return a token; a space that ends a command stands behind it, a space of the formula is a tab until then."""
+    """Return a token in LaTeX; a command ends with a space, and a space of the formula is returned as a tab."""
     if token["index"]:
         return f"{latex(token['name'])}_{{{token['index']}}}"
     if token["space"]:
@@ -126,7 +126,7 @@ def plain_formula(expression: Expression) -> str:
 
 
 def _joined(parts: Sequence[Expression], render: Callable[[Expression], str]) -> str:
-    """Return the parts with spaces between them, but without one on the inner side of a bracket or before a comma."""
+    """Render the parts and join them with spaces, except after an opening bracket, before a closing one or a comma."""
     texts = (f"{'' if i == 0 or isinstance(part, Brackets) else ' '}{render(part)}" for i, part in enumerate(parts))
     return re.sub(r" (?=[,)])|(?<=[(]) ", "", "".join(texts))
 

@@ -36,10 +36,10 @@ SECTION_OF = {
     "Stretch": ("stretch", "reach"),
     "WorstMargins": ("certificate", "certificate"),
 }
-"""For a result's class, or one that it inherits: the field of a model that holds it, and the section about it."""
+"""Maps the class of a result (or a base class) to the field of `ModelResults` that holds it, and to its section."""
 MOST_ROWS = 200
 FRAME = "headcount-frame"
-"""The class by which the script of a page knows that its frame may grow (static/report.js)."""
+"""The CSS class of a frame whose height the script of the page may change (static/report.js)."""
 
 
 def result_html(result: Result) -> str:
@@ -53,7 +53,7 @@ def result_html(result: Result) -> str:
 
 
 def _name(result: Result) -> str:
-    """Return the model's name; for a result without a name, the kind of model that it is about."""
+    """Return the model's name; for a result without a name, return what its task calls a model, such as `the adder`."""
     if name := getattr(result, "name", ""):
         return str(name)
     groups = {word for row in getattr(result, "rows", ()) for word in (row.facet, row.group)}

@@ -30,11 +30,11 @@ from headcount.rendering.formulas import mathml
 from headcount.rendering.svg import figure_colours, inline_svg
 
 SCRIPTS = ("elements.js", "weights.js", "large-view.js", "patterns.js", "report.js")
-"""Scripts that become one module: a file may use what the files before it declare."""
+"""Scripts that are joined into one module, in this order: each file may use the declarations of the files before."""
 LONG_TEXT = 24
-"""Letters above which a cell of a table is prose: it may take several lines."""
+"""Number of characters above which the text of a table cell may wrap."""
 MANY_COLUMNS = 6
-"""Columns above which a table has smaller gaps."""
+"""Number of columns above which a table has smaller gaps between columns."""
 VERDICTS = {"fail": "Fault", "warn": "Doubt", "pass": "Checked"}
 
 
@@ -165,7 +165,7 @@ def _(block: DataTable) -> str:
 
 
 def _box(caption: str) -> dict[str, str]:
-    """Return the attributes of a box that may be wider than the page, so that keys can scroll it."""
+    """Return the HTML attributes of a box wider than the page, so that readers can scroll the box with the keyboard."""
     return {"tabindex": "0", "role": "group", "aria_label": caption.replace("`", "")}
 
 
@@ -180,7 +180,7 @@ def _cell(cell: Cell | str, column: int, is_number: bool) -> str:
 
 
 def _with_range(text: str) -> str:
-    """Return the markup of a number and its interval; in a narrow column, the interval moves to the next line whole."""
+    """Return the markup of a number and its interval; in a narrow column, the whole interval moves to the next line."""
     number, bracket, rest = text.partition(" [")
     return inline(number) + (f" {tag('span', inline(f'[{rest}'), class_='range')}" if bracket else "")
 
@@ -216,7 +216,7 @@ def _(block: HeadPatterns) -> str:
 
 
 def tag_script(kind: str, text: str) -> str:
-    """Return a script element with data, which no browser runs; nothing in the data can end the element."""
+    """Return a script element that holds data and is not run; `<` is escaped, so the data cannot end the element."""
     return f'<script type="{kind}">{text.replace("<", chr(92) + "u003c")}</script>'
 
 

@@ -23,25 +23,25 @@ _SHORT = {"teacher_forced": "forced", "free_running": "free", "accuracy": "right
 LINE_EVERY = 10.0
 """Seconds between plain lines."""
 MOST_WAITING = 4.0
-"""The factor by which elapsed time may exceed the time that the process works."""
+"""Elapsed time counts as working time divided by this factor, so that waiting for a GPU also counts."""
 TRIAL = 3.0
-"""Seconds of work after which its pace is used to estimate how long all of it will take."""
+"""Seconds of work after which the remaining time is estimated from the pace so far."""
 
 LOST: list[OSError] = []
-"""Errors that prevented printing, except those of a reader that went away."""
+"""Errors that prevented printing, such as a full disk; a closed pipe is not an error."""
 
 
 class Steady:
     """A stream whose failure does not stop the work.
 
-    A reader that goes away, as `| head` does, has read enough. Other errors, such as a full disk, are kept in `LOST`.
+    A closed pipe, as after `| head`, is ignored. Other errors, such as a full disk, are kept in `LOST`.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write the text; after an error, write this and all further text to nowhere."""
+        """Write the text; after an error, discard this text and all later text."""
         with self._going_on():
             self._stream.write(text)
         return len(text)
@@ -136,7 +136,7 @@ def announcer(quiet: bool) -> Callable[[str], None]:
 
 
 class WorkingTime:
-    """A clock of the seconds of work since it was made, as if nothing else kept the machine busy.
+    """A clock that counts the seconds that this process has worked, however busy the machine is with other processes.
 
     With an ordinary clock, a report on a busy machine would leave out what an idle machine has time to measure.
     """
@@ -145,7 +145,7 @@ class WorkingTime:
         self._started = self._now()
 
     def __call__(self) -> float:
-        """Return the largest of this thread's time, the cores' mean time and a part of the elapsed time (for a GPU)."""
+        """Return the largest of three times: of this thread, per core of this process, and elapsed / `MOST_WAITING`."""
         return max(now - started for now, started in zip(self._now(), self._started, strict=True))
 
     @staticmethod
@@ -167,11 +167,11 @@ class TimeLimit:
         return self.end - self.clock()
 
     def share(self, part: float) -> TimeLimit:
-        """Return a limit that ends when this part of the time that is left is over."""
+        """Return a limit that ends after this fraction of the remaining time."""
         return TimeLimit(self.clock() + part * self.seconds_left, self.clock)
 
     def check(self, what: str, started: float, first: tuple[float, int], done: int, total: int) -> None:
-        """Raise `OutOfTime` if the time is up, or if work at its pace since the first step would end too late.
+        """Raise `OutOfTime` if the time is over, or if work would end too late at its pace since the first step.
 
         The first step does not count, because it also prepares what all steps need.
         """
@@ -191,7 +191,7 @@ def time_limit() -> TimeLimit | None:
 
 @contextmanager
 def limited(limit: TimeLimit | None) -> Iterator[None]:
-    """Stop any work inside that counts its progress with `OutOfTime` as soon as it is clear that it ends too late."""
+    """Set the time limit inside the context; `counting` raises `OutOfTime` once work is sure to end too late."""
     token = _LIMIT.set(limit)
     try:
         yield
@@ -201,7 +201,7 @@ def limited(limit: TimeLimit | None) -> Iterator[None]:
 
 @contextmanager
 def counting(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Yield `progress(done, total)` for work that counts; within `limited` it also stops work that ends too late."""
+    """Yield a function `progress(done, total)` that shows progress and, inside `limited`, stops slow work."""
     limit = time_limit()
     with _shown_count(what, quiet) as show:
         if limit is None:

@@ -44,7 +44,7 @@ _FIXED = {"#000000": DARK, "#ffffff": LIGHT}
 
 
 def svg(figure: Figure, salt: str = "headcount", paper: str = "auto") -> str:
-    """Return a figure as an SVG file whose text is text; the same data give the same bytes."""
+    """Return a figure as an SVG file that stores text as text, not as paths; equal data give equal bytes."""
     data = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
         figure.savefig(data, format="svg", facecolor=paper, metadata={"Date": None, "Creator": None})
@@ -94,7 +94,7 @@ def _properties(style: str) -> list[tuple[str, str]]:
 
 @contextmanager
 def _fixed_numbers(figure: Figure) -> Iterator[None]:
-    """Make texts on images near-black or near-white for a while: matplotlib does not write pure black into a file."""
+    """Make black and white texts on images near-black and near-white inside the context: themes do not change these."""
     texts = [text for axes in figure.axes if axes.images for text in axes.texts]
     before = [text.get_color() for text in texts]
     for text in texts:

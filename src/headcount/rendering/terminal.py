@@ -28,7 +28,7 @@ from headcount.describing.blocks import (
 from headcount.rendering.formulas import plain_formula
 
 MIN_TEXT_WIDTH = 25
-"""Characters that a column of text keeps when it wraps."""
+"""Smallest width of a column of wrapped text, in characters."""
 GAP = 2
 """Characters between two columns."""
 
@@ -163,5 +163,5 @@ def _plain(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return a caption without letters that steer the terminal: captions may quote any text."""
+    """Return a caption with control characters written as escape codes, because captions may quote any text."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

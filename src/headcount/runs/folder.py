@@ -48,7 +48,7 @@ MOST_NUMBERED = 100
 """Largest number in folder names such as `alice-2`; further folders of the same title get a digest."""
 KEPT_CHECKPOINTS = 2
 MOST_RESULT = 2**30
-"""Largest size of a result in bytes; a list of 810,000 wrong sums has a tenth of it."""
+"""Largest size of a result in bytes; a list of 810,000 wrong sums takes a tenth of this size."""
 _CHECKPOINT = re.compile(r"checkpoint-\d{9,}-[0-9a-f]{16}\.safetensors")
 _RESTORE = "restore it, or start again in another folder"
 FINAL_STEPS = 50
@@ -96,12 +96,12 @@ class RunFolder:
         return self.manifest_file.exists()
 
     def require_name(self) -> None:
-        """Raise an error if the folder's name means a packaged run."""
+        """Raise an error if the folder's name begins with `sample:`, which is reserved for packaged runs."""
         if str(self.path).startswith(SAMPLE):
             raise RunError(f"{str(self.path)!r} means a run that comes with the package", "choose another name with -o")
 
     def require_free(self) -> None:
-        """Raise an error if the folder is not empty, or if its name means a packaged run."""
+        """Raise an error if the folder is not empty, or if its name begins with `sample:`."""
         self.require_name()
         if self.is_finished:
             raise RunError(f"{self.path} already holds a finished run", "choose another folder with -o, or delete it")
@@ -317,7 +317,7 @@ def claimed_folder(stem: str, origin: str, weights: str, root: Path = Path("runs
 
 
 def _claim(path: Path, mark: dict[str, Any]) -> bool:
-    """Return whether a folder belongs to this model; an empty folder is claimed for it."""
+    """Return whether a folder belongs to the model that `mark` describes; claim an empty folder for this model."""
     if any((path / name).exists() for name in ("config.json", "manifest.json", "headcount.json")):
         return False  # the folder holds a run or a model
     marker = path / "model.json"  # names the model that the results in the folder belong to

@@ -89,7 +89,9 @@ def prune_run(
 def cut_and_prove(
     whole: nn.Module, gone: Sequence[HeadId], inputs: Sequence[Tensor], batches: Iterable[Inputs] = (), n_means: int = 0
 ) -> tuple[Any, float, Callable[[nn.Module], float]]:
-    """Return a copy without these heads, its proven difference from the model with heads ablated, and the prover.
+    """Return a copy without these heads, its relative difference from the model with heads ablated, and the prover.
+
+    The prover is a function that compares another copy, such as one read from a file, in the same way.
 
     If `n_means` is not 0, the heads' means over `batches`, which hold `n_means` examples, are folded into biases. The
     cut model is then compared with the model whose heads output these means.

@@ -96,7 +96,7 @@ class Run:
 
     @property
     def shape(self) -> StackConfig:
-        """The settings of the architecture, by which untrained models of the same shape are built."""
+        """The settings of the architecture, from which untrained models of the same shape can be built."""
         return self.config.model
 
     @property
@@ -137,7 +137,7 @@ class Run:
         return batch.source, batch.decoder_input
 
     def aligned_examples(self, examples: Examples) -> AlignedExamples:
-        """Return the examples with aligned positions: for a classifier, those of the largest length; else all."""
+        """Return examples whose positions have the same meaning: the longest ones for a classifier, otherwise all."""
         if self.task.output_type == "class":
             lengths = cast(ClassTask, self.task).lengths(examples)
             rows = np.flatnonzero(lengths == lengths.max())
@@ -160,7 +160,7 @@ class Run:
         return outputs
 
     def workers(self) -> AbstractContextManager[Callable[..., Iterator[Any]]]:
-        """Return a context with a function like `map` that runs several models in parallel."""
+        """Return a context that yields a function like `map`, which processes blocks in parallel on a CPU."""
         return workers(self.model)
 
     def untrained(self, seed: int) -> Run:
@@ -210,7 +210,7 @@ def shuffle_weights(model: M, seed: int) -> M:
 
 
 def _encoding_of(model: Any) -> tuple[Encoding, int | None]:
-    """Return a copy of a model's encoding, and the number of ids if positions are random (else None)."""
+    """Return a copy of a model's position encoding, and the number of ids if ids are drawn at random, else None."""
     encoding = model.positions if hasattr(model, "positions") else model.source_positions
     # Random positions only replace the ids; the encoding inside determines the effect of an id.
     n_ids = encoding.n_ids if isinstance(encoding, Randomised) else None

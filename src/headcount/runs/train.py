@@ -79,7 +79,7 @@ def _require_room(config: RunConfig) -> None:
 
 
 def _require_contexts(config: RunConfig) -> None:
-    """Raise an error if the contexts of a model with these settings do not decide its answers."""
+    """Raise an error if a model with these settings cannot be proved by its contexts, as `until_proved` requires."""
     task, model = build(config)
     try:
         ContextShape.on_task(model, task)
@@ -190,12 +190,12 @@ class Log:
 
 @dataclass
 class StopRequest:
-    """The signal that requested a stop; 0 if there was none."""
+    """A request to stop training; `signal` is the number of the received signal, or 0 if there was none."""
 
     signal: int = 0
 
     def __call__(self) -> bool:
-        """Return whether to stop."""
+        """Return whether a signal has requested a stop."""
         return self.signal > 0
 
 

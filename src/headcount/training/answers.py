@@ -28,7 +28,7 @@ MOST_AT_ONCE = 256
 RARELY = 0.03
 """Threshold for a constant answer: the 95 % CI of the share of all other answers must lie below this value.
 
-If all n answers are equal, the CI lies below it from n = 125 on. With 2 other answers among 200 it does not (3.6 %).
+If all n answers are equal, the CI lies below 3 % from n = 125 on. With 2 other answers among 200, it reaches 3.6 %.
 """
 
 
@@ -192,7 +192,7 @@ class ClassAnswers:
     """A classifier's predictions for some examples."""
 
     logits: NDArray[np.float32]
-    """[example, class]."""
+    """The logits, [example, class]."""
     labels: Tokens
 
     @property

@@ -49,7 +49,7 @@ class ContextShape:
     left: int
     right: int
     n_tokens: int
-    """The number of different tokens; the same number stands for a place outside of the sequence."""
+    """The number of different tokens. In a context, this number stands for a place outside of the sequence."""
 
     @classmethod
     def on_task(cls, model: object, task: Task) -> ContextShape:
@@ -97,7 +97,7 @@ class ContextShape:
         return sum(self.n_tokens ** (left + 1 + right) for left, right in self.borders())
 
     def borders(self) -> Iterator[tuple[int, int]]:
-        """Yield how many tokens are left and right of a position: fewer at the ends of a sequence."""
+        """Yield all pairs (left, right) of numbers of tokens beside a position; the ends of a sequence have fewer."""
         yield from product(range(self.left + 1), range(self.right + 1))
 
     def block(self, left: int, right: int) -> tuple[int | slice, ...]:
@@ -146,7 +146,7 @@ def lead_table(model: Classifier, shape: ContextShape, *, all_cores: bool = True
 
 @torch.inference_mode()
 def context_leads(model: Classifier, tokens: Contexts, centre: int) -> Float[Tensor, " context"]:
-    """Return the lead of the first class that the position `centre` has alone, in sequences of these tokens.
+    """Return the lead (logit difference) of the first class if only the position `centre` is pooled, for each context.
 
     Only what this position needs is computed: in the last layer, one query and the keys in its window. In a model with
     one layer, keys and values depend on the token alone, so they are computed once per token.

@@ -58,13 +58,13 @@ class Scores:
     """None if the model was not decoded."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Check that teacher forcing has no more examples than free-running decoding."""
+        """Yield an error if more examples were scored teacher-forced than free-running."""
         if self.teacher_forced and self.free_running and self.teacher_forced.n > self.free_running.n:
             yield "teacher_forced", f"at most {self.free_running.n} examples"
 
 
 def _is_incomplete(whole: Proportion | None, groups: Sequence[Scores | ClassScores], column: str) -> bool:
-    """Return whether the groups of some facet do not add up to all examples and all hits."""
+    """Return whether the groups of some facet do not add up to all examples and all right answers."""
     totals: dict[str, tuple[int, int]] = {}
     for row in groups:
         (n, correct), share = totals.get(row.facet, (0, 0)), getattr(row, column)
@@ -87,7 +87,7 @@ class Claim:
     n: Positive
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the interval with the measured figure."""
+        """Yield an error if the measured figure lies outside of its own interval."""
         return outside(self, "measured")
 
     @property
@@ -128,7 +128,7 @@ class Evaluation(Result):
     """The most common error, such as "94 of 94 errors: a 0 was right"; empty if nothing is wrong."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the list of wrong answers, the digits and the groups with the number of examples."""
+        """Yield an error if the wrong answers, the digits or the groups do not fit the number of examples."""
         forced, free = self.exact.teacher_forced, self.exact.free_running
         n_wrong = 0 if free is None else free.n - free.correct
         if len(self.wrong) != n_wrong:
@@ -145,7 +145,7 @@ class Evaluation(Result):
 
     @property
     def rows(self) -> tuple[Scores, ...]:
-        """All rows of the table."""
+        """All scores: of the whole set, of each answer position, and of each group."""
         return (self.exact, *self.digits, *self.groups)
 
 
@@ -210,7 +210,7 @@ class SequenceLearner:
 
     @property
     def given(self) -> str:
-        """The leading tokens of every answer that are given to generation."""
+        """The leading tokens of every answer that are given to the decoder, which never predicts them."""
         return self.task.show_tokens(np.array(self.task.decoding_start.given, dtype=np.int64))
 
     def claim(self, examples: Examples, answers: SequenceAnswers) -> None:
@@ -336,7 +336,7 @@ class Classification(Result):
     """The most common error, such as "94 of 94 errors: a 0 was right"; empty if nothing is wrong."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the list of wrong answers, the groups and the answers with the number of examples."""
+        """Yield an error if the wrong answers, the groups or the answer shares do not fit the number of examples."""
         whole = self.accuracy.right
         if len(self.wrong) != whole.n - whole.correct:
             yield "wrong", f"a list of {whole.n - whole.correct:,} answers, not of {len(self.wrong):,}"
@@ -351,7 +351,7 @@ class Classification(Result):
 
     @property
     def rows(self) -> tuple[ClassScores, ...]:
-        """All rows of the table."""
+        """All scores: of the whole set, and of each group."""
         return (self.accuracy, *self.groups)
 
 

@@ -31,16 +31,16 @@ REPORT_EVERY = 10
 MOST_TRAINING_EXAMPLES = 500
 """Number of training examples that an evaluation scores: enough to see a gap, and fast."""
 SEARCH_FROM = 0.9
-"""Score from which on hard examples are searched; below this score, nearly all examples are hard."""
+"""Smallest score at which training searches for hard examples; below it, nearly all examples are hard."""
 SEARCHED, KEPT, POOL = 4096, 128, 1024
-"""Number of new examples scored in a search, number of them added to the pool, and size of the pool (oldest leave)."""
+"""Number of new examples that a search scores, number of them that join the pool, and largest size of the pool."""
 PROOF_SHARE, PROOF_POOL, MOST_NEW = 0.5, 20_000, 1500
 """With `until_proved`: fraction of a batch that contains wrong contexts (half of them from the last search), size of
 the pool they are drawn from, and number of sequences of each class that one search adds."""
 PROVED, NARROW = 0.1, 1.0
-"""Least lead, in logits, of the right answer in every context of a proved model; narrower contexts are trained on."""
+"""Least lead of the right answer in every context of a proved model, and lead below which a context is trained on."""
 PROOF_FLOOR = 0.1
-"""With `until_proved`: the lowest learning rate after the first rise, relative to the highest."""
+"""With `until_proved`: the last learning rate of a falling schedule, relative to the highest."""
 AVERAGE_EVERY = 5
 """Number of steps between updates of the weight average, so that averaging takes almost no time."""
 COUNTERS = ("step", "targets_met", "n_newest", "is_proved")
@@ -221,7 +221,7 @@ def _evaluate(
 
 
 def _train_on_wrong_contexts(state: TrainingState, learner: Learner, rng: np.random.Generator) -> int:
-    """Enumerate all contexts, put wrong and narrow ones into sequences for the pool, and return how many there are.
+    """Enumerate all contexts, add sequences with wrong or narrow contexts to the pool, and count the wrong contexts.
 
     The sequences have training lengths and are not held out. If no context is wrong, the model is proved.
     """

@@ -26,7 +26,7 @@ from headcount.tasks.base import EMPTY, Examples
 from headcount.training.contexts import ContextShape
 
 Marks = NDArray[np.bool_]
-"""A mark for each context, or for each node (a window of one token less)."""
+"""A boolean for each context, or for each node of the graph (a window with one token less than a context)."""
 Index = tuple[Any, ...]
 MOST_STEPS = 1000
 """Longest path that is followed to find a shortest sequence."""
@@ -64,7 +64,7 @@ class Decision:
 
     @cached_property
     def quiet(self) -> Marks:
-        """The contexts that do not surely fire."""
+        """The contexts that do not surely fire: their lead is at most the margin."""
         with np.errstate(invalid="ignore"):
             return np.asarray(self.leads <= self.margin)
 
@@ -151,7 +151,7 @@ class Decision:
         return []
 
     def _violations(self) -> list[tuple[NDArray[np.int64], Marks]]:
-        """Return the contexts that violate each condition, and the contexts that a wrong sequence may consist of."""
+        """Return the contexts that violate each condition, and the contexts that a sequence answered wrong may have."""
         return [(self.wrong_contexts, self.unbroken), (self.wrong_edges, self.quiet)]
 
 
@@ -218,7 +218,7 @@ def _backward(nodes: Marks, edges: Marks) -> Marks:
 
 
 def _closure(nodes: Marks, edges: Marks, step: Callable[[Marks, Marks], Marks]) -> Marks:
-    """Return the nodes that any number of steps reaches."""
+    """Return the nodes that any number of steps reaches from `nodes`, including `nodes`."""
     while True:
         more = nodes | step(nodes, edges)
         if (more == nodes).all():

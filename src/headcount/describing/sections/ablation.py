@@ -34,12 +34,12 @@ ACTIONS = {
     "resample": "replacing {}'s output with its output on another example",
     "mean": "replacing {}'s output with its mean",
 }
-"""What each ablation does to a head."""
+"""Phrases that say what each kind of ablation does to a head."""
 BAND_NOTE = (
     f"Bands by the whole 95 % CI of the drop: {'; '.join(f'{band}: {limit}' for band, limit in LIMITS.items())}."
 )
 MOST_FAULTS = 6
-"""Kinds of error that are listed for one head."""
+"""Largest number of kinds of error that are listed for one head."""
 
 
 def describe(result: Ablation) -> list[Block]:
@@ -110,7 +110,7 @@ def leader_text(result: Ablation, replacement: str, ranking: Leader[Effect], tit
 
 
 def _redundant(result: Ablation, condition: AblationCondition) -> list[Sentence]:
-    """Count the heads that are redundant under the ranking ablation, and those that are under every ablation."""
+    """Count the heads that are redundant under the ablation that ranks heads, and under every kind of ablation."""
     effects = result.effects(result.ranked_by, condition.length)
     redundant, undecided = ([e.short for e in effects if e.band == band] for band in ("redundant", "undecided"))
     text = f"For {fraction(len(redundant), len(effects))}, the 95 % CI of the drop under {result.ranked_by} ablation "
@@ -126,7 +126,7 @@ def _redundant(result: Ablation, condition: AblationCondition) -> list[Sentence]
 
 
 def agreement_sentences(noun: str, costliest_by: Mapping[str, str]) -> list[Sentence]:
-    """Say whether the costliest head or block is the same under every ablation; none, for fewer than two of them.
+    """Say whether every kind of ablation has the same costliest head or block; return nothing for fewer than two kinds.
 
     >>> [each.text for each in agreement_sentences("head", {"zero": "E0H0", "mean": "E0H0"})]
     ['E0H0 has the largest drop under every ablation (zero and mean).']
@@ -140,7 +140,7 @@ def agreement_sentences(noun: str, costliest_by: Mapping[str, str]) -> list[Sent
 
 
 def warnings(result: Ablation, condition: AblationCondition) -> list[Notice]:
-    """Warn where the model has nothing to lose, and where a few examples make up most of a drop."""
+    """Warn if the model is no better than guessing, or if a few examples make up most of a drop."""
     effects = [effect for by in result.replacements for effect in result.effects(by, condition.length)]
     clean, proves = clean_text(result, condition), "A head that costs nothing here proves nothing."
     baseline = score_text(result, *[condition.majority_baseline] * 3).partition(" [")[0]
@@ -217,7 +217,7 @@ def _ranking_note(result: Ablation, condition: AblationCondition) -> str:
 
 
 def _band_tables(result: Ablation, condition: AblationCondition, name: str) -> list[DataTable]:
-    """Count the heads in each band under each ablation, and say how many examples would decide the others."""
+    """Count the heads in each band under each ablation, and say how many examples would decide undecided heads."""
     rows = list[Row]()
     for replacement in sorted(result.replacements, key=lambda each: each != result.ranked_by):
         effects = result.effects(replacement, condition.length)
@@ -249,7 +249,7 @@ def _rounded(n: int) -> str:
 
 
 def _gradient_tables(condition: AblationCondition, name: str) -> list[DataTable]:
-    """Tabulate how well gradient importance ranks the heads as ablation does."""
+    """Tabulate the rank correlation between the importance of heads by gradients and by ablation."""
     rows = list[Row]()
     for each in condition.agreements:
         gradient = "divided by its block's norm" if each.normalised else "as it is"
@@ -269,7 +269,7 @@ def _gradient_tables(condition: AblationCondition, name: str) -> list[DataTable]
 
 
 def _method_notes(result: Ablation, condition: AblationCondition, *, is_last: bool) -> list[str]:
-    """List how replacements were drawn and what was verified; the proof holds for all lengths and comes last."""
+    """List how replacements were drawn and what was verified; only the last condition (`is_last`) lists the proof."""
     notes = []
     if condition.n_mean:
         notes.append(
@@ -310,7 +310,7 @@ def _proof_sentence(result: Ablation) -> str:
 
 
 def _failure_tables(result: Ablation, condition: AblationCondition, name: str) -> list[DataTable]:
-    """Tabulate what broke without each head that broke something, the head that broke most first."""
+    """Build one table per head whose ablation broke answers; the head with the most broken answers comes first."""
     broken = [each for each in condition.failures if each.n_broken]
     broken.sort(key=lambda each: (result.replacements.index(each.replacement), -each.n_broken))
     return [_failure_table(condition, each, f"{name}-{each.replacement}-{short(each.head)}") for each in broken]

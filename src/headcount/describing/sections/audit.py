@@ -92,7 +92,7 @@ def notice(verdict: Verdict, title: str = "") -> Notice:
 def verdict_tables(
     audits: Sequence[tuple[str, Audit]], name: str, command: str = "", *, is_complete: bool = False
 ) -> list[DataTable]:
-    """Tabulate the checks of models, given by their titles: those that found something, then those that passed.
+    """Tabulate the checks of audited models: first the checks that found something, then the checks that passed.
 
     Checks that do not apply are only counted, unless the tables are to be complete.
     """
@@ -131,7 +131,7 @@ def _cells(verdict: Verdict) -> Row:
 Outcome: TypeAlias = "Audit | HeadcountError"
 """The audit of a submission, or the error that prevented it."""
 MOST_CAUSES = 5
-"""Causes that a summary names."""
+"""Largest number of causes that the summary of a course names."""
 
 
 def course_table(course: Mapping[str, Outcome]) -> DataTable:
@@ -142,7 +142,7 @@ def course_table(course: Mapping[str, Outcome]) -> DataTable:
 
 
 def _course_cells(outcome: Outcome) -> Row:
-    """Return the cells of one submission behind its name."""
+    """Return the cells of one submission, without the cell of its name."""
     if isinstance(outcome, HeadcountError):
         return Cell(""), "", "", "", f"broken: {outcome.what}"
     ids = (", ".join(each.id for each in outcome.of(verdict)) for verdict in URGENT)
@@ -164,7 +164,7 @@ def course_summary(course: Mapping[str, Outcome]) -> list[str]:
 
 
 def _reason(error: HeadcountError) -> str:
-    """Name the exception, so that the same mistake of several students counts as one."""
+    """Return the name of the exception in an error, so that equal mistakes of several students are counted together."""
     exception = re.search(r"(?:fails|ends the program): (\w+)", error.what)
     return exception[1] if exception else shortened(error.what, 60)
 
@@ -219,11 +219,11 @@ TABLE = "audit-verdicts"
 Audits = Sequence[tuple[str, "Audit"]]
 """Audits, each with the title of its model."""
 RESULTS = ("evaluation", "certificate", "ablation", "pruning", "stretch")
-"""Results that name the root cause which quick checks found."""
+"""Results of a model that also store the root cause found by the quick audit."""
 
 
 def section(results: ReportResults) -> Section | None:
-    """Describe every audit; for models without an audit, the faults that quick checks found beside other results."""
+    """Describe every audit; for models without one, describe the fault that other results store (quick audit)."""
     audited = [each for each in results.models if each.audit is not None]
     quick = [each for each in results.models if each.audit is None and quick_fault(each)]
     if not audited and not quick:
@@ -254,7 +254,7 @@ def quick_fault(model: ModelResults) -> str:
 
 
 def conclusions(audits: Audits, rests_on: str) -> list[Sentence]:
-    """Say which models have faults; then, for faults that predict an accuracy, compare it with the measured one."""
+    """Say which models have faults, and compare the accuracy that a fault predicts with the measured accuracy."""
     faulty = [(title, audit) for title, audit in audits if not audit.is_sound]
     warned = [(title, audit) for title, audit in audits if audit.is_sound and urgent(audit)]
     n_checks = sum(each.verdict != "not applicable" for _, audit in audits for each in audit.verdicts)

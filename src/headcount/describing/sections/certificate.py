@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TABLE, VERDICTS = "certificate-checked", "certificate-verdicts"
 SHOWN = 50
-"""Wrong answers listed; the result file has all of them."""
+"""Largest number of wrong answers that are listed; the result file has all of them."""
 PROVED, REFUTED = "proved", "refuted"
 
 
@@ -53,12 +53,12 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _table_of(outcome: Verification) -> str:
-    """Return the id of the table that has an outcome."""
+    """Return the id of the table in which the outcome of a verification is a row."""
     return TABLE if type(outcome).__name__ == "Certificate" else VERDICTS
 
 
 def _verdict_table(verified: list[tuple[ModelResults, Verification]]) -> list[DataTable]:
-    """Tabulate the models that were verified otherwise than on every example, with how much was checked."""
+    """Tabulate the models that were not verified on every example: how they were verified, and how much was checked."""
     ways = {"ContextCertificate": "every context", "WorstMargins": "worst margins", "CounterexampleSearch": "search"}
     rows: list[tuple[Cell | str, ...]] = []
     for model, outcome in verified:
@@ -71,12 +71,12 @@ def _verdict_table(verified: list[tuple[ModelResults, Verification]]) -> list[Da
 
 
 def _command(verified: Sequence[tuple[ModelResults, object]]) -> str:
-    """Return the command that verifies one model; of several, the section about reproducing has a command for each."""
+    """Return the command that verifies a model, or "" for several models, whose commands are in another section."""
     return f"headcount verify {argument(verified[0][0].name)}" if len(verified) == 1 else ""
 
 
 def _answer(verified: list[tuple[ModelResults, Verification]]) -> Sentence:
-    """Return the verdict on one model, or the models by verdict."""
+    """Return the verdict on a single model, or list several models by verdict."""
     if len(verified) == 1:
         model, outcome = verified[0]
         return verdict(outcome, model.title, _table_of(outcome))

@@ -59,7 +59,7 @@ def event_name(words: TaskWords) -> str:
 
 
 def responding_heads(result: Specialisation) -> list[str]:
-    """Return the heads whose attention responds to the event, by the lower bound, the most responsive first."""
+    """Return the heads whose attention responds to the event (lower bound above 0), the most responsive first."""
     return [each.short for each in sensitivities(result) if each.low > 0]
 
 
@@ -90,7 +90,7 @@ class TargetDifference:
     mean: float
     low: float
     high: float
-    """95 % interval that holds for all comparisons at once (Bonferroni)."""
+    """The ends of the 95 % CI of `mean`, which holds for all comparisons at once (Bonferroni)."""
     n: int
 
 
@@ -138,24 +138,24 @@ def difference_sentence(result: Specialisation, words: TaskWords, rests_on: str)
 
 @dataclass(frozen=True)
 class Breaks:
-    """Examples that break without one head, with the event in them and without it."""
+    """How often examples with the event, and examples without it, break when one head is ablated."""
 
     short: str
     with_event: Proportion
     without_event: Proportion
-    """Both with intervals that hold for all heads at once (Bonferroni)."""
+    """The shares of broken examples, with 95 % CIs that hold for all heads at once (Bonferroni)."""
     n_decoded: int
     n_errors: int
     """Decoded answers that are wrong about the event and about nothing else."""
 
     @property
     def is_for_event(self) -> bool:
-        """Return whether examples with the event break more often, by the intervals."""
+        """Return whether examples with the event break more often than others: the two intervals do not overlap."""
         return self.with_event.low > self.without_event.high
 
 
 def breaks_of(result: Ablation, words: TaskWords) -> list[Breaks]:
-    """Return what breaks when each head is removed, or ablated otherwise if removal was not stored."""
+    """Return what breaks when each head is removed, or under another ablation if zero ablation was not stored."""
     event = words.event
     assert event is not None, "asked about a task with an event"
     profiles = [each for condition in result.conditions[:1] for each in condition.failures]
@@ -243,7 +243,7 @@ def _agreement(responding: list[str], needed: list[str], words: TaskWords, rests
 
 
 def cost_sentence(responding: list[str], result: Ablation, words: TaskWords, rests_on: str) -> Sentence:
-    """Say how many of the responding heads the model needs at all, where it is not stored which examples break."""
+    """Say how many responding heads cost anything when ablated, if the ablation does not store which examples break."""
     first, event = result.ranked_by, event_name(words)
     by_head = {each.short: each for each in result.effects(first, result.conditions[0].length)}
     effects = [by_head[name] for name in responding if name in by_head]
@@ -267,7 +267,7 @@ SMALLEST_SHOWN = 0.0005
 
 
 def section(results: ReportResults) -> Section | None:
-    """Describe every model whose task has an event, and whose heads were contrasted or ablated with examples."""
+    """Describe every model whose task has an event, if the response to the event or the broken examples are known."""
     blocks, answers, title = list[Block](), list[Sentence](), ""
     for model_results in results.models:
         words = words_of(model_results.task)
@@ -311,7 +311,7 @@ def conclusions(model_results: ModelResults, words: TaskWords, rests_on: str) ->
 
 
 def _answer(model_results: ModelResults, words: TaskWords, first: Sentence) -> Sentence:
-    """Put what attention shows and, where it is decided, what breaks into one sentence."""
+    """Return one sentence on the response of attention to the event and, if decided, on what breaks without a head."""
     breaks, text = _breaks(model_results, words), first.text.removesuffix(ONE_SEED).rstrip(". ")
     if _is_contrasted(model_results) and breaks and breaks[0].is_for_event:
         text += f"; {most_broken(breaks, words)}"
@@ -319,7 +319,7 @@ def _answer(model_results: ModelResults, words: TaskWords, first: Sentence) -> S
 
 
 def _is_contrasted(model_results: ModelResults) -> bool:
-    """Return whether it was measured how the event moves attention."""
+    """Return whether the response of attention to the event was measured."""
     return model_results.stats is not None and bool(sensitivities(model_results.stats))
 
 

@@ -48,7 +48,7 @@ EXACT = 1e-9
 SYMMETRIC = ("max", "min", "mean", "attention", "lse-max", "score-max", "top-score")
 """Poolings whose output does not depend on the order of the positions."""
 SURELY = 0.999
-"""Confidence at which a result contradicts a theorem: at 95 %, one report in twenty would."""
+"""Confidence level at which a result contradicts a theorem; at 95 %, one report in twenty would by chance."""
 
 # --- formulas ---------------------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ def frequencies(d_model: int) -> Array:
 
 
 def sinusoids(places: Array, d_model: int) -> Array:
-    """Return PE as [position, pair, sine and cosine]."""
+    """Return the sinusoidal encoding PE of these positions: [position, pair of dimensions, sine and cosine]."""
     angles = places[:, None] * frequencies(d_model)
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1)
 
@@ -224,7 +224,7 @@ def _table_errors(models: Sequence[ModelResults]) -> str:
 
 
 def untrained_rows(models: Sequence[ModelResults]) -> str:
-    """Say that untrained rows of learned tables kept their direction; weight decay may only shrink them."""
+    """Say how close untrained rows of learned tables are to their initial direction; weight decay only shrinks rows."""
     sentences = []
     for each in models:
         rows = [] if each.positions is None else [row for row in each.positions.rows if row.state == "never trained"]
@@ -337,7 +337,7 @@ def width_of(models: Sequence[ModelResults]) -> int:
 
 
 def _measured(models: Sequence[ModelResults]) -> list[DataTable]:
-    """Build the table of predictions and measured lengths; nothing if no model has both."""
+    """Tabulate the prediction for each model and its longest accurate length; return nothing if no model has both."""
     rows = list[Row]()
     for each in models:
         result = each.stretch
@@ -361,7 +361,7 @@ def _measured(models: Sequence[ModelResults]) -> list[DataTable]:
 
 
 def _prediction(model: ModelResults, result: Stretch) -> str:
-    """Return what the mathematics predicts; without positions, order may still enter through a mask."""
+    """Return what the mathematics predicts for a model; one without positions may still see order through a mask."""
     if result.encoding != "none" or is_plain(result):
         return PREDICTIONS[result.encoding]
     if model.settings.get("causal"):

@@ -34,7 +34,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _replaced(models: Sequence[ModelResults]) -> str:
-    """Say what replaces the output of an ablated head in these drops."""
+    """Say what replaced the output of an ablated head when the drops of these models were measured."""
     names = dict.fromkeys(each.ablation.ranked_by for each in models if each.ablation is not None)
     return f" {stand_ins(list(names))} The section on ablation has the other kinds of ablation." if names else ""
 
@@ -56,7 +56,7 @@ def _book(results: ReportResults, model: ModelResults) -> HeadPatterns:
 
 
 def _worth(model: ModelResults) -> dict[str, str]:
-    """Return the drop without each head, by the head's short name."""
+    """Map each head's short name to the drop when the head is ablated."""
     result = model.ablation
     if result is None:
         return {}

@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from headcount.runs.folder import TrainingRecord
 
 Model: TypeAlias = "PooledModel | Stretch"
-"""A model of a stored comparison, or one of the report's own."""
+"""A model of a stored comparison of poolings, or a model of this report, as measured by length."""
 
 KIND, EASY = HARDEST, "transpositions"
-"""The hardest kind of negative, and report 003's kind."""
+"""The hardest kind of negative, and the kind that report 003 uses."""
 WITHOUT = "none"
-"""The encoding that does nothing."""
+"""The encoding of models without positions."""
 DIFFER = ("encoding", "pooling", "seed", "steps")
 """Settings in which compared models may differ."""
 TABLE = "poolings-{}"
-"""The id of the table of a kind of negative."""
+"""The id of the table on one kind of negative."""
 
 
 def section(results: ReportResults) -> Section | None:
-    """Compare poolings if the models of the report, or stored comparisons, have at least two."""
+    """Compare poolings if the models of a report, or stored comparisons, have at least two different poolings."""
     models = pooled_models(results)
     if not models:
         return None
@@ -67,7 +67,10 @@ def section(results: ReportResults) -> Section | None:
 
 
 def pooled_models(results: ReportResults) -> tuple[Model, ...]:
-    """Return the models of stored comparisons, else the report's own where they differ in pooling; nothing if none."""
+    """Return the models whose poolings are compared, sorted by pooling; return none if all have the same pooling.
+
+    These are the models of stored comparisons or, if there are none, the comparable models of the report.
+    """
     stored = [model for each in results.models if each.poolings is not None for model in each.poolings.models]
     models: list[Model] = [*dict.fromkeys(stored)] or [*_own(results)]
     models = [each for each in models if any(cell.length <= LENGTHS[-1] for cell in _cells(each, KIND))]
@@ -78,7 +81,10 @@ def pooled_models(results: ReportResults) -> tuple[Model, ...]:
 
 
 def _own(results: ReportResults) -> list[Stretch]:
-    """Return the report's own models with the exercise's encodings whose other settings are those of the first."""
+    """Return the models of the report that can be compared with each other.
+
+    They have encodings of the exercise, and the same settings as the first of them, except for those in `DIFFER`.
+    """
     models = [each for each in results.models if _is_compared(each)]
     first = _others(models[0]) if models else {}
     return [each.stretch for each in models if each.stretch and _others(each) == first]
@@ -93,7 +99,7 @@ def _is_compared(model: ModelResults) -> bool:
 
 
 def _others(model: ModelResults) -> dict[str, object]:
-    """Return the settings that must be the same in all compared models."""
+    """Return the settings of a model that must be the same in all compared models."""
     return {name: value for name, value in model.settings.items() if name not in DIFFER}
 
 
@@ -106,7 +112,7 @@ def conclusions(models: Sequence[Model]) -> list[Sentence]:
 
 
 def _given_away(models: Sequence[Model]) -> list[Sentence]:
-    """Say whether the model without positions is accurate, for each pooling that gives structure away."""
+    """Say, for each pooling that contains structure of the task, whether a model without positions is accurate."""
     without = {each.pooling: each for each in models if each.encoding == WITHOUT}
     results = {name: at_training_lengths(_cells(each, KIND), each.trained) for name, each in without.items()}
     plain = {name: each for name, each in results.items() if each is not None and not without[name].hard_codes}
@@ -203,7 +209,7 @@ def _table(models: Sequence[Model], kind: str) -> DataTable:
 
 
 def _records(models: Sequence[Model]) -> list[tuple[str, TrainingRecord]]:
-    """Return the training records of a stored comparison; the report's own models have theirs in another section."""
+    """Return the training records in a stored comparison; those of the report's models are in another section."""
     return [(_title(each), record) for each in models if (record := getattr(each, "training", None)) is not None]
 
 

@@ -23,7 +23,7 @@ EXACT = 1e-3
 SAME_DIRECTION = 1 - 1e-6
 """A cosine similarity above this means that a row changed its norm but not its direction."""
 LIKE_GUESSING = 0.95
-"""A relative error from which on a prediction is no better than predicting 0."""
+"""A prediction with at least this relative error counts as no better than predicting 0."""
 
 
 def describe(shown: PositionsShown) -> list[Block]:
@@ -87,7 +87,7 @@ def _distances(rows: Sequence[TableRow]) -> str:
 
 
 def _next_row(shown: PositionsShown, rests_on: str) -> list[Sentence]:
-    """Say whether trained rows predict the next row."""
+    """Say whether a linear map fitted on the trained rows of a table predicts the next row."""
     linear = shown.encoding.shift.linear
     if linear is None:
         return []
@@ -136,7 +136,7 @@ def positions_table(name: str, shown: PositionsShown, title: str = "", command: 
 
 
 def positions_rows(shown: PositionsShown) -> list[tuple[str, str]]:
-    """Return each question with its answer."""
+    """Return the questions about a model's position encoding, each with its answer."""
     encoding, shift = shown.encoding, shown.encoding.shift
     rows = [
         ("encoding", f"{heading(encoding)}; acts on {encoding.acts_on}"),
@@ -182,7 +182,7 @@ def _rotation_words(encoding: EncodingProfile) -> str:
 
 
 def _kernel_words(encoding: EncodingProfile) -> str:
-    """Say how much of the variance of K the distance does not explain."""
+    """Say how much of the variance of the similarity K(t, s) the distance t - s does not explain."""
     if encoding.acts_on == "nothing":
         return "K is 0: all positions are the same"
     shift, among = encoding.shift, encoding.shift.variance_beyond_distance_trained
@@ -222,7 +222,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _side_by_side(models: Sequence[ModelResults]) -> list[Picture]:
-    """Draw the exercise's encodings side by side, as the report's models have them; nothing for fewer than two."""
+    """Draw the encodings of the exercise that models of the report have; return nothing for fewer than two."""
     shown = {name: each.positions for name in EXERCISE for each in reversed(models) if _has_encoding(each, name)}
     encodings = [each for each in shown.values() if each is not None]
     if len(encodings) < 2:
@@ -235,7 +235,7 @@ def _side_by_side(models: Sequence[ModelResults]) -> list[Picture]:
 
 
 def _has_encoding(model: ModelResults, name: str) -> bool:
-    """Return whether this classifier has this encoding and is otherwise the exercise's model."""
+    """Return whether a model is a classifier with this encoding and otherwise the exercise's architecture."""
     shown, result = model.positions, model.stretch
     if shown is None or shown.encoding.name != name or not is_class_task(model.task):
         return False

@@ -37,7 +37,7 @@ ORDERS = {
     "every way": "in the order of their largest drop under any ablation",
     "gradient": "in the order of their gradients",
 }
-"""What the curves beside greedy removal stand for."""
+"""Maps each order of removal other than greedy removal to the phrase that describes it."""
 
 
 def describe(result: Pruning) -> list[Block]:
@@ -48,7 +48,7 @@ def describe(result: Pruning) -> list[Block]:
 def conclusions(
     result: Pruning, title: str = "", rests_on: str = "", ablation: Ablation | None = None
 ) -> list[Sentence]:
-    """Say what greedy removal takes, what harmless heads leave together, and what random sets leave."""
+    """Say what is left after greedy removal, without all individually harmless heads, and without random heads."""
     sentences = [
         greedy_sentence(title, result),
         *(_share_sentence(result, each, is_first=each.loss == result.loss) for each in result.prunable),
@@ -88,7 +88,7 @@ def greedy_sentence(title: str, result: Pruning) -> Sentence:
 
 
 def _with_verdict(text: str, result: Pruning, drop: PairedDifference, loss: float) -> Sentence:
-    """Add to a sentence whether a drop is at most the limit on held-out examples."""
+    """Add to a text whether the drop on held-out examples is at most the limit `loss`."""
     limit, text = limit_text(loss, result.unit), f"{text} {_drop(result, drop)}"
     if drop.high <= loss:
         return Sentence(f"{text}, at most the limit of {limit}.")
@@ -103,7 +103,10 @@ def share_sentences(result: Pruning) -> list[Sentence]:
 
 
 def _share_sentence(result: Pruning, share: PrunableShare, *, is_first: bool = False) -> Sentence:
-    """Say how many heads one limit allows; after `greedy_sentence` on the same limit, only those one at a time."""
+    """Say how many heads can be removed for one limit, together and one at a time.
+
+    With `is_first`, leave out the removal together, which `greedy_sentence` already describes.
+    """
     limit, n = limit_text(share.loss, result.unit), share.n_together
     alone = f"Removed one at a time, {fraction(share.n_alone, result.n_heads)} cost less than {limit}"
     is_stricter = share.n_alone < n
@@ -120,7 +123,7 @@ def _share_sentence(result: Pruning, share: PrunableShare, *, is_first: bool = F
 
 
 def _too_many(result: Pruning) -> list[Sentence]:
-    """Say from how many heads on greedy removal costs more than the limit."""
+    """Say how many heads greedy removal must remove until every further removal costs more than the limit."""
     if result.share is not None:
         return []
     over = takewhile(lambda each: each.drop and each.drop.low > result.loss, reversed(_points(result, "greedy")))
@@ -133,7 +136,7 @@ def _too_many(result: Pruning) -> list[Sentence]:
 
 
 def _other_orders(result: Pruning) -> list[Sentence]:
-    """Compare greedy removal with a simpler order that leaves more after as many removals."""
+    """Compare greedy removal with the best simpler order, if that leaves a higher score after as many removals."""
     n, kept = len(result.chosen), result.kept
     others = {name: each for name in ORDERS for each in _points(result, name) if each.n_removed == n and n}
     if not others:
@@ -194,7 +197,7 @@ def _together(result: Pruning, heads: tuple[str, ...], left: Point, how: str) ->
 
 
 def _other_examples(result: Pruning, ablation: Ablation | None) -> list[Sentence]:
-    """Explain why the ablation counts other heads as harmless, where it does."""
+    """Explain why ablation and pruning count different heads as harmless; return nothing if they agree."""
     if ablation is None or set(ablation.replacements) != set(result.replacements) or ablation.metric != result.metric:
         return []
     condition, n = ablation.conditions[0], len(result.harmless)
@@ -226,7 +229,7 @@ def _random_sets(result: Pruning) -> list[Sentence]:
 
 
 def _without_heads(result: Pruning) -> list[Sentence]:
-    """Say what the model scores without any head; a sum of drops is no measurement."""
+    """Say which score is left when all heads are removed, if that was measured."""
     ends = [curve.points[-1] for curve in result.curves if curve.name != "alone"]
     last = next((point for point in ends if point.n_removed == result.n_heads), None)
     return [Sentence(f"Without any head, {point_text(result, last)} is left.")] if last else []
@@ -284,7 +287,7 @@ def curve_table(result: Pruning, name: str, command: str = "", title: str = "") 
 
 
 def _point_cell(result: Pruning, point: Point | None) -> Cell:
-    """Return `95.0 [93.9, 96.1], -E0H1`; an order that ran out of time has empty cells."""
+    """Return the cell of a score and the removed head, `95.0 [93.9, 96.1], -E0H1`; empty if time ran out before."""
     if point is None:
         return Cell("")
     cell = _score_cell(result, point.score, point.low, point.high)

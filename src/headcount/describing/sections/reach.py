@@ -72,7 +72,7 @@ def _curves(models: Sequence[Model], kind: str, command: str) -> Picture:
 
 
 def _on_common_lengths(results: Sequence[Stretch]) -> list[Stretch]:
-    """Keep, of runs that differ in their seed alone and share a line, the lengths that all of them have."""
+    """Reduce runs that differ only in their seed to their common lengths, because the figure draws them as one line."""
     shared: dict[tuple[object, ...], set[tuple[str, int]]] = {}
     for each in results:
         have = {(cell.negative, cell.length) for cell in each.cells}
@@ -86,7 +86,10 @@ def _on_common_lengths(results: Sequence[Stretch]) -> list[Stretch]:
 
 
 def _dispersions(report_results: ReportResults, all_models: Sequence[ModelResults], kind: str) -> list[Picture]:
-    """Draw attention of the exercise's first model, and of the generic model that extrapolates farthest."""
+    """Draw attention and confidence by length: of the first plain model, and of the model that extrapolates farthest.
+
+    Models that were given structure of the task are drawn only if there are no others.
+    """
     generic = [each for each in all_models if each.stretch and not each.stretch.hard_codes] or list(all_models)
     plain = [each for each in generic if each.stretch and is_plain(each.stretch)] or generic
     farthest = max(generic, key=lambda each: _length(each, kind))

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 SAMPLE = "sample:"
 PER_LENGTH = 400
-"""Examples of each length on which a classifier's heads are ablated by default."""
+"""Default number of examples per length on which the heads of a classifier are ablated."""
 
 
 def commands_of(model: ModelResults) -> list[str]:
-    """Return the commands for all results of one model, in order; `stretch_commands` has those for several models."""
+    """Return the commands that reproduce the results of one model; `stretch_commands` returns `headcount stretch`."""
     name = argument(model.name)
     commands = [train_command(model), _evaluate(model, name), *_heads(model, name), ablate_command(model)]
     commands += [prune_command(model), _positions(model, name)]
@@ -42,7 +42,7 @@ def report_command(models: Sequence[ModelResults], *, is_thorough: bool = False)
 
 
 def train_command(model: ModelResults) -> str:
-    """Write every setting that is not the default; return "" for samples, pruned runs and models of others."""
+    """Write the command that trains a model with its settings; return "" for samples, pruned and external models."""
     settings = model.settings
     if not settings or model.task is None or model.name.startswith(SAMPLE) or settings.get("pruned"):
         return ""
@@ -68,7 +68,7 @@ def _flag(name: str, value: Any) -> str:
 
 
 def _n_flag(model: ModelResults, n: int) -> str:
-    """Write `--n`, if the evaluation shows that these are not all examples of the test set."""
+    """Write `--n` unless n is the size of the test set according to the evaluation."""
     tested = None if model.evaluation is None else main_share(model.evaluation)
     return f" --n {n}" if tested is not None and tested.n != n else ""
 
@@ -131,7 +131,7 @@ def prune_command(model: ModelResults) -> str:
 
 
 def _positions(model: ModelResults, name: str) -> str:
-    """Write the command, with `--n` if the number of positions is not the default of `headcount positions`."""
+    """Write the command `headcount positions`, with `--n` if the number of positions is not the default."""
     shown = model.positions
     if shown is None:
         return ""
@@ -140,7 +140,7 @@ def _positions(model: ModelResults, name: str) -> str:
 
 
 def stretch_command(models: Sequence[ModelResults]) -> str:
-    """Write one command for the models that were measured with the settings of the first."""
+    """Write one command for all models that were measured with the same settings as the first model."""
     results = [(argument(each.name), each.stretch) for each in models if each.stretch is not None]
     settings = _stretch_settings(results[0][1])
     names = [name for name, result in results if _stretch_settings(result) == settings]

@@ -39,9 +39,9 @@ MEANINGS = (
     "copy across a separator."
 )
 MOST_ROWS = 200
-"""Heads in the table of all heads; for larger models, it holds only the heads that stand out."""
+"""Largest number of heads in the table of all heads; for larger models, the table has only heads that stand out."""
 RoleScores = list[tuple["HeadRole", "RoleScore"]]
-"""Heads of one kind, each with its measure of one role."""
+"""Heads of one kind of attention, each with its measured attention in one role."""
 
 
 def describe(result: HeadRoles) -> list[Block]:
@@ -75,13 +75,13 @@ def _inputs(result: HeadRoles) -> str:
 
 
 def _measured(heads: Sequence[HeadRole], role: str, on: str) -> RoleScores:
-    """Return the heads in which a role was measured, the most attention first."""
+    """Return the heads in which a role was measured, sorted by attention, the largest first."""
     standings = [(head, standing) for head in heads if (standing := head.find(role, on))]
     return sorted(standings, key=lambda pair: -pair[1].mean)
 
 
 def _named(heads: Sequence[HeadRole], role: str, on: str) -> RoleScores:
-    """Return the heads that stand out for a role, the most attention first."""
+    """Return the heads that stand out for a role, sorted by attention, the largest first."""
     return [(head, standing) for head, standing in _measured(heads, role, on) if standing.is_named]
 
 

@@ -31,7 +31,10 @@ class HeadGroup:
 
     @property
     def estimate(self) -> Estimate:
-        """Return the mean drop of the heads, with the means of their bounds, which hold for any dependence of heads."""
+        """Return the mean drop of the heads, and the means of the lower and of the upper bounds of their intervals.
+
+        This interval is valid even if the drops of the heads depend on each other.
+        """
         drop, low, high = (fmean(getattr(each, name) for each in self.effects) for name in ("drop", "low", "high"))
         return drop, low, high
 
@@ -124,7 +127,7 @@ def _critical(result: Ablation, rests_on: str) -> list[Sentence]:
 
 
 def _agreement(result: Ablation, rests_on: str) -> list[Sentence]:
-    """Say whether the costliest block is the same under every ablation that costs anything."""
+    """Say whether the costliest block is the same under every ablation under which a block has a drop above 0."""
     leaders = {
         name: leader(by_block(result, name), lambda each: each.estimate, bound=0) for name in result.replacements
     }
@@ -133,7 +136,7 @@ def _agreement(result: Ablation, rests_on: str) -> list[Sentence]:
 
 
 def _sum(result: Ablation, rests_on: str) -> list[Sentence]:
-    """Point out that drops do not add up, where their sum is more than the model can lose."""
+    """Point out that the drops of single heads do not add up, if their sum is larger than the score of the model."""
     condition = result.conditions[0]
     total = sum(each.drop for each in result.effects(result.ranked_by, condition.length))
     if result.unit != "points" or total <= condition.clean:

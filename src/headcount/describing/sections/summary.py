@@ -17,7 +17,7 @@ LETTERS = {
 }
 """What the short name of a head means, by its first letter."""
 MOST_NAMED = 3
-"""Measurements that the first page names as left out; the section on reproduction has all of them."""
+"""Largest number of omitted measurements that the summary names; the section on reproduction names all of them."""
 
 
 def section(results: ReportResults) -> Section:

@@ -68,7 +68,7 @@ def recipe_blocks(task: str | None, models: Sequence[ModelResults], name: str) -
 
 
 def _given(model: ModelResults) -> str:
-    """Write the structure that a model was given, `none`, or `not known`."""
+    """Name the structure of the task that a model was given; write `none`, or `not known` if that was not measured."""
     structure = given_structure(model)
     is_known = model.stretch is not None or model.positions is not None
     return some(structure) if structure else "none" if is_known else "not known"
@@ -197,7 +197,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _accuracies(all_models: Sequence[ModelResults], name: str) -> tuple[list[Sentence], DataTable]:
-    """Describe one model by group, or compare several."""
+    """Describe the accuracy of a single model by group, or compare the accuracies of several models."""
     models = [(each.title, each.evaluation) for each in all_models if each.evaluation is not None]
     title, evaluation = models[0]
     command = f"headcount evaluate {' '.join(argument(each.name) for each in all_models)}"
@@ -207,7 +207,7 @@ def _accuracies(all_models: Sequence[ModelResults], name: str) -> tuple[list[Sen
 
 
 def _answer(first: Sequence[Sentence], settings: Mapping[str, Any]) -> Sentence | None:
-    """Join the first sentence of every task into one."""
+    """Join the first sentences about the tasks into one sentence, or return None if there is none."""
     if not first:
         return None
     parts = [
