@@ -1,8 +1,6 @@
 """Read claims from a TOML file, or from one of the files that come with headcount.
 
-[[claim]]
-text = "E0H2 carries-the-carry 10s"
-says = "report 001"      # optional: who says it
+An entry is `[[claim]]` with a `text`, such as "E0H1 prunable-together", and may name who `says` it.
 """
 
 from __future__ import annotations

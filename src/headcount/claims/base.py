@@ -331,7 +331,7 @@ class ClaimKind:
 
 def kinds() -> dict[str, ClaimKind]:
     """Return every kind by the name that users write; a kind about an event has one name per event of a task."""
-    by_name = {}
+    by_name = dict[str, ClaimKind]()
     for part in CLAIMS.names():
         kind: ClaimKind = CLAIMS.get(part)
         events = _events() if EVENT in kind.name else [""]

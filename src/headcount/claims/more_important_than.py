@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from headcount.claims._drops import drops_of
 from headcount.claims.base import ClaimCase, ClaimKind, Judgement, heads_of
 from headcount.errors import InputError
@@ -14,12 +16,12 @@ def measure(case: ClaimCase) -> Judgement:
         raise InputError(f"{case.claim.subject} and {case.claim.objects[0]} share heads", "compare different heads")
     drops, subject, other = drops_of(case), case.claim.subject, case.claim.objects[0]
     together, together_other = drops.losses([case.heads, others])
-    alone, alone_other = (sum(drops.losses([(head,) for head in group])) for group in (case.heads, others))
+    alone, alone_other = (np.sum(drops.losses([(head,) for head in group]), axis=0) for group in (case.heads, others))
     difference = drops.evidence(
-        f"removing {subject} costs {{}} more than removing {other}", drops.mean_of(together - together_other)
+        f"the drop without {subject} minus the drop without {other} is {{}}", drops.mean_of(together - together_other)
     )
     summed = drops.evidence(
-        f"the single drops of {subject} add up to {{}} more than those of {other}", drops.mean_of(alone - alone_other)
+        f"the sum of the single drops of {subject} minus that of {other} is {{}}", drops.mean_of(alone - alone_other)
     )
     wholes = [
         drops.evidence(f"removing {name} costs {{}}", drops.drop(group))

@@ -137,7 +137,6 @@ def _row(result: ClaimsResult, statement: Statement) -> Row:
     for each in result.of(statement):
         shown = each.verdict + (" (by construction)" if each.by_construction else "")
         effect = f": {_bracketed(each.effect)}" if each.effect is not None else ""
-        mark = "weak" if each.verdict == "not judged" else "strong" if each.verdict == "refuted" else ""
-        cells.append(Cell(f"{shown}{effect}", None, mark))
+        cells.append(Cell(f"{shown}{effect}", None, "weak" if each.verdict == "not judged" else ""))
     n_supported, n_judged = result.count(statement)
     return (statement.text, statement.says or "-", *cells, Cell(f"{n_supported} of {n_judged}", float(n_supported)))
