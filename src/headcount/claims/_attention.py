@@ -43,9 +43,8 @@ def measure(case: ClaimCase, targets: tuple[str, ...], role: str) -> Judgement:
     weights = _task_weights if case.model.task is not None else _text_weights
     patterns = tuple(weights(case, head, targets if case.model.task is not None else (role,)) for head in case.heads)
     drops = drops_of(case)
-    cost = drops.evidence(
-        "removing " + ("it" if len(case.heads) == 1 else "them") + " costs {}", drops.drop(case.heads)
-    )
+    removed = "it" if len(case.heads) == 1 else "them together"
+    cost = drops.evidence(f"removing {removed} costs {{}}", drops.drop(case.heads))
     effect = cost.at_least(IMPORTANT) if drops.unit == "points" else cost.above(0.0)
     is_unused = effect.outcome == "refutes" and all(pattern.outcome == "supports" for pattern in patterns)
     return Judgement((*patterns, effect), note=UNUSED if is_unused else "")
@@ -58,7 +57,7 @@ def _task_weights(case: ClaimCase, head: HeadId, targets: tuple[str, ...]) -> Ev
     measures = [each for each in map(own.find, targets) if each is not None and each.even is not None]
     if not measures:
         known = ", ".join(dict.fromkeys(m.measure for m in own.measures if m.even is not None))
-        raise InputError(f"{head.short} has no such target in this task", f"its targets are: {known}")
+        raise InputError(f"the task has no such target for {head.short}", f"its targets are: {known}")
     best, bars = max(measures, key=lambda each: each.mean), stats.calibration.at(own.stack, own.kind)
     bounds = (best.mean, best.mean - best.half(), best.mean + best.half())
     return _weight(head, best.measure, bounds, best.even or 0.0, best.n, "examples", bars.get((best.measure, "all"), 0))

@@ -2,6 +2,7 @@
 
 from headcount.claims._attention import pattern_kind
 
-PART = pattern_kind(
-    "previous-token", "attends to the previous token", targets=("previous output", "left neighbour"), role="previous"
-)
+TARGETS = ("previous output", "left neighbour")
+"""The names of the previous token in the tasks."""
+
+PART = pattern_kind("previous-token", "attends to the previous token", targets=TARGETS, role="previous")
