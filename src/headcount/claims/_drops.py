@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -52,8 +53,8 @@ class Drops:
         assert self._clean is not None, "the heads were ablated"
         return compare(self.experiment, self._clean, [self._clean - losses], "claims")[0]
 
-    def mean_of(self, losses: Losses) -> PairedDifference:
-        """Return the mean of a combination of losses on the same examples.
+    def mean_of(self, losses: Losses, most: float = math.inf) -> PairedDifference:
+        """Return the mean of a combination of losses on the same examples; an accuracy allows at most `most`.
 
         Both ends of its interval allow for 3.7 of n examples that were missed and lose a whole answer.
         """
@@ -61,7 +62,8 @@ class Drops:
             raise InputError(f"{self.metric.name} is not a mean over examples, so drops cannot be compared")
         broken = 1.0 if self.metric.is_accuracy else None
         mean, mirrored = paired_differences(np.stack([losses, -losses]), stream(0, "claims"), broken)
-        return PairedDifference(mean.mean, min(mean.low, -mirrored.high), mean.high, mean.p)
+        low, high, most = min(mean.low, -mirrored.high), mean.high, most if self.metric.is_accuracy else math.inf
+        return PairedDifference(mean.mean, max(low, -most), min(high, most), mean.p)
 
     def evidence(self, words: str, drop: PairedDifference) -> Evidence:
         """Return a drop as evidence."""

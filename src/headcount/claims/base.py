@@ -164,6 +164,12 @@ class ClaimResult(Result):
         return self.evidence[0] if self.evidence else None
 
     @property
+    def decisive(self) -> Evidence | None:
+        """The first evidence that has led to the verdict; None if nothing was measured."""
+        wanted = {"refuted": "refutes", "undecided": "open"}.get(self.verdict, "supports")
+        return next((each for each in self.evidence if each.outcome == wanted), self.effect)
+
+    @property
     def n_needed(self) -> int | None:
         """The number of examples that would decide an undecided claim; None if no estimate is possible."""
         open_entries = [each for each in (*self.evidence, *self.controls) if each.outcome == "open"]

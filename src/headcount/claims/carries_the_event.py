@@ -35,18 +35,18 @@ def measure(case: ClaimCase) -> Judgement:
     same = Evidence(words, kept.rate, kept.low, kept.high, kept.n, "donors", "share")
     words = f"random donors with another {case.claim.event} change {{}} of the answers as the donor says"
     other = Evidence(words, followed.rate, followed.low, followed.high, followed.n, "donors", "share")
-    by_construction, is_true = construction(case, quartets)
+    by_construction, is_true, note = construction(case, quartets)
     if not is_true:
         none, same = none.within(routes.PART), same.at_least(LEAST_UNCHANGED)
         if same.n_needed is not None:  # --n counts all donors
             same = replace(same, n_needed=same.n_needed * n_donors // same.n)
-    fewer = f"A verdict needs {routes.N_VERDICT} quartets; with fewer, it errs more often than stated."
-    note = fewer if patches.n < routes.N_VERDICT / 2 else ""
-    return Judgement((share.at_least(routes.CARRIER),), (none, same, other), by_construction, note)
+    if patches.n < routes.N_VERDICT / 2:
+        note += f" A verdict needs {routes.N_VERDICT} quartets; with fewer, it errs more often than stated."
+    return Judgement((share.at_least(routes.CARRIER),), (none, same, other), by_construction, note.strip())
 
 
 def _bounds(share: routes.Share) -> tuple[float, float, float]:
-    return share.share, share.low, share.high
+    return round(share.share, 6), round(share.low, 6), round(share.high, 6)
 
 
 PART = ClaimKind(

@@ -18,7 +18,8 @@ def measure(case: ClaimCase) -> Judgement:
     together, together_other = drops.losses([case.heads, others])
     alone, alone_other = (np.sum(drops.losses([(head,) for head in group]), axis=0) for group in (case.heads, others))
     difference = drops.evidence(
-        f"the drop without {subject} minus the drop without {other} is {{}}", drops.mean_of(together - together_other)
+        f"the drop without {subject} minus the drop without {other} is {{}}",
+        drops.mean_of(together - together_other, 1.0),
     )
     summed = drops.evidence(
         f"the sum of the single drops of {subject} minus that of {other} is {{}}", drops.mean_of(alone - alone_other)

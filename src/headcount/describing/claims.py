@@ -27,12 +27,6 @@ def conclusions(result: ClaimResult) -> Iterator[Sentence]:
     yield verdict(result)
     if result.by_construction:
         yield Sentence(f"This follows from the architecture alone: {result.by_construction}.", "evidence")
-    if result.verdict == "refuted":
-        yield from (
-            Sentence(f"What refutes it: {clause(each)}.", "evidence")
-            for each in result.evidence[1:]
-            if each.outcome == "refutes"
-        )
     for control in result.controls:
         if control.outcome in ("refutes", "open") and result.verdict == "undecided":
             fails = "A control fails" if control.outcome == "refutes" else "A control is undecided"
@@ -45,11 +39,19 @@ def conclusions(result: ClaimResult) -> Iterator[Sentence]:
 
 def verdict(result: ClaimResult) -> Sentence:
     """Return the verdict in one sentence: the claim, its effect, the interval and n."""
-    word = result.verdict.capitalize()
-    if result.effect is None:
+    word = _verdict_words(result).capitalize()
+    if result.decisive is None:
         return Sentence(f"{word}: {result.statement}: {result.reason.rstrip('.')}.", is_decided=False)
-    text = f"{word}: {result.statement}: {clause(result.effect)}."
+    text = f"{word}: {result.statement}: {clause(result.decisive)}."
     return Sentence(text, "evidence", is_decided=result.verdict != "undecided")
+
+
+def _verdict_words(result: ClaimResult) -> str:
+    """Return the verdict, and in brackets what qualifies it."""
+    if result.by_construction:
+        return f"{result.verdict} (by construction)"
+    is_stopped = result.verdict == "undecided" and result.failed_controls
+    return f"{result.verdict} (a control fails)" if is_stopped else result.verdict
 
 
 def clause(evidence: Evidence) -> str:
@@ -135,8 +137,7 @@ def _summary(result: ClaimsResult, statement: Statement) -> Sentence:
 def _row(result: ClaimsResult, statement: Statement) -> Row:
     cells = []
     for each in result.of(statement):
-        shown = each.verdict + (" (by construction)" if each.by_construction else "")
-        effect = f": {_bracketed(each.effect)}" if each.effect is not None else ""
-        cells.append(Cell(f"{shown}{effect}", None, "weak" if each.verdict == "not judged" else ""))
+        number = f": {_bracketed(each.decisive)}" if each.decisive is not None else ""
+        cells.append(Cell(f"{_verdict_words(each)}{number}", None, "weak" if each.verdict == "not judged" else ""))
     n_supported, n_judged = result.count(statement)
     return (statement.text, statement.says or "-", *cells, Cell(f"{n_supported} of {n_judged}", float(n_supported)))
