@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, the claim and the flags."""
     add_model_argument(parser)
     form = 'the claim, as SUBJECT KIND [OBJECT]: "E0H2 carries-the-carry 10s" (all kinds: docs/claims.md)'
-    parser.add_argument("text", metavar="CLAIM", help=form)
+    parser.add_argument("words", metavar="CLAIM", nargs="+", help=form)
     add_claim_flags(parser)
     add_json(parser)
 
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> Output:
     from headcount import api
     from headcount.describing.claims import describe
 
-    result = api.claim(**keywords(args))
+    result = api.claim(text=" ".join(args.words), **keywords(args, "words"))
     return Output(result, describe(result), exit_code=EXIT_CODES[result.verdict])
 
 
