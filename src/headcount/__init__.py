@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headcount.api import attention as attention
     from headcount.api import audit as audit
     from headcount.api import claim as claim
-    from headcount.api import claims as claims
+    from headcount.api import claim_all as claim_all
     from headcount.api import evaluate as evaluate
     from headcount.api import head_outputs as head_outputs
     from headcount.api import head_roles as head_roles
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from headcount.surgery.cutting import cut_heads as cut_heads
 
 _EXPORTS = {
-    "api": "ablate_heads ablated attention audit claim claims evaluate head_outputs head_roles head_stats match_heads "
+    "api": "ablate_heads ablated attention audit claim claim_all evaluate head_outputs head_roles head_stats match_heads "
     "patched path_patched predict prune_heads report show_head show_heads show_positions streams stretch "
     "summarise_attention train verify",
     "auditing.interventions": "audit_intervention",

@@ -121,7 +121,7 @@ HOMES = {
         "ablate_heads",
         "audit_all",
         "claim",
-        "claims",
+        "claim_all",
         "evaluate",
         "evaluate_all",
         "summarise_attention",

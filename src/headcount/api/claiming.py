@@ -60,7 +60,7 @@ def claim(
     return judge(ClaimCase(opened, parsed, heads, n, seed, data), audit)
 
 
-def claims(
+def claim_all(
     models: AnyModel | Sequence[AnyModel],
     statements: str | Path | Sequence[str | Statement],
     *,

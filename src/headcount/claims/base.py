@@ -99,8 +99,13 @@ class Evidence:
         return replace(self, needed=needed, outcome=outcome, n_needed=n_needed)
 
     def _examples_needed(self, limit: float) -> int | None:
-        """Estimate the n at which the interval leaves the limit; None if the limit lies within one standard error."""
+        """Estimate the n at which the interval leaves the limit; None if the limit lies within one standard error.
+
+        An interval narrows with the square root of n. If no example differs, its one side narrows with n itself.
+        """
         half, distance = (self.value - self.low if limit < self.value else self.high - self.value), self.value - limit
+        if self.n and distance and self.value in (self.low, self.high):
+            return math.ceil(self.n * half / abs(distance)) + 1
         if not self.n or abs(distance) <= half / Z95:
             return None
         return math.ceil(self.n * max(1.0, POWER * (half / distance) ** 2))

@@ -38,7 +38,7 @@ def measure(case: ClaimCase) -> Judgement:
 
 
 def _accuracy(cell: LengthResult, kind: str) -> Evidence:
-    words = f"at length {cell.length:,} it is right on {{}} (negatives: {kind})"
+    words = f"at length {cell.length:,}, with negatives of the kind “{kind}”, it is right on {{}}"
     return Evidence(words, cell.accuracy, cell.low, cell.high, cell.n, "sequences", "share")
 
 

@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> Output:
     from headcount import api
     from headcount.describing.claims import describe_all
 
-    result = api.claims(all_models(args.models), args.file, **keywords(args, "models", "file"))
+    result = api.claim_all(all_models(args.models), args.file, **keywords(args, "models", "file"))
     code = 1 if "refuted" in result.verdicts else 2 if set(result.verdicts) == {"not judged"} else 0
     return Output(result, describe_all(result), exit_code=code)
 
