@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from headcount.surgery.cutting import cut_heads as cut_heads
 
 _EXPORTS = {
-    "api": "ablate_heads ablated attention audit claim claim_all evaluate head_outputs head_roles head_stats match_heads "
-    "patched path_patched predict prune_heads report show_head show_heads show_positions streams stretch "
+    "api": "ablate_heads ablated attention audit claim claim_all evaluate head_outputs head_roles head_stats "
+    "match_heads patched path_patched predict prune_heads report show_head show_heads show_positions streams stretch "
     "summarise_attention train verify",
     "auditing.interventions": "audit_intervention",
     "errors": "HeadcountError",
@@ -73,7 +73,7 @@ _HOMES = {name: f"headcount.{module}" for module, names in _EXPORTS.items() for 
 
 _SHOWN = (
     *("load", "load_external", "wrap", "Sites", "Adapter", "ExternalModel", "Run", "HeadId"),  # models and their heads
-    *("train", "evaluate", "verify", "audit", "claim", "stretch", "predict"),  # measuring a model
+    *("train", "evaluate", "verify", "audit", "stretch", "predict"),  # measuring a model
     *("ablate_heads", "ablated", "patched", "attention", "head_outputs", "show_heads", "head_stats"),  # studying heads
     *("prune_heads", "cut_heads", "HeadcountError"),
 )

@@ -105,7 +105,7 @@ class Evidence:
         """
         half, distance = (self.value - self.low if limit < self.value else self.high - self.value), self.value - limit
         if self.n and distance and self.value in (self.low, self.high):
-            return math.ceil(self.n * half / abs(distance)) + 1
+            return math.ceil(1.02 * self.n * half / abs(distance))  # exact bounds narrow a little more slowly
         if not self.n or abs(distance) <= half / Z95:
             return None
         return math.ceil(self.n * max(1.0, POWER * (half / distance) ** 2))
