@@ -22,7 +22,7 @@ def measure(case: ClaimCase) -> Judgement:
         drops.mean_of(together - together_other, 1.0),
     )
     summed = drops.evidence(
-        f"the sum of the single drops of {subject} minus that of {other} is {{}}", drops.mean_of(alone - alone_other)
+        f"added up, the single drops of {subject} minus those of {other} are {{}}", drops.mean_of(alone - alone_other)
     )
     wholes = [
         drops.evidence(f"removing {name} costs {{}}", drops.drop(group))

@@ -16,7 +16,7 @@ def measure(case: ClaimCase) -> Judgement:
     drops = drops_of(case)
     both, alone, alone_other = drops.losses([(head, other), (head,), (other,)])
     interaction = drops.evidence(
-        "removing both costs {} more than the sum of both alone", drops.mean_of(both - alone - alone_other)
+        "removing both costs {} more than both alone add up to", drops.mean_of(both - alone - alone_other)
     )
     singles = [drops.evidence(f"removing {each.short} alone costs {{}}", drops.drop((each,))) for each in (head, other)]
     pair = drops.evidence("removing both costs {}", drops.drop((head, other)))
