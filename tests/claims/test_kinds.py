@@ -185,6 +185,22 @@ def test_a_comparison_with_itself_is_not_judged(adder: OpenModel, text: str) -> 
     assert judged(adder, text).verdict == "not judged"
 
 
+def test_a_model_that_guesses_is_judged_only_if_asked(adder: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise all heads of an untrained model could be removed together."""
+
+    def run(experiment: Any, interventions: Any, *, proven: bool) -> Outcome:
+        right = np.arange(experiment.n) % 2.0
+        return Outcome(right, np.stack([right] * len(interventions)), 0.45)
+
+    monkeypatch.setattr(_drops, "run_interventions", run)
+    claim = parse("E0 prunable-together")
+    refused, asked = (
+        judge(ClaimCase(adder, claim, heads_of(adder, "E0"), 2000, anyway=anyway)) for anyway in (False, True)
+    )
+    assert "it scores 50.0 %, within 10 points of the best constant answer" in refused.reason
+    assert asked.verdict == "supported"
+
+
 def test_unequal_groups_are_noted(adder: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_drops(monkeypatch, adder, {"E0": 0.5})
     assert judged(adder, "E0 more-important-than D0").note == ""
@@ -324,8 +340,9 @@ def test_every_head_of_a_group_must_have_the_pattern(adder: OpenModel, monkeypat
 
 def test_a_target_that_the_task_does_not_have_is_not_judged(adder: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_weight(monkeypatch, adder, "operator", 0.6, 0.1)
-    for kind in ("induction", "aligns-columns"):
-        assert "its targets are: operator" in judged(adder, f"E0H1 {kind}").reason
+    assert "its targets are: operator" in judged(adder, "E0H1 aligns-columns").reason
+    assert "not defined for sample:addition" in judged(adder, "E0H1 induction").reason
+    assert "not defined for sample:addition" in judged(replace(adder, task=None), "E0H1 aligns-columns").reason
 
 
 def plant_roles(patch: pytest.MonkeyPatch, model: OpenModel, role: str, low: float, high: float, bar: float) -> None:

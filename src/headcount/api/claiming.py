@@ -43,7 +43,7 @@ def claim(
     * `n` is the number of quartets, examples or sequences; each kind of claim has a default.
     * `seed` draws quartets, random donors, random sets of heads and sequences.
     * `data` is a file for a model without a task.
-    * `anyway` judges a model that fails its quick audit.
+    * `anyway` judges a model that fails its quick audit, or is no better than a constant answer.
     * `run_adapter` allows running the adapter's Python file that a pruned folder names.
 
     >>> claim("sample:addition", "D1 prunable-together", n=200).verdict
@@ -57,7 +57,7 @@ def claim(
     audit = quick_audit(opened)
     if audit and not anyway:
         return not_judged(opened, parsed, FAILS_AUDIT, audit)
-    return judge(ClaimCase(opened, parsed, heads, n, seed, data), audit)
+    return judge(ClaimCase(opened, parsed, heads, n, seed, data, anyway=anyway), audit)
 
 
 def claim_all(
@@ -113,7 +113,7 @@ def _judged(
         heads = heads_of(model, parsed.subject)
     except InputError as error:
         return not_judged(model, parsed, error.what, audit)
-    return judge(ClaimCase(model, parsed, heads, *settings, memo), audit)
+    return judge(ClaimCase(model, parsed, heads, *settings, memo, anyway), audit)
 
 
 def _statement(claim: str | Statement) -> Statement:

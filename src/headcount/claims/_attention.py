@@ -40,6 +40,8 @@ def pattern_kind(name: str, phrase: str, targets: tuple[str, ...] = (), role: st
 
 def measure(case: ClaimCase, targets: tuple[str, ...], role: str) -> Judgement:
     """Measure the pattern of each head of the subject, and the drop without all of them."""
+    if not (targets if case.model.task is not None else role):
+        raise InputError(f"this pattern is not defined for {case.model.name}", "claim another kind; see docs/claims.md")
     weights = _task_weights if case.model.task is not None else _text_weights
     patterns = tuple(weights(case, head, targets if case.model.task is not None else (role,)) for head in case.heads)
     drops = drops_of(case)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from headcount.bands import CRITICAL
 from headcount.claims.base import ClaimCase, Evidence
 from headcount.data.dataset import mean_score
 from headcount.errors import InputError
@@ -34,6 +35,7 @@ class Drops:
         self.unit = "points" if self.metric.in_points else self.metric.unit
         self._scores = dict[Group, NDArray[np.float64]]()
         self._clean: NDArray[np.float64] | None = None
+        self._needs_skill = self.metric.in_points and not case.anyway
 
     def losses(self, groups: Sequence[Sequence[HeadId]]) -> list[Losses]:
         """Return the loss of each example without each group of heads; a group is ablated together."""
@@ -43,9 +45,19 @@ class Drops:
             interventions = [Intervention(key, "zero") for key in new]
             outcome = run_interventions(self.experiment, interventions, proven=self._clean is not None)
             self._clean = outcome.clean
+            self._require_skill(outcome.majority_baseline)
             self._scores |= zip(new, outcome.scores, strict=True)
         assert self._clean is not None, "a group was ablated"
         return [self._clean - self._scores[key] for key in keys]
+
+    def _require_skill(self, baseline: float) -> None:
+        """Raise an error if the model has no skill that the removal of a head could cost."""
+        clean = float(self.experiment.aggregate(self._clean)) if self._clean is not None else 0.0
+        if self._needs_skill and clean - baseline < CRITICAL:
+            raise InputError(
+                f"with all heads it scores {100 * clean:.1f} %, within 10 points of the best constant answer, so it has "
+                "nothing to lose"
+            )
 
     def drop(self, heads: Sequence[HeadId]) -> PairedDifference:
         """Return the drop without these heads together."""

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from scipy import stats
 
-from headcount.bands import POWER
+from headcount.bands import POWER, limit_text
 from headcount.claims import CLAIMS
 from headcount.errors import InputError
 from headcount.experiments.models import Data, OpenModel
@@ -74,17 +74,17 @@ class Evidence:
         ('supports', 'refutes', 'open')
         """
         outcome: Outcome = "supports" if self.low >= limit else "refutes" if self.high < limit else "open"
-        return self._decided(f"at least {limit:g}", outcome, limit)
+        return self._decided(f"at least {self._shown(limit)}", outcome, limit)
 
     def above(self, limit: float) -> Evidence:
         """Return the evidence for "above `limit`"; an interval that only touches the limit stays open."""
         outcome: Outcome = "supports" if self.low > limit else "refutes" if self.high < limit else "open"
-        return self._decided(f"above {limit:g}", outcome, limit)
+        return self._decided(f"above {self._shown(limit)}", outcome, limit)
 
     def at_most(self, limit: float) -> Evidence:
         """Return the evidence for "at most `limit`"."""
         outcome: Outcome = "supports" if self.high <= limit else "refutes" if self.low > limit else "open"
-        return self._decided(f"at most {limit:g}", outcome, limit)
+        return self._decided(f"at most {self._shown(limit)}", outcome, limit)
 
     def within(self, limit: float) -> Evidence:
         """Return the evidence for "between -`limit` and `limit`"."""
@@ -93,6 +93,9 @@ class Evidence:
             "supports" if -limit < self.low and self.high < limit else "refutes" if is_outside else "open"
         )
         return self._decided(f"between -{limit:g} and {limit:g}", outcome, math.copysign(limit, self.value))
+
+    def _shown(self, limit: float) -> str:
+        return f"{limit:g}" if self.unit == "share" else limit_text(limit, self.unit)
 
     def _decided(self, needed: str, outcome: Outcome, limit: float) -> Evidence:
         n_needed = self._examples_needed(limit) if outcome == "open" else None
@@ -301,6 +304,8 @@ class ClaimCase:
     """The file of a model without a task; None for the examples of the task."""
     memo: dict[Any, Any] = field(default_factory=dict)
     """Measurements that several claims about the model share."""
+    anyway: bool = False
+    """Whether a model that is no better than a constant answer is judged, too."""
 
     def once(self, key: Any, measure: Callable[[], T]) -> T:
         """Return a measurement that is shared by all claims about the model; make it when it is first needed."""

@@ -14,7 +14,7 @@ def add_claim_flags(parser: argparse.ArgumentParser) -> None:
     add_int(parser, "--n", N_HELP)
     add_int(parser, "--seed", "seed of quartets, random donors, random sets of heads and sequences", 0)
     parser.add_argument("--data", metavar="FILE", help="text or table for a model without a task")
-    parser.add_argument("--anyway", action="store_true", help="judge a model that fails its audit, too")
+    parser.add_argument("--anyway", action="store_true", help="judge a model that fails its audit or guesses, too")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
