@@ -67,7 +67,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     names, lower = list(known), str(name).lower()
     synonyms = [known_name for known_name in names if lower in OTHER_NAMES.get(known_name, ())]
     near = synonyms or difflib.get_close_matches(str(name), names, n=1) or difflib.get_close_matches(lower, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}"
 
 
 @dataclass(frozen=True)
@@ -121,4 +121,7 @@ def _entries(module: str, file: str) -> list[str]:
 
 def _load(module: str, entry: str | None = None) -> Any:
     home = importlib.import_module(module)
+    if entry is None and not hasattr(home, "PART"):
+        file = f"{module.rpartition('.')[2]}.py"
+        raise InputError(f"{module} has no PART", f"end {file} with PART = ..., as the files beside it do")
     return home.PART if entry is None else home.PARTS[entry]

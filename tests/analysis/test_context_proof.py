@@ -290,7 +290,7 @@ def test_weights_too_large_to_bound_give_no_certificate(proved_sorter: Run) -> N
 
 @pytest.fixture
 def other_models(tiny_run: Run, tiny_sorter: Run) -> Iterator[tuple[RunModel, str]]:
-    return iter([(RunModel.of(tiny_run), "only classifiers"), (RunModel.of(tiny_sorter), "no window")])
+    return iter([(RunModel.of(tiny_run), "only classifiers"), (RunModel.of(tiny_sorter), "no attention window")])
 
 
 def test_other_models_are_not_decidable_here(other_models: Iterator[tuple[RunModel, str]]) -> None:

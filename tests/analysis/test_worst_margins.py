@@ -259,11 +259,11 @@ def test_the_theorem_is_left_out_where_it_does_not_apply(allowed: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"window": None}, "it has no window"),
-        ({"pooling": "max"}, r"no exact decision is known for its pooling \(max\)"),
-        ({"pooling": "top-score"}, r"its pooling \(top-score\) is not a mean"),
+        ({"window": None}, "no attention window"),
+        ({"pooling": "max"}, r"no exact decision is known for the model's pooling \(max\)"),
+        ({"pooling": "top-score"}, r"pooling \(top-score\) is not a mean"),
         ({"encoding": "sinusoidal", "clip_distance": 4}, "not a bias of the distance"),
-        ({"padding_is_zero": True}, "its padding is not masked"),
+        ({"padding_is_zero": True}, "does not mask padding"),
     ],
 )
 def test_a_model_without_a_table_says_why(

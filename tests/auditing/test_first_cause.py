@@ -122,7 +122,7 @@ def test_warnings_are_named_beside_a_failure_and_alone() -> None:
 
 
 def test_a_low_accuracy_that_no_check_explains_is_stated() -> None:
-    counts, sound = "1 checks passed, 0 do not apply", passed("it is not so")
+    counts, sound = "1 check passed, 0 do not apply", passed("it is not so")
     assert ranked(sound).summary == f"50.00 % of 100 answers are right, and no check explains the 50 errors: {counts}"
     assert ranked(sound, right=0.99).summary == f"nothing found: 99.00 % of 100 answers are right; {counts}"
 

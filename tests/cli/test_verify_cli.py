@@ -48,7 +48,7 @@ def test_a_model_that_is_searched(tiny_sorter: Run, capsys: pytest.CaptureFixtur
     name = str(tiny_sorter.folder.path)
     lines = lines_of(capsys, "verify", name, "--seconds", "1", code=1)
     assert lines[0].startswith(f"Refuted: {name} calls ")
-    assert "This is a search, not a proof, because it has no window" in " ".join(lines)
+    assert "This is a search, not a proof: the model has no attention window" in " ".join(lines)
     require_shown(capsys, lines)
 
 

@@ -48,7 +48,7 @@ def test_a_refuted_classifier() -> None:
 def test_a_search_that_stopped_says_so() -> None:
     assert verdict(searched(SORTER, stopped_at=1), "the sorter").text == (
         "Refuted: the sorter calls 0 0 0 0 0 0 0 17 unsorted, and it is sorted (1 wrong answer found among 3,400 "
-        "sequences tried, where the search stopped)."
+        "sequences tried; the search stops after 1)."
     )
 
 
@@ -69,7 +69,7 @@ def test_nothing_found_proves_nothing() -> None:
         "The search took 1.2 s and tried 2,048 sequences with patterns on which models often err and 247,952 sequences "
         "drawn as in training or changed step by step towards smaller margins. The smallest margin of a right answer "
         "over its best rival is 4.50 logits.",
-        "This is a search, not a proof, because its positions see the whole sequence.",
+        "This is a search, not a proof: its positions see the whole sequence.",
     ]
 
 

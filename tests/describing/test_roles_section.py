@@ -46,7 +46,7 @@ def test_without_labels_it_is_undecided() -> None:
 def test_a_label_in_one_column_is_not_one_over_all() -> None:
     heads = [head_stats("X0H0", "mostly aligned column in 1s (0.87)", columns=("1s",))]
     found = section(report_results(model_results(stats=stats(*heads))))
-    assert "In single columns, X0H0 (1s) attends mostly to the aligned column" in texts(found)
+    assert "Only from the place in brackets: X0H0 (1s) attends mostly to the aligned column" in texts(found)
     assert "90.0 % of its attention" in texts(found)  # in that column, not 50 % over all
 
 

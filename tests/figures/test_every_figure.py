@@ -18,6 +18,7 @@ import stretched as stretches
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
+from routes_by_hand import routes as ways
 from tests.figures import test_ablation_figures as ablations
 from tests.figures import test_attention_summary_figures as summaries
 from tests.figures import test_pruning_figures as prunings
@@ -34,7 +35,7 @@ from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, Ro
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation
 from headcount.analysis.transplants import Restored, Transplant
 from headcount.analysis.worst_margins import ConstantStretches, LengthMargins, WorstCase, WorstMargins
-from headcount.figures import ablation, attention, positions, pruning, roles, worst_margins
+from headcount.figures import ablation, attention, positions, pruning, roles, routes, worst_margins
 from headcount.figures import head_stats as stats
 from headcount.figures import length_generalisation as stretch
 from headcount.figures import training as accuracy
@@ -306,6 +307,7 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     "draw_pruning": lambda shape: pruning.draw_pruning(pruned(shape)),
     "draw_role_maps": lambda shape: roles.draw_role_maps(made := with_roles(shape), made.heads),
     "draw_roles": lambda shape: roles.draw_roles(with_roles(shape)),
+    "draw_routes": lambda shape: routes.draw_routes([ways(shape.run)] * shape.panels),
     "draw_stats": lambda shape: stats.draw_stats(specialised(shape)),
     "draw_sensitivity": lambda shape: stats.draw_sensitivity(specialised(shape)),
     "draw_condition": lambda shape: stats.draw_condition(specialised(shape), "encoder", "self"),

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from headcount.describing.sections.mathematics import SYMMETRIC
 from headcount.models.config import POOLINGS
-from headcount.models.poolings import Pooling
+from headcount.models.poolings import PARTS, Pooling
 
 D_MODEL = 6
 Row = list[list[float]]
@@ -126,6 +127,12 @@ def score_ends(pooling: Pooling, row: Row) -> list[float]:
     return [max(scores(pooling, row)), min(scores(pooling, row))]
 
 
+def top_score(pooling: Pooling, row: Row) -> list[float]:
+    """A maximum of scores that is soft in training."""
+    ours = scores(pooling, row)
+    return [math.log(sum(map(math.exp, ours)))] if pooling.training else [max(ours)]
+
+
 def largest(pooling: Pooling, row: Row) -> list[float]:
     """A maximum that is soft in training."""
     return log_sum_exp(row) if pooling.training else [*map(max, columns(row))]
@@ -141,7 +148,13 @@ PLAIN: dict[str, Callable[[Pooling, Row], list[float]]] = {
     "min": lambda _, row: [*map(min, columns(row))],
     "neighbour-difference": lambda _, row: neighbour_difference(row),
     "score-max": score_ends,
+    "top-score": top_score,
 }
+
+
+def test_every_pooling_has_a_definition_and_is_listed_if_it_is_symmetric() -> None:
+    assert set(PLAIN) == set(PARTS)
+    assert set(SYMMETRIC) == {name for name, pooling in PARTS.items() if pooling.symmetric}
 
 
 @pytest.mark.slow

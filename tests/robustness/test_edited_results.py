@@ -20,6 +20,7 @@ import hub_models as hub
 import pytest
 import torch
 from edited_sorters import edited, shift, with_settings
+from routes_by_hand import routes as routes_by_hand
 
 import headcount
 from headcount import api
@@ -78,6 +79,9 @@ def results(
             "average": api.show_heads(tiny_sorter).result,
             "summary": api.summarise_attention(model, texts.TEXTS[0]).result,
             "positions": api.show_positions(tiny_run, 6).result,
+            "routes": routes_by_hand(),
+            "claim": api.claim(tiny_run, "D0 prunable-together", n=30, anyway=True),
+            "claims": api.claim_all(tiny_run, ["D0 prunable-together", "E0 induction"], n=30, anyway=True, quiet=True),
             "encodings": all_encodings(d_model=4, n_heads=2, n_positions=4),
             "audit": api.audit(tiny_run, only=["HC101", "HC102", "HC201"], quiet=True).result,
             "intervention": headcount.audit_intervention(

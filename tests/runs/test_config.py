@@ -136,7 +136,7 @@ def test_a_sortedness_config_round_trips():
         ({"shortest": 9, "longest": 8}, "is below shortest"),
         ({"balance": "coin", "paired": True}, "pairs are always balanced exactly"),
         ({"negatives": "reversed"}, "no kind 'reversed'"),
-        ({"pooling": "median"}, "median"),
+        ({"pooling": "no such pooling"}, "no such pooling"),
         ({"n_heads": 3}, r"must divide d_model \(64\)"),
         ({"window": 0}, "window"),
     ],

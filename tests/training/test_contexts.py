@@ -110,16 +110,16 @@ def test_a_table_does_not_change_the_model() -> None:
 
 
 UNDECIDABLE: dict[str, tuple[dict[str, Any], str]] = {
-    "no window": ({"window": None}, "no window"),
+    "no window": ({"window": None}, "no attention window"),
     "sinusoidal": ({"encoding": "sinusoidal"}, r"encoding \(sinusoidal\) is not a bias of the distance"),
     "learned": ({"encoding": "learned"}, r"encoding \(learned\) is not a bias of the distance"),
     "random positions": ({"random_positions": 30}, "positions are random"),
     "log-length": ({"softmax": "log-length"}, r"softmax \(log-length\) is not the plain one"),
-    "unmasked padding": ({"padded": False}, "padding is not masked"),
+    "unmasked padding": ({"padded": False}, "does not mask padding"),
     "three classes": ({"n_classes": 3}, "more than two classes"),
-    "max": ({"pooling": "max"}, r"no exact decision is known for its pooling \(max\)"),
-    "score-max": ({"pooling": "score-max"}, r"no exact decision is known for its pooling \(score-max\)"),
-    "last": ({"pooling": "last"}, r"no exact decision is known for its pooling \(last\)"),
+    "max": ({"pooling": "max"}, r"no exact decision is known for the model's pooling \(max\)"),
+    "score-max": ({"pooling": "score-max"}, r"no exact decision is known for the model's pooling \(score-max\)"),
+    "last": ({"pooling": "last"}, r"no exact decision is known for the model's pooling \(last\)"),
 }
 
 
@@ -140,7 +140,7 @@ def test_too_many_contexts_are_not_enumerated() -> None:
 def test_a_readout_of_the_wrong_sign_is_no_score_of_the_first_class(factor: float) -> None:
     model = classifier(N)
     model.to_logits.weight.mul_(factor)
-    with pytest.raises(Undecidable, match="does not raise the logit of its first class"):
+    with pytest.raises(Undecidable, match="does not raise the logit of the model's first class"):
         ContextShape.of(model, N)
     mean = classifier(N, pooling="mean")
     mean.to_logits.weight.mul_(-1)

@@ -112,6 +112,10 @@ class Way:
     n_drawn: Positive
     gap: float
     """Mean difference, in logits, between the examples with and without the event."""
+    examples: tuple[str, str]
+    """One pair: an example without the event, and one with it, each with its right answer."""
+    is_written_before: bool
+    """Whether the answer's place `read` is written before the place `source`, so that no token of the answer helps."""
 
     @property
     def name(self) -> str:
@@ -129,7 +133,7 @@ class PatchShare:
     moved: Share
     placebo: Share
     position: str = ""
-    """Name of the position that was patched alone; empty for all positions."""
+    """Name of the positions that were patched alone, such as `10s`; empty for all positions."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,8 @@ class Routes(Result):
     weights_sha256: str
     event: str
     """The task's name of the event, such as `carry`."""
+    places: tuple[str, ...]
+    """Names of the places of an answer, in the order of a written number: the last one is the least significant."""
     ways: tuple[Way, ...]
     heads: tuple[PatchShare, ...]
     """The share of each head alone."""
@@ -162,7 +168,7 @@ class Routes(Result):
     queries: tuple[PatchShare, ...]
     """The share of each carrier or part at each of its query positions alone."""
     streams: tuple[PatchShare, ...]
-    """The share of each residual stream at each position alone, and of each MLP's output."""
+    """The share of each residual stream at the positions of one place alone, and of each MLP's output."""
     donors: tuple[DonorTest, ...]
     """Random donors for each carrier or part."""
     audit: str = ""
@@ -269,9 +275,9 @@ class EventPatches:
         return Intervention(tuple(heads), "patch", values=values)
 
     def stream_shares(self, streams: Streams, n_comparisons: int) -> Iterator[tuple[StreamId, str, Share, Share]]:
-        """Yield the share of each residual stream at each position alone, and of each MLP's output at all positions.
+        """Yield the share of each residual stream at each place alone, and of each MLP's output at all positions.
 
-        A position is given by its name; the name is empty for all positions.
+        A place, such as the 10s of both operands, is given by its name; the name is empty for all positions.
         """
         task = cast(SequenceTask, self.model.answers.task)
         donors, inputs = {}, self._inputs(self.receivers)
@@ -280,14 +286,14 @@ class EventPatches:
                 self.model.module(*self._inputs(rows))
             donors[kind] = {place: seen[place] for place in streams}
         for place in streams:
-            labels = position_labels(task, place.stack, donors["event"][place].shape[1])
-            for at in (None,) if place.kind == "mlp" else range(len(labels)):
+            groups = positions_by_place(task, place.stack, donors["event"][place].shape[1])
+            for name, positions in groups.items() if place.kind != "mlp" else (("", None),):
                 shares = []
                 for kind in donors:
-                    with StreamPatches(streams, {place: donors[kind][place]}, None if at is None else [at]):
+                    with StreamPatches(streams, {place: donors[kind][place]}, positions):
                         output = first_tensor(self.model.module(*inputs))
                     shares.append(Share.of(*self.moves(output), self.gap, n_comparisons))
-                yield place, "" if at is None else labels[at], shares[0], shares[1]
+                yield place, name, shares[0], shares[1]
 
 
 def right_answers(model: OpenModel, inputs: Sequence[Tensor], labels: Tensor) -> Tensor:
@@ -330,6 +336,7 @@ def routes(model: OpenModel, n: int = N_SCAN, *, seed: int = 0, progress: Progre
         name=model.name,
         weights_sha256=model.weights_sha256,
         event=task.words.event.name,
+        places=tuple(each.label for each in sorted(task.answer_positions, key=lambda each: -(each.column or 0))),
         ways=tuple(part.way for part in parts),
         heads=tuple(each for part in parts for each in part.heads),
         blocks=tuple(each for part in parts for each in part.blocks),
@@ -354,7 +361,7 @@ def _measure_way(
 ) -> _WayResult:
     patches, sites = EventPatches(model, quartets), model.sites
     gap = float(patches.gap.mean()) if patches.n else 0.0
-    way = Way(quartets.source, quartets.read, quartets.chain, patches.n, len(quartets), gap)
+    way = _way(task, quartets, patches.n, gap)
     if patches.n < FEWEST or gap <= 0:
         return _WayResult(way)
     heads = [
@@ -380,6 +387,16 @@ def _measure_way(
     return _WayResult(way, heads, blocks, queries, held, donors)
 
 
+def _way(task: SequenceTask, quartets: Quartets, n: int, gap: float) -> Way:
+    """Describe the quartets of a way."""
+    pair = (part[0] for part in quartets.examples[1:3])
+    examples = [f"{task.show(each)} = {task.show_tokens(task.encode(each[None]).answer[0])}" for each in pair]
+    written = [each.label for each in task.answer_positions]
+    is_before = quartets.source in written and written.index(quartets.read) < written.index(quartets.source)
+    names = quartets.source, quartets.read, quartets.chain
+    return Way(*names, n, len(quartets), gap, (examples[0], examples[1]), is_before)
+
+
 def require_event(model: OpenModel) -> SequenceTask:
     """Return the task of a model; raise an error if the task has no event that could be followed."""
     task = model.answers.task
@@ -395,6 +412,19 @@ def position_labels(task: SequenceTask, stack: str, n: int) -> list[str]:
     predicted = task.answer_positions[len(task.decoding_start.given) :]
     positions = task.source_positions if stack == "encoder" else predicted
     return [each.label for each in positions] if len(positions) == n else [str(i) for i in range(n)]
+
+
+def positions_by_place(task: SequenceTask, stack: str, n: int) -> dict[str, list[int]]:
+    """Return the positions of a stack that belong to each place of the answer, such as the 10s of both operands."""
+    predicted = task.answer_positions[len(task.decoding_start.given) :]
+    positions = task.source_positions if stack == "encoder" else predicted
+    if len(positions) != n:
+        return {str(i): [i] for i in range(n)}
+    names = {each.column: each.label for each in task.answer_positions}
+    groups: dict[str, list[int]] = {}
+    for i, position in enumerate(positions):
+        groups.setdefault(position.label if position.column is None else names[position.column], []).append(i)
+    return groups
 
 
 # --- random donors ----------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def verify(model: OpenModel, *, seconds: float, seed: int, counting: Counting) -
             return check_every_example(model, progress=progress)
     try:
         if n_examples is not None:
-            raise Undecidable(f"its task has {n_examples:,} examples (at most {LARGEST_DOMAIN:,} are checked)")
+            raise Undecidable(f"the task has {n_examples:,} examples (at most {LARGEST_DOMAIN:,} are checked)")
         learner, _ = context_shape(model)
         if learner.model.pooling.combines == "mean":
             return worst_margins(model)

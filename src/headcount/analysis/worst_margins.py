@@ -204,7 +204,7 @@ def require_mean(model: OpenModel) -> tuple[ContextShape, ClassTask, Classifier]
     task, module = cast(ClassTask, model.task), cast(Classifier, model.module)
     shape = ContextShape.on_task(module, task)
     if module.pooling.combines != "mean":
-        raise Undecidable(f"its pooling ({module.config.pooling}) is not a mean over positions")
+        raise Undecidable(f"the model's pooling ({module.config.pooling}) is not a mean over positions")
     return shape, task, module
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from headcount.api.pruning import SavedPruning as SavedPruning
     from headcount.api.pruning import prune_heads as prune_heads
     from headcount.api.reporting import report as report
+    from headcount.api.routing import routes as routes
     from headcount.api.saving import Saved as Saved
     from headcount.api.training import evaluate as evaluate
     from headcount.api.training import evaluate_all as evaluate_all
@@ -68,6 +69,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "opening": ("PredictionPair", "open_model", "open_on_task", "open_run", "predict"),
     "pruning": ("SavedPruning", "prune_heads"),
     "reporting": ("report",),
+    "routing": ("routes",),
     "saving": ("Saved",),
     "training": ("evaluate", "evaluate_all", "next_command", "read_certificate", "read_evaluation", "train"),
     "verifying": ("stored_verification", "verify"),

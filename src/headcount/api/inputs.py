@@ -42,7 +42,7 @@ class ModuleWithInputs(OpenModel):
         return cls(opened.name, opened.label, "", module, opened.sites, None, batch.inputs)
 
     def texts(self, on: Sequence[str], data: str | Path | None = None) -> list[TokenizedText]:
-        """Return the texts that are given; without any, the rows of the tensors."""
+        """Tokenize the texts in `on` and in the file `data`; without any text, return the rows of the input tensors."""
         return super().texts(on, data) or self.rows(MOST_ROWS)
 
     def rows(self, most: int) -> list[TokenizedText]:

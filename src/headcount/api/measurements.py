@@ -14,11 +14,13 @@ from headcount.analysis.poolings import PoolingComparison
 from headcount.analysis.positions import EncodingsShown, PositionsShown
 from headcount.analysis.pruning import Pruning
 from headcount.analysis.roles import N_CONTROLS, HeadRoles
+from headcount.analysis.routes import N_SCAN, Routes
 from headcount.analysis.specialisation import Specialisation
 from headcount.analysis.verification import VERIFICATIONS, Verification
 from headcount.api.ablation import ablate_heads
 from headcount.api.auditing import audit
 from headcount.api.pruning import prune_heads
+from headcount.api.routing import routes
 from headcount.api.saving import Saved, data_setting, result_name
 from headcount.api.training import evaluate
 from headcount.api.verifying import verify
@@ -38,6 +40,8 @@ LARGEST_TIME_SHARE = 0.6
 """Fraction of the remaining time that one measurement may take, so that a slow one leaves time for the others."""
 MIN_EXAMPLES, MIN_CONTROLS = 100, 4
 """Smallest number of examples, and of controls of each kind; a measurement on fewer is left out."""
+MIN_QUARTETS = 40
+"""Smallest number of quartets for each way of an event."""
 ALL_REPLACEMENTS_COST = 4
 """Least time of an ablation with all replacements, as a multiple of the time of zero ablation alone."""
 BRIEF_LENGTH, BRIEF_N = 256, 200
@@ -160,6 +164,15 @@ def _verify(model: OpenModel, data: Data, quiet: bool) -> Verification | None:
     return verify(model, seconds=BRIEF_SEARCH, save=model.has_output, quiet=quiet)
 
 
+def _routes(model: OpenModel, data: Data, quiet: bool) -> Routes | None:
+    """Follow the event of the task, if it has one; with a time limit, on fewer quartets."""
+    task = model.task
+    if task is None or task.output_type != "sequence" or task.words.event is None:
+        return None
+    measure = partial(routes, model, save=model.has_output, quiet=quiet)
+    return _on_fewer(lambda fewer: (measure(n=fewer) if fewer else measure()).result, N_SCAN, MIN_QUARTETS)
+
+
 def _stretch(model: OpenModel, data: Data, quiet: bool) -> Stretch:
     """Measure accuracy by length; with a time limit, only on lengths that take seconds."""
     measure = partial(stretch, model, draw=REPORTED, save=model.has_output, quiet=quiet)
@@ -181,6 +194,7 @@ MEASUREMENTS = (
     Measurement("ablation", "the ablation of each head", "ablation", (Ablation,), _ablate),
     Measurement("stretch", "accuracy by length", "stretch", (Stretch,), _stretch),
     Measurement("pruning", "the removal of several heads", "pruning", (Pruning,), _prune),
+    Measurement("routes", "the ways of the task's event", "routes", (Routes,), _routes),
     Measurement("stats", "the attention statistics of heads", "head-stats", (Specialisation,), _by(head_stats)),
     Measurement("roles", "the roles of heads", "head-roles", (HeadRoles,), _roles),
     Measurement("certificate", "the verification", "certificate", VERIFICATIONS, _verify),

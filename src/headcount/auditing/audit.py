@@ -294,7 +294,7 @@ class Ranking:
     def of(
         cls, right: Hits, checks: Mapping[str, Check], findings: Mapping[str, Finding], verdicts: Sequence[Verdict]
     ) -> Ranking:
-        """Rank the failing checks."""
+        """Build the ranking: the failing check that accounts for most wrong answers and other findings comes first."""
         failing = [each for each in verdicts if each.verdict == FAIL]
         predictions = {
             each.check: hits for each in failing if (hits := findings[each.check].right_despite_fault) is not None
@@ -367,7 +367,9 @@ def _summary_without_failures(
     counts = Counter(each.verdict for each in verdicts)
     if warnings:
         return f"no check fails, {accuracy}; {n_warn}: {'; '.join(each.finding for each in warnings)}"
-    n_checks = f"{counts[PASS]} checks passed, {counts[NOT_APPLICABLE]} do not apply"
+    passed, others = counts[PASS], counts[NOT_APPLICABLE]
+    n_passed, verb = f"{passed} {'check' if passed == 1 else 'checks'}", "does" if others == 1 else "do"
+    n_checks = f"{n_passed} passed, {others} {verb} not apply"
     if right.mean() < LOW_ACCURACY:
         return f"{accuracy}, and no check explains the {int((~right).sum()):,} errors: {n_checks}"
     return f"nothing found: {accuracy}; {n_checks}"

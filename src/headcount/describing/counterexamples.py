@@ -17,7 +17,7 @@ def conclusions(search: CounterexampleSearch, title: str, rests_on: str = "") ->
     """Return the verdict, how the search went, and why there is no proof."""
     texts = [_verdict(search, title), _effort(search)]
     if search.why_not_proved:
-        texts.append(f"This is a search, not a proof, because {search.why_not_proved.rstrip('.')}.")
+        texts.append(f"This is a search, not a proof: {search.why_not_proved.rstrip('.')}.")
     return [Sentence(text, rests_on) for text in texts]
 
 
@@ -36,7 +36,7 @@ def _verdict(search: CounterexampleSearch, title: str) -> str:
     if not search.wrong:
         return f"Not refuted: no wrong answer of {title} among {tried} tried, which proves nothing."
     n_wrong = counted(len(search.wrong), "wrong answer")
-    stopped = ", where the search stopped" if len(search.wrong) == search.stopped_at else ""
+    stopped = f"; the search stops after {search.stopped_at}" if len(search.wrong) == search.stopped_at else ""
     wrong = mistake(clearest(search), title, search.output_type)
     return f"Refuted: {wrong} ({n_wrong} found among {tried} tried{stopped})."
 

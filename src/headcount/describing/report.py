@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headcount.analysis.positions import EncodingsShown, PositionsShown
     from headcount.analysis.pruning import Pruning
     from headcount.analysis.roles import HeadRoles
+    from headcount.analysis.routes import Routes
     from headcount.analysis.specialisation import Specialisation
     from headcount.analysis.verification import Verification
     from headcount.auditing.audit import Audit
@@ -45,6 +46,7 @@ ORDER = (
     "ablation",
     "sites",
     "pruning",
+    "routes",
     "events",
     "reach",
     "poolings",
@@ -53,7 +55,7 @@ ORDER = (
 )
 """The order of sections after the summary; sections of other packages follow them."""
 LAST = ("audit", "reproduce")
-FIRST = ("certificate", "ablation", "pruning", "events", "reach", "training", "roles", "sites", "positions")
+FIRST = ("certificate", "ablation", "pruning", "routes", "events", "reach", "training", "roles", "sites", "positions")
 """Sections whose answers come first in the summary, which has at most this many:"""
 MOST_ANSWERS = 5
 IN_MEMORY = "<in memory>"
@@ -86,6 +88,7 @@ class ModelResults:
     roles: HeadRoles | None = None
     ablation: Ablation | None = None
     pruning: Pruning | None = None
+    routes: Routes | None = None
     stretch: Stretch | None = None
     poolings: PoolingComparison | None = None
     """A comparison of models with other poolings and this model's encoding."""

@@ -67,12 +67,12 @@ def _target(strength: str, target: str, heads: list[Attending]) -> str:
     meaning = f", {meanings[target]}" if target in meanings else ""
     text = f"{names} {verb} {strength} to the {target}{meaning}"
     text = text if strength else f"{names} {verb} evenly: {target}"
-    text = f"In single columns, {text}" if heads[0][2] else text
+    text = f"Only from the place in brackets: {text}" if heads[0][2] else text
     measured = [(head, measure, column) for head, measure, column in heads if measure is not None]
     if not measured:
         return f"{text}."
     head, most, column = max(measured, key=lambda each: each[1].mean)
-    which = "" if len(heads) == 1 else f"{head.short}{f' in the {column}' if column else ''} most, with "
+    which = "" if len(heads) == 1 else f"{head.short}{f' from the {column}' if column else ''} most, with "
     is_near_all = most.mean > 0.999  # to a tenth of a percent an interval would say no more
     doubt = "" if is_near_all else f"{interval(max(most.mean - most.half(), 0), min(most.mean + most.half(), 1))}; "
     even = "" if most.even is None else f"; even attention would give {percent(most.even)}"

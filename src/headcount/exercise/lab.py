@@ -18,6 +18,7 @@ from headcount.analysis.verification import Verification
 from headcount.api.ablation import ablate_heads
 from headcount.api.pruning import SavedPruning, prune_heads
 from headcount.api.reporting import N_EXAMPLES, claim_forms, gather, write_forms
+from headcount.api.routing import routes
 from headcount.api.saving import save_in
 from headcount.api.training import read_evaluation, train
 from headcount.api.verifying import stored_verification, verify
@@ -138,17 +139,19 @@ def _train(task: str, path: Path, seed: int, quiet: bool, settings: Mapping[str,
 
 def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) -> AdditionLab:
     say = announcer(quiet)
-    say("addition 1/5  training an adder on 3-digit sums (test set held out)")
+    say("addition 1/6  training an adder on 3-digit sums (test set held out)")
     run = _train("addition", out / "addition", seed, quiet, settings)
-    say(f"addition 2/5  checking all {cast(SequenceTask, run.task).domain_size:,} sums")
+    say(f"addition 2/6  checking all {cast(SequenceTask, run.task).domain_size:,} sums")
     certificate = cast(Certificate, _verified(run, quiet))
-    say("addition 3/5  drawing the attention of every head")
+    say("addition 3/6  drawing the attention of every head")
     show_heads(run, examples_of(cast(Addition, run.task))[0], save=True)
     show_heads(run, save=True)
     head_stats(run, save=True, quiet=quiet)
-    say("addition 4/5  ablating each head alone")
+    say("addition 4/6  ablating each head alone")
     ablate_heads(run, examples=True, save=True, quiet=quiet)
-    say("addition 5/5  removing heads together")
+    say("addition 5/6  following the carry through the heads")
+    routes(run, save=True, quiet=quiet)
+    say("addition 6/6  removing heads together")
     try:
         pruned = prune_heads(run, save=True, quiet=quiet)
     except InputError as error:  # the adder is almost never right; the lab goes on

@@ -89,7 +89,7 @@ def save_model(model: nn.Module, folder: str | Path, tokenizer: Any = None) -> P
         ]
         if odd:
             raise CheckFailed(
-                f"{odd[0]} is not what was written to {path}: nothing was kept",
+                f"the weight {odd[0]}, read again from {path}, differs from the model's, so the folder was not kept",
                 "this is a fault in headcount, not in the model: please report it",
             )
     return path

@@ -16,6 +16,7 @@ from headcount.figures.length_generalisation import draw_dispersion, draw_poolin
 from headcount.figures.positions import draw_encodings, draw_positions
 from headcount.figures.pruning import draw_pruning
 from headcount.figures.roles import draw_role_maps, roles_of
+from headcount.figures.routes import draw_routes
 from headcount.figures.training import draw_accuracy
 from headcount.figures.worst_margins import draw_worst_margins
 from headcount.registry import suggestion
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from headcount.analysis.attention import Attention
     from headcount.analysis.poolings import PoolingComparison
     from headcount.analysis.roles import HeadRoles
+    from headcount.analysis.routes import Routes
     from headcount.analysis.specialisation import Specialisation
     from headcount.results import Result
     from headcount.training.evaluation import Classification, Evaluation
@@ -61,6 +63,11 @@ def _roles(result: HeadRoles) -> Drawings:
     return {"-".join(kind): partial(draw_role_maps, result, heads) for kind, heads in kinds.items() if roles_of(heads)}
 
 
+def _routes(result: Routes) -> Drawings:
+    ways = {way.name: partial(draw_routes, [result], (), [way.name]) for way in result.ways if way.n}
+    return {"map": partial(draw_routes, [result]), **ways}
+
+
 def _specialisation(result: Specialisation) -> Drawings:
     conditions = {"-".join(kind): partial(draw_condition, result, *kind) for kind in heads_by_kind(result.heads)}
     return {"stats": partial(draw_stats, result), **conditions}
@@ -77,6 +84,7 @@ PLOTS: dict[str, Callable[[Any], Drawings]] = {
     "PoolingComparison": _poolings,
     "PositionsShown": lambda result: {"positions": partial(draw_positions, result)},
     "Pruning": lambda result: {"pruning": partial(draw_pruning, result)},
+    "Routes": _routes,
     "Specialisation": _specialisation,
     "Stretch": lambda result: {
         "stretch": partial(draw_stretch, [result]),

@@ -214,7 +214,7 @@ class ReplayPatcher:
             self.n_skipped[inner.module] += 1
 
     def _is_unchanged(self, call: ModuleCall, args: Any, kwargs: Any) -> bool:
-        """Return whether a plain layer got its recorded inputs; such a layer depends on nothing else."""
+        """Return whether a layer gets the inputs that were recorded, so that its output is the recorded one as well."""
         inputs = known_tensors((args, kwargs)) or []
         return bool(inputs) and len(inputs) == len(call.inputs) and all(map(self.tiler.repeats, inputs, call.inputs))
 

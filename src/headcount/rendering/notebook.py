@@ -32,6 +32,7 @@ SECTION_OF = {
     "PoolingComparison": ("poolings", "poolings"),
     "PositionsShown": ("positions", "positions"),
     "Pruning": ("pruning", "pruning"),
+    "Routes": ("routes", "routes"),
     "Specialisation": ("stats", "roles"),
     "Stretch": ("stretch", "reach"),
     "WorstMargins": ("certificate", "certificate"),

@@ -84,7 +84,7 @@ def _require_contexts(config: RunConfig) -> None:
     try:
         ContextShape.on_task(model, task)
         if cast(Classifier, model).pooling.combines != "max":
-            raise Undecidable("its pooling has no score of each position")
+            raise Undecidable("the model's pooling has no score of each position")
     except Undecidable as reason:
         presets = [name for name, preset in task.presets.items() if "until-proved" in preset.help]
         advice = f"use the preset {presets[0]}" if presets else "leave --until-proved out"

@@ -68,21 +68,22 @@ class ContextShape:
         causal = config.causal or model.positions.forces_causal
         left = config.n_layers * (config.window or 0)
         shape = cls(left, 0 if causal else left, n_tokens)
+        has_bias = model.positions.is_bias_of_distance
         reasons = {
-            "it has no window, so every position sees the whole sequence": config.window is None,
-            "its positions are random": config.random_positions is not None,
-            f"its encoding ({config.encoding}) is not a bias of the distance": not model.positions.is_bias_of_distance,
-            f"its softmax ({config.softmax}) is not the plain one": config.softmax != "plain",
-            "its padding is not masked": model.pad_id is None,
-            "it has more than two classes": model.to_logits.out_features != 2,
-            f"no exact decision is known for its pooling ({config.pooling})": not model.pooling.combines,
+            "the model has no attention window, so every position sees the whole sequence": config.window is None,
+            "the model's positions are random": config.random_positions is not None,
+            f"the model's encoding ({config.encoding}) is not a bias of the distance": not has_bias,
+            f"the model's softmax ({config.softmax}) is not the plain one": config.softmax != "plain",
+            "the model does not mask padding": model.pad_id is None,
+            "the model has more than two classes": model.to_logits.out_features != 2,
+            f"no exact decision is known for the model's pooling ({config.pooling})": not model.pooling.combines,
         }
         if model.pooling.combines == "max" and not _first_class_rises(model):
-            reasons["a larger score does not raise the logit of its first class"] = True
+            reasons["a larger score does not raise the logit of the model's first class"] = True
         if (reason := next((text for text, holds in reasons.items() if holds), None)) is not None:
             raise Undecidable(reason)
         if shape.n_contexts > MOST_CONTEXTS:
-            raise Undecidable(f"it has {shape.n_contexts:,} contexts (at most {MOST_CONTEXTS:,} are enumerated)")
+            raise Undecidable(f"the model has {shape.n_contexts:,} contexts (at most {MOST_CONTEXTS:,} are enumerated)")
         return shape
 
     @property

@@ -166,7 +166,7 @@ def check_sequences(model: AuditedSequenceModel) -> Finding:
     """Decode short questions alone, beside others that need no padding, and beside a longer one."""
     adapted = model.adapted
     if adapted is None:
-        return not_applicable("numbers are filled up with zeros to one width, so nothing is padded")
+        return not_applicable("headcount gives every source of this task as many tokens, so nothing is padded")
     questions = sorted(dict.fromkeys(question for question, _ in model.pairs), key=len)
     longest, short = questions[-1], [each for each in questions if len(each) < len(questions[-1])][:N_DECODED]
     if not short:

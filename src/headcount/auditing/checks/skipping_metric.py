@@ -116,7 +116,10 @@ def _n_changes(is_free: dict[str, list[bool]]) -> int:
 
 
 def _scored_answers(model: AuditedSequenceModel, score: Score) -> list[tuple[str, str, str]]:
-    """Return questions, answers, and these with or without leading zeros, whichever has the better marks."""
+    """Return questions, right answers, and right answers in the form that scores better: with leading zeros or without.
+
+    Examples whose right answer scores nothing are left out.
+    """
     task, examples = model.task, _some_examples(model)
     pairs, tokens = pairs_of(task, examples), task.encode(examples).answer
     forms = [[task.show_tokens(each) for each in tokens], [answer for _, answer in pairs]]

@@ -275,7 +275,7 @@ def section(results: ReportResults) -> Section | None:
             continue
         if not title:
             title = words.event.question
-            blocks.append(_explanation(words))
+            blocks.append(_explanation(words, is_contrasted=_is_contrasted(model_results)))
         name = results.block_id("events", model_results)
         sentences = conclusions(model_results, words, name)
         answers.append(_answer(model_results, words, sentences[0]))
@@ -283,14 +283,14 @@ def section(results: ReportResults) -> Section | None:
     return Section("events", title, tuple(blocks), answers[0]) if answers else None
 
 
-def _explanation(words: TaskWords) -> Paragraph:
+def _explanation(words: TaskWords, *, is_contrasted: bool) -> Paragraph:
     assert words.event is not None, "asked about a task with an event"
     event = words.event.name
-    return Paragraph(
+    contrast = (
         f"{words.event.contrast} A head responds to the {event} if its attention moves further in the first pair. "
-        f"That is correlation, not proof that the model uses what the head reads. Ablation adds which "
-        f"{words.examples} break without the head."
+        "That is correlation, not proof that the model uses what the head reads. "
     )
+    return Paragraph(f"{contrast if is_contrasted else ''}Ablation shows which {words.examples} break without a head.")
 
 
 def conclusions(model_results: ModelResults, words: TaskWords, rests_on: str) -> list[Sentence]:

@@ -45,7 +45,7 @@ PLACES, STEPS = 512, 64
 """The largest position p and the largest step k for which the identities are computed."""
 EXACT = 1e-9
 """An upper bound for rounding errors in double precision."""
-SYMMETRIC = ("max", "min", "mean", "attention", "lse-max", "score-max")
+SYMMETRIC = ("max", "min", "mean", "attention", "lse-max", "score-max", "top-score")
 """Poolings whose output does not depend on the order of the positions."""
 SURELY = 0.999
 """Confidence at which a result contradicts a theorem: at 95 %, one report in twenty would."""

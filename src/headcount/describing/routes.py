@@ -1,0 +1,200 @@
+"""Where does an event such as the carry travel? Describe which heads move it, and where it is held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Row, Sentence
+from headcount.describing.words import counted, interval, percent, some
+from headcount.figures.routes import draw_routes
+
+if TYPE_CHECKING:
+    from headcount.analysis.routes import DonorTest, PatchShare, Routes, Way
+
+HEADS, STREAMS, FIGURE = "heads", "streams", "map"
+"""Last parts of the ids of the tables and of the figure."""
+PREFIX = "routes-"
+WHOLE, PART, NOTHING = 0.9, 0.1, 0.05
+"""Shares that count as everything, as a part, and below which a block moves nothing."""
+
+
+def describe(result: Routes, title: str = "") -> list[Block]:
+    """Return a sentence for each way, the map, and the shares of heads and streams."""
+    title = title or result.name
+    sentences = conclusions(result, title, f"{PREFIX}{HEADS}")
+    alt, caption = sentences[0].text, f"Where the {result.event} travels"
+    picture = Picture(f"{PREFIX}{FIGURE}", caption, alt, lambda: draw_routes([result], [title]))
+    return [Conclusions(tuple(sentences)), *([picture] if result.heads else []), *tables(result)]
+
+
+def tables(result: Routes, prefix: str = PREFIX) -> list[DataTable]:
+    """Return the shares of heads and of residual streams; nothing if none was measured."""
+    every = [_head_table(result, prefix), _stream_table(result, prefix)]
+    return [table for table in every if table.rows]
+
+
+def conclusions(result: Routes, title: str, rests_on: str = "") -> list[Sentence]:
+    """Say of each way which heads carry the event; then what blocks move, what donors show, and what must be so."""
+    rests_on = rests_on if result.heads else ""
+    sentences = [_way_sentence(result, way, title, rests_on) for way in result.ways]
+    measured = [way for way in result.ways if any(each.way == way.name for each in result.heads)]
+    if not measured:
+        return sentences
+    texts = (*_donor_texts(result), *_idle_blocks(result), *_by_construction(result, measured))
+    return [*sentences, *(Sentence(text, rests_on) for text in texts)]
+
+
+def _way_sentence(result: Routes, way: Way, title: str, rests_on: str) -> Sentence:
+    start = f"From the {way.source} into the {way.read}"
+    shares = sorted((each for each in result.heads if each.way == way.name), key=lambda each: -each.moved.share)
+    if not shares:
+        right = f"{way.n:,} of {way.n_drawn:,} quartets"
+        return Sentence(f"{start}, {title} is not judged: it answers only {right} right.", rests_on, is_decided=False)
+    carriers = [each for each in shares if each.moved.role == "carrier"]
+    parts = [each for each in shares if each.moved.role == "part"]
+    event, n = result.event, f"n = {way.n:,} quartets"
+    if carriers:
+        top, others = carriers[0], carriers[1:]
+        moved = f"its output alone moves {_part(top, n)}{_at(result, top)}"
+        verb = "carries" if len(others) == 1 else "carry"
+        more = f" {some([_named(each) for each in others])} {verb} it as well." if others else ""
+        return Sentence(f"{start}, {top.what} carries the {event} of {title}: {moved}.{more}", rests_on)
+    if parts:
+        text = f"{start}, no head of {title} carries the {event} alone. {some([_named(each) for each in parts])} "
+        verb = "moves a part" if len(parts) == 1 else "each move a part"
+        return Sentence(f"{text}{verb} ({n}).", rests_on)
+    top = shares[0]
+    text = f"{start}, it is undecided which head of {title} moves the {event}: {top.what} moves most, {_part(top, n)}."
+    return Sentence(text, rests_on, is_decided=False)
+
+
+def _part(each: PatchShare, n: str) -> str:
+    moved = each.moved
+    return f"{percent(moved.share, 0)} of the gap ({interval(moved.low, moved.high, digits=0)}, {n})"
+
+
+def _named(each: PatchShare) -> str:
+    return f"{each.what} ({percent(each.moved.share, 0)})"
+
+
+def _at(result: Routes, head: PatchShare) -> str:
+    """Name the query positions at which a head acts."""
+    places = [
+        each
+        for each in result.queries
+        if (each.what, each.way) == (head.what, head.way) and each.moved.share >= PART and each.moved.low > 0
+    ]
+    if not places:
+        return ""
+    return f", acting at {some([f'{each.position} ({percent(each.moved.share, 0)})' for each in places])}"
+
+
+def _donor_texts(result: Routes) -> list[str]:
+    """Say which heads move the event itself, and which move tokens as well, by random donors."""
+    texts = []
+    carriers = {
+        (each.what, way.read)
+        for way in result.ways
+        for each in result.heads
+        if way.chain == 1 and each.way == way.name and each.moved.role == "carrier"
+    }
+    for test in result.donors:
+        if (test.head, test.read) not in carriers:
+            continue
+        followed, kept = _counts(test)
+        texts.append(
+            f"With {test.head}'s output on any other example, the {test.read} follow that example's {result.event} in "
+            f"{followed} cases, and stay where its {result.event} is the same in {kept}."
+        )
+    return texts
+
+
+def _counts(test: DonorTest) -> tuple[str, str]:
+    return (
+        f"{test.followed.correct:,} of {test.followed.n:,}",
+        f"{test.unchanged.correct:,} of {test.unchanged.n:,}",
+    )
+
+
+def _idle_blocks(result: Routes) -> list[str]:
+    """Name the blocks that move nothing on any way."""
+    most: dict[str, float] = {}
+    for each in result.blocks:
+        most[each.what] = max(most.get(each.what, 0.0), each.moved.high)
+    idle = [block for block, share in most.items() if share < NOTHING]
+    if not idle:
+        return []
+    largest = percent(max(most[block] for block in idle), 0)
+    blocks = f"{some(idle)} together" if len(idle) == 1 else f"{some(idle)}, block by block,"
+    return [f"All heads of {blocks} move at most {largest} of the gap on every way (upper end of the 95 % CI)."]
+
+
+def _by_construction(result: Routes, ways: Sequence[Way]) -> list[str]:
+    """Say what holds for every model of this kind, whatever it has learned."""
+    texts = []
+    if any(each.what.startswith("X") for each in result.blocks):
+        texts.append(
+            "By construction, all cross-attention heads together move everything that does not come from the answer "
+            "itself: the decoder reads the question through them alone."
+        )
+    if all(way.is_written_before for way in ways):
+        texts.append(
+            f"By construction, the decoder cannot read the {result.event} from its own answer: it writes the place "
+            f"that needs the {result.event} before the place where the {result.event} arises."
+        )
+    return texts
+
+
+def _head_table(result: Routes, prefix: str) -> DataTable:
+    """Tabulate the share of each head on each way, the largest first; bold marks carriers."""
+    ways = [way.name for way in result.ways]
+    by_head: dict[str, dict[str, PatchShare]] = {}
+    for each in (*result.heads, *result.blocks):
+        by_head.setdefault(each.what, {})[each.way] = each
+    most = {what: max(each.moved.high for each in shares.values()) for what, shares in by_head.items()}
+    shown = [what for what in by_head if most[what] >= NOTHING]
+    rows: list[Row] = []
+    for what in sorted(shown, key=lambda what: ("H" not in what, -most[what])):
+        name = what if "H" in what else f"{what}, all heads"
+        rows.append((name, *(_share_cell(by_head[what].get(way)) for way in ways)))
+    placebo = max((abs(each.placebo.share) for each in (*result.heads, *result.blocks)), default=0.0)
+    n_hidden = counted(len(by_head) - len(shown), "head or block", "heads or blocks")
+    note = (
+        "A share is the part of the gap between both answers that comes along with a head's output, with its 95 % CI "
+        "corrected for all heads and ways. Bold: the whole interval is at least 50 %. Placebo shares: "
+        f"{percent(placebo)} at most. {n_hidden} below 5 % on every way left out."
+    )
+    caption = f"Part of the {result.event} that each head moves (%), by way"
+    return DataTable(f"{prefix}{HEADS}", caption, ("head", *ways), tuple(rows), note)
+
+
+def _share_cell(each: PatchShare | None) -> Cell:
+    if each is None:
+        return Cell("not judged", None, "weak")
+    low, high = (f"{100 * end:z.0f}" for end in (each.moved.low, each.moved.high))
+    is_carrier, is_none = each.moved.role == "carrier", each.moved.role == "none"
+    text = f"{100 * each.moved.share:z.0f} [{low}, {high}]"
+    return Cell(text, each.moved.share, "strong" if is_carrier else "weak" if is_none else "")
+
+
+def _stream_table(result: Routes, prefix: str) -> DataTable:
+    """Tabulate where the event is held: the share of each place of each residual stream."""
+    ways = [way.name for way in result.ways]
+    by_place: dict[tuple[str, str], dict[str, PatchShare]] = {}
+    for each in result.streams:
+        by_place.setdefault((each.what, each.position or "all positions"), {})[each.way] = each
+    rows: list[Row] = [
+        (stream, place, *(_plain_cell(shares.get(way)) for way in ways))
+        for (stream, place), shares in by_place.items()
+        if max(each.moved.share for each in shares.values()) >= NOTHING
+    ]
+    note = f"{counted(len(by_place) - len(rows), 'place')} below 5 % on every way left out."
+    caption = f"Where the {result.event} is held: part of the answer's change (%) that comes along with a stream"
+    return DataTable(f"{prefix}{STREAMS}", caption, ("stream", "place", *ways), tuple(rows), note)
+
+
+def _plain_cell(each: PatchShare | None) -> Cell:
+    if each is None:
+        return Cell("not judged", None, "weak")
+    return Cell(f"{100 * each.moved.share:z.0f}", each.moved.share, "strong" if each.moved.share >= WHOLE else "")

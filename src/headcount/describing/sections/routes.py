@@ -1,0 +1,46 @@
+"""Where does the carry travel? Describe which heads move an event of the task, and where it is held, by patching."""
+
+from __future__ import annotations
+
+from headcount.describing.blocks import Block, Conclusions, Notice, Paragraph, Picture, Section, Sentence
+from headcount.describing.report import ReportResults
+from headcount.describing.routes import conclusions, tables
+from headcount.errors import argument
+from headcount.figures.routes import draw_routes
+
+FIGURE = "routes-map"
+
+
+def section(results: ReportResults) -> Section | None:
+    """Describe every model whose event was followed, with one map of all of them."""
+    followed = [(each, each.routes) for each in results.models if each.routes is not None]
+    if not followed:
+        return None
+    event = followed[0][1].event
+    blocks: list[Block] = [
+        Paragraph(
+            f"Four examples differ in one token that rises in equal steps, and the {event} appears at the middle step "
+            "alone. The output of a head on one example is put into another one, and the logits show how far the "
+            f"answer follows. The same step without the {event} is the placebo. This is causal: it shows what the "
+            "model uses, not where it looks."
+        )
+    ]
+    answers: list[Sentence] = []
+    for model, result in followed:
+        prefix = f"{results.block_id('routes', model)}-"
+        sentences = conclusions(result, model.title, f"{prefix}heads")
+        answers += sentences[:1] if result.heads else []
+        blocks += [Notice("fail", f"{model.title}: {result.audit}.")] if result.audit else []
+        blocks.append(Conclusions(tuple(sentences)))
+    measured = [(model, result) for model, result in followed if result.heads]
+    if measured:
+        shown, titles = [result for _, result in measured], [model.title for model, _ in measured]
+        command = f"headcount routes {argument(measured[0][0].name)}" if len(measured) == 1 else ""
+        alt = " ".join(sentence.text for sentence in answers)
+        blocks.append(Picture(FIGURE, f"Where the {event} travels", alt, lambda: draw_routes(shown, titles), command))
+    for model, result in followed:
+        blocks += tables(result, f"{results.block_id('routes', model)}-")
+    return Section("routes", f"Where does the {event} travel?", tuple(blocks), answers[0] if answers else None)
+
+
+PART = section
