@@ -91,6 +91,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "prune": ("prune", "MODEL", "--heads", "E0H1", "-o", "small-FOLDER"),
     "positions": ("positions", "MODEL"),
     "audit": ("audit", "MODEL"),
+    "claim": ("claim", "MODEL", "D0", "prunable-together", "--n", "30", "--anyway"),
     "report": ("report", "MODEL", "-o", "FOLDER.html", "--markdown"),
 }
 WRONG_WORDS = re.compile(r"\b(sums?|digits?|carry|carries|carried|sorted|addition|sortedness)\b", re.IGNORECASE)

@@ -41,6 +41,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("data",),
     ("experiments",),
     ("analysis",),
+    ("claims",),
     ("auditing",),
     ("figures",),
     ("describing",),

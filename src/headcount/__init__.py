@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from headcount.api import ablated as ablated
     from headcount.api import attention as attention
     from headcount.api import audit as audit
+    from headcount.api import claim as claim
+    from headcount.api import claim_all as claim_all
     from headcount.api import evaluate as evaluate
     from headcount.api import head_outputs as head_outputs
     from headcount.api import head_roles as head_roles
@@ -53,9 +55,9 @@ if TYPE_CHECKING:
     from headcount.surgery.cutting import cut_heads as cut_heads
 
 _EXPORTS = {
-    "api": "ablate_heads ablated attention audit evaluate head_outputs head_roles head_stats match_heads patch_pair "
-    "patched path_patched predict prune_heads report routes show_head show_heads show_positions streams stretch "
-    "summarise_attention train verify",
+    "api": "ablate_heads ablated attention audit claim claim_all evaluate head_outputs head_roles head_stats "
+    "match_heads patch_pair patched path_patched predict prune_heads report routes show_head show_heads "
+    "show_positions streams stretch summarise_attention train verify",
     "auditing.interventions": "audit_intervention",
     "errors": "HeadcountError",
     "external.adapter": "Adapter",

@@ -120,6 +120,8 @@ HOMES = {
     headcount.api: (
         "ablate_heads",
         "audit_all",
+        "claim",
+        "claim_all",
         "evaluate",
         "evaluate_all",
         "summarise_attention",
@@ -176,6 +178,7 @@ def called(in_tmp: Path, tiny_run: Run, tiny_sorter: Run, monkeypatch: pytest.Mo
     return call
 
 
+CLAIM = "D0 prunable-together"
 PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("ablate", "--data"): ("ablate run", "--data x.txt", "data", "x.txt"),
     ("ablate", "--replacements"): ("ablate run", "--replacements zero,mean", "replacements", ["zero", "mean"]),
@@ -249,6 +252,18 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("verify", "--quiet"): ("verify run", "--quiet", "quiet", True),
     ("verify", "--seconds"): ("verify run", "--seconds 3", "seconds", 3.0),
     ("verify", "--seed"): ("verify run", "--seed 4", "seed", 4),
+    ("claim", "--n"): (f"claim run {CLAIM}", "--n 30", "n", 30),
+    ("claim", "--seed"): (f"claim run {CLAIM}", "--seed 4", "seed", 4),
+    ("claim", "--data"): (f"claim run {CLAIM}", "--data x.txt", "data", "x.txt"),
+    ("claim", "--anyway"): (f"claim run {CLAIM}", "--anyway", "anyway", True),
+    ("claim", "--run-adapter"): (f"claim run {CLAIM}", "--run-adapter", "run_adapter", True),
+    ("claims", "--file"): ("claims run --file adder", "--file reports", "statements", "reports"),
+    ("claims", "--n"): ("claims run --file adder", "--n 30", "n", 30),
+    ("claims", "--seed"): ("claims run --file adder", "--seed 4", "seed", 4),
+    ("claims", "--data"): ("claims run --file adder", "--data x.txt", "data", "x.txt"),
+    ("claims", "--anyway"): ("claims run --file adder", "--anyway", "anyway", True),
+    ("claims", "--run-adapter"): ("claims run --file adder", "--run-adapter", "run_adapter", True),
+    ("claims", "--quiet"): ("claims run --file adder", "--quiet", "quiet", True),
     ("lab", "--out"): ("lab", "--out there", "out", Path("there")),
     ("lab", "-o"): ("lab", "-o there", "out", Path("there")),
     ("lab", "--seed"): ("lab", "--seed 4", "seed", 4),
@@ -317,6 +332,8 @@ JSON = {
     "audit": "audit sorter --n 20 --quiet --only HC301",
     "ablate": "ablate run --n 4 --replacements zero --quiet",
     "adapt": "adapt own.py:Net -o {}.py",
+    "claim": f"claim run {CLAIM} --n 30 --anyway",
+    "claims": "claims run --file some.toml --n 30 --anyway --quiet",
     "evaluate": "evaluate run",
     "heads": "heads run",
     "lab": "lab --quiet",
@@ -347,6 +364,7 @@ def test_json_is_one_object_and_the_default_is_none(
     for name, run in (("run", tiny_run), ("sorter", tiny_sorter)):
         shutil.copytree(run.folder.path, in_tmp / name)
     (in_tmp / "own.py").write_text(NET)
+    (in_tmp / "some.toml").write_text(f'[[claim]]\ntext = "{CLAIM}"\n')
     codes = {main([*JSON[verb].format("one").split(), "--json"])}
     assert isinstance(json.loads(capsys.readouterr().out), dict)
     codes.add(main(JSON[verb].format("other").split()))

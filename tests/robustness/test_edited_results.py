@@ -81,6 +81,8 @@ def results(
             "positions": api.show_positions(tiny_run, 6).result,
             "routes": routes_by_hand(),
             "patch": api.patch_pair(sample, "1 2 3 4", "1 2 4 3").result,
+            "claim": api.claim(tiny_run, "D0 prunable-together", n=30, anyway=True),
+            "claims": api.claim_all(tiny_run, ["D0 prunable-together", "E0 induction"], n=30, anyway=True, quiet=True),
             "encodings": all_encodings(d_model=4, n_heads=2, n_positions=4),
             "audit": api.audit(tiny_run, only=["HC101", "HC102", "HC201"], quiet=True).result,
             "intervention": headcount.audit_intervention(

@@ -138,9 +138,10 @@ class PatchShare:
 
 @dataclass(frozen=True)
 class DonorTest:
-    """The answers with a head's output from random other examples."""
+    """The answers with the output of a head, or of several heads, from random other examples."""
 
     head: str
+    """The head; several heads that were patched together are joined by `+`."""
     read: str
     followed: Proportion
     """Of donors with another event: answers that become what the own tokens and the donor's event give."""
@@ -429,9 +430,14 @@ def positions_by_place(task: SequenceTask, stack: str, n: int) -> dict[str, list
 # --- random donors ----------------------------------------------------------------------------------------------------
 
 
-def donor_test(model: OpenModel, head: HeadId, quartets: Quartets, seed: int = 0, n: int = N_DONORS) -> DonorTest:
-    """Put a head's output on other, random examples in place, and count the answers that follow the donor's event."""
-    answers = cast(SequenceModel, model.answers)
+def donor_test(
+    model: OpenModel, heads: HeadId | Sequence[HeadId], quartets: Quartets, seed: int = 0, n: int = N_DONORS
+) -> DonorTest:
+    """Put the output of heads on other, random examples in place, and count the answers that follow the donor's event.
+
+    Several heads are patched together, from the same donor.
+    """
+    answers, heads = cast(SequenceModel, model.answers), (heads,) if isinstance(heads, HeadId) else tuple(heads)
     task, place = answers.task, quartets.place
     examples = task.sample(stream(seed, "random donors"), 2 * n)
     inputs, labels = answers.teacher_forced(examples)
@@ -439,8 +445,8 @@ def donor_test(model: OpenModel, head: HeadId, quartets: Quartets, seed: int = 0
     own, labels = examples[right.cpu().numpy()], labels[right]
     cached = CachedPass(model.module, model.sites, [each[right] for each in inputs])
     donors = np.roll(np.arange(len(own)), 1)
-    value = cached.z(head.site).roll(1, dims=0)
-    output = first_tensor(cached.replay([Intervention((head,), "patch", values={head.site: value})]))
+    values = {site: cached.z(site).roll(1, dims=0) for site in model.sites.head_slots(heads)}
+    output = first_tensor(cached.replay([Intervention(heads, "patch", values=values)]))
     _, by_example = answers.teacher_forced(np.concatenate(quartets.examples))
     position = read_position(task, quartets, by_example.unflatten(0, (4, len(quartets))))
     predicted, at_place = output[:, position].argmax(dim=-1).tolist(), labels[:, position].tolist()
@@ -450,4 +456,5 @@ def donor_test(model: OpenModel, head: HeadId, quartets: Quartets, seed: int = 0
     tokens = task.event_tokens(own, place)[np.arange(len(own)), has_event[donors].astype(int)]
     hits = np.array([ids.get(token) == label for token, label in zip(tokens.tolist(), predicted, strict=True)])
     is_other = has_event != has_event[donors]
-    return DonorTest(head.short, quartets.read, Proportion.count(hits[is_other]), Proportion.count(hits[~is_other]))
+    name = "+".join(head.short for head in heads)
+    return DonorTest(name, quartets.read, Proportion.count(hits[is_other]), Proportion.count(hits[~is_other]))

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from headcount.api.auditing import audit_all as audit_all
     from headcount.api.auditing import require_feedback_folder as require_feedback_folder
     from headcount.api.auditing import write_feedback as write_feedback
+    from headcount.api.claiming import claim as claim
+    from headcount.api.claiming import claim_all as claim_all
     from headcount.api.courses import CourseInterrupted as CourseInterrupted
     from headcount.api.courses import Submission as Submission
     from headcount.api.intervening import ByHead as ByHead
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 _EXPORTS: dict[str, tuple[str, ...]] = {
     "ablation": ("ablate_heads",),
     "auditing": ("audit", "audit_all", "require_feedback_folder", "write_feedback"),
+    "claiming": ("claim", "claim_all"),
     "courses": ("CourseInterrupted", "Submission"),
     "intervening": (
         *("ByHead", "HeadIntervention", "ablated", "attention", "head_outputs"),

@@ -5,9 +5,10 @@ A frame keeps the style and the scripts of the page apart from those of the note
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from headcount.describing import SECTIONS, matching
+from headcount.describing import SECTIONS, claims, matching
 from headcount.describing.blocks import Block, Cell, DataTable, Picture, Section
 from headcount.describing.report import ModelResults, Report, ReportResults
 from headcount.errors import InputError
@@ -37,6 +38,12 @@ SECTION_OF = {
     "WorstMargins": ("certificate", "certificate"),
 }
 """Maps the class of a result (or a base class) to the field of `ModelResults` that holds it, and to its section."""
+DESCRIBED: Mapping[str, Callable[[Any], list[Block]]] = {
+    "ClaimResult": claims.describe,
+    "ClaimsResult": claims.describe_all,
+    "Matching": matching.describe,
+}
+"""The function that describes a result without a section, by the result's class."""
 MOST_ROWS = 200
 FRAME = "headcount-frame"
 """The CSS class of a frame whose height the script of the page may change (static/report.js)."""
@@ -78,8 +85,8 @@ def _section(result: Result) -> Section | None:
 def _blocks(result: Result) -> list[Block]:
     """Describe a result that has no section: its figure, if it has one, and its table."""
     kind = type(result).__name__
-    if kind == "Matching":
-        return matching.describe(result)  # type: ignore[arg-type]
+    if kind in DESCRIBED:
+        return DESCRIBED[kind](result)
     rows = result.to_rows()[:MOST_ROWS]
     columns = tuple(dict.fromkeys(name for row in rows for name in row))
     cells = tuple(tuple(_cell(row.get(name)) for name in columns) for row in rows)

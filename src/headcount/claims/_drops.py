@@ -1,0 +1,87 @@
+"""Drops under zero ablation of groups of heads, paired on the same examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headcount.bands import CRITICAL
+from headcount.claims.base import ClaimCase, Evidence
+from headcount.data.dataset import mean_score
+from headcount.errors import InputError
+from headcount.experiments.interventions import compare, run_interventions
+from headcount.heads import HeadId
+from headcount.hooks.replay import Intervention
+from headcount.seeds import stream
+from headcount.stats import PairedDifference, paired_differences
+
+N_EXAMPLES = 2000
+"""Default number of examples."""
+Group = tuple[HeadId, ...]
+Losses = NDArray[np.float64]
+"""The clean score minus the score under an ablation, for each example."""
+
+
+class Drops:
+    """A model on some examples, with the scores of every group of heads that was ablated so far."""
+
+    def __init__(self, case: ClaimCase) -> None:
+        n = N_EXAMPLES if case.n is None else case.n
+        self.experiment = case.model.experiment(case.data, None, n)
+        self.n, self.metric = self.experiment.n, self.experiment.metric
+        self.unit = "points" if self.metric.in_points else self.metric.unit
+        self._scores = dict[Group, NDArray[np.float64]]()
+        self._clean: NDArray[np.float64] | None = None
+        self._needs_skill = self.metric.in_points and not case.anyway
+
+    def losses(self, groups: Sequence[Sequence[HeadId]]) -> list[Losses]:
+        """Return the loss of each example without each group of heads; a group is ablated together."""
+        keys = [tuple(sorted(group)) for group in groups]
+        new = [key for key in dict.fromkeys(keys) if key not in self._scores]
+        if new:
+            interventions = [Intervention(key, "zero") for key in new]
+            outcome = run_interventions(self.experiment, interventions, proven=self._clean is not None)
+            self._clean = outcome.clean
+            self._require_skill(outcome.majority_baseline)
+            self._scores |= zip(new, outcome.scores, strict=True)
+        assert self._clean is not None, "a group was ablated"
+        return [self._clean - self._scores[key] for key in keys]
+
+    def _require_skill(self, baseline: float) -> None:
+        """Raise an error if the model has no skill that the removal of a head could cost."""
+        clean = float(self.experiment.aggregate(self._clean)) if self._clean is not None else 0.0
+        if self._needs_skill and clean - baseline < CRITICAL:
+            raise InputError(
+                f"with all heads it scores {100 * clean:.1f} %, within 10 points of the best constant answer: it has "
+                "nothing to lose"
+            )
+
+    def drop(self, heads: Sequence[HeadId]) -> PairedDifference:
+        """Return the drop without these heads together."""
+        (losses,) = self.losses([heads])
+        assert self._clean is not None, "the heads were ablated"
+        return compare(self.experiment, self._clean, [self._clean - losses], "claims")[0]
+
+    def mean_of(self, losses: Losses, most: float = math.inf) -> PairedDifference:
+        """Return the mean of a combination of losses on the same examples; an accuracy allows at most `most`.
+
+        Both ends of its interval allow for 3.7 of n examples that were missed and lose a whole answer.
+        """
+        if self.experiment.aggregator is not mean_score:
+            raise InputError(f"{self.metric.name} is not a mean over examples, so drops cannot be compared")
+        broken = 1.0 if self.metric.is_accuracy else None
+        mean, mirrored = paired_differences(np.stack([losses, -losses]), stream(0, "claims"), broken)
+        low, high, most = min(mean.low, -mirrored.high), mean.high, most if self.metric.is_accuracy else math.inf
+        return PairedDifference(mean.mean, max(low, -most), min(high, most), mean.p)
+
+    def evidence(self, words: str, drop: PairedDifference) -> Evidence:
+        """Return a drop as evidence."""
+        return Evidence(words, drop.mean, drop.low, drop.high, self.n, "examples", self.unit)
+
+
+def drops_of(case: ClaimCase) -> Drops:
+    """Return the drops of a model, which all claims about it share."""
+    return case.once("drops", lambda: Drops(case))

@@ -1,0 +1,55 @@
+"""The way of a task's event that a claim is about, and what the architecture alone says about it."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from headcount.analysis.routes import require_event
+from headcount.claims.base import ClaimCase
+from headcount.errors import InputError
+from headcount.registry import suggestion
+from headcount.seeds import stream
+from headcount.tasks.base import Quartets, SequenceTask
+
+
+def way_into(case: ClaimCase, n: int) -> Quartets:
+    """Return the quartets of the way that the claim names: `10s` from the place before it, or `1s>100s`."""
+    task, event = require_event(case.model), case.claim.event
+    assert task.words.event is not None, "require_event has checked this"
+    if task.words.event.name != event:
+        raise InputError(f"{task.name} has no {event}", f"its event is the {task.words.event.name}")
+    quartets = case.once(("quartets", n, case.seed), lambda: task.quartets(stream(case.seed, "quartets"), n))
+    ways = {f"{each.source}>{each.read}": each for each in quartets}
+    ways |= {each.read: each for each in quartets if each.chain == 1}
+    place = case.claim.objects[0]
+    if place not in ways:
+        raise InputError(f"no way of the {event} into {place!r}", suggestion(place, ways))
+    if not len(ways[place]):
+        raise InputError(f"{case.model.name} has no examples of the {event} on the way {place}")
+    return ways[place]
+
+
+def construction(case: ClaimCase, quartets: Quartets) -> tuple[str, bool, str]:
+    """Return why the architecture alone decides a claim (empty if it does not), whether the claim is true, and a note.
+
+    Decoder self-attention of the first layer sees written tokens only. Later layers also see what cross-attention has
+    read, so for them the order of writing decides nothing, and is only noted.
+    """
+    crossing = {head for site in case.model.sites.values() for head in site.heads if head.site.kind == "cross"}
+    if crossing and crossing <= set(case.heads):
+        return "all that the decoder gets from the source passes through these heads, so they move everything", True, ""
+    sites = {head.site for head in case.heads}
+    if any((site.stack, site.kind) != ("decoder", "self") for site in sites):
+        return "", False, ""
+    labels = [each.label for each in cast(SequenceTask, case.model.answers.task).answer_positions]
+    places = [next((i for i, label in enumerate(labels) if name in label.split()), -1) for name in _ends(quartets)]
+    if -1 in places or places[0] < places[1]:
+        return "", False, ""
+    unread = f"the {quartets.read} are written before the {quartets.source}"
+    if all(site.layer == 0 for site in sites):
+        return f"{unread}, so these heads see nothing that the {case.claim.event} changes", False, ""
+    return "", False, f"Besides, {unread}, so no head can read the {case.claim.event} off the written answer."
+
+
+def _ends(quartets: Quartets) -> tuple[str, str]:
+    return quartets.source, quartets.read

@@ -1,0 +1,59 @@
+"""Does a head, or a group of heads that are patched together, move the task's event into a place of the answer?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from headcount.analysis import routes
+from headcount.claims._ways import construction, way_into
+from headcount.claims.base import ClaimCase, ClaimKind, Evidence, Judgement
+from headcount.errors import InputError
+from headcount.hooks.gates import eval_mode
+
+LEAST_UNCHANGED = 0.95
+"""Fraction of answers that random donors of the same event must leave right."""
+
+
+def measure(case: ClaimCase) -> Judgement:
+    """Patch the heads together between quartets of examples, and from random donors."""
+    model, n = case.model, routes.N_VERDICT if case.n is None else case.n
+    quartets = way_into(case, n)
+    with eval_mode(model.module), torch.no_grad():
+        patches = routes.EventPatches(model, quartets)
+        if patches.n < routes.FEWEST:
+            raise InputError(f"only {patches.n} of {len(quartets)} quartets have four right answers", "raise --n")
+        ((_, _, moved, placebo),) = patches.head_shares([case.heads], 1)
+        n_donors = max(n, routes.N_DONORS)
+        donors = routes.donor_test(model, case.heads, quartets, case.seed, n_donors)
+    way = f"from the {quartets.source} to the {quartets.read}"
+    share = Evidence(f"the patch moves {{}} of the gap {way}", *_bounds(moved), patches.n, "quartets", "share")
+    none = Evidence("the placebo patch moves {} of the gap", *_bounds(placebo), patches.n, "quartets", "share")
+    kept, followed = donors.unchanged, donors.followed
+    words = f"random donors with the same {case.claim.event} leave {{}} of the answers right"
+    same = Evidence(words, kept.rate, kept.low, kept.high, kept.n, "donors", "share")
+    words = f"random donors with another {case.claim.event} change {{}} of the answers as the donor says"
+    other = Evidence(words, followed.rate, followed.low, followed.high, followed.n, "donors", "share")
+    by_construction, is_true, note = construction(case, quartets)
+    if not is_true:
+        none, same = none.within(routes.PART), same.at_least(LEAST_UNCHANGED)
+        if same.n_needed is not None:  # --n counts all donors
+            same = replace(same, n_needed=same.n_needed * n_donors // same.n)
+    if patches.n < routes.N_VERDICT / 2:
+        note += f" A verdict needs {routes.N_VERDICT} quartets; with fewer, it errs more often than stated."
+    return Judgement((share.at_least(routes.CARRIER),), (none, same, other), by_construction, note.strip())
+
+
+def _bounds(share: routes.Share) -> tuple[float, float, float]:
+    return round(share.share, 6), round(share.low, 6), round(share.high, 6)
+
+
+PART = ClaimKind(
+    grammar="SUBJECT carries-the-{event} PLACE",
+    phrase="carries the {event} {way}",
+    supported_if="the patch moves at least half of the gap between both answers (whole 95 % CI)",
+    refuted_if="the patch moves less than half of the gap (whole 95 % CI)",
+    controls="a placebo patch moves under 0.1 of the gap; random donors with the same event keep 95 % of the answers",
+    measure=measure,
+)

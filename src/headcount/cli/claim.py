@@ -1,0 +1,47 @@
+"""`headcount claim MODEL "SUBJECT KIND [OBJECT]"`: is a claim about heads supported? Exit code 1 if it is refuted."""
+
+import argparse
+
+from headcount.cli._command import Command, add_int, add_json, add_model_argument, keywords
+from headcount.cli._output import Output
+
+N_HELP = "number of quartets, examples or sequences [400, 2000 or 1000, as the kind of claim needs]"
+EXIT_CODES = {"supported": 0, "undecided": 0, "refuted": 1, "not judged": 2}
+
+
+def add_claim_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that `claim` and `claims` share."""
+    add_int(parser, "--n", N_HELP)
+    add_int(parser, "--seed", "seed of quartets, random donors, random sets of heads and sequences", 0)
+    parser.add_argument("--data", metavar="FILE", help="text or table for a model without a task")
+    parser.add_argument("--anyway", action="store_true", help="judge a model that fails its audit or guesses, too")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the model, the claim and the flags."""
+    add_model_argument(parser)
+    form = 'the claim, as SUBJECT KIND [OBJECT]: "E0H2 carries-the-carry 10s" (all kinds: docs/claims.md)'
+    parser.add_argument("words", metavar="CLAIM", nargs="+", help=form)
+    add_claim_flags(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Output:
+    """Judge a claim; exit code 1 if it is refuted, 2 if it cannot be judged."""
+    from headcount import api
+    from headcount.describing.claims import describe
+
+    result = api.claim(text=" ".join(args.words), **keywords(args, "words"))
+    return Output(result, describe(result), exit_code=EXIT_CODES[result.verdict])
+
+
+PART = Command(
+    "judge a claim about heads: supported, refuted or undecided",
+    add_arguments,
+    run,
+    (
+        'headcount claim sample:addition "E0H2 carries-the-carry 10s"',
+        'headcount claim sample:addition "E0H1+D1 prunable-together"',
+        'headcount claim sample:sortedness "model extrapolates-to 64" --n 200',
+    ),
+)
