@@ -11,6 +11,7 @@ from typing import Any
 import hub_models as hub
 import pytest
 from matplotlib.figure import Figure
+from routes_by_hand import routes
 from tests.figures import test_every_figure as every
 
 from headcount import ExternalModel, api, load, wrap
@@ -28,9 +29,11 @@ MADE: dict[str, Any] = {
     "Evaluation": lambda: every.evaluated(SHAPE),
     "HeadRoles": lambda: every.with_roles(SHAPE),
     "Matching": lambda: every.matched(SHAPE),
+    "PairPatch": lambda: every.pair_patch(SHAPE),
     "PoolingComparison": lambda: every.pooled(SHAPE),
     "PositionsShown": lambda: every.placed(SHAPE, "learned"),
     "Pruning": lambda: every.pruned(SHAPE),
+    "Routes": routes,
     "Specialisation": lambda: every.specialised(SHAPE),
     "Stretch": lambda: every.sample_of_length(SHAPE),
     "WorstMargins": lambda: every.worst(SHAPE),
@@ -42,10 +45,12 @@ ROWS = {
     "Evaluation": lambda found: 1 + len(found.digits) + len(found.groups),
     "HeadRoles": lambda found: sum(len(head.standings) for head in found.heads),
     "Matching": lambda found: sum(len(kind.pairs) for kind in found.kinds),
+    "PairPatch": lambda found: len(found.ranking),
     "PoolingComparison": lambda found: sum(len(model.cells) for model in found.models),
     "PositionsShown": lambda found: len(found.rows),
     "Pruning": lambda found: sum(len(curve.points) for curve in found.curves),
     "Specialisation": lambda found: len(found.heads),
+    "Routes": lambda found: len(found.heads),
     "Stretch": lambda found: len(found.cells),
     "WorstMargins": lambda found: len(found.rows),
 }

@@ -102,7 +102,7 @@ def _row_title(stream: str) -> str:
     r"""Return the title of a row.
 
     >>> _row_title("E0.input"), _row_title("D1.stream"), _row_title("L0.stream")
-    ('encoder input', 'after decoder\\nlayer 1', 'after layer 0')
+    ('encoder input', 'after decoder\nlayer 1', 'after layer 0')
     """
     place, kind = stream.split(".")
     stack = STACKS[place[0]]
