@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Row, Sentence
-from headcount.describing.words import counted, interval, percent, some
+from headcount.describing.words import counted, percent, some
 from headcount.figures.routes import draw_routes
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _way_sentence(result: Routes, way: Way, title: str, rests_on: str) -> Senten
 
 def _part(each: PatchShare, n: str) -> str:
     moved = each.moved
-    return f"{percent(moved.share, 0)} of the gap ({interval(moved.low, moved.high, digits=0)}, {n})"
+    return f"{100 * moved.share:.0f} % of the gap (95 % CI {100 * moved.low:.0f}-{100 * moved.high:.0f}, {n})"
 
 
 def _named(each: PatchShare) -> str:
