@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import known_carries as known
@@ -15,6 +17,7 @@ from known_carries import CROSS, DECODER, ENCODER, KnownModel, task_of
 from numpy.typing import NDArray
 from scipy import stats
 
+from headcount import Adapter, load_external
 from headcount.analysis.routes import (
     N_DONORS,
     EventPatches,
@@ -37,6 +40,7 @@ from headcount.tasks.base import Examples, Quartets
 EXACT = 1e-3
 """Largest difference between a measured share and the share that arithmetic predicts."""
 N = 40
+FOREIGN = Path(__file__).parents[1] / "foreign_adder"
 TASKS = [
     pytest.param(task_of(2), id="2 digits"),
     pytest.param(task_of(2, least_first=True), id="least first"),
@@ -418,6 +422,89 @@ def test_the_same_seed_draws_the_same_quartets(small: Routes) -> None:
     again = routes(known.two_carriers(task_of(2)), 30, progress=lambda *done: steps.append(done))
     assert again == small
     assert steps == [(1, 3), (2, 3), (3, 3)]
+
+
+# --- answers in other forms -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adapter", [known.KnownAdder, known.BackwardsAdder])
+def test_an_adapter_gives_the_result_of_a_run(adapter: type[Adapter]) -> None:
+    """The second one writes its digits in the opposite order, which only its labels show."""
+    found, run = routes(known.opened_by(adapter), N), routes(known.one_carrier(task_of(2)), N)
+    assert [(way.name, way.n, way.n_drawn) for way in found.ways] == [(way.name, N, N) for way in run.ways]
+    assert [way.gap for way in found.ways] == pytest.approx([way.gap for way in run.ways], abs=EXACT)
+    require_shares(found.heads, lambda each: (1, 1) if each.what == "X0H1" else (0, 0))
+    assert found.donors == run.donors
+
+
+def test_answers_without_leading_zeros_have_their_places_at_several_positions() -> None:
+    """The 10s of 95 are written first, those of 195 second. A carry into the 100s makes the answer longer.
+
+    There, the carry decides between 9 and 1, and X0H0 moves the 9: it would seem to move 29 % of the carry.
+    """
+    model = known.opened_by(known.NaturalAdder)
+    found = routes(model, N)
+    assert [(way.name, way.n) for way in found.ways] == [("1s to 10s", N)]
+    assert found.ways[0].gap == pytest.approx(2 * known.SURE, abs=EXACT)
+    require_shares(found.heads, lambda each: (1, 1) if each.what == "X0H1" else (0, 0))
+    (test,) = found.donors
+    assert (test.read, test.unchanged.rate) == ("10s", 1.0)
+    assert test.followed.rate > 0.95, "a carry into 9 makes a 0, which the model leaves out in front"
+    assert test.followed.n + test.unchanged.n == N_DONORS
+
+
+@torch.no_grad()
+def test_the_tokens_that_are_compared_are_those_of_the_place_that_is_read() -> None:
+    model = known.opened_by(known.NaturalAdder)
+    quartets = model.answers.task.quartets(stream(0, "quartets"), N)[0]
+    patches = EventPatches(model, quartets)
+    lengths = set()
+    for i, pair in enumerate([*zip(*(part.sum(axis=1) for part in quartets.examples[1:3]), strict=True)] * 2):
+        texts, at = [str(total) for total in pair], int(patches.positions[i])
+        assert at == len(texts[0]) - 2 == len(texts[1]) - 2
+        assert [text[at] for text in texts] == [str(int(token)) for token in patches.tokens[:, i]]
+        lengths.add(len(texts[0]))
+    assert lengths == {2, 3}
+
+
+def test_a_place_that_the_decoder_is_given_is_not_read() -> None:
+    """Without a start token, the model never predicts the 100s; a share of the 10s must not take their place."""
+    found = routes(known.one_carrier(task_of(2, start_token=False)), N)
+    assert [way.name for way in found.ways] == ["1s to 10s"]
+    require_shares(found.heads, lambda each: (1, 1) if each.what == "X0H1" else (0, 0))
+
+
+@pytest.mark.slow
+def test_the_adder_of_a_stranger_gives_the_same_kind_of_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answers have no leading zeros; heads that move nothing are told from heads that move the carry."""
+    monkeypatch.syspath_prepend(FOREIGN)
+    model = load_external(f"{FOREIGN / 'adder_adapter.py'}:Adder")
+    for name in [name for name in sys.modules if name.startswith("adder_")]:
+        monkeypatch.delitem(sys.modules, name)
+    found = routes(model, N)
+    assert Routes.from_json(found.to_json()) == found
+    assert [(way.name, way.n) for way in found.ways] == [("1s to 10s", N)], "others make its answers longer"
+    assert found.ways[0].gap > 5
+    assert {"carrier", "none"} <= {each.moved.role for each in found.heads}
+    assert {test.read for test in found.donors} == {"10s"}
+    assert max(abs(each.placebo.share) for each in found.heads) < 0.2
+
+
+# --- what cannot be measured ------------------------------------------------------------------------------------------
+
+
+def test_ways_that_no_sum_takes_are_left_out() -> None:
+    """Two numbers from 100 to 199 never have a carry into the 1000s."""
+    found = routes(known.one_carrier(task_of(3, low=100, high=199)), 20)
+    assert [way.name for way in found.ways] == ["1s to 10s", "1s to 100s", "10s to 100s"]
+    require_shares(found.heads, lambda each: (1, 1) if each.what == "X0H1" else (0, 0))
+    assert Routes.from_json(found.to_json()) == found
+
+
+def test_a_range_without_carries_is_refused() -> None:
+    model = known.one_carrier(task_of(1, low=0, high=4, n_validation=1, n_test=1))
+    with pytest.raises(InputError, match=r"addition has no examples that differ in a carry alone\n(.|\n)*wider range"):
+        routes(model, N)
 
 
 def test_a_task_without_an_event_is_refused() -> None:

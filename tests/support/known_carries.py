@@ -21,27 +21,34 @@ Everything is in double precision, so shares are exact up to rounding.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
+from headcount import Adapter
+from headcount.experiments.external_models import ExternalModel
 from headcount.experiments.models import OpenModel
+from headcount.external.adapter import load_adapted
 from headcount.heads import HeadSite
 from headcount.hooks.sites import Sites
 from headcount.models.attention import AttentionCache
 from headcount.models.config import EncoderDecoderConfig
 from headcount.models.transformer import EncoderDecoder, Residual
-from headcount.tasks.addition import Addition, AdditionConfig
+from headcount.tasks.addition import START, Addition, AdditionConfig
+from headcount.tasks.base import IGNORE
 from headcount.training.evaluation import SequenceLearner
 
 N_HEADS = 4
 ENCODER, DECODER, CROSS = HeadSite("encoder", 0), HeadSite("decoder", 0), HeadSite("decoder", 0, "cross")
 SURE = 10.0
 """The logit of the right digit; every other logit is 0."""
+END = 12
+"""The id of the end token, in a model that has one."""
 NEVER = -60.0
 """The score of a key that a head does not attend to; its weight is 1e-26."""
 FEATURES = ("digit", "aligned", "own", "low", "echo", "carry", "unread")
@@ -215,7 +222,8 @@ class Writing:
 
     def _table(self, queries: str) -> tuple[Weights, list[int]]:
         """Return a table of zeros and the column of each query, in the source or in the answer; -1 for none."""
-        positions = self.task.source_positions if queries == "source" else self.task.answer_positions
+        predicted = self.task.answer_positions[len(self.task.decoding_start.given) :]
+        positions = self.task.source_positions if queries == "source" else predicted
         columns = [-1 if position.column is None else position.column for position in positions]
         return np.zeros((len(positions), self.n_places)), columns
 
@@ -282,6 +290,73 @@ STEPS = range(21)
 """The numbers at which the decoder's MLP has a step: own + low is below 20."""
 UP_DOWN = torch.tensor([1.0, -1.0], dtype=torch.float64)
 """How two units of an MLP make a step: one begins to rise where the step begins, one cancels it where the step ends."""
+
+
+# --- the same models behind an adapter --------------------------------------------------------------------------------
+
+
+class KnownAdder(Adapter):
+    """One head carries, and the tokens are those of headcount's own runs."""
+
+    task, settings = "addition", {"digits": 2, "n_validation": 10, "n_test": 10}
+    own = task_of(2)
+    """The task as the model inside writes it."""
+
+    def build(self) -> nn.Module:
+        return one_carrier(self.own).module.float()
+
+    def sites(self, model: nn.Module) -> Sites:
+        return Sites.of(model)
+
+    def encode(self, questions: Sequence[str], answers: Sequence[str]) -> tuple[tuple[Tensor, ...], Tensor]:
+        batch = self.own.encode(np.concatenate([self.own.parse(question) for question in questions]))
+        rows = [[int(digit) for digit in answer.zfill(self.own.n_columns + 1)] for answer in answers]
+        labels = torch.tensor(rows).flip(1) if self.own.config.least_first else torch.tensor(rows)
+        return (torch.from_numpy(batch.source), torch.from_numpy(batch.decoder_input)), labels
+
+
+class BackwardsAdder(KnownAdder):
+    """Writes the least significant digit first, and does not say so in its settings."""
+
+    own = task_of(2, least_first=True)
+
+
+class NaturalAdder(KnownAdder):
+    """Leaves out leading zeros, and writes an end token."""
+
+    def build(self) -> nn.Module:
+        return Natural(one_carrier(self.own).module.float())
+
+    def sites(self, model: nn.Module) -> Sites:
+        return Sites.of(model.get_submodule("inner"))
+
+    def encode(self, questions: Sequence[str], answers: Sequence[str]) -> tuple[tuple[Tensor, ...], Tensor]:
+        (source, _), _ = super().encode(questions, answers)
+        rows, width = [[*map(int, answer), END] for answer in answers], max(map(len, answers)) + 1
+        labels = torch.tensor([row + [IGNORE] * (width - len(row)) for row in rows])
+        return (source, torch.full_like(labels, START)), labels
+
+
+class Natural(nn.Module):
+    """An adder whose digits are moved to the left until no zero leads."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, source: Tensor, written: Tensor) -> Tensor:
+        n_digits = (source.shape[1] + 1) // 2
+        logits = self.inner(source, written.new_full((len(source), n_digits), START))
+        n_zeros = (logits.argmax(dim=-1) == 0)[:, :-1].cumprod(dim=1).sum(dim=1)
+        end = SURE * nn.functional.one_hot(torch.tensor(END), logits.shape[-1]).to(logits)
+        logits = torch.cat([logits, end.expand(len(logits), 1, -1)], dim=1)
+        places = (torch.arange(written.shape[1]) + n_zeros[:, None]).clamp(max=n_digits)
+        return logits.gather(1, places[..., None].expand(-1, -1, logits.shape[-1]))
+
+
+def opened_by(adapter: type[Adapter]) -> ExternalModel:
+    made = adapter()
+    return ExternalModel.opened(load_adapted(made), adapter.__name__, adapter=made)
 
 
 # --- the same arithmetic, without a model -----------------------------------------------------------------------------
