@@ -42,6 +42,7 @@ EXACT = 1e-3
 N = 40
 FOREIGN = Path(__file__).parents[1] / "foreign_adder"
 TASKS = [
+    pytest.param(task_of(1), id="1 digit"),
     pytest.param(task_of(2), id="2 digits"),
     pytest.param(task_of(2, least_first=True), id="least first"),
     pytest.param(task_of(2, low=25, high=88), id="a range"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -80,7 +80,7 @@ def test_every_way_has_quartets(digits: int, least_first: bool) -> None:
     assert [(each.source, each.read) for each in quartets] == ways
     for each in quartets:
         require_quartets(task, each)
-        assert len(each) == N or digits == 1
+        assert len(each) == (36 if digits == 1 else N)
         assert len(np.unique(np.concatenate(each.examples, axis=1), axis=0)) == len(each), "no quartet twice"
         assert len({tuple(part[0]) for part in each.examples}) == 4
 
@@ -119,6 +119,20 @@ def test_quartets_are_drawn_by_their_seed() -> None:
     for a, b, c in zip(one, same, other, strict=True):
         assert all((x == y).all() for x, y in zip(a.examples, b.examples, strict=True))
         assert any((x != y).any() for x, y in zip(a.examples, c.examples, strict=True))
+
+
+def test_sums_of_one_digit_have_all_their_quartets() -> None:
+    """There are 36: few enough to be counted here, and more than an analysis of routes needs."""
+    (quartets,) = adding(1).quartets(stream(0, "quartets"), 1000)
+    expected = set()
+    for a, b, step in product(range(10), range(10), (1, 2, 3)):
+        if a + b <= 9 < a + b + step and a - step >= 0 and a + 2 * step <= 9:
+            expected |= {(a, b, a + step, b), (b, a, b, a + step)}
+    assert {
+        (*one, *other) for one, other in zip(*(part.tolist() for part in quartets.examples[1:3]), strict=True)
+    } == expected
+    assert len(quartets) == len(expected) == 36
+    assert len(np.unique(quartets.examples[1][:15], axis=0)) == 15, "different sums come first"
 
 
 def test_both_operands_and_all_steps_occur() -> None:
