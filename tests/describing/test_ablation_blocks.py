@@ -134,6 +134,9 @@ def test_the_method_is_described() -> None:
     assert notes(unchecked)[-1] == (
         f"Verified at 3 attention blocks: {verified}. Not checked at 1 of them: whether {own}."
     )
+    unused = replace(result, proof=(*result.proof[:-1], replace(result.proof[-1], is_used=False)))
+    sentence = f"Noise in place of the heads of {result.proof[-1].site} does not change the model's output."
+    assert notes(unused)[-1].endswith(f". {sentence}")
     assert sum("Verified at" in note for note in notes(made(("zero",), lengths=(4, 6)))) == 1, "once for all lengths"
 
 

@@ -1,12 +1,15 @@
-"""A planted fault for each check of the proof: hooks without effect are refused."""
+"""A planted fault for each check of the proof: hooks without effect are refused, heads without effect are not."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import faulty_models as faulty
 import foreign_models as foreign
 import pytest
 import torch
 from foreign_models import N_TOKENS, built
+from own_models import trace
 from torch import Tensor
 
 from headcount.errors import InstrumentError
@@ -41,6 +44,10 @@ def test_sound_models_are_proven(kind: type[foreign.Model]) -> None:
         pytest.param(faulty.NotLinear, "contributions miss its output", id="the sum"),
         pytest.param(faulty.PutsBack, "with all heads off, it still adds more", id="all shut"),
         pytest.param(faulty.ThrowsAway, "noise in place of its heads does not change the model", id="noise"),
+        pytest.param(faulty.ThrowsAway, "other code uses z and the weights of its projection", id="by hand"),
+        pytest.param(faulty.ThrowsAwayForACopy, "other code uses z, so", id="a copy"),
+        pytest.param(faulty.ThrowsAwayForFusedCode, "other code uses the weights of its", id="fused besides"),
+        pytest.param(faulty.DropsWithoutGradients, "without gradients it cannot be decided", id="no gradients"),
         pytest.param(faulty.Bypasses, "the model never called it", id="never called"),
         pytest.param(faulty.TorchsAttention, "the model never called it", id="fused"),
         pytest.param(faulty.CallsTwice, "passed 2 times, not once", id="called twice"),
@@ -65,6 +72,61 @@ def test_one_faulty_site_is_enough(layer: int) -> None:
     assert torch.equal(output, model(TOKENS)), "a plausible zero"
     with pytest.raises(InstrumentError, match=rf"do not act as they should at layer\.{layer}\.self"):
         prove(model, model.sites, [TOKENS])
+
+
+# --- blocks that the model does not use -------------------------------------------------------------------------------
+
+
+def zero_projection(model: foreign.Model) -> None:
+    """The heads of the second block write nothing, not even a bias."""
+    torch.nn.init.zeros_(model.blocks[1].attn.out.weight)
+    torch.nn.init.zeros_(model.blocks[1].attn.out.bias)
+
+
+def bias_alone(model: foreign.Model) -> None:
+    """The heads of the second block write nothing."""
+    torch.nn.init.zeros_(model.blocks[1].attn.out.weight)
+
+
+def frozen(model: foreign.Model) -> None:
+    """No weight records gradients, as in a model that was loaded for use alone."""
+    bias_alone(model)
+    model.requires_grad_(False)
+
+
+@pytest.mark.parametrize("change", [zero_projection, bias_alone, frozen])
+def test_a_block_without_effect_is_a_finding_and_no_error(change: Callable[[foreign.Model], None]) -> None:
+    """Gates act on such a block: its heads truly have no effect, and no measurement of them is wrong."""
+    model = built(foreign.Model)
+    change(model)
+    before = trace(model), [weight.requires_grad for weight in model.parameters()]
+    proof = prove(model, model.sites, [TOKENS])
+    assert [each.is_used for each in proof] == [True, False, True]
+    assert [each.output_change > 0 for each in proof] == [True, False, True]
+    assert max(each.sum_error for each in proof) < TOLERANCE
+    assert max(each.shut_error for each in proof) < TOLERANCE
+    assert (trace(model), [weight.requires_grad for weight in model.parameters()]) == before
+
+
+def test_blocks_whose_output_the_model_drops_are_not_used() -> None:
+    model = built(faulty.DropsItsBlocks)
+    assert [each.is_used for each in prove(model, model.sites, [TOKENS])] == [False] * 3
+    with torch.inference_mode():
+        assert [each.is_used for each in prove(model, model.sites, [TOKENS])] == [False] * 3
+
+
+def test_a_block_that_shares_the_weights_of_a_used_block_is_not_used() -> None:
+    """The other block uses these weights rightly; they are not a sign of fused code."""
+    model = built(foreign.Model)
+    model.blocks[1].attn.__class__ = faulty.DroppingAttention
+    model.blocks[1].attn.out.weight = model.blocks[0].attn.out.weight
+    assert [each.is_used for each in prove(model, model.sites, [TOKENS])] == [True, False, True]
+
+
+def test_a_whole_second_copy_of_a_block_cannot_be_told_from_an_unused_block() -> None:
+    """This is a limit of the proof: the copy shares neither z nor weights with the block whose heads are known."""
+    model = built(faulty.ThrowsAwayForAWholeCopy)
+    assert [each.is_used for each in prove(model, model.sites, [TOKENS])] == [False] * 3
 
 
 @pytest.mark.parametrize("kind", [faulty.Bypasses, faulty.TorchsAttention])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from foreign_models import N_HEADS, Attention, D, Model
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -93,6 +94,66 @@ class BypassingBesides(Attention):
 
 class ThrowsAway(Model):
     attention = BypassingBesides
+
+
+class CopyingBesides(Attention):
+    """Calls the projection, throws away what it says and gives z to a copy of it."""
+
+    def forward(self, x: Tensor) -> Any:
+        z = self.z(x)
+        self.out(z)
+        return F.linear(z, self.out.weight.detach().clone(), self.out.bias.detach().clone())
+
+
+class ThrowsAwayForACopy(Model):
+    attention = CopyingBesides
+
+
+class FusedBesides(Attention):
+    """Calls the projection, throws away what it says and computes everything once more, as fused code does."""
+
+    def forward(self, x: Tensor) -> Any:
+        self.out(self.z(x))
+        return F.linear(self.z(x), self.out.weight, self.out.bias)
+
+
+class ThrowsAwayForFusedCode(Model):
+    attention = FusedBesides
+
+
+class WholeCopyBesides(Attention):
+    """Calls the projection, throws away what it says and runs a copy of itself, whose heads nobody knows."""
+
+    def forward(self, x: Tensor) -> Any:
+        self.out(self.z(x))
+        twin = Attention().to(x)
+        twin.load_state_dict(self.state_dict())
+        return twin(x)
+
+
+class ThrowsAwayForAWholeCopy(Model):
+    attention = WholeCopyBesides
+
+
+class DroppingAttention(Attention):
+    """Calls the projection and makes nothing of it."""
+
+    def forward(self, x: Tensor) -> Any:
+        return torch.zeros_like(self.out(self.z(x)))
+
+
+class DropsItsBlocks(Model):
+    """No head has any effect, and that is the truth."""
+
+    attention = DroppingAttention
+
+
+class DropsWithoutGradients(DropsItsBlocks):
+    """Neither has any effect here, but a model without gradients could hide anything."""
+
+    @torch.no_grad()
+    def forward(self, tokens: Tensor) -> Any:
+        return super().forward(tokens)
 
 
 class Torchs(nn.Module):

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
+from headcount.analysis.event_positions import Layout, is_readable, layouts_of, positions_by_layout, read_positions
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId, HeadSite
@@ -108,7 +109,7 @@ class Way:
     read: str
     chain: Positive
     n: Count
-    """Number of quartets whose four answers are right; only these are used."""
+    """Number of quartets that are used: their four answers are right, and the event changes tokens of its own."""
     n_drawn: Positive
     gap: float
     """Mean difference, in logits, between the examples with and without the event."""
@@ -206,15 +207,17 @@ class EventPatches:
         answers, n = cast(SequenceModel, model.answers), len(quartets)
         self.inputs, labels = answers.teacher_forced(np.concatenate(quartets.examples))
         by_example = labels.unflatten(0, (4, n))
-        self.position = read_position(answers.task, quartets, by_example)
-        """The position of the logits at which the token with or without the event is predicted."""
-        is_right = right_answers(model, self.inputs, labels).unflatten(0, (4, n)).all(dim=0)
-        self.n = int(is_right.sum())
-        rows = torch.arange(4 * n, device=labels.device).unflatten(0, (4, n))[:, is_right]
+        is_used = right_answers(model, self.inputs, labels).unflatten(0, (4, n)).all(dim=0)
+        is_used &= is_readable(answers.task, quartets, by_example)
+        self.n = int(is_used.sum())
+        rows = torch.arange(4 * n, device=labels.device).unflatten(0, (4, n))[:, is_used]
         smaller, without, with_event, larger = rows
         self.receivers = torch.cat([without, with_event])
         self.donors = {"event": torch.cat([with_event, without]), "placebo": torch.cat([smaller, larger])}
-        self.tokens = by_example[1:3, is_right, self.position].repeat(1, 2)
+        self.positions = read_positions(answers.task, quartets, by_example)[is_used].repeat(2)
+        """For each receiver, the position of the logits at which the token with or without the event is predicted."""
+        self.tokens = torch.stack([labels[part.repeat(2), self.positions] for part in (without, with_event)])
+        """For each receiver, the tokens without and with the event, [2, receiver]."""
 
     @cached_property
     def cached(self) -> CachedPass:
@@ -242,7 +245,8 @@ class EventPatches:
 
     def differences(self, logits: Tensor) -> Moves:
         """Return the logit of the token with the event minus that of the token without it, for each receiver."""
-        at, rows = logits[:, self.position].double(), torch.arange(len(logits), device=logits.device)
+        rows = torch.arange(len(logits), device=logits.device)
+        at = logits[rows, self.positions].double()
         return np.asarray((at[rows, self.tokens[1]] - at[rows, self.tokens[0]]).cpu().numpy())
 
     def moves(self, logits: Tensor) -> tuple[Moves, Moves]:
@@ -302,25 +306,13 @@ def right_answers(model: OpenModel, inputs: Sequence[Tensor], labels: Tensor) ->
     return ((predicted == labels) | (labels < 0)).all(dim=1)
 
 
-def read_position(task: SequenceTask, quartets: Quartets, labels: Tensor) -> int:
-    """Return the position of the logits that decides the token which the event changes.
-
-    It is the first or the last position at which the labels of a pair differ, as the task writes its answers. `labels`
-    are those of the four examples, [4, quartet, position].
-    """
-    answers = [task.encode(part).answer for part in quartets.examples[1:3]]
-    places = np.flatnonzero((answers[0] != answers[1]).any(axis=0))
-    positions = torch.nonzero((labels[1] != labels[2]).any(dim=0)).flatten().tolist()
-    return int(positions[0] if quartets.place == places[0] else positions[-1])
-
-
 # --- all ways ---------------------------------------------------------------------------------------------------------
 
 
 def routes(model: OpenModel, n: int = N_SCAN, *, seed: int = 0, progress: Progress | None = None) -> Routes:
     """Measure every head, block and residual stream on every way of the task's event."""
     task = require_event(model)
-    quartets = task.quartets(stream(seed, "quartets"), n)
+    quartets = measurable(model, task.quartets(stream(seed, "quartets"), n), min(n, FEWEST))
     some, _ = cast(SequenceModel, model.answers).teacher_forced(quartets[0].examples[1][:4])
     prove(model.module, model.sites, some)
     streams = Streams.of(model.module, model.sites, some)
@@ -384,7 +376,7 @@ def _measure_way(
         for place, position, moved, placebo in patches.stream_shares(streams, n_comparisons)
     ]
     donors = [donor_test(model, head, quartets, seed) for head in movers]
-    return _WayResult(way, heads, blocks, queries, held, donors)
+    return _WayResult(way, heads, blocks, queries, held, [test for test in donors if test is not None])
 
 
 def _way(task: SequenceTask, quartets: Quartets, n: int, gap: float) -> Way:
@@ -405,6 +397,25 @@ def require_event(model: OpenModel) -> SequenceTask:
             f"{task.name} names no event that heads could move, such as a carry", "choose a model of another task"
         )
     return cast(SequenceTask, task)
+
+
+def measurable(model: OpenModel, quartets: Sequence[Quartets], fewest: int) -> list[Quartets]:
+    """Return the ways with enough quartets whose places the model predicts; raise an error if there is none."""
+    answers, ways = cast(SequenceModel, model.answers), []
+    for way in quartets:
+        if len(way) >= fewest:
+            _, labels = answers.teacher_forced(np.concatenate(way.examples))
+            if bool(is_readable(answers.task, way, labels.unflatten(0, (4, len(way)))).any()):
+                ways.append(way)
+    if not ways:
+        event = answers.task.words.event
+        assert event is not None, "require_event has checked this"
+        raise InputError(
+            f"{answers.task.name} has no examples that differ in a {event.name} alone",
+            f"choose a model of a wider range: at least {fewest} such examples are needed",
+            "the model has to predict every token of the answer, and the answer has to keep its length",
+        )
+    return ways
 
 
 def position_labels(task: SequenceTask, stack: str, n: int) -> list[str]:
@@ -432,29 +443,45 @@ def positions_by_place(task: SequenceTask, stack: str, n: int) -> dict[str, list
 
 def donor_test(
     model: OpenModel, heads: HeadId | Sequence[HeadId], quartets: Quartets, seed: int = 0, n: int = N_DONORS
-) -> DonorTest:
+) -> DonorTest | None:
     """Put the output of heads on other, random examples in place, and count the answers that follow the donor's event.
 
-    Several heads are patched together, from the same donor.
+    Several heads are patched together, from the same donor. A donor has the layout of its receiver, because a head's
+    output at one position would otherwise be about another place. Return None if all random examples have the event, or
+    none has. Use it inside `torch.no_grad()`, with the model in evaluation mode.
     """
     answers, heads = cast(SequenceModel, model.answers), (heads,) if isinstance(heads, HeadId) else tuple(heads)
     task, place = answers.task, quartets.place
+    positions = positions_by_layout(answers, quartets)
     examples = task.sample(stream(seed, "random donors"), 2 * n)
     inputs, labels = answers.teacher_forced(examples)
-    right = torch.nonzero(right_answers(model, inputs, labels)).flatten()[:n]
-    own, labels = examples[right.cpu().numpy()], labels[right]
-    cached = CachedPass(model.module, model.sites, [each[right] for each in inputs])
-    donors = np.roll(np.arange(len(own)), 1)
-    values = {site: cached.z(site).roll(1, dims=0) for site in model.sites.head_slots(heads)}
+    layouts, is_right = layouts_of(labels), right_answers(model, inputs, labels).tolist()
+    rows = [i for i, layout in enumerate(layouts) if is_right[i] and layout in positions][:n]
+    if not rows:
+        return None
+    own, at, donors = examples[rows], [positions[layouts[i]] for i in rows], _previous([layouts[i] for i in rows])
+    cached = CachedPass(model.module, model.sites, [each[rows] for each in inputs])
+    values = {site: cached.z(site)[donors] for site in model.sites.head_slots(heads)}
     output = first_tensor(cached.replay([Intervention(heads, "patch", values=values)]))
-    _, by_example = answers.teacher_forced(np.concatenate(quartets.examples))
-    position = read_position(task, quartets, by_example.unflatten(0, (4, len(quartets))))
-    predicted, at_place = output[:, position].argmax(dim=-1).tolist(), labels[:, position].tolist()
+    predicted = output[range(len(rows)), at].argmax(dim=-1).tolist()
     # The ids of the model's labels for the task's tokens.
-    ids = dict(zip(task.encode(own).answer[:, place].tolist(), at_place, strict=True))
+    ids = dict(zip(task.encode(own).answer[:, place].tolist(), labels[rows, at].tolist(), strict=True))
     has_event = task.has_event(own, place)
     tokens = task.event_tokens(own, place)[np.arange(len(own)), has_event[donors].astype(int)]
     hits = np.array([ids.get(token) == label for token, label in zip(tokens.tolist(), predicted, strict=True)])
-    is_other = has_event != has_event[donors]
+    is_other, has_donor = has_event != has_event[donors], donors != np.arange(len(rows))
+    followed, unchanged = hits[is_other], hits[~is_other & has_donor]
+    if not len(followed) or not len(unchanged):
+        return None
     name = "+".join(head.short for head in heads)
-    return DonorTest(name, quartets.read, Proportion.count(hits[is_other]), Proportion.count(hits[~is_other]))
+    return DonorTest(name, quartets.read, Proportion.count(followed), Proportion.count(unchanged))
+
+
+def _previous(layouts: Sequence[Layout]) -> NDArray[np.int64]:
+    """Return, for each example, the index of the previous example of its layout; the last one precedes the first."""
+    previous, groups = np.empty(len(layouts), dtype=np.int64), dict[Layout, list[int]]()
+    for i, layout in enumerate(layouts):
+        groups.setdefault(layout, []).append(i)
+    for group in groups.values():
+        previous[group] = np.roll(group, 1)
+    return previous

@@ -27,6 +27,8 @@ def measure(case: ClaimCase) -> Judgement:
         ((_, _, moved, placebo),) = patches.head_shares([case.heads], 1)
         n_donors = max(n, routes.N_DONORS)
         donors = routes.donor_test(model, case.heads, quartets, case.seed, n_donors)
+    if donors is None:
+        raise InputError("no random examples with and without the event are answered right", "raise --n")
     way = f"from the {quartets.source} to the {quartets.read}"
     share = Evidence(f"the patch moves {{}} of the gap {way}", *_bounds(moved), patches.n, "quartets", "share")
     none = Evidence("the placebo patch moves {} of the gap", *_bounds(placebo), patches.n, "quartets", "share")

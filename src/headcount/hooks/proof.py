@@ -4,12 +4,17 @@ The proof checks five statements at every site, on a few rows:
 
     the heads' contributions and the bias sum to the block's output      (z consists of the heads' outputs only)
     with all gates closed, the block outputs its bias                    (nothing bypasses the projection's input)
-    noise in place of z changes the model's output                       (the model uses the block's output)
+    noise in place of z changes the model's output, or the model         (no other code computes the block)
+        uses neither z nor the projection outside of that call
     noise in one row changes the output of that row only                 (rows are the first axis, and do not mix)
     each head's slice of z depends only on its own attention pattern     (each slice is a head: own_attention.py)
+
+A block whose output the model does not use is no error but a finding: its heads truly have no effect (`is_used`).
 """
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,8 +23,9 @@ from torch import Tensor, nn
 
 from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
-from headcount.hooks.gates import Capture, Gates, eval_mode
+from headcount.hooks.gates import Capture, Gates, SharedSiteCounter, eval_mode, input_of, unfused
 from headcount.hooks.own_attention import check_heads
+from headcount.hooks.parameters import ParameterProjection
 from headcount.hooks.sites import Site, Sites, layers_inside
 
 TOLERANCE = 1e-4
@@ -44,6 +50,8 @@ class SiteProof:
     """Relative change of other rows' outputs when noise replaces z in one row."""
     follows_attention: bool = False
     """Whether the check of own_attention.py was made and passed; False if it could not be made."""
+    is_used: bool = True
+    """Whether noise in place of z changes the model's output; if False, no head of this block can have an effect."""
 
 
 def prove(
@@ -60,7 +68,8 @@ def prove(
             proof = replace(
                 _prove_site(model, sites, name, few, clean, logits), follows_attention=checks[name].is_checked
             )
-            _require(proof, tolerance(clean.output(name).dtype), layers_inside(sites[name].projection))
+            bypass = "" if proof.is_used else _bypass(model, sites, name, few)
+            _require(proof, tolerance(clean.output(name).dtype), layers_inside(sites[name].projection), bypass)
             if fault := checks[name].fault or _position_fault(clean.contributions(name)):
                 raise InstrumentError(
                     f"the heads at {name} are not heads: {fault}", *_advice(sites[name], clean.z(name))
@@ -89,7 +98,7 @@ def _prove_site(
         first_shut[0] = 0.0
         with Gates(sites, {name: first_shut}, {name: noise}):
             cross_row_effect = difference(first_tensor(model(*inputs))[1:], logits[1:])
-    return SiteProof(str(name), sum_error, shut_error, output_change, cross_row_effect)
+    return SiteProof(str(name), sum_error, shut_error, output_change, cross_row_effect, is_used=output_change != 0)
 
 
 def _position_fault(contributions: Tensor) -> str:
@@ -112,13 +121,15 @@ def _advice(site: Site, z: Tensor) -> list[str]:
     return advice
 
 
-def _require(proof: SiteProof, most: float, layers: Sequence[str]) -> None:
-    """Raise an error for the first check that failed at a site."""
+def _require(proof: SiteProof, most: float, layers: Sequence[str], bypass: str) -> None:
+    """Raise an error for the first check that failed at a site; `bypass` is the fault that `_bypass` found."""
     block = f"if this is a whole attention block, name its output projection: {', '.join(layers)}" if layers else ""
+    has_number = proof.output_change >= 0
     faults = [
         (proof.sum_error, f"its heads' contributions miss its output by {proof.sum_error:.1e} of the largest value"),
         (proof.shut_error, f"with all heads off, it still adds more than its bias (by {proof.shut_error:.1e})"),
-        (0.0 if proof.output_change > 0 else 1.0, "noise in place of its heads does not change the model's output"),
+        (0.0 if has_number else 1.0, "noise in place of its heads makes the model's output NaN"),
+        (1.0 if bypass else 0.0, f"noise in place of its heads does not change the model's output, {bypass}"),
         (proof.cross_row_effect, "noise in one row changes other rows: rows are not the first axis, or mix"),
     ]
     for error, why in faults:
@@ -128,6 +139,91 @@ def _require(proof: SiteProof, most: float, layers: Sequence[str]) -> None:
                 "an ablation of its heads would measure something else",
                 *filter(None, [block]),
             )
+
+
+# --- blocks whose output has no effect --------------------------------------------------------------------------------
+
+# Noise in place of z has no effect if the model does not use the block's output: the weights of the projection are 0,
+# nothing reads what it writes, or the model drops its result. It also has no effect if the projection is called, but
+# other code computes the block. In the second case every head would seem to cost nothing, so it has to be an error.
+#
+# Gradients tell the two apart. The result of the projection's call is detached. If the model's output still depends on
+# z or on the weights of the projection, then other code uses them: the same weights (a fused path), or z with a copy of
+# the weights. The graph decides, not the size of the gradient, which may be 0 by chance.
+#
+# Gradients cannot show code that uses neither this z nor these weights, such as a second copy of the whole block, which
+# computes its own z with copied weights. Nor can they show a path outside of autograd, such as NumPy or a `no_grad`
+# block after the projection. A model that records no gradients at all is refused. Weights that other modules share are
+# not followed, because those modules use them rightly.
+
+
+def _bypass(model: nn.Module, sites: Sites, name: HeadSite, inputs: Sequence[Tensor]) -> str:
+    """Describe how the model's output depends on a block other than by its projection's call; empty if it does not."""
+    weights = _own_weights(model, sites, name)
+    try:
+        gradients = _gradients_around(model, sites, name, inputs, weights)
+    except RuntimeError:  # the model calls .numpy(), changes z in place, or has weights that cannot record gradients
+        gradients = None
+    if gradients is None:
+        return "and without gradients it cannot be decided whether other code computes the block"
+    of_z, *of_weights = (gradient is not None for gradient in gradients)
+    users = [*(["z"] if of_z else []), *(["the weights of its projection"] if any(of_weights) else [])]
+    return f"but other code uses {' and '.join(users)}, so it may compute the block again" if users else ""
+
+
+def _gradients_around(
+    model: nn.Module, sites: Sites, name: HeadSite, inputs: Sequence[Tensor], weights: Sequence[Tensor]
+) -> Sequence[Tensor | None] | None:
+    """Return the gradients of the model's output by z and by weights, without what passes through the projection.
+
+    A gradient is None if the output does not depend on the tensor. Return None if the model records no gradients.
+    """
+    turns, seen = SharedSiteCounter(sites), list[Tensor]()
+
+    def keep_z(module: nn.Module, args: tuple[Any, ...]) -> None:
+        if turns.next(module) == name and torch.is_grad_enabled():
+            z = input_of(name, args)
+            seen.append(z if z.requires_grad else z.requires_grad_())
+
+    def detach(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        return output.detach() if seen and args[0] is seen[0] else None
+
+    projection = sites[name].projection
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(_all_weights_recorded(model))
+        stack.enter_context(unfused(sites))
+        stack.callback(projection.register_forward_pre_hook(keep_z).remove)
+        stack.callback(projection.register_forward_hook(detach).remove)
+        output = first_tensor(model(*[tensor.clone() for tensor in inputs]))
+        if not seen or not output.requires_grad:
+            return None
+        return torch.autograd.grad(output.sum(), [seen[0], *weights], allow_unused=True)
+
+
+def _own_weights(model: nn.Module, sites: Sites, name: HeadSite) -> list[Tensor]:
+    """Return the weights of a site's projection that no other site and no other module has."""
+    projection = sites[name].projection
+    if len(sites.projections[projection]) > 1:
+        return []
+    if isinstance(projection, ParameterProjection):
+        return [projection.weight]
+    n_owners = Counter(id(weight) for module in model.modules() for weight in module.parameters(recurse=False))
+    return [weight for weight in projection.parameters() if n_owners[id(weight)] == 1]
+
+
+@contextmanager
+def _all_weights_recorded(model: nn.Module) -> Iterator[None]:
+    """Record the gradients of all weights inside the context, also of frozen weights."""
+    frozen = [weight for weight in model.parameters() if not weight.requires_grad and weight.is_floating_point()]
+    try:
+        for weight in frozen:
+            weight.requires_grad_(True)
+        yield
+    finally:
+        for weight in frozen:
+            weight.requires_grad_(False)
 
 
 def tolerance(dtype: torch.dtype) -> float:

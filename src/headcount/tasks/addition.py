@@ -134,6 +134,11 @@ def digits_of(numbers: NDArray[np.int64], n_columns: int) -> Columns:
     return numbers[..., None] // 10 ** np.arange(n_columns) % 10
 
 
+def _first_rows(table: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the indices of the rows that differ from all rows before them."""
+    return np.sort(np.unique(table, axis=0, return_index=True)[1])
+
+
 def column_name(column: int) -> str:
     """Return the name of a column: `1s`, `10s`, `100s`, ..."""
     return f"{10**column}s" if column < 6 else f"10^{column}s"
@@ -453,8 +458,9 @@ class Addition(SequenceTask):
         fours = [pairs + times * change for times in (-1, 0, 1, 2)]
         for four in fours:
             usable &= ((self.low <= four) & (four <= self.high)).all(axis=1)
-        _, first = np.unique(pairs[usable], axis=0, return_index=True)
-        chosen = np.flatnonzero(usable)[np.sort(first)[:n]]
+        # Different sums first. Sums of one digit are so few that some are used again, with another step.
+        order = [_first_rows(pairs[usable]), _first_rows(np.concatenate([pairs, change], axis=1)[usable])]
+        chosen = np.flatnonzero(usable)[list(dict.fromkeys(np.concatenate(order).tolist()))[:n]]
         smaller, without, with_event, larger = (four[chosen] for four in fours)
         names, place = (column_name(source), column_name(read)), self._place(read)
         return Quartets(*names, read - source, (smaller, without, with_event, larger), place)

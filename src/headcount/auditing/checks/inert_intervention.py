@@ -1,8 +1,9 @@
 """Do interventions on heads act on this model, at every attention block?
 
-An ablation that does nothing gives plausible numbers: every head costs 0. Projections with wrong names, fused code
-paths that never call them and blocks whose output nothing reads all look like heads that do not matter. The check first
-proves headcount's hooks. Then it removes all heads of each block together, and some logit has to change.
+An ablation that does nothing gives plausible numbers: every head costs 0. Projections with wrong names and fused code
+paths that never call them look like heads that do not matter. The check first proves headcount's hooks, and fails where
+they do not act. Then it removes all heads of each block together, and some logit has to change. If none does, as in a
+block whose output nothing reads, the hooks act but the heads do nothing, which is worth a warning.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def run(model: AuditedModel) -> Finding:
     names = ", ".join(map(str, inert))
     return warned(
         f"the heads of {names} do nothing: removing all of them changes no logit on {n} examples",
-        cause="consistent with heads whose output is zero, or with an output projection that passes nothing on",
+        cause="consistent with heads whose output is zero, with an output projection that passes nothing on, or with a "
+        "model that does not use the block's output",
         fix="leave these heads out of rankings and of shares of heads that can be pruned, and check that they were "
         "trained",
         n=n,

@@ -303,7 +303,9 @@ def _proof_sentence(result: Ablation) -> str:
     own_pattern = "each head's slice of z follows its own attention pattern"
     unchecked = "" if n_followed == n else f" Not checked at {n - n_followed} of them: whether {own_pattern}."
     verified = "; ".join(parts if unchecked else [*parts, own_pattern])
-    return f"Verified at {counted(n, 'attention block')}: {verified}.{unchecked}"
+    names = ", ".join(each.site for each in result.proof if not each.is_used)
+    unused = f" Noise in place of the heads of {names} does not change the model's output." if names else ""
+    return f"Verified at {counted(n, 'attention block')}: {verified}.{unchecked}{unused}"
 
 
 # --- what broke -------------------------------------------------------------------------------------------------------

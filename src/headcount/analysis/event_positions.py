@@ -1,0 +1,88 @@
+"""At which position of its logits does a model decide the token that an event, such as a carry, changes?
+
+Models of headcount write every digit of a sum at a fixed position. Models of others may leave out leading zeros, write
+in the opposite order, add an end token, or be given the first digit. The labels of two examples that differ in the
+event show where the changed token is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headcount.tasks.base import Quartets, SequenceTask
+from headcount.training.evaluation import SequenceModel
+
+Layout = tuple[int, ...]
+"""The positions of an example that have labels. Examples of one layout have a place of the answer at one position."""
+
+
+def read_positions(task: SequenceTask, quartets: Quartets, labels: Tensor) -> Tensor:
+    """Return the position of the logits that decides the token which the event changes, for each quartet.
+
+    It is the first or the last position at which the labels of a pair differ, as the task writes its answers; the other
+    end if the model writes in the opposite order. It is not the same for all quartets if a model leaves out leading
+    zeros: the 10s of 95 come first, and those of 195 second. `labels` are those of the four examples, [4, quartet,
+    position].
+    """
+    is_changed = _changed_labels(labels).int()
+    ends = [is_changed.argmax(dim=1), is_changed.shape[1] - 1 - is_changed.flip(1).argmax(dim=1)]
+    if quartets.place != np.flatnonzero(_changed_places(task, quartets).any(axis=0))[0]:
+        ends.reverse()
+    return next((end for end in ends if _has_own_labels(task, quartets, labels, end)), ends[0])
+
+
+def is_readable(task: SequenceTask, quartets: Quartets, labels: Tensor) -> Tensor:
+    """Return, for each quartet, whether every place of the answer that changes has a label of its own.
+
+    There are three reasons against it. The decoder may be given the first token of the answer. One token may stand for
+    several digits. Without leading zeros, the event may make the answer longer: in 95 and 105, the first token is the
+    digit of another column, so that heads that move this digit would seem to move the carry.
+    """
+    n_places = torch.from_numpy(_changed_places(task, quartets).sum(axis=1)).to(labels.device)
+    has_labels = _changed_labels(labels).sum(dim=1) >= n_places
+    return (
+        has_labels
+        & _is_aligned(labels)
+        & _has_own_labels(task, quartets, labels, read_positions(task, quartets, labels))
+    )
+
+
+def _has_own_labels(task: SequenceTask, quartets: Quartets, labels: Tensor, positions: Tensor) -> bool:
+    """Return whether the task's tokens at the place `read` and the labels at these positions determine each other."""
+    rows, pairs = torch.nonzero(_is_aligned(labels)).flatten().tolist(), set[tuple[int, int]]()
+    for i in (1, 2):
+        tokens = task.encode(quartets.examples[i]).answer[rows, quartets.place]
+        pairs.update(zip(tokens.tolist(), labels[i, rows, positions[rows]].tolist(), strict=True))
+    return len(pairs) == len({token for token, _ in pairs}) == len({label for _, label in pairs})
+
+
+def _changed_places(task: SequenceTask, quartets: Quartets) -> NDArray[np.bool_]:
+    without, with_event = (task.encode(part).answer for part in quartets.examples[1:3])
+    return np.asarray(without != with_event)
+
+
+def _changed_labels(labels: Tensor) -> Tensor:
+    return labels[1] != labels[2]
+
+
+def _is_aligned(labels: Tensor) -> Tensor:
+    """Return, for each quartet, whether the answers without and with the event have labels at the same positions."""
+    return ((labels[1] >= 0) == (labels[2] >= 0)).all(dim=1)
+
+
+def layouts_of(labels: Tensor) -> list[Layout]:
+    """Return the positions that have labels, for each example."""
+    return [tuple(np.flatnonzero(row).tolist()) for row in (labels >= 0).cpu().numpy()]
+
+
+def positions_by_layout(answers: SequenceModel, quartets: Quartets) -> dict[Layout, int]:
+    """Return the position of the place that the event changes, for each layout of answers."""
+    _, labels = answers.teacher_forced(np.concatenate(quartets.examples))
+    labels = labels.unflatten(0, (4, len(quartets)))
+    positions = read_positions(answers.task, quartets, labels).tolist()
+    readable = is_readable(answers.task, quartets, labels).tolist()
+    rows = zip(layouts_of(labels[1]), positions, readable, strict=True)
+    return {layout: position for layout, position, is_read in rows if is_read}
