@@ -32,11 +32,13 @@ def measure(case: ClaimCase) -> Judgement:
     way = f"from the {quartets.source} to the {quartets.read}"
     share = Evidence(f"the patch moves {{}} of the gap {way}", *_bounds(moved), patches.n, "quartets", "share")
     none = Evidence("the placebo patch moves {} of the gap", *_bounds(placebo), patches.n, "quartets", "share")
-    kept, followed = donors.unchanged, donors.followed
-    words = f"random donors with the same {case.claim.event} leave {{}} of the answers right"
+    words, kept = f"random donors with the same {case.claim.event} leave {{}} of the answers right", donors.unchanged
     same = Evidence(words, kept.rate, kept.low, kept.high, kept.n, "donors", "share")
-    words = f"random donors with another {case.claim.event} change {{}} of the answers as the donor says"
-    other = Evidence(words, followed.rate, followed.low, followed.high, followed.n, "donors", "share")
+    words, moves = (
+        f"random donors with another {case.claim.event} change {{}} of the answers as they should",
+        donors.followed,
+    )
+    other = Evidence(words, moves.rate, moves.low, moves.high, moves.n, "donors", "share")
     by_construction, is_true, note = construction(case, quartets)
     if not is_true:
         none, same = none.within(routes.PART), same.at_least(LEAST_UNCHANGED)
