@@ -25,19 +25,16 @@ def measure(case: ClaimCase) -> Judgement:
         if patches.n < routes.FEWEST:
             raise InputError(f"only {patches.n} of {len(quartets)} quartets have four right answers", "raise --n")
         ((_, _, moved, placebo),) = patches.head_shares([case.heads], 1)
-        n_donors = max(n, routes.N_DONORS)
-        donors = routes.donor_test(model, case.heads, quartets, case.seed, n_donors)
+        donors = routes.donor_test(model, case.heads, quartets, case.seed, n_donors := max(n, routes.N_DONORS))
     if donors is None:
         raise InputError("no random examples with and without the event are answered right", "raise --n")
     way = f"from the {quartets.source} to the {quartets.read}"
     share = Evidence(f"the patch moves {{}} of the gap {way}", *_bounds(moved), patches.n, "quartets", "share")
     none = Evidence("the placebo patch moves {} of the gap", *_bounds(placebo), patches.n, "quartets", "share")
-    words, kept = f"random donors with the same {case.claim.event} leave {{}} of the answers right", donors.unchanged
+    event, kept, moves = case.claim.event, donors.unchanged, donors.followed
+    words = f"random donors with the same {event} leave {{}} of the answers right"
     same = Evidence(words, kept.rate, kept.low, kept.high, kept.n, "donors", "share")
-    words, moves = (
-        f"random donors with another {case.claim.event} change {{}} of the answers as they should",
-        donors.followed,
-    )
+    words = f"random donors with another {event} change {{}} of the answers as the donor says"
     other = Evidence(words, moves.rate, moves.low, moves.high, moves.n, "donors", "share")
     by_construction, is_true, note = construction(case, quartets)
     if not is_true:
