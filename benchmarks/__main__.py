@@ -21,7 +21,7 @@ SPEED = (
     *("hugging_face", "gpt2_size", "pruning", "auditing", "report"),
 )
 """Benchmarks of speed and size, which run by default."""
-STUDIES = ("coverage", "labels", "matching", "audited_runs")
+STUDIES = ("coverage", "labels", "matching", "audited_runs", "route_errors")
 """Studies of error rates, which run by name only."""
 
 
