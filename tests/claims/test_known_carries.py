@@ -1,0 +1,39 @@
+"""Claims about the carry, judged on adders whose carries travel on known ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import known_carries as known
+import pytest
+from known_carries import KnownModel, task_of
+
+from headcount.analysis.routes import N_VERDICT
+from headcount.claims.base import ClaimCase, heads_of, judge, parse
+from headcount.tasks.addition import Addition
+
+MODELS: dict[str, Callable[[Addition], KnownModel]] = {
+    "one carrier": lambda task: known.one_carrier(task, echo="unread"),
+    "digit movers": known.digit_movers,
+    "either of two": known.two_carriers,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "claim", "verdict"),
+    [
+        ("one carrier", "X0H1 carries-the-carry 10s", "supported"),
+        ("one carrier", "X0H1 carries-the-carry 1s>100s", "supported"),
+        ("one carrier", "X0H0 carries-the-carry 10s", "refuted"),
+        ("one carrier", "X0H2 carries-the-carry 10s", "refuted"),
+        ("one carrier", "E0H1 carries-the-carry 10s", "refuted"),
+        ("digit movers", "X0H1 carries-the-carry 100s", "supported"),
+        ("digit movers", "E0H0 carries-the-carry 10s", "undecided"),
+        ("either of two", "E0H0 carries-the-carry 10s", "supported"),
+        ("either of two", "X0H1+X0H2 carries-the-carry 10s", "supported"),
+    ],
+)
+def test_claims_about_carries_that_are_known(name: str, claim: str, verdict: str) -> None:
+    model, parsed = MODELS[name](task_of(2)), parse(claim)
+    result = judge(ClaimCase(model, parsed, heads_of(model, parsed.subject), N_VERDICT))
+    assert result.verdict == verdict
