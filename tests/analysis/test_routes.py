@@ -468,6 +468,16 @@ def test_the_tokens_that_are_compared_are_those_of_the_place_that_is_read() -> N
     assert lengths == {2, 3}
 
 
+@pytest.mark.parametrize("least_first", [False, True])
+@torch.no_grad()
+def test_one_quartet_is_read_in_the_order_that_the_task_writes(least_first: bool) -> None:
+    """The tokens of a single quartet cannot show a model's order of writing."""
+    task = task_of(2, least_first=least_first)
+    for quartets in quartets_of(task).values():
+        one = replace(quartets, examples=tuple(part[:1] for part in quartets.examples))
+        assert EventPatches(known.one_carrier(task), one).positions.tolist() == [quartets.place] * 2
+
+
 def test_a_place_that_the_decoder_is_given_is_not_read() -> None:
     """Without a start token, the model never predicts the 100s; a share of the 10s must not take their place."""
     found = routes(known.one_carrier(task_of(2, start_token=False)), N)
