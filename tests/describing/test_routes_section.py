@@ -34,6 +34,12 @@ def test_several_carriers_are_named() -> None:
     assert first_of(heads=heads).endswith("E1H0 (80 %) and X0H1 (70 %) carry it as well.")
 
 
+def test_a_head_whose_placebo_moves_as_much_is_not_called_a_carrier() -> None:
+    moved = patch("E0H2", "1s to 10s", 0.9)
+    sentence = conclusions(routes(heads=(replace(moved, placebo=moved.moved),)), "the adder")[0]
+    assert "it is undecided which head of the adder moves the carry: E0H2 moves most" in sentence.text
+
+
 def test_parts_are_listed_and_no_head_is_called_a_carrier() -> None:
     (_, far, *_) = conclusions(routes(), "the adder")
     assert far.text == (

@@ -51,7 +51,7 @@ def _way_sentence(result: Routes, way: Way, title: str, rests_on: str) -> Senten
     if not shares:
         right = f"{way.n:,} of {way.n_drawn:,} quartets"
         return Sentence(f"{start}, {title} is not judged: it answers only {right} right.", rests_on, is_decided=False)
-    carriers = [each for each in shares if each.moved.role == "carrier"]
+    carriers = [each for each in shares if each.moved.role == "carrier" and each.placebo.is_absent]
     parts = [each for each in shares if each.moved.role == "part"]
     event, n = result.event, f"n = {way.n:,} quartets"
     if carriers:
