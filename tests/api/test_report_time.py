@@ -66,7 +66,7 @@ def test_what_people_look_at_comes_first_and_what_takes_too_long_is_named(
     begun = list[str]()
     monkeypatch.setattr(reporting, "MEASUREMENTS", taking(clock, begun, pruning=1000.0, stats=12.0, positions=60.0))
     report_results = gather(run, n_examples=0, quiet=True, clock=clock)
-    order = ["evaluation", "audit", "ablation", "pruning", "stats", "certificate", "positions"]
+    order = ["evaluation", "audit", "ablation", "pruning", "routes", "stats", "certificate", "positions"]
     assert begun[: len(order)] == order
     assert clock.now <= TIME_LIMIT
     assert report_results.models[0].not_measured == ("the removal of several heads", "position encodings")

@@ -164,7 +164,7 @@ def test_nothing_is_left_of_a_folder_that_reads_otherwise(tmp_path: Path, monkey
     wrong = hub.build("gpt2")
     wrong.lm_head.weight.data += 1
     monkeypatch.setattr(hugging_face, "load_model", lambda path: wrong)
-    with pytest.raises(CheckFailed, match="nothing was kept"):
+    with pytest.raises(CheckFailed, match="so the folder was not kept"):
         save_model(hub.build("gpt2"), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 
