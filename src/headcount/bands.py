@@ -63,10 +63,11 @@ def band_of(drop: PairedDifference) -> str:
 def examples_needed(drop: PairedDifference, n: int) -> tuple[int, int | None] | None:
     """Estimate how many examples would decide the band with a power of 80 %, as (fewest, most).
 
-    Return None if the band is decided already. An interval narrows with the square root of n, and its half-width must
-    shrink to the distance between the drop and the border. A power of 80 % takes twice as many examples as a power of
-    50 %. The distance to the border is as uncertain as the drop itself, so the range covers drops one standard error
-    to either side. `most` is None if the border lies within one standard error.
+    Return None if the band is decided already, or if the interval has no width and so cannot narrow. An interval
+    narrows with the square root of n, and its half-width must shrink to the distance between the drop and the border. A
+    power of 80 % takes twice as many examples as a power of 50 %. The distance to the border is as uncertain as the
+    drop itself, so the range covers drops one standard error to either side. `most` is None if the border lies within
+    one standard error.
 
     >>> examples_needed(PairedDifference(0.016, 0.009, 0.023, 0.001), 1000)
     (1092, 16956)
