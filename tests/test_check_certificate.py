@@ -25,6 +25,8 @@ from headcount.experiments.models import RunModel
 from headcount.runs.folder import digest
 from headcount.runs.run import Run, load
 
+pytestmark = pytest.mark.slow  # the models are proved, and checked again
+
 Material = tuple[dict[str, Any], bytes, dict[str, Any]]
 """The settings and the weights of a run, and its certificate, as their files have them."""
 Make = Callable[[Run], RunModel]

@@ -24,6 +24,8 @@ from headcount.runs.run import Run
 from headcount.training.contexts import ContextShape, Undecidable, lead_table
 from headcount.training.violations import as_examples
 
+pytestmark = pytest.mark.slow  # many models are proved
+
 TRAINED = (3, 6)
 
 

@@ -37,6 +37,8 @@ from headcount.seeds import stream
 from headcount.tasks.addition import Addition, digits_of
 from headcount.tasks.base import Examples, Quartets
 
+pytestmark = pytest.mark.slow  # every head of many models is patched
+
 EXACT = 1e-3
 """Largest difference between a measured share and the share that arithmetic predicts."""
 N = 40
