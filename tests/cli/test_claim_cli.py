@@ -13,7 +13,7 @@ from headcount.cli import main
 from headcount.describing.claims import describe_all
 from headcount.runs.run import Run
 
-pytestmark = pytest.mark.usefixtures("in_tmp")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_tmp")]  # the packaged adder is judged
 
 
 @pytest.fixture(autouse=True)
