@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.resources import files
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -541,6 +542,10 @@ class Addition(SequenceTask):
         return mutated
 
     # --- text ---------------------------------------------------------------------------------------------------------
+
+    def page_script(self) -> str:
+        """Return the script with which a page reads sums."""
+        return files("headcount.tasks").joinpath("addition.js").read_text(encoding="utf-8")
 
     def parse(self, text: str) -> Examples:
         """Read one sum, such as `374+814`."""

@@ -290,6 +290,13 @@ class Task(Protocol):
         """Return each example with one small random change, inside the range of training; None if not known."""
         return None
 
+    def page_script(self) -> str:
+        """Return JavaScript with which a page reads examples that people type (`addition.js` shows its form).
+
+        Without a script, people choose from held-out examples.
+        """
+        return ""
+
     def parse(self, text: str) -> Examples:
         """Return the example that the text names, as an array of one example."""
 

@@ -17,6 +17,7 @@ is tested separately, because they differ in difficulty:
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.resources import files
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -555,6 +556,10 @@ class Sortedness(ClassTask):
         return AttentionTargets(targets, (), np.full(batch.source.shape[1], -1), is_sorted)
 
     # --- text ---------------------------------------------------------------------------------------------------------
+
+    def page_script(self) -> str:
+        """Return the script with which a page reads rows of numbers."""
+        return files("headcount.tasks").joinpath("sortedness.js").read_text(encoding="utf-8")
 
     def parse(self, text: str) -> Examples:
         """Read one sequence, such as `3 5 5 9`."""

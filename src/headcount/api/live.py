@@ -1,0 +1,108 @@
+"""Prepare a trained model for a page that runs it: people type an example, switch heads off, and see the answer change.
+
+The page's engine (`rendering/static/engine.js`) knows the models that headcount trains. Other models keep the viewer of
+stored patterns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from headcount.describing.live import LiveModel, LiveTask
+from headcount.errors import InputError
+from headcount.experiments.interventions import means_of
+from headcount.experiments.models import OpenModel, RunModel
+from headcount.hooks.gates import eval_mode
+from headcount.models.exporting import ExportedModel, export, in_half_precision
+from headcount.models.transformer import Classifier, EncoderDecoder, Model
+from headcount.tasks.base import ClassTask, SequenceTask, Task
+from headcount.training.answers import answer, classify
+
+N_EXAMPLES = 500
+"""Number of held-out examples in the page, over which it measures what ablated heads cost."""
+LONGEST = 256
+"""Length of the longest sequence that the page offers."""
+N_FOR_MEANS = 2_000
+"""Number of test examples over which the mean outputs of heads are computed."""
+
+
+def live_model(model: OpenModel, n_examples: int = N_EXAMPLES) -> LiveModel:
+    """Return a trained run as data for a page; raise an error for models that the page's engine cannot run.
+
+    Weights are rounded to half precision if that changes no answer to the examples, else they stay in single precision.
+    """
+    if not isinstance(model, RunModel):
+        raise InputError(
+            f"the page cannot run {model.label}: its engine knows the models that headcount trains",
+            "name a run, such as runs/addition or sample:addition",
+        )
+    task, module = model.run.task, model.run.model
+    examples = task.split("test")[:n_examples]
+    answers = _answers(module, task, examples)
+    rounded = in_half_precision(module)
+    is_half = np.array_equal(answers, _answers(rounded, task, examples))
+    n_positions = LONGEST if task.output_type == "class" else task.longest + 1
+    exported = export(module, n_positions, in_half=is_half)
+    n_mean = _add_means(exported, model)
+    right = _right_answers(task, examples)
+    return LiveModel(
+        _live_task(task, examples, right),
+        exported.architecture,
+        exported.arrays,
+        exported.n_positions,
+        n_mean,
+        "half" if is_half else "single",
+        int((answers == right).all(axis=-1).sum()),
+    )
+
+
+def _answers(module: Model, task: Task, examples: Any) -> Any:
+    """Return the answers to examples, [example, token]; a class is one token."""
+    with eval_mode(module):
+        if isinstance(module, EncoderDecoder):
+            return answer(module, cast(SequenceTask, task), examples).predicted
+        assert isinstance(module, Classifier), "there are two kinds of model"
+        return classify(module, cast(ClassTask, task), examples).predicted[:, None]
+
+
+def _right_answers(task: Task, examples: Any) -> Any:
+    if task.output_type == "class":
+        return cast(ClassTask, task).encode(examples).labels[:, None]
+    return cast(SequenceTask, task).encode(examples).answer
+
+
+def _live_task(task: Task, examples: Any, right: Any) -> LiveTask:
+    words = {name: getattr(task.words, name) for name in ("example", "examples", "place", "symbols", "model")}
+    words["event"] = task.words.event.name if task.words.event else ""
+    rows = [cast(Any, task).encode(examples[i : i + 1]).source[0].tolist() for i in range(len(examples))]
+    shown = tuple(
+        (task.show(example), row, answer.tolist()) for example, row, answer in zip(examples, rows, right, strict=True)
+    )
+    common = task.name, task.output_type, asdict(task.config), words, tuple(task.tokens), shown
+    if task.output_type == "class":
+        kinds = cast(ClassTask, task)
+        return LiveTask(
+            *common, classes=kinds.classes, trained_lengths=kinds.trained_lengths, script=task.page_script()
+        )
+    sequence = cast(SequenceTask, task)
+    start = sequence.decoding_start
+    return LiveTask(
+        *common,
+        source_places=tuple(each.label for each in sequence.source_positions),
+        answer_places=tuple(each.label for each in sequence.answer_positions),
+        start={"first": start.first, "given": list(start.given), "n": start.n_tokens},
+        script=task.page_script(),
+    )
+
+
+def _add_means(exported: ExportedModel, model: RunModel) -> int:
+    """Add the mean output of every head at each position, over test examples; return the number of positions."""
+    with torch.no_grad():
+        means = means_of(replace(model.experiment(n=N_FOR_MEANS), reference=()))[0]
+    for site, mean in means.items():
+        exported.arrays[f"mean.{site.short}"] = mean.cpu().numpy().astype(np.float32)
+    return min((len(mean) for mean in means.values()), default=0)

@@ -1,0 +1,89 @@
+"""A model that a page runs: its architecture, weights and examples, small enough for one file."""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ARRAY_TYPES = {"float16": "half", "float32": "single", "uint16": "integer"}
+"""The name of each NumPy type in the page."""
+
+
+@dataclass(frozen=True)
+class LiveTask:
+    """The task of a live model: its tokens, its words, and examples with right answers."""
+
+    name: str
+    kind: str
+    """`sequence` or `class`."""
+    settings: Mapping[str, Any]
+    """The settings of the task, which its script reads."""
+    words: Mapping[str, str]
+    tokens: tuple[str, ...]
+    examples: tuple[tuple[str, list[int], list[int]], ...]
+    """Held-out examples: text, source tokens, and the right answer (tokens, or one class)."""
+    classes: tuple[str, ...] = ()
+    trained_lengths: tuple[int, int] = (1, 1)
+    source_places: tuple[str, ...] = ()
+    answer_places: tuple[str, ...] = ()
+    start: Mapping[str, Any] = field(default_factory=dict)
+    """How decoding begins: `first`, `given` and `n`, as in `DecodingStart`."""
+    script: str = ""
+    """JavaScript that reads what people type (`Task.page_script`)."""
+
+    def header(self) -> dict[str, Any]:
+        """Return the task as data for JSON; a script is part of the page, not of the data."""
+        return {
+            "task": self.name,
+            "kind": self.kind,
+            "settings": dict(self.settings),
+            "words": dict(self.words),
+            "tokens": self.tokens,
+            "examples": self.examples,
+            "classes": self.classes,
+            "trainedLengths": self.trained_lengths,
+            "sourcePlaces": self.source_places,
+            "answerPlaces": self.answer_places,
+            "start": dict(self.start),
+        }
+
+
+@dataclass(frozen=True)
+class LiveModel:
+    """One model as the engine of a page reads it."""
+
+    task: LiveTask
+    architecture: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]] = field(repr=False)
+    n_positions: int
+    """The largest number of tokens that it can take."""
+    n_mean: int
+    """The number of positions for which the mean outputs of heads are known."""
+    precision: str
+    """`half` or `single`: the precision of the weights."""
+    n_right: int
+    """The number of the task's examples that the model answers right."""
+
+    def header(self) -> dict[str, Any]:
+        """Return everything but the arrays, as data for JSON."""
+        return {
+            "architecture": dict(self.architecture),
+            "arrays": [[name, each.shape, ARRAY_TYPES[str(each.dtype)]] for name, each in self.arrays.items()],
+            "nPositions": self.n_positions,
+            "nMean": self.n_mean,
+            "precision": self.precision,
+            "nRight": self.n_right,
+        }
+
+    def packed(self) -> str:
+        """Return the arrays in order: little-endian, compressed, in base 64."""
+        raw = b"".join(
+            np.ascontiguousarray(each).astype(each.dtype.newbyteorder("<")).tobytes() for each in self.arrays.values()
+        )
+        return b64encode(zlib.compress(raw, 9)).decode()
