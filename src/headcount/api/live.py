@@ -64,7 +64,7 @@ def _answers(module: Model, task: Task, examples: Any) -> Any:
     """Return the answers to examples, [example, token]; a class is one token."""
     with eval_mode(module):
         if isinstance(module, EncoderDecoder):
-            return answer(module, cast(SequenceTask, task), examples).predicted
+            return answer(module, cast(SequenceTask, task), examples).free
         assert isinstance(module, Classifier), "there are two kinds of model"
         return classify(module, cast(ClassTask, task), examples).predicted[:, None]
 

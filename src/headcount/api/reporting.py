@@ -16,6 +16,7 @@ from headcount.analysis.ablation import Ablation
 from headcount.analysis.length_generalisation import REPORTED, Stretch
 from headcount.analysis.pruning import Pruning
 from headcount.api.inputs import ModuleWithInputs, are_tensors
+from headcount.api.live import live_model
 from headcount.api.measurements import (
     BRIEF_LENGTH,
     LARGEST_TIME_SHARE,
@@ -30,17 +31,21 @@ from headcount.api.patterns import is_example, patterns_of, text_book
 from headcount.api.saving import data_setting, result_name
 from headcount.data.dataset import tensor_dataset
 from headcount.data.tables import TextLines, text_lines
-from headcount.describing.report import IN_MEMORY, ModelResults, ReportResults, build_report
+from headcount.describing import SECTIONS
+from headcount.describing.live import LiveModel
+from headcount.describing.report import IN_MEMORY, ModelResults, Report, ReportResults, build_report
 from headcount.errors import HeadcountError, InputError, OutOfTime, ResultError, argument
 from headcount.experiments.models import Data, ExperimentMetric, OpenModel, RunModel
 from headcount.files import claim_output, write_outputs
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.sites import Sites
 from headcount.rendering.forms import FORMS
+from headcount.rendering.notebook import Frame
 from headcount.rendering.page import html_page
 from headcount.rendering.progress import TimeLimit, WorkingTime, announcer, limited, time_limit
 from headcount.results import Result, require_heads
 from headcount.runs.folder import RunFolder
+from headcount.runs.run import Run
 from headcount.tasks.base import Task
 
 N_EXAMPLES = 200
@@ -49,6 +54,8 @@ TIME_LIMIT = 40.0
 """Seconds for all measurements; with loading and writing, a report takes about a minute."""
 PATTERNS_SHARE = 0.25
 """Fraction of the time that attention on single examples may take."""
+BESIDE_LIVE = ("ablation", "routes", "certificate")
+"""Results that are shown beside a live model."""
 ON_DATA = ("ablation", "pruning")
 """Measurements of a model without a task that need data."""
 
@@ -68,6 +75,7 @@ def report(
     markdown: bool = False,
     latex: bool = False,
     exercise: str | Path | None = None,
+    live_only: bool = False,
     force: bool = False,
     quiet: bool = False,
     run_adapter: bool = False,
@@ -86,11 +94,20 @@ def report(
     * `markdown` also writes Markdown with figures, `latex` also writes tables as LaTeX, and `exercise` names a folder
       for the files that the exercise asks for.
 
+    * `live_only` writes only the part in which the models run: type an example, switch heads off. Nothing is measured;
+      stored results are shown.
+
     Return the paths of all files, the HTML file first.
 
         headcount.report("sample:addition", out="adder.html")
     """
     path = Path(out)
+    if live_only:
+        if markdown or latex or exercise is not None or thorough:
+            raise InputError("--live-only writes one page and nothing else", "leave the other forms and --thorough out")
+        claim_forms(path, force=force)
+        page = live_report(*models, title=title, on=on)
+        return tuple(write_outputs({path: html_page(page).encode(errors="replace")}, force=force))
     forms = {"markdown": path.with_suffix(".md")} if markdown else {}
     forms |= {"latex": path.parent / "tables"} if latex else {}
     forms |= {"exercise": Path(exercise)} if exercise is not None else {}
@@ -109,6 +126,34 @@ def report(
         run_adapter=run_adapter,
     )
     return write_forms(report_results, path, forms, force=force)
+
+
+def live_report(*models: AnyModel, title: str = "", on: Sequence[str] = ()) -> Report:
+    """Return a report of the live models alone, with what is stored of them."""
+    if not models:
+        raise InputError("no model was given", "name one or more: headcount report sample:addition --live-only")
+    opened = [open_model(model) for model in models]
+    live = [live_model(model) for model in opened]
+    _require_examples(on, [model.task for model in opened])
+    titles = _titles([model.label or model.name for model in opened])
+    parts = tuple(_live_results(*each, on) for each in zip(opened, titles, live, strict=True))
+    title = title or f"Try {titles[0] if len(titles) == 1 else f'{len(titles)} models'}"
+    section = SECTIONS.get("live")(ReportResults(title, parts, ""))
+    return Report(title, ", ".join(titles), (section,), f"Made by headcount {__version__}.")
+
+
+def _live_results(model: OpenModel, title: str, live: LiveModel, on: Sequence[str]) -> ModelResults:
+    """Return a live model with those of its stored results that are shown beside it."""
+    results: dict[str, Any] = {
+        each.field: _read(model, each, None) for each in MEASUREMENTS if each.field in BESIDE_LIVE
+    }
+    texts = tuple(text for text in on if model.task is not None and is_example(model.task, text))
+    return ModelResults(model.name, title, model.weights_sha256, live.task.name, live=live, texts=texts, **results)
+
+
+def live_frame(run: Run) -> Frame:
+    """Return a live model for a notebook."""
+    return Frame(live_report(run))
 
 
 def claim_forms(path: Path, forms: Mapping[str, Path] | None = None, *, force: bool | None = False) -> None:
@@ -225,9 +270,21 @@ def _model_results(
         training=model.run.folder.read_training() if isinstance(model, RunModel) else None,
         patterns=patterns,
         book=text_book(model, on, patterns) if model.task is None and on else None,
+        live=_live(model, announcer(quiet)),
         not_measured=tuple(left_out),
         **results,
     )
+
+
+def _live(model: OpenModel, say: Callable[[str], None]) -> LiveModel | None:
+    """Return the model as the page runs it, or None if the page cannot run it."""
+    if not isinstance(model, RunModel):
+        return None
+    try:
+        return live_model(model)
+    except InputError as error:
+        say(f"{model.label}: {error.what}")
+        return None
 
 
 def _results(

@@ -24,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--latex", action="store_true", help="also write every table as LaTeX")
     files = "also write the files that the exercise asks for, and answers.md, into this folder"
     parser.add_argument("--exercise", metavar="DIR", help=files)
+    live = "write only the part in which the models run: type an example, switch heads off"
+    parser.add_argument("--live-only", action="store_true", help=live)
     parser.add_argument("--title", metavar="TEXT", default="", help="title of the report [the names of the models]")
     force = "overwrite files that headcount did not write"
     parser.add_argument("--force", action="store_true", help=force)
@@ -50,6 +52,7 @@ PART = Command(
     (
         "headcount report sample:addition -o report.html",
         "headcount report runs/addition-0 runs/sortedness-0 --thorough",
+        "headcount report sample:addition --live-only -o try-it.html",
         "headcount report sample:addition --exercise handed-in",
     ),
 )

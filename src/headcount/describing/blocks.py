@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from headcount.describing.live import LiveModel
     from headcount.describing.patterns import PatternBook
 
 
@@ -96,6 +97,48 @@ class HeadPatterns:
     command: str = ""
     picture: Picture | None = None
     """The figure for forms of a report in which readers cannot choose an example, such as Markdown."""
+
+
+@dataclass(frozen=True)
+class LiveEntry:
+    """One live model with its results: what a reader sees beside its heads."""
+
+    title: str
+    model: LiveModel = field(repr=False)
+    worth: dict[str, str] = field(default_factory=dict)
+    """The drop when a head is ablated, by the head's short name."""
+    harmless: tuple[str, ...] = ()
+    """Heads whose ablation alone costs almost nothing."""
+    routes: tuple[dict[str, Any], ...] = ()
+    """For each way of the task's event: a title, and the heads that move the event with their shares."""
+    named: tuple[str, ...] = ()
+    """Examples that get a button, because the reader of the report named them."""
+    wrong: tuple[str, ...] = ()
+    """Examples that the model answers wrong, as `verify` found."""
+    proof: str = ""
+    """What `verify` proved, in a few words."""
+
+    def header(self) -> dict[str, Any]:
+        """Return everything but the weights, as data for JSON."""
+        return self.model.header() | {
+            "title": self.title,
+            "worth": self.worth,
+            "harmless": self.harmless,
+            "routes": self.routes,
+            "named": self.named,
+            "wrong": self.wrong,
+            "proof": self.proof,
+        }
+
+
+@dataclass(frozen=True)
+class LiveModels:
+    """Models of one task that the page runs: readers type an example and switch heads off."""
+
+    id: str
+    caption: str
+    models: tuple[LiveEntry, ...]
+    command: str = ""
 
 
 # --- formulas ---------------------------------------------------------------------------------------------------------
@@ -189,7 +232,7 @@ class Commands:
     words: str = ""
 
 
-Block = Conclusions | Paragraph | DataTable | Picture | HeadPatterns | Formula | Notice | Commands
+Block = Conclusions | Paragraph | DataTable | Picture | HeadPatterns | LiveModels | Formula | Notice | Commands
 
 
 @dataclass(frozen=True)

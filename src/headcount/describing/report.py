@@ -14,6 +14,7 @@ from headcount.describing.blocks import (
     Conclusions,
     DataTable,
     HeadPatterns,
+    LiveModels,
     Notice,
     Paragraph,
     Picture,
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
     from headcount.analysis.specialisation import Specialisation
     from headcount.analysis.verification import Verification
     from headcount.auditing.audit import Audit
+    from headcount.describing.live import LiveModel
     from headcount.describing.patterns import PatternBook
     from headcount.runs.folder import TrainingRecord
     from headcount.training.evaluation import Classification, Evaluation
 
 ORDER = (
+    "live",
     "training",
     "certificate",
     "patterns",
@@ -84,6 +87,8 @@ class ModelResults:
     """Attention on examples; the average comes first, if there is one."""
     book: PatternBook | None = None
     """The attention patterns of every single token, where `patterns` pool neighbouring tokens."""
+    live: LiveModel | None = None
+    """The model as the page runs it; None if the page cannot."""
     stats: Specialisation | None = None
     roles: HeadRoles | None = None
     ablation: Ablation | None = None
@@ -186,7 +191,7 @@ def _without_impossible_commands(section: Section) -> Section:
     for block in section.blocks:
         if isinstance(block, Commands):
             block = replace(block, commands=tuple(each for each in block.commands if IN_MEMORY not in each))
-        elif isinstance(block, DataTable | Picture | HeadPatterns) and IN_MEMORY in block.command:
+        elif isinstance(block, DataTable | Picture | HeadPatterns | LiveModels) and IN_MEMORY in block.command:
             block = replace(block, command="")
         blocks += [] if isinstance(block, Commands) and not block.commands else [block]
     return replace(section, blocks=tuple(blocks))

@@ -62,6 +62,14 @@ def verdict(outcome: Verification, title: str, rests_on: str = "") -> Sentence:
     return conclusions(outcome, title, rests_on)[0]
 
 
+def proved_briefly(outcome: Verification) -> str:
+    """Return what was proved in a few words, or nothing if something is wrong or undecided."""
+    kind = type(outcome).__name__
+    if kind == "ContextCertificate" and getattr(outcome, "verdict", "") == "proved":
+        return "proved right at every length"
+    return f"right on all {getattr(outcome, 'total', 0):,}" if kind == "Certificate" and not outcome.wrong else ""
+
+
 def n_wrong(outcome: Verification) -> int:
     """Return the number of all wrong answers; the result may list only some of them."""
     return getattr(outcome, "errors", len(outcome.wrong))

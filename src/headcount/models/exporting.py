@@ -27,7 +27,8 @@ from headcount.errors import InputError
 from headcount.models.poolings import PARTS as POOLINGS
 from headcount.models.transformer import Classifier, EncoderDecoder, FourierNumberEmbedding, Model
 
-Array = NDArray[np.float16] | NDArray[np.float32] | NDArray[np.uint16]
+Array = NDArray[Any]
+"""Half precision (float16), single precision (float32), or position ids (uint16)."""
 
 
 @dataclass
@@ -91,13 +92,13 @@ def export(model: Model, n_positions: int, *, in_half: bool = True) -> ExportedM
             }
         else:
             assert isinstance(model, Classifier), "there are two kinds of model"
-            if config.pooling not in POOLINGS:
-                raise not_runnable(f"pooling {config.pooling}")
+            if model.config.pooling not in POOLINGS:
+                raise not_runnable(f"pooling {model.config.pooling}")
             exported.architecture |= {
                 "kind": "class",
                 "source": _encoding(exported, "positions", model.positions, n_positions),
-                "isCausal": config.causal or model.positions.forces_causal,
-                "pooling": config.pooling,
+                "isCausal": model.config.causal or model.positions.forces_causal,
+                "pooling": model.config.pooling,
             }
             vectors = model.tokens(torch.arange(_n_tokens(model.tokens))[None])[0]
             exported.arrays["tokens.weight"] = vectors.numpy().astype(np.float32)

@@ -15,6 +15,7 @@ from headcount.describing.blocks import (
     DataTable,
     Formula,
     HeadPatterns,
+    LiveModels,
     Notice,
     Paragraph,
     Picture,
@@ -116,6 +117,10 @@ class Markdown:
     @block.register
     def _(self, block: HeadPatterns) -> str:
         return "" if block.picture is None else self.block(block.picture)
+
+    @block.register
+    def _(self, block: LiveModels) -> str:
+        return "\n".join(["Only the HTML file of this report can run models.", *_command(block.command)])
 
     @block.register
     def _(self, block: Formula) -> str:

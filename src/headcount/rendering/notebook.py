@@ -6,6 +6,7 @@ A frame keeps the style and the scripts of the page apart from those of the note
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from headcount.describing import SECTIONS, claims, matching
@@ -54,9 +55,23 @@ def result_html(result: Result) -> str:
     name = _name(result)
     title = name if getattr(result, "name", "") else name.capitalize()  # a path stays as it is
     section = _section(result) or Section("result", type(result).__name__, tuple(_blocks(result)))
-    page = html_page(Report(title, "", (section,), ""))
+    return frame(Report(title, "", (section,), ""), name)
+
+
+def frame(report: Report, name: str) -> str:
+    """Return a frame that shows a report; `name` is for readers who cannot see it."""
     attributes = f'class="{FRAME}" width="100%" height="{HEIGHT}"'
-    return f'<iframe srcdoc="{escaped(page)}" title="{escaped(name)}" {attributes}></iframe>'
+    return f'<iframe srcdoc="{escaped(html_page(report))}" title="{escaped(name)}" {attributes}></iframe>'
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A page that a notebook shows when this is the last value of a cell."""
+
+    report: Report
+
+    def _repr_html_(self) -> str:
+        return frame(self.report, self.report.title)
 
 
 def _name(result: Result) -> str:

@@ -19,6 +19,7 @@ from headcount.describing.blocks import (
     DataTable,
     Formula,
     HeadPatterns,
+    LiveModels,
     Notice,
     Paragraph,
     Picture,
@@ -29,8 +30,11 @@ from headcount.describing.report import Report
 from headcount.rendering.formulas import mathml
 from headcount.rendering.svg import figure_colours, inline_svg
 
-SCRIPTS = ("elements.js", "weights.js", "large-view.js", "patterns.js", "report.js")
-"""Scripts that are joined into one module, in this order: each file may use the declarations of the files before."""
+SCRIPTS = ("elements.js", "weights.js", "large-view.js", "patterns.js")
+LIVE_SCRIPTS = ("engine.js", "live-board.js", "live.js", "live-row.js")
+"""Scripts that are joined into one module, in this order: each file may use the declarations of the files before.
+
+The scripts of tasks follow the live ones, and `report.js` comes last."""
 LONG_TEXT = 24
 """Number of characters above which the text of a table cell may wrap."""
 MANY_COLUMNS = 6
@@ -64,7 +68,7 @@ def tag(name: str, *inside: str, **attributes: str | bool | None) -> str:
 def html_page(report: Report) -> str:
     """Return the whole file."""
     style = _static("report.css") + figure_colours()
-    theme, script = _static("theme.js"), "\n".join(map(_static, SCRIPTS))
+    theme, script = _static("theme.js"), _script(report)
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(theme)}' '{_hash(script)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -92,6 +96,13 @@ def html_page(report: Report) -> str:
     ]
     parts = ["<!doctype html>", '<html lang="en">', tag("head", *head), tag("body", *body), "</html>"]
     return "\n".join(parts) + "\n"
+
+
+def _script(report: Report) -> str:
+    """Join the scripts; those of tasks that live models belong to are added once each."""
+    live = [block for section in report.sections for block in section.blocks if isinstance(block, LiveModels)]
+    tasks = dict.fromkeys(block.models[0].model.task.script for block in live)
+    return "\n".join([*map(_static, (*SCRIPTS, *LIVE_SCRIPTS)), *tasks, _static("report.js")])
 
 
 def _static(name: str) -> str:
@@ -213,6 +224,17 @@ def _(block: HeadPatterns) -> str:
     noscript = tag("noscript", tag("p", "A script draws the patterns, and this reader does not run scripts."))
     shown = tag("div", class_="patterns"), data, packed, noscript, tag("figcaption", inline(block.caption))
     return tag("figure", *shown, _command(block.command), id=block.id, class_="patterns-figure")
+
+
+@block_html.register
+def _(block: LiveModels) -> str:
+    task = block.models[0].model.task
+    header = task.header() | {"models": [each.header() for each in block.models]}
+    data = tag_script("application/json", json.dumps(header, separators=(",", ":")))
+    packed = (tag_script("application/octet-stream", each.model.packed()) for each in block.models)
+    noscript = tag("noscript", tag("p", "A script runs the model, and this reader does not run scripts."))
+    shown = tag("div", class_="live"), data, *packed, noscript, tag("figcaption", inline(block.caption))
+    return tag("figure", *shown, _command(block.command), id=block.id, class_="live-figure", data_kind=task.kind)
 
 
 def tag_script(kind: str, text: str) -> str:

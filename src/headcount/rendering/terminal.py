@@ -20,6 +20,7 @@ from headcount.describing.blocks import (
     DataTable,
     Formula,
     HeadPatterns,
+    LiveModels,
     Notice,
     Paragraph,
     Picture,
@@ -65,7 +66,8 @@ def _(block: DataTable) -> Iterator[RenderableType]:
 
 @block_lines.register(Picture)
 @block_lines.register(HeadPatterns)
-def _(block: Picture | HeadPatterns) -> Iterator[RenderableType]:
+@block_lines.register(LiveModels)
+def _(block: Picture | HeadPatterns | LiveModels) -> Iterator[RenderableType]:
     yield from ()
 
 

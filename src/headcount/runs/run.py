@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -93,6 +93,11 @@ class Run:
         """Return the model's answer, its probability and (`with_attention`) the attention weights of all heads."""
         example = self.task.parse(text)
         return predict_equal_lengths(self.model, self.task, example, with_attention=with_attention)[0]
+
+    def live(self) -> Any:
+        """Return the model for a notebook: type an example, switch heads off, and see the answer change."""
+        # Imported here because the room `api` imports this module.
+        return import_module("headcount.api.reporting").live_frame(self)
 
     @property
     def shape(self) -> StackConfig:

@@ -52,10 +52,10 @@ def _book(results: ReportResults, model: ModelResults) -> HeadPatterns:
     is_average = model.task is not None and first.example is None
     shown = ["--all-test"] if is_average else map(on_flag, model.texts[:1])
     command = " ".join(["headcount heads", argument(model.name), *shown])
-    return HeadPatterns(name, caption, book, _worth(model), command, picture)
+    return HeadPatterns(name, caption, book, worth(model), command, picture)
 
 
-def _worth(model: ModelResults) -> dict[str, str]:
+def worth(model: ModelResults) -> dict[str, str]:
     """Map each head's short name to the drop when the head is ablated."""
     result = model.ablation
     if result is None:

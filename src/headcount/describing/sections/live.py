@@ -1,0 +1,74 @@
+"""Try it: the trained models of a report, running in the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headcount.describing.blocks import Block, LiveEntry, LiveModels, Paragraph, Section
+from headcount.describing.report import ModelResults, ReportResults
+from headcount.describing.sections.patterns import worth
+from headcount.describing.verification import proved_briefly
+from headcount.describing.words import counted, short
+from headcount.errors import argument
+
+MOST_WRONG = 2
+"""Number of wrong answers of one model that get a button."""
+
+
+def section(results: ReportResults) -> Section | None:
+    """Let readers type an example and switch heads off, for each task of the models that the page can run."""
+    models = results.with_result("live")
+    if not models:
+        return None
+    blocks: list[Block] = []
+    for task in dict.fromkeys(each.live.task.name for each in models if each.live):
+        blocks += _task_blocks([each for each in models if each.live and each.live.task.name == task])
+    return Section("live", "Try it", tuple(blocks))
+
+
+def _task_blocks(models: list[ModelResults]) -> list[Block]:
+    first = models[0].live
+    assert first is not None, "these models are live"
+    words, is_class = first.task.words, first.task.kind == "class"
+    typed = f"Type a {words['example']}" if not is_class else f"Change the row of {words['symbols']}"
+    text = f"{typed}, and click on a head to switch it off. The model runs in this page, without a network."
+    whole = [each.title for each in models if each.live and each.live.precision == "single"]
+    exact = f"; in single precision for {' and '.join(whole)}, where rounding would change an answer" if whole else ""
+    caption = f"{counted(len(models), 'model')}. Weights are rounded to half precision{exact}."
+    command = f"headcount report {' '.join(argument(each.name) for each in models)} --live-only"
+    return [Paragraph(text), LiveModels(f"live-{first.task.name}", caption, tuple(map(_entry, models)), command)]
+
+
+def _entry(model: ModelResults) -> LiveEntry:
+    assert model.live is not None, "the model is live"
+    return LiveEntry(model.title, model.live, worth(model), _harmless(model), _routes(model), *_examples(model))
+
+
+def _harmless(model: ModelResults) -> tuple[str, ...]:
+    """Return the heads that are redundant when they alone are ablated as the report ranks heads (by zeros)."""
+    result = model.ablation
+    if result is None:
+        return ()
+    effects = result.effects(result.ranked_by, result.conditions[0].length)
+    return tuple(short(each.head) for each in effects if each.band == "redundant")
+
+
+def _routes(model: ModelResults) -> tuple[dict[str, Any], ...]:
+    """Return the heads that move the task's event, for each way that was measured."""
+    if model.routes is None:
+        return ()
+    found = []
+    for way in model.routes.ways:
+        heads = [{"short": each.what, "share": each.moved.share} for each in model.routes.movers(way.name)]
+        if heads:
+            found.append({"title": f"from the {way.source} into the {way.read}", "heads": heads})
+    return tuple(found)
+
+
+def _examples(model: ModelResults) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    """Return the examples that the report names, wrong answers that `verify` found, and what it proved."""
+    wrong = tuple(each.example for each in getattr(model.certificate, "wrong", ())[:MOST_WRONG])
+    return tuple(model.texts), wrong, "" if model.certificate is None else proved_briefly(model.certificate)
+
+
+PART = section
