@@ -194,6 +194,11 @@ class Engine {
     this.target = architecture.target && new PositionEncoding(architecture.target, arrays);
   }
 
+  /** From a model's header and its arrays as the page carries them. */
+  static async unpacked({ architecture, arrays }, text) {
+    return new Engine(architecture, readArrays(arrays, await unpack(text)));
+  }
+
   part(name) {
     return this.arrays[name];
   }

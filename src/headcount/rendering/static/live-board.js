@@ -25,7 +25,8 @@ class HeadBoard {
     this.heads = make("div", { class: "heads", role: "group", "aria-label": words });
     this.arrows = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     this.arrows.setAttribute("class", "arrows");
-    this.arrows.setAttribute("aria-hidden", "true");
+    this.arrows.setAttribute("role", "img");
+    this.arrows.setAttribute("aria-label", "No route is shown");
     this.element = make("div", { class: "board beside" }, make("div", { class: "heads-box" }, this.heads, this.arrows), this.large.element);
     this.heads.addEventListener("click", (event) => this.onTile(event, (tile) => this.toggled(tile.short)));
     for (const kind of ["pointerover", "focusin"]) {
@@ -145,6 +146,8 @@ class HeadBoard {
       tile.mover = share && make("span", { class: "worth" }, `moves ${Math.round(100 * share.share)} %`);
       if (tile.mover) tile.button.append(tile.mover);
     }
+    const shares = route?.heads.map(({ short, share }) => `${short} moves ${Math.round(100 * share)} %`) ?? [];
+    this.arrows.setAttribute("aria-label", route ? `Route ${route.title}: ${shares.join(", ")}` : "No route is shown");
     if (!route) return this.arrows.replaceChildren();
     this.arrows.setAttribute("viewBox", `0 0 ${box.width} ${box.height}`);
     const groups = this.sites.map((site) => this.tiles.filter((tile) => tile.site === site && tile.mover)).filter((group) => group.length);

@@ -55,7 +55,7 @@ class Live {
   }
 
   async engineOf(i) {
-    this.engines[i] ??= new Engine(this.models[i].architecture, readArrays(this.models[i].arrays, await unpack(this.packed[i].textContent)));
+    this.engines[i] ??= await Engine.unpacked(this.models[i], this.packed[i].textContent);
     return this.engines[i];
   }
 
@@ -71,7 +71,7 @@ class Live {
 
   buildControls() {
     const id = (name) => `${this.name}-${name}`;
-    this.donor = make("input", { id: id("donor"), type: "text", class: "donor", autocomplete: "off", spellcheck: "false", "aria-label": `the other ${this.header.words.example}` });
+    this.donor = make("input", { id: id("other"), type: "text", class: "donor", autocomplete: "off", spellcheck: "false", "aria-label": `the other ${this.header.words.example}` });
     this.ways = Object.entries(WAYS).map(([way, words]) => {
       const radio = make("input", { type: "radio", name: id("way"), value: way, id: id(way) });
       radio.addEventListener("change", () => this.setWay(way));
