@@ -78,6 +78,7 @@ class Live {
       return make("label", { for: id(way) }, radio, " ", words);
     });
     this.donor.addEventListener("change", () => this.setDonor(this.donor.value));
+    this.donor.addEventListener("keydown", ({ key }) => key === "Enter" && this.setDonor(this.donor.value));
     this.undoButton = this.buttonOf("Undo", () => this.undo());
     this.allOn = this.buttonOf("All heads on", () => this.setReplaced(new Map()));
     this.harmless = this.buttonOf("", () => this.switchOffHarmless());
@@ -137,7 +138,8 @@ class Live {
 
   setDonor(text) {
     const donor = this.read(text);
-    if (donor.error) return this.complain(donor.error);
+    this.complain(donor.error ?? "");
+    if (donor.error || (donor.text === this.state.donor && this.state.way === "donor")) return;
     this.remember();
     Object.assign(this.state, { donor: donor.text, way: "donor" });
     this.state.replaced = new Map([...this.state.replaced.keys()].map((short) => [short, "donor"]));
