@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -155,7 +155,7 @@ def test_packaged_models_give_the_same_answers_and_logits(page: Any, name: str, 
     is_long = request.config.getoption("--long")
     n, n_ablated = (500, 500) if is_long else (100, 20)
     examples = run.task.split("test")[:n]
-    batch = run.task.encode(examples)
+    batch = cast(Any, run.task).encode(examples)
     rounded, exported = in_half_precision(run.model), export(run.model, 64)
     if name == "addition":
         sources, forced = batch.source.tolist(), batch.decoder_input.tolist()
@@ -229,7 +229,7 @@ def test_a_donor_brings_its_carry_and_a_mean_is_the_mean(page: Any) -> None:
 
 def test_counting_over_held_out_sums_agrees_with_torch(page: Any) -> None:
     run = load("sample:addition")
-    batch = run.task.encode(run.task.split("test")[:N_SHOWN])
+    batch = cast(Any, run.task).encode(run.task.split("test")[:N_SHOWN])
     logits = in_torch(
         in_half_precision(run.model), batch.source.tolist(), batch.decoder_input.tolist(), {"E0H2": None, "E1H3": None}
     )
@@ -300,7 +300,8 @@ def test_a_row_is_lengthened_broken_and_dragged(page: Any) -> None:
 
 def test_a_head_of_one_of_several_models_is_switched_off(page: Any) -> None:
     page.click("#live-sortedness .rivals button >> text=its twin")
-    assert page.locator("#live-sortedness .board-title").inner_text() == "The heads of its twin"
+    assert page.locator("#live-sortedness .board-title").inner_text() == "The heads of its twin: switch them off"
+    page.click("#live-sortedness .row-heads > summary")
     for i in range(4):
         page.click(f"#live-sortedness .live-tile:has-text('L0H{i}')")
     names = page.locator("#live-sortedness .rivals tbody button").all_inner_texts()

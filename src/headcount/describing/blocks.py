@@ -100,6 +100,31 @@ class HeadPatterns:
 
 
 @dataclass(frozen=True)
+class Card:
+    """One question of a report with its answer, for the first screen."""
+
+    section: str
+    """The id of the section that has the details."""
+    question: str
+    answer: Sentence
+    note: str = ""
+    """The interval and the number of examples, in small letters."""
+    draw: Callable[[], Figure] | None = field(default=None, repr=False)
+    """The function that draws the picture; None for a card without one."""
+    alt: str = ""
+    """The picture in words."""
+    is_fault: bool = False
+    """Whether the card warns of a fault, which changes how the others are read."""
+
+
+@dataclass(frozen=True)
+class Cards:
+    """The first screen of a report. A page with cards folds its sections."""
+
+    cards: tuple[Card, ...]
+
+
+@dataclass(frozen=True)
 class LiveEntry:
     """One live model with its results: what a reader sees beside its heads."""
 
@@ -232,7 +257,7 @@ class Commands:
     words: str = ""
 
 
-Block = Conclusions | Paragraph | DataTable | Picture | HeadPatterns | LiveModels | Formula | Notice | Commands
+Block = Cards | Conclusions | Paragraph | DataTable | Picture | HeadPatterns | LiveModels | Formula | Notice | Commands
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headcount.describing import SECTIONS
 from headcount.describing.blocks import (
     Block,
+    Cards,
     Commands,
     Conclusions,
     DataTable,
     HeadPatterns,
     LiveModels,
-    Notice,
     Paragraph,
     Picture,
     Section,
@@ -59,8 +60,7 @@ ORDER = (
 """The order of sections after the summary; sections of other packages follow them."""
 LAST = ("audit", "reproduce")
 FIRST = ("certificate", "ablation", "pruning", "routes", "events", "reach", "training", "roles", "sites", "positions")
-"""Sections by importance: the summary has the answers of the first `MOST_ANSWERS` sections that have one."""
-MOST_ANSWERS = 5
+"""Sections by importance: the first ones that have an answer get a card."""
 IN_MEMORY = "<in memory>"
 """The name of a model that exists only in memory, so that no command can name it."""
 
@@ -153,12 +153,8 @@ def build_report(results: ReportResults) -> Report:
     described = (SECTIONS.get(name)(results) for name in names if name in SECTIONS.names())
     sections = [_without_impossible_commands(section) for section in described if section is not None]
     summary = SECTIONS.get("summary")(results)
-    if answers := _answers(sections):
-        # The fault of a single model comes before the answers; a fault of one among several models comes after.
-        kinds = Paragraph | Notice if len(results.models) == 1 else Paragraph
-        before = [block for block in summary.blocks if isinstance(block, kinds)]
-        after = [block for block in summary.blocks if block not in before]
-        summary = replace(summary, blocks=(*before, Conclusions(answers), *after))
+    made = import_module("headcount.describing.cards").cards(results, sections, FIRST)  # it imports this module
+    summary = replace(summary, blocks=(Cards(made), *summary.blocks)) if made else summary
     titles = ", ".join(dict.fromkeys(each.title for each in results.models))
     return Report(results.title, titles, (summary, *sections), results.made)
 
@@ -195,10 +191,3 @@ def _without_impossible_commands(section: Section) -> Section:
             block = replace(block, command="")
         blocks += [] if isinstance(block, Commands) and not block.commands else [block]
     return replace(section, blocks=tuple(blocks))
-
-
-def _answers(sections: Sequence[Section]) -> tuple[Sentence, ...]:
-    """Return the answers of the most important sections (`FIRST`), in the order of the report."""
-    answered = [each for each in sections if each.answer]
-    ranked = sorted(answered, key=lambda each: FIRST.index(each.id) if each.id in FIRST else len(FIRST))
-    return tuple(each.answer for each in answered if each in ranked[:MOST_ANSWERS] and each.answer)

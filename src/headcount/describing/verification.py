@@ -66,7 +66,7 @@ def proved_briefly(outcome: Verification) -> str:
     """Return what was proved in a few words, or nothing if something is wrong or undecided."""
     kind = type(outcome).__name__
     if kind == "ContextCertificate" and getattr(outcome, "verdict", "") == "proved":
-        return "proved right at every length"
+        return "right at every length"
     return f"right on all {getattr(outcome, 'total', 0):,}" if kind == "Certificate" and not outcome.wrong else ""
 
 

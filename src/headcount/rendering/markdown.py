@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headcount.describing.blocks import (
     Block,
+    Cards,
     Cell,
     Commands,
     Conclusions,
@@ -97,6 +98,11 @@ class Markdown:
         return plain(block.text)
 
     @block.register
+    def _(self, block: Cards) -> str:
+        lines = [f"- **{plain(each.question)}** {_sentence(each.answer)}{_doubt(each.note)}" for each in block.cards]
+        return "\n".join(lines)
+
+    @block.register
     def _(self, block: Conclusions) -> str:
         return "\n".join(f"- {_sentence(each)}" for each in block.sentences)
 
@@ -136,6 +142,10 @@ class Markdown:
     def _(self, block: Commands) -> str:
         words = [plain(block.words)] if block.words else []
         return "\n\n".join([*words, "\n".join(f"    {each}" for each in block.commands)])
+
+
+def _doubt(note: str) -> str:
+    return f" ({plain(note)})" if note else ""
 
 
 def _sentence(sentence: Sentence) -> str:

@@ -7,12 +7,15 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, singledispatch
 from hashlib import sha256
 from importlib.resources import files
 
 from headcount.describing.blocks import (
     Block,
+    Card,
+    Cards,
     Cell,
     Commands,
     Conclusions,
@@ -26,6 +29,7 @@ from headcount.describing.blocks import (
     Section,
     Sentence,
 )
+from headcount.describing.cards import split_doubt
 from headcount.describing.report import Report
 from headcount.rendering.formulas import mathml
 from headcount.rendering.svg import figure_colours, inline_svg
@@ -82,12 +86,18 @@ def html_page(report: Report) -> str:
         f"<style>{style}</style>",
         f"<script>{theme}</script>",
     ]
-    theme_button = tag("button", "Dark theme", type="button", id="theme", aria_pressed="false")
+    is_folded = any(map(_cards_of, report.sections))
+    tools = [tag("button", "Dark theme", type="button", id="theme", aria_pressed="false")]
+    if is_folded:
+        tools.insert(0, tag("button", "Open all", type="button", id="open-all", aria_pressed="false"))
+        tools.insert(1, tag("button", "Print what is open", type="button", id="print"))
     subtitle = tag("p", inline(report.subtitle), class_="subtitle") if report.subtitle else ""
-    main = tag("main", *map(_section, report.sections), id="report")
+    on_cards = {each.section for section in report.sections for each in _cards_of(section)}
+    sections = (_section(each, is_folded=is_folded, is_told=each.id in on_cards) for each in report.sections)
+    main = tag("main", *sections, id="report")
     body = [
         '<a class="skip" href="#report">To the report</a>',
-        tag("header", tag("div", theme_button, class_="tools"), tag("h1", escaped(report.title)), subtitle),
+        tag("header", tag("div", *tools, class_="tools"), tag("h1", escaped(report.title)), subtitle),
         tag("div", _contents(report.sections), main, class_="page"),
         tag("footer", tag("p", inline(report.made))) if report.made else "",
         tag("div", class_="tip", id="tip", aria_hidden="true", hidden=True),
@@ -120,11 +130,84 @@ def _contents(sections: Sequence[Section]) -> str:
     return tag("nav", listed, aria_label="Contents")
 
 
-def _section(section: Section) -> str:
-    heading = tag("h2", escaped(section.title), id=f"{section.id}-title")
-    return tag(
-        "section", heading, *map(block_html, section.blocks), id=section.id, aria_labelledby=f"{section.id}-title"
-    )
+def _cards_of(section: Section) -> tuple[Card, ...]:
+    return next((block.cards for block in section.blocks if isinstance(block, Cards)), ())
+
+
+def _section(section: Section, *, is_folded: bool, is_told: bool) -> str:
+    """Write a section. In a report with cards, sections are folded: title and answer are seen, the rest on demand.
+
+    `is_told` states that a card has the answer already.
+    """
+    blocks, heading = section.blocks, tag("h2", escaped(section.title), id=f"{section.id}-title")
+    if _cards_of(section):
+        shown = [block for block in blocks if isinstance(block, Cards | Commands)]
+        rest = [block for block in blocks if block not in shown]
+        heading = tag("h2", escaped(section.title), id=f"{section.id}-title", class_="unseen")
+        inside = [heading, *map(block_html, shown), _details("About the models, and how heads are named", rest)]
+    elif not is_folded or any(isinstance(block, LiveModels) for block in blocks):
+        inside = [heading, *map(block_html, blocks)]
+    else:
+        opening = tag("summary", heading, "" if is_told else _front(section))
+        inside = [tag("details", opening, *_level_by_level(blocks), class_="folded")]
+    return tag("section", *inside, id=section.id, aria_labelledby=f"{section.id}-title")
+
+
+def _front(section: Section) -> str:
+    """Write the first sentence of the answer of a folded section."""
+    if section.answer is None:
+        return ""
+    first, stop, _ = split_doubt(section.answer.text)[0].partition(". ")
+    return tag("p", inline(f"{first}{stop.strip()}"))
+
+
+def _details(title: str, blocks: Sequence[Block]) -> str:
+    return tag("details", tag("summary", escaped(title)), *map(block_html, blocks)) if blocks else ""
+
+
+FIRST_SENTENCES = 3
+"""Number of sentences of a section that are seen when it is opened."""
+
+
+def _level_by_level(blocks: Sequence[Block]) -> list[str]:
+    """Write notices, the first conclusions and the first figure; fold the rest, each table and figure by itself."""
+    notices = [block for block in blocks if isinstance(block, Notice)]
+    sentences = [each for block in blocks if isinstance(block, Conclusions) for each in block.sentences]
+    front = next((block for block in blocks if isinstance(block, Picture | HeadPatterns)), None)
+    told = [block for block in blocks if isinstance(block, Paragraph)]
+    others = [
+        block for block in blocks if not isinstance(block, Notice | Conclusions | Paragraph) and block is not front
+    ]
+    first, more = sentences[:FIRST_SENTENCES], sentences[FIRST_SENTENCES:]
+    return [
+        *map(block_html, notices),
+        block_html(Conclusions(tuple(first))) if first else "",
+        block_html(front) if front else "",
+        _details(f"{len(more)} more finding{'s' if len(more) > 1 else ''}", [Conclusions(tuple(more))] if more else []),
+        *(_folded(block) for block in others),
+        _details("How this was measured", told),
+    ]
+
+
+def _folded(block: Block) -> str:
+    """Write a table or figure folded below its caption; what is short stays open."""
+    if isinstance(block, DataTable) and not block.is_folded:
+        return block_html(replace(block, is_folded=True))
+    if isinstance(block, Picture | HeadPatterns):
+        return tag("details", tag("summary", inline(block.caption)), block_html(block))
+    return block_html(block)
+
+
+def _card(card: Card) -> str:
+    question = tag("h3", escaped(card.question))
+    answer = tag("p", inline(card.answer.text), class_="card-answer" if card.answer.is_decided else "undecided")
+    picture = ""
+    if card.draw is not None:
+        drawn = inline_svg(card.draw(), f"card-{card.section}", escaped(card.alt))
+        picture = tag("div", drawn, class_="card-picture")
+    note = tag("p", inline(card.note), class_="note") if card.note else ""
+    link = tag("a", "Details", href=f"#{card.section}", aria_label=f"Details: {card.question}")
+    return tag("li", question, answer, picture, note, link, class_="card fault" if card.is_fault else "card")
 
 
 # --- blocks -----------------------------------------------------------------------------------------------------------
@@ -139,6 +222,11 @@ def block_html(block: Block) -> str:
 @block_html.register
 def _(block: Paragraph) -> str:
     return tag("p", inline(block.text))
+
+
+@block_html.register
+def _(block: Cards) -> str:
+    return tag("ul", *map(_card, block.cards), class_="cards")
 
 
 @block_html.register

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from headcount.describing.blocks import (
     Block,
+    Cards,
     Cell,
     Commands,
     Conclusions,
@@ -48,6 +49,12 @@ def _(block: Sentence) -> Iterator[RenderableType]:
 @block_lines.register
 def _(block: Paragraph) -> Iterator[RenderableType]:
     yield Text(_plain(block.text))
+
+
+@block_lines.register
+def _(block: Cards) -> Iterator[RenderableType]:
+    for card in block.cards:
+        yield Text(_plain(f"{card.question} {card.answer.text}"))
 
 
 @block_lines.register

@@ -41,7 +41,12 @@ def _task_blocks(models: list[ModelResults]) -> list[Block]:
 
 def _entry(model: ModelResults) -> LiveEntry:
     assert model.live is not None, "the model is live"
-    return LiveEntry(model.title, model.live, worth(model), _harmless(model), _routes(model), *_examples(model))
+    return LiveEntry(model.title, model.live, _worth(model), _harmless(model), _routes(model), *_examples(model))
+
+
+def _worth(model: ModelResults) -> dict[str, str]:
+    """Return the drop without each head as a number alone; the page names its unit once."""
+    return {head: text.partition(" ")[0] for head, text in worth(model).items()}
 
 
 def _harmless(model: ModelResults) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headcount.describing.blocks import Block, Commands, Notice, Paragraph, Section
+from headcount.describing.blocks import Block, Commands, Paragraph, Section
 from headcount.describing.report import ModelResults, ReportResults
 from headcount.describing.sections.reproduce import report_command
 from headcount.describing.words import counted, some, stand_ins
@@ -21,17 +21,13 @@ MOST_NAMED = 3
 
 
 def section(results: ReportResults) -> Section:
-    """Describe the question, the models, their faults, and what was left out to be quick."""
+    """Describe the question, the models, and what was left out to be quick; the cards come before."""
     blocks: list[Block] = []
     for task in dict.fromkeys(each.task for each in results.models):
         titles = [each.title for each in results.models if each.task == task]
         models = f"{counted(len(titles), 'model')}: {some(titles)}."
         blocks.append(Paragraph(f"{words_of(task).question} {models}"))
     blocks += [Paragraph(key)] if (key := _key(results)) else []
-    for model in results.models:
-        if model.audit is not None and not model.audit.is_sound:
-            title = model.title if len(results.models) == 1 else f"The audit finds a fault in {model.title}"
-            blocks.append(Notice("fail", f"{title}: {model.audit.summary}."))
     left_out = list(dict.fromkeys(words for each in results.models for words in each.not_measured))
     if left_out:
         text = f"To be quick, this report leaves out {some(left_out, MOST_NAMED)}. To measure everything:"

@@ -95,7 +95,7 @@ class HeadBoard {
     this.looked = tile;
     if (!tile.matrix) return;
     const [queries, keys] = this.namesOf(tile.site);
-    const about = [siteTitle(tile.site), tile.worth && `alone ${tile.worth}`].filter(Boolean).join(", ");
+    const about = [siteTitle(tile.site), tile.worth && `${tile.worth} points without it`].filter(Boolean).join(", ");
     const named = (tokens) => tokens.map((token) => `‘${token}’`);
     const view = { title: tile.short, about, queries, keys, queryNames: named(queries), keyNames: named(keys) };
     this.large.show({ ...view, matrix: tile.matrix }, this.palette);

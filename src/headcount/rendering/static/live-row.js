@@ -18,7 +18,9 @@ class LiveRow extends Live {
     const table = make("table", { class: "rivals" }, this.rowOfHeadings(), this.rows);
     this.boardTitle = make("h3", { class: "board-title" });
     const parts = [this.chart(), this.typing(), this.buttons()];
-    this.root.append(...parts, this.error, make("div", { class: "scroll" }, table), this.said, this.boardTitle, this.buildControls(), this.board.element);
+    const heads = make("details", { class: "row-heads" }, make("summary", {}, this.boardTitle), this.buildControls(), this.board.element);
+    heads.addEventListener("toggle", () => this.update());
+    this.root.append(...parts, this.error, make("div", { class: "scroll" }, table), this.said, heads);
     for (let i = 1; i < this.models.length; i += 1) this.engineOf(i).then(() => this.update());
     this.words = words;
   }
@@ -159,7 +161,7 @@ class LiveRow extends Live {
     this.showControls();
     this.showAnswers();
     this.drawRow();
-    this.boardTitle.textContent = `The heads of ${this.model.title}`;
+    this.boardTitle.textContent = `The heads of ${this.model.title}: switch them off`;
     const shown = new Map([...this.state.replaced].map(([short, way]) => [short, { zero: "off", mean: "mean", donor: "other row" }[way]]));
     this.board.show(this.now.heads(), this.clean[this.state.model].heads(), shown, null);
     this.board.onResize();

@@ -120,6 +120,47 @@ function keepLegible(drawing) {
   drawing.style.minWidth = `${0.72 * drawing.width.baseVal.value}px`;
 }
 
+// --- what is folded --------------------------------------------------------------------------------------------------
+
+const allFolds = () => document.querySelectorAll("main details");
+
+/** A link leads to what it names, also if that is folded. */
+function openTarget() {
+  const target = document.getElementById(location.hash.slice(1).split("?")[0]);
+  if (!target?.closest("main")) return;
+  for (let fold = target.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+  const own = target.querySelector(":scope > details.folded");
+  if (own) own.open = true;
+  if (!location.hash.includes("?")) target.scrollIntoView({ behavior: "instant" });
+}
+
+/** Paper shows everything, unless a reader asks for what is open. */
+function unfoldForPrint(printButton) {
+  let [before, asShown] = [[], false];
+  addEventListener("beforeprint", () => {
+    if (asShown) return;
+    before = [...allFolds()].filter((fold) => !fold.open);
+    for (const fold of before) fold.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const fold of before) fold.open = false;
+    [before, asShown] = [[], false];
+  });
+  printButton?.addEventListener("click", () => {
+    asShown = true;
+    print();
+  });
+}
+
+function makeOpenAll(button) {
+  button?.addEventListener("click", () => {
+    const isOpen = button.getAttribute("aria-pressed") === "true";
+    for (const fold of allFolds()) fold.open = !isOpen;
+    button.setAttribute("aria-pressed", !isOpen);
+    button.textContent = isOpen ? "Open all" : "Close all";
+  });
+}
+
 // --- in a notebook ---------------------------------------------------------------------------------------------------
 
 /** Makes a notebook's frame as high as the page in it; where that is forbidden, the frame is scrolled. */
@@ -145,6 +186,10 @@ const afterPaint = () => new Promise((done) => requestAnimationFrame(() => setTi
 
 async function start() {
   fitFrame();
+  makeOpenAll(document.getElementById("open-all"));
+  unfoldForPrint(document.getElementById("print"));
+  addEventListener("hashchange", openTarget);
+  openTarget();
   const nav = document.querySelector("nav");
   followContents(nav);
   foldContents(nav);

@@ -1,0 +1,88 @@
+"""Small figures for the first screen of a report: horizontal bars, each with its value, readable at their own size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from headcount.figures.style import BLUE, GREY, ORANGE, Page, plain, width_of
+
+WIDTH, ROW = 3.05, 0.235
+"""Width of a card's figure and height of one bar, in inches; a page shows them in this size."""
+MOST_ROWS = 7
+SIZE = 9.0
+"""Size of all text in points: 12 pixels on a page."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar: its name, its length, the text behind it, and how sure it is."""
+
+    name: str
+    value: float
+    text: str
+    low: float | None = None
+    high: float | None = None
+    is_marked: bool = False
+    """Whether the bar stands out."""
+
+    @property
+    def end(self) -> float:
+        """The place where the bar and its interval end."""
+        return max(self.value, self.high or 0.0, 0.0)
+
+
+def draw_bars(bars: Sequence[Bar], label: str, *, is_log: bool = False) -> Figure:
+    """Draw at most seven bars, each with its text behind it; the axis of a logarithmic picture begins at 1."""
+    bars = bars[:MOST_ROWS]
+    figure = Page(WIDTH, ROW * len(bars) + 0.62)
+    figure.set_figwidth(WIDTH)
+    axes, start = figure.subplots(), 1.0 if is_log else 0.0
+    axes.set_xscale("log" if is_log else "linear")
+    names = [plain(bar.name, 22) for bar in bars]
+    room = WIDTH - max(width_of(name, SIZE) for name in names) - 0.35
+    limit = max(_limit(bar, room, is_log=is_log) for bar in bars)
+    for i, bar in enumerate(bars):
+        axes.barh(i, max(bar.value, start) - start, left=start, height=0.62, color=ORANGE if bar.is_marked else BLUE)
+        if bar.low is not None and bar.high is not None:
+            axes.plot([max(bar.low, start), bar.high], [i, i], color=GREY, linewidth=1.5)
+        axes.annotate(
+            plain(bar.text), (max(bar.end, start), i), (4, 0), textcoords="offset points", va="center", fontsize=SIZE
+        )
+    axes.set_yticks(range(len(bars)), names, fontsize=SIZE)
+    axes.set_ylim(len(bars) - 0.45, -0.55)
+    axes.set_xlim(start, limit)
+    if is_log:
+        ticks = [10**i for i in range(7) if 10**i <= max(bar.end for bar in bars)]
+        axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        axes.minorticks_off()
+    else:
+        axes.locator_params(axis="x", nbins=4)
+    axes.set_xlabel(plain(label), fontsize=SIZE)
+    axes.tick_params(axis="x", labelsize=SIZE)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    return figure
+
+
+def draw_verdicts(verdicts: Sequence[Bar]) -> Figure:
+    """Draw one line per model: its name, a mark for a fault, and its verdict in words."""
+    figure = Page(WIDTH, ROW * len(verdicts[:MOST_ROWS]) + 0.15)
+    figure.set_figwidth(WIDTH)
+    axes = figure.subplots()
+    for i, each in enumerate(verdicts[:MOST_ROWS]):
+        axes.plot(0, i, "X" if each.is_marked else "o", color=ORANGE if each.is_marked else BLUE, markersize=7)
+        axes.annotate(plain(each.text), (0, i), (9, 0), textcoords="offset points", va="center", fontsize=SIZE)
+    axes.set_yticks(range(len(verdicts[:MOST_ROWS])), [plain(each.name, 18) for each in verdicts[:MOST_ROWS]])
+    axes.tick_params(axis="y", length=0, labelsize=SIZE)
+    axes.set(ylim=(len(verdicts[:MOST_ROWS]) - 0.45, -0.55), xlim=(-0.06, 1), xticks=[])
+    axes.spines[:].set_visible(False)
+    return figure
+
+
+def _limit(bar: Bar, room: float, *, is_log: bool) -> float:
+    """Return how far the axis must reach for the text behind a bar to fit into a picture of this width."""
+    share = max(0.35, 1 - (width_of(plain(bar.text), SIZE) + 0.15) / room)
+    return float(max(bar.end, 10.0) ** (1 / share)) if is_log else bar.end / share or 1.0
