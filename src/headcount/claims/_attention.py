@@ -47,7 +47,7 @@ def measure(case: ClaimCase, targets: tuple[str, ...], role: str) -> Judgement:
     drops = drops_of(case)
     removed = "it" if len(case.heads) == 1 else "them together"
     cost = drops.evidence(f"removing {removed} costs {{}}", drops.drop(case.heads))
-    effect = cost.at_least(IMPORTANT) if drops.unit == "points" else cost.above(0.0)
+    effect = cost.at_least(IMPORTANT)
     is_unused = effect.outcome == "refutes" and all(pattern.outcome == "supports" for pattern in patterns)
     return Judgement((*patterns, effect), note=UNUSED if is_unused else "")
 
