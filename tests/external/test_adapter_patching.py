@@ -93,7 +93,9 @@ def test_streams(opened: ExternalModel, inputs: tuple[Tensor, ...]) -> None:
         (first,) = seen(model, inputs, layers[0], is_input=True)
         after, mlps = seen(model, inputs, *layers), seen(model, inputs, *(layer.ff[2] for layer in layers))
         by_hand = {f"{letter}0.input": first}
-        by_hand |= {f"{letter}{i}.{kind}": x for kind, xs in (("stream", after), ("mlp", mlps)) for i, x in enumerate(xs)}
+        by_hand |= {
+            f"{letter}{i}.{kind}": x for kind, xs in (("stream", after), ("mlp", mlps)) for i, x in enumerate(xs)
+        }
         assert {name for name in streams if name[0] == letter} == set(by_hand)
         for name, x in by_hand.items():
             torch.testing.assert_close(streams[name], x, rtol=0, atol=1e-5)
@@ -189,10 +191,15 @@ def test_a_patch_that_does_not_act_is_an_error(
 ) -> None:
     streams, outputs = headcount.streams(opened, donor), headcount.head_outputs(opened, donor)
     for name, patch in (("E0.stream", streams["E0.stream"]), ("E0H1", outputs["E0H1"])):
-        with pytest.raises(InstrumentError, match="no pass reached|never reached"), headcount.patched(opened, {name: patch}):
+        with (
+            pytest.raises(InstrumentError, match=r"no pass reached|never reached"),
+            headcount.patched(opened, {name: patch}),
+        ):
             pass
         with (
-            pytest.raises(InstrumentError, match="no pass has the positions -1, 9(.|\n)*the longest pass had 5 positions"),
+            pytest.raises(
+                InstrumentError, match=r"no pass has the positions -1, 9(.|\n)*the longest pass had 5 positions"
+            ),
             headcount.patched(opened, {name: patch}, queries=[-1, 9]),
         ):
             opened.module(*inputs)

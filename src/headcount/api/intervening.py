@@ -194,8 +194,8 @@ def patched(
 
     `outputs` maps heads to tensors [batch, query, d_head], such as those that `head_outputs` returns, or streams such
     as "E0.stream" to tensors [batch, position, d_model], such as those that `streams` returns. A batch or query axis of
-    size 1 is used for all rows or positions. `queries` are the positions that are patched, from 0 on; the default is all. If
-    no pass has one of them, an error at the end of the `with` block says so.
+    size 1 is used for all rows or positions. `queries` are the positions that are patched, from 0 on; the default is
+    all. If no pass has one of them, an error at the end of the `with` block says so.
 
     While a model decodes with a cache, each step gets its position of a head's tensor; positions beyond the tensor keep
     the model's own output.
