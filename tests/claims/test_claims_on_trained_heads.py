@@ -129,7 +129,7 @@ def test_trained_heads_have_their_pattern_and_their_effect(
     assert late.evidence[0].value == pytest.approx(weight_by_hand(model, int(late.text[3]), kind), abs=1e-3)
     assert late.evidence[1].value == pytest.approx(drop_by_hand(model, folder, int(late.text[3])), abs=1e-4)
     early = [each for text, each in results.items() if text.startswith("L0") and text.endswith("previous-token")]
-    assert any(each.verdict == "supported" and each.evidence[1].low > 1.0 for each in early)
+    assert any(each.verdict == "supported" and each.evidence[1].low > 0.5 for each in early)
     assert {results[f"L1H{i} previous-token"].verdict for i in range(HEADS)} == {"refuted"}
     sentence = verdict(late).text
     assert sentence.index(" puts ") < sentence.index("removing it costs"), "the pattern, then the effect"
