@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import torch
 from scipy.stats import spearmanr
 from torch.nn import functional as F
 
+from headcount import claim_all
+from headcount.analysis.roles import head_roles
+from headcount.claims._attention import UNUSED
 from headcount.data.from_file import read_dataset
 from headcount.experiments.experiment import experiment_on
 from headcount.experiments.external_models import ExternalModel, load_external
@@ -75,3 +79,34 @@ def test_cutting_is_ablating(model: ExternalModel) -> None:
         experiment_on(model.model, model.sites, read_dataset(PAIRS, model.tokenized), np.arange(4)).batches[0].inputs
     )
     assert prove_cut(model.inner, cut_heads(model.inner, heads), heads, inputs) <= 1e-5
+
+
+def test_attention_to_the_previous_token_and_its_effect(model: ExternalModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L0H2 and L2H11 attend to the previous token; sentence similarity does not need L2H11."""
+    # The thresholds of two controls of each kind are below 0.25, as those of nineteen are, which take minutes.
+    monkeypatch.setattr("headcount.claims._attention.head_roles", partial(head_roles, n_controls=2))
+    heads = ("L0H2", "L2H11", "L5H9")
+    strong, weak, other = claim_all(model, [f"{head} previous-token" for head in heads], data=PAIRS, quiet=True).results
+    assert {each.evidence[0].needed for each in (strong, weak, other)} == {"at least 0.25"}
+    assert [each.evidence[0].outcome for each in (strong, weak, other)] == ["supports", "supports", "refutes"]
+    assert strong.evidence[0].low > 0.99
+    assert (weak.verdict, weak.note, weak.evidence[1].outcome) == ("refuted", UNUSED, "refutes")
+    assert weak.evidence[1].high < 0.006
+    assert strong.verdict != "supported"
+    assert strong.evidence[1].low < 0 < strong.evidence[1].high, "no effect is shown in 160 pairs"
+    assert (other.verdict, other.note) == ("refuted", "")
+    assert weak.evidence[0].value == pytest.approx(previous_by_hand(model, 2, 11), abs=1e-3)
+
+
+@torch.no_grad()
+def previous_by_hand(model: ExternalModel, layer: int, head: int) -> float:
+    """Return the mean weight on the previous token, above uniform attention."""
+    plain: Any = deepcopy(model.inner)
+    plain.set_attn_implementation("eager")
+    weights, even = [], []
+    for text in model.texts((), PAIRS):
+        names = dict(zip(model.model.inputs, text.inputs, strict=True))
+        attention = plain(**names, output_attentions=True).attentions[layer][0, head]
+        weights += attention.diagonal(-1).tolist()
+        even += [1 / len(attention)] * (len(attention) - 1)
+    return float((np.mean(weights) - np.mean(even)) / (1 - np.mean(even)))

@@ -42,7 +42,7 @@ from headcount.hooks.proof import SiteProof, first_tensor, prove
 from headcount.hooks.replacements import Replacement, ReplacementInputs
 from headcount.hooks.sites import Sites
 from headcount.hooks.streams import KINDS as STREAM_KINDS
-from headcount.hooks.streams import StreamCapture, StreamId, StreamPatches, Streams, position_mask
+from headcount.hooks.streams import PatchedPositions, StreamCapture, StreamId, StreamPatches, Streams
 from headcount.hooks.wrapping import wrap
 
 Inputs: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | str
@@ -132,7 +132,8 @@ def ablated(
     * "mean": the head's mean output at the same position, over `inputs` (tensors, a file, a split or a dataset) or over
       examples of the model's task. A position that no input has gets the mean over all positions.
 
-    `queries` are the positions at which heads are ablated; the default is all positions.
+    `queries` are the positions at which heads are ablated, from 0 on; the default is all positions. If no pass has one
+    of them, an error at the end of the `with` block says so.
 
     The hooks are first verified on `inputs`, or on examples of the model's task. Without either, an error at the end
     of the `with` block names the heads whose attention block was never called.
@@ -156,7 +157,7 @@ def ablated(
     gates = closed_gates(opened.sites, targets)
     experiment = _experiment(opened, inputs, required=replacement.needs_mean)
     means = means_of(experiment)[0] if replacement.needs_mean and experiment else {}
-    proof, positions = _prove(opened, experiment, gates), DecodingPositions()
+    proof, positions, changed = _prove(opened, experiment, gates), DecodingPositions(), PatchedPositions(queries)
 
     def values_at(site: HeadSite) -> ValuesOf:
         def values(z: Float[Tensor, "row query head d_head"]) -> Tensor | None:
@@ -169,13 +170,14 @@ def ablated(
             mean = _mean_at(means[site].to(z), first, z.shape[1]) if means else None
             donors = torch.arange(len(z), device=z.device).roll(1)
             value = replacement.make(ReplacementInputs(z, mean, donors))
-            return value if queries is None else _only_at(queries, z, value, first)
+            return _only_at(changed, z, value, first)
 
         return values
 
     values = {site: values_at(site) for site in gates}
     with positions.watching(opened.inner, opened.sites), Gates(opened.sites, gates, values) as acting:
         yield HeadIntervention(opened, targets, f"ablated by {by}", len(proof), acting)
+    changed.require_reached()
 
 
 @contextmanager
@@ -192,7 +194,8 @@ def patched(
 
     `outputs` maps heads to tensors [batch, query, d_head], such as those that `head_outputs` returns, or streams such
     as "E0.stream" to tensors [batch, position, d_model], such as those that `streams` returns. A batch or query axis of
-    size 1 is used for all rows or positions. `queries` are the positions that are patched; the default is all.
+    size 1 is used for all rows or positions. `queries` are the positions that are patched, from 0 on; the default is
+    all. If no pass has one of them, an error at the end of the `with` block says so.
 
     While a model decodes with a cache, each step gets its position of a head's tensor; positions beyond the tensor keep
     the model's own output.
@@ -213,7 +216,7 @@ def patched(
     of_heads = {name: patch for name, patch in outputs.items() if not is_stream(name)}
     heads = _find_heads(opened, of_heads) if of_heads or not of_streams else ()
     patches = dict(zip(heads, of_heads.values(), strict=True))
-    gates, positions = closed_gates(opened.sites, patches), DecodingPositions()
+    gates, positions, changed = closed_gates(opened.sites, patches), DecodingPositions(), PatchedPositions(queries)
     experiment = _experiment(opened, inputs)
     proof = _prove(opened, experiment, gates)
 
@@ -223,7 +226,7 @@ def patched(
             for i, head in enumerate(opened.sites[site].heads):
                 if head in patches:
                     _write_patch(head, outputs[..., i, :], patches[head].to(z), first)
-            return outputs if queries is None else _only_at(queries, z, outputs, first)
+            return cast(Tensor, _only_at(changed, z, outputs, first))
 
         return values
 
@@ -231,6 +234,7 @@ def patched(
     patching = _stream_patches(opened, of_streams, queries, experiment) if of_streams else nullcontext()
     with positions.watching(opened.inner, opened.sites), patching, Gates(opened.sites, gates, values) as acting:
         yield HeadIntervention(opened, tuple(patches), "patched", len(proof), acting)
+    changed.require_reached()
 
 
 def path_patched(
@@ -274,9 +278,14 @@ def path_patched(
         return first_tensor(path_patch(module, opened.sites, batch.inputs, given.inputs, senders, heads, held=held))
 
 
-def _only_at(queries: Sequence[int], z: Tensor, value: Tensor | None, first: int) -> Tensor:
-    """Return z with the values of these query positions replaced; `first` is the position at which the pass begins."""
-    at = position_mask(queries, z.shape[1], z.device, first)[:, None, None]
+def _only_at(changed: PatchedPositions, z: Tensor, value: Tensor | None, first: int) -> Tensor | None:
+    """Return z with the values of some query positions replaced; `first` is the position at which the pass begins.
+
+    None stands for zeros at all positions.
+    """
+    at = changed.mask(z.shape[1], z.device, first)[:, None, None]
+    if changed.queries is None:
+        return value
     return torch.where(at, torch.zeros_like(z) if value is None else value, z)
 
 

@@ -13,7 +13,7 @@ from headcount.analysis.roles import REPEATED, TEXTS, HeadRoles, head_roles
 from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.bands import IMPORTANT
 from headcount.claims._drops import drops_of
-from headcount.claims.base import ClaimCase, ClaimKind, Evidence, Judgement
+from headcount.claims.base import ClaimCase, ClaimKind, Evidence, Judgement, kinds
 from headcount.errors import InputError
 from headcount.heads import HeadId
 
@@ -32,7 +32,8 @@ def pattern_kind(name: str, phrase: str, targets: tuple[str, ...] = (), role: st
         phrase=phrase,
         supported_if="the weight of each head on the target, above uniform attention, is at least 0.25 and above the "
         "controls, and removing the heads costs at least 1 point (both whole 95 % CIs)",
-        refuted_if="a weight lies below that threshold, or the drop below 1 point (whole 95 % CI)",
+        refuted_if="a weight lies below that threshold, or the drop below 1 point (whole 95 % CI); a loss must rise by "
+        "0.01 nats instead",
         controls="untrained and shuffled models of the same shape set the threshold of the weight",
         measure=partial(measure, targets=targets, role=role),
     )
@@ -40,16 +41,30 @@ def pattern_kind(name: str, phrase: str, targets: tuple[str, ...] = (), role: st
 
 def measure(case: ClaimCase, targets: tuple[str, ...], role: str) -> Judgement:
     """Measure the pattern of each head of the subject, and the drop without all of them."""
-    if not (targets if case.model.task is not None else role):
-        raise InputError(f"this pattern is not defined for {case.model.name}", "claim another kind; see docs/claims.md")
+    if case.model.task is None and not role:
+        raise InputError(
+            f"{case.claim.kind.name} is about positions of a task, and {case.model.name} names no task",
+            f"patterns without a task: {_kinds_with('role')}",
+        )
+    if case.model.task is not None and not targets:
+        raise InputError(
+            f"{case.claim.kind.name} is measured on texts, and {case.model.name} has a task",
+            f"patterns on a task: {_kinds_with('targets')}",
+        )
+    drops = drops_of(case)  # first, because without data this raises an error at once
     weights = _task_weights if case.model.task is not None else _text_weights
     patterns = tuple(weights(case, head, targets if case.model.task is not None else (role,)) for head in case.heads)
-    drops = drops_of(case)
     removed = "it" if len(case.heads) == 1 else "them together"
     cost = drops.evidence(f"removing {removed} costs {{}}", drops.drop(case.heads))
-    effect = cost.at_least(IMPORTANT) if drops.unit == "points" else cost.above(0.0)
+    effect = cost.at_least(IMPORTANT)
     is_unused = effect.outcome == "refutes" and all(pattern.outcome == "supports" for pattern in patterns)
     return Judgement((*patterns, effect), note=UNUSED if is_unused else "")
+
+
+def _kinds_with(keyword: str) -> str:
+    """Return the names of the patterns that have a role in texts, or targets in a task."""
+    patterns = {name: kind.measure for name, kind in kinds().items() if isinstance(kind.measure, partial)}
+    return ", ".join(sorted(name for name, measurement in patterns.items() if measurement.keywords.get(keyword)))
 
 
 def _task_weights(case: ClaimCase, head: HeadId, targets: tuple[str, ...]) -> Evidence:
@@ -67,23 +82,25 @@ def _task_weights(case: ClaimCase, head: HeadId, targets: tuple[str, ...]) -> Ev
 
 def _text_weights(case: ClaimCase, head: HeadId, roles: tuple[str, ...]) -> Evidence:
     """Return the weight of a head on the keys of a role, on texts or on repeated tokens."""
-    result: HeadRoles = case.once("roles", lambda: _roles(case))
-    (own,) = (each for each in result.heads if each.short == head.short)
-    inputs = (REPEATED, TEXTS) if roles[0] in COPIES else (TEXTS, REPEATED)
-    scores = [score for on in inputs if (score := own.find(roles[0], on)) is not None]
-    if not scores:
+    for on in (REPEATED, TEXTS) if roles[0] in COPIES else (TEXTS, REPEATED):
+        result: HeadRoles | None = case.once(("roles", on), partial(_roles, case, on))
+        own = next((each for each in result.heads if each.short == head.short), None) if result else None
+        score = own.find(roles[0], on) if own else None
+        if result and own and score:
+            break
+    else:
         raise InputError(f"{head.short} has no such keys in these texts", "give texts: --data FILE")
-    score = scores[0]
     bars = {(bar.stack, bar.kind, bar.role, bar.on): bar.least for bar in result.bars}
     bar = bars.get((own.stack, own.kind, score.role, score.on), 0.0)
     target = f"{score.role} tokens ({score.on})"
     return _weight(head, target, (score.mean, score.low, score.high), score.even, score.n, "queries", bar)
 
 
-def _roles(case: ClaimCase) -> HeadRoles:
+def _roles(case: ClaimCase, on: str) -> HeadRoles | None:
+    """Measure every head on one kind of inputs; None if there are no such inputs."""
     model, data = case.model, case.data if isinstance(case.data, str | Path) else None
-    texts = {TEXTS: model.texts((), data), REPEATED: model.repeated_tokens()}
-    return head_roles(model.label, model.weights_sha256, model.module, model.sites, texts)
+    texts = model.texts((), data) if on == TEXTS else model.repeated_tokens()
+    return head_roles(model.label, model.weights_sha256, model.module, model.sites, {on: texts}) if texts else None
 
 
 def _weight(

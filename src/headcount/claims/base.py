@@ -434,7 +434,7 @@ def judge(case: ClaimCase, audit: str = "") -> ClaimResult:
     try:
         judgement = case.claim.kind.measure(case)
     except InputError as error:
-        return not_judged(case.model, case.claim, "; ".join((error.what, *error.advice)), audit)
+        return not_judged(case.model, case.claim, _reason(error), audit)
     return ClaimResult(
         name=case.model.name,
         weights_sha256=case.model.weights_sha256,
@@ -448,6 +448,14 @@ def judge(case: ClaimCase, audit: str = "") -> ClaimResult:
         seed=case.seed,
         audit=audit,
     )
+
+
+def _reason(error: InputError) -> str:
+    """Return an error and its advice on one line."""
+    if not error.what.endswith("?"):
+        return "; ".join((error.what, *error.advice))
+    advice = "; ".join(error.advice)
+    return f"{error.what} {advice[:1].upper()}{advice[1:]}"
 
 
 def not_judged(model: OpenModel, claim: Claim, reason: str, audit: str = "") -> ClaimResult:

@@ -42,7 +42,10 @@ def verdict(result: ClaimResult) -> Sentence:
     word = _verdict_words(result).capitalize()
     if result.decisive is None:
         return Sentence(f"{word}: {result.statement}: {result.reason.rstrip('.')}.", is_decided=False)
-    text = f"{word}: {result.statement}: {clause(result.decisive)}."
+    reasons = [result.decisive]
+    if result.verdict == "supported" and len(result.evidence) > 1:
+        reasons.append(result.evidence[-1])  # behind the pattern, the effect
+    text = f"{word}: {result.statement}: {', and '.join(map(clause, reasons))}."
     return Sentence(text, "evidence", is_decided=result.verdict != "undecided")
 
 

@@ -265,7 +265,7 @@ class StreamPatches(_Watched):
     ) -> None:
         super().__init__(streams)
         self.patches = {streams.find(stream): patch for stream, patch in patches.items()}
-        self.queries = queries
+        self.positions = PatchedPositions(queries)
 
     def __enter__(self) -> Self:
         self._watch(list(self.patches), self._replace)
@@ -280,12 +280,8 @@ class StreamPatches(_Watched):
                 f"the patch for {stream} has shape {tuple(patch.shape)}, but the stream has shape {tuple(x.shape)}",
                 "give [batch, position, d_model] with the sizes of this pass; batch and position may be 1",
             ) from error
-        if self.queries is None:
-            return patch.clone()
-        patched = x.clone()
-        at = position_mask(self.queries, x.shape[1], x.device)
-        patched[:, at] = patch[:, at]
-        return patched
+        at = self.positions.mask(x.shape[1], x.device)
+        return torch.where(at[:, None], patch, x)
 
     def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         super().__exit__(error_type, *error)
@@ -294,6 +290,34 @@ class StreamPatches(_Watched):
             raise InstrumentError(
                 f"no pass reached {', '.join(missed)}: nothing was patched there",
                 "make a forward pass inside the context",
+            )
+        if error_type is None:
+            self.positions.require_reached()
+
+
+class PatchedPositions:
+    """The query positions at which heads or streams are changed; None for all. It is an error if no pass has any."""
+
+    def __init__(self, queries: Sequence[int] | None) -> None:
+        self.queries = queries
+        self.longest = 0
+        """Number of positions up to the end of the longest pass."""
+        self._is_reached = queries is None
+
+    def mask(self, n: int, device: torch.device, first: int = 0) -> Tensor:
+        """Return which of the n positions of a pass are changed; the pass begins at the position `first`."""
+        self.longest = max(self.longest, first + n)
+        if self.queries is None:
+            return torch.ones(n, dtype=torch.bool, device=device)
+        self._is_reached |= any(0 <= query - first < n for query in self.queries)
+        return position_mask(self.queries, n, device, first)
+
+    def require_reached(self) -> None:
+        """Raise an error if passes were made, and none of them had one of the positions."""
+        if self.longest and not self._is_reached:
+            raise InstrumentError(
+                f"no pass has the positions {', '.join(map(str, self.queries or ()))}: nothing was changed",
+                f"queries count from 0; the longest pass had {self.longest} positions",
             )
 
 
