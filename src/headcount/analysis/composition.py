@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headcount.analysis.head_weights import fold_norm, require_own
+from headcount.analysis.head_inputs import require_own
+from headcount.analysis.head_weights import fold_norm
 from headcount.analysis.routes import PART, EventPatches, Progress, Share, measurable
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from headcount.analysis.composition import Compositions, compositions
-from headcount.analysis.head_weights import N_EXAMPLES, HeadReading, read_heads, read_inputs, require_own
+from headcount.analysis.head_inputs import N_EXAMPLES, read_inputs, require_own
+from headcount.analysis.head_weights import HeadReading, read_heads
 from headcount.analysis.probes import Probes, probe
 from headcount.analysis.routes import Progress, Routes
 from headcount.errors import InputError
@@ -49,13 +50,13 @@ def weights(
     inner = require_own(model)
     if not model.sites.heads:
         raise InputError(f"{model.label} has no heads", "give a model with heads")
-    by_site, labels = read_inputs(model, n, seed=seed)
+    inputs = read_inputs(model, n, seed=seed)
     return HeadWeights(
         name=model.name,
         weights_sha256=model.weights_sha256,
-        n=len(next(iter(by_site.values())).x),
+        n=len(next(iter(inputs.sites.values())).x),
         norm=inner.config.norm,
-        heads=tuple(read_heads(model, heads or model.sites.heads, by_site, labels)),
+        heads=tuple(read_heads(model, heads or model.sites.heads, inputs)),
         compositions=compositions(model, seed=seed, progress=progress),
         probes=probe(model, routes, seed=seed) if probes else None,
     )

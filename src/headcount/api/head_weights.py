@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headcount.analysis.head_weights import N_EXAMPLES, require_own
+from headcount.analysis.head_inputs import N_EXAMPLES, require_own
 from headcount.analysis.routes import Routes, require_event
 from headcount.analysis.weights import HeadWeights
 from headcount.analysis.weights import weights as read_weights

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """Read the weights of the heads, and describe them."""
     from headcount import api
-    from headcount.analysis.head_weights import N_EXAMPLES
+    from headcount.analysis.head_inputs import N_EXAMPLES
     from headcount.describing.weights import describe
 
     saved = api.weights(

@@ -65,8 +65,8 @@ def _head_sentences(result: HeadWeights) -> Iterator[Sentence]:
     with_path = f"{counted(n_direct, 'head')} with a direct path to the logits"
     if copying:
         named = some([f"{head.short} ({head.copying:+.2f})" for head in copying])
-        text = f"Of {with_path}, these have a copying score beyond 95 % of random orders of the tokens: {named}. +1 "
-        text += "raises the logit of the token that a head attends to, -1 lowers it."
+        text = f"Of {with_path}, these have a copying score beyond 95 % of random orders of the tokens: {named}. By "
+        text += "chance, 5 % of heads have. +1 raises the logit of the token that a head attends to, -1 lowers it."
     else:
         text = f"None of {with_path} has a copying score beyond 95 % of random orders of the tokens."
     yield Sentence(text, "weights")
@@ -138,8 +138,8 @@ def _head_table(result: HeadWeights) -> DataTable:
         *("strongest positions", "strongest tokens", "copied: tokens (%)", "copied: positions (%)", "copying"),
     )
     exact = (
-        "R² is 100 in the first layer of a model with LayerNorm after the sum, and less with LayerNorm before it or in "
-        "later layers, whose inputs depend on other tokens."
+        "R² is 100 where inputs are exactly token plus position: in a first layer with LayerNorm after the sum, or if "
+        "positions are biases of the scores."
     )
     note = (
         "Parts of the scores' variance within the keys of a query; positions, tokens, mixed and a rest add up to 100. "
