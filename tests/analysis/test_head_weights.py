@@ -12,10 +12,10 @@ import torch
 from known_carries import KnownModel, task_of
 from torch import nn
 
-from headcount.analysis import composition, probes
+from headcount.analysis import composition, head_weights, probes
 from headcount.analysis.composition import PROJECTIONS, compositions
 from headcount.analysis.head_inputs import read_inputs, require_own
-from headcount.analysis.head_weights import HeadReading, copying_score, read_heads
+from headcount.analysis.head_weights import HeadReading, copying_score, fold_norm, read_heads
 from headcount.analysis.probes import probe
 from headcount.analysis.routes import EventPatches, routes
 from headcount.encodings import ENCODINGS
@@ -135,10 +135,38 @@ def test_what_comes_from_other_tokens_is_neither_token_nor_position() -> None:
     assert rest[known.digit_movers] == pytest.approx(3.3 / (11.34 + 9.9), abs=0.03)
 
 
+@pytest.mark.slow
 def test_random_matrices_copy_no_more_often_than_chance() -> None:
     rng = stream(0, "random matrices")
     scores = [copying_score(rng.standard_normal((10, 10))) for _ in range(40)]
     assert sum(abs(score) > chance for score, chance in scores) <= 6
+
+
+def test_a_folded_norm_reads_the_stream_before_it() -> None:
+    torch.manual_seed(0)
+    norm, matrix, x = nn.LayerNorm(8).double(), torch.randn(3, 8).double(), torch.randn(8).double()
+    nn.init.normal_(norm.weight)
+    size = float((x.var(correction=0) + norm.eps).sqrt())
+    assert torch.allclose(matrix @ norm(x), fold_norm(matrix, norm) @ x / size)
+    assert fold_norm(matrix, nn.Identity()) is matrix
+
+
+def test_the_direct_path_goes_through_every_norm_after_the_block() -> None:
+    """With LayerNorm after each sum, the path from D0 has one norm more than that from X0."""
+    config = EncoderDecoderConfig(d_model=8, n_heads=2, d_ff=8, norm="post", n_encoder_layers=1, n_decoder_layers=1)
+    model = EncoderDecoder(config, N_TOKENS, TASK.pad_id).double().eval()
+    inputs = read_inputs(KnownModel("post", "post", "", model, Sites.of(model), TASK), 16)
+    layer: Any = model.decoder[0]
+    norms = [part.residual.norm for part in (layer.self_attention, layer.cross_attention, layer.feed_forward)]
+    path, paths = model.to_logits.weight.detach(), []
+    for norm in reversed(norms):
+        path = fold_norm(path, norm) * inputs.scales[norm]
+        paths.append(path)
+    for site, expected in ((X0, paths[1]), (HeadSite("decoder", 0), paths[2])):
+        actual = head_weights._direct_path(model, site, inputs)
+        assert actual is not None
+        assert torch.allclose(actual, expected)
+    assert head_weights._direct_path(model, E0, inputs) is None
 
 
 # --- which models are read --------------------------------------------------------------------------------------------
@@ -152,6 +180,7 @@ def sorter(encoding: str, **settings: Any) -> OpenModel:
     return OpenModel(encoding, encoding, "", model, Sites.of(model), task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", [name for name in ENCODINGS.names() if name != "rotary"])
 def test_scores_from_weights_give_the_attention_weights_of_every_encoding(encoding: str) -> None:
     """`read_inputs` compares both and raises an error if they differ; sequences have different lengths."""
@@ -177,6 +206,7 @@ def test_other_models_and_rotary_encodings_are_refused() -> None:
 # --- compositions and paths -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_values_that_are_read_compose() -> None:
     """X0H1 reads `digit` and `aligned`, and E0H0 writes `aligned`: the ratio is 1 / sqrt 2."""
     model = known.digit_movers(TASK)

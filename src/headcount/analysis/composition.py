@@ -133,17 +133,13 @@ def _best(inner: Transformer, sender: HeadId, receiver: HeadId, baseline: float)
     if not kinds:
         return None
     is_cross = receiver.site.kind == "cross"
-    own = _matrix(inner, sender, "output"), _matrix(inner, sender, "value", from_encoder=_reads_memory(sender))
+    own = _matrix(inner, sender, "output"), _matrix(inner, sender, "value", from_encoder=sender.site.kind == "cross")
     query = _matrix(inner, receiver, "query")
     key, value = (_matrix(inner, receiver, name, from_encoder=is_cross) for name in ("key", "value"))
     circuits = {"Q": (key.T, query), "K": (query.T, key), "V": (_matrix(inner, receiver, "output"), value)}
     scores = {kind: _ratio(*circuits[kind], *own) - baseline for kind in kinds}
     kind = max(scores, key=lambda each: scores[each])
     return Composition(sender.short, receiver.short, kind, scores[kind])
-
-
-def _reads_memory(head: HeadId) -> bool:
-    return head.site.kind == "cross"
 
 
 def _ratio(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> float:

@@ -68,7 +68,7 @@ def _head_sentences(result: HeadWeights) -> Iterator[Sentence]:
         text = f"Of {with_path}, these have a copying score beyond 95 % of random orders of the tokens: {named}. By "
         text += "chance, 5 % of heads have. +1 raises the logit of the token that a head attends to, -1 lowers it."
     else:
-        text = f"None of {with_path} has a copying score beyond 95 % of random orders of the tokens."
+        text = f"No head has a copying score beyond 95 % of random orders of the tokens ({with_path})."
     yield Sentence(text, "weights")
 
 

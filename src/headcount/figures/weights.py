@@ -22,9 +22,14 @@ SIDE = 2.2
 """Side of one heat map in inches."""
 MOST_LABELS, LONGEST = 14, 7
 """Largest number of rows or columns that are all named, and the largest number of letters of a name."""
-MOST_HEADS = 8
-"""Largest number of heads on a page."""
+FEW, MOST_HEADS = 4, 8
+"""Largest number of heads of several blocks that share a page, and of heads of one block on a page."""
 MATCHES, COPIES = "what it matches", "what it copies"
+COPIED = {
+    True: "what a key's token adds to the logits of each output token on the direct path",
+    False: "cosine between what the head writes for two key tokens (1: the same); they have no direct path to logits",
+}
+"""What the last picture of a head shows, with and without a direct path to the logits."""
 
 
 def draw_weights(result: HeadWeights) -> dict[str, Figure]:
@@ -33,7 +38,9 @@ def draw_weights(result: HeadWeights) -> dict[str, Figure]:
 
 
 def pages_of(result: HeadWeights) -> dict[str, list[HeadReading]]:
-    """Return the heads of each page; a block with many heads has several pages."""
+    """Return the heads of each page: one page for few heads, else one or more for each attention block."""
+    if len(result.heads) <= FEW:
+        return {"heads": list(result.heads)}
     pages: dict[str, list[HeadReading]] = {}
     for block in dict.fromkeys(HeadId.parse(head.head).site.short for head in result.heads):
         heads = [head for head in result.heads if HeadId.parse(head.head).site.short == block]
@@ -74,13 +81,12 @@ def _caption(heads: Sequence[HeadReading], n: int) -> str:
         "times the attention weight. In brackets: part of the real scores' variance within a query. Tokens and "
         f"positions together explain (R²): {explained}. "
     )
-    if any(head.is_direct for head in heads):
-        text += "Copies: what a key's token adds to the logits of each output token on the direct path. "
-    if not all(head.is_direct for head in heads):
-        text += (
-            "Copies: cosine between what the head writes for two key tokens (1: the same); these heads have no direct "
-            "path to the logits. "
-        )
+    for is_direct, words in COPIED.items():
+        names = [head.short for head in heads if head.is_direct == is_direct]
+        of_heads = f" of {', '.join(names)}" if len(names) < len(heads) else ""
+        text += f"Copies{of_heads}: {words}. " if names else ""
+    if any(value is None for head in heads for row in head.match_positions.values for value in row):
+        text += "Grey: keys that a query cannot see. "
     text += "A token that has a position to itself counts as its position. "
     return f"{text}Inputs are means over {n:,} examples."
 
