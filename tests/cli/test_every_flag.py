@@ -247,7 +247,7 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("routes", "--run-adapter"): ("routes run", "--run-adapter", "run_adapter", True),
     ("weights", "--heads"): ("weights run", "--heads E0H1,X1H0", "heads", ["E0H1", "X1H0"]),
     ("weights", "--probes"): ("weights run", "--probes", "probes", True),
-    ("weights", "--n"): ("weights run", "--n 30", "n", 30),
+    ("weights", "--n"): ("weights run", "--n 70", "n", 70),
     ("weights", "--seed"): ("weights run", "--seed 4", "seed", 4),
     ("weights", "--quiet"): ("weights run", "--quiet", "quiet", True),
     ("weights", "--run-adapter"): ("weights run", "--run-adapter", "run_adapter", True),
@@ -353,7 +353,7 @@ JSON = {
     "stretch": "stretch sorter --lengths 4 --n 4 --negatives shuffle --quiet",
     "train": f"{TRAIN} --n-encoder-layers 1 --n-decoder-layers 1 --steps 2 --device cpu --quiet -o {{}}",
     "verify": "verify run --quiet",
-    "weights": "weights run --n 16 --quiet",
+    "weights": "weights run --n 64 --quiet",
 }
 NET = """
 from torch import nn

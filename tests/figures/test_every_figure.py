@@ -354,6 +354,7 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
 ONLY = {
     "draw_condition": ["two"],
     "draw_weights": ["two"],
+    "draw_heads_weights": ["odd", "many"],
     "draw_kind": ["two"],
     "draw_role_maps": ["two"],
     "draw_pages": ["two"],

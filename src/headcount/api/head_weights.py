@@ -18,8 +18,8 @@ from headcount.figures.weights import draw_weights
 from headcount.heads import HeadId
 from headcount.rendering.progress import counting
 
-FEWEST = 16
-"""Smallest number of examples over which inputs are averaged."""
+FEWEST = 64
+"""Smallest number of examples over which inputs are averaged; with fewer, R^2 is too high."""
 
 
 def weights(
