@@ -13,7 +13,7 @@ from known_carries import KnownModel, task_of
 from torch import nn
 
 from headcount.analysis import composition, head_weights, probes
-from headcount.analysis.composition import PROJECTIONS, compositions
+from headcount.analysis.composition import PROJECTIONS, Composition, compositions
 from headcount.analysis.head_inputs import read_inputs, require_own
 from headcount.analysis.head_weights import HeadReading, copying_score, fold_norm, read_heads
 from headcount.analysis.probes import probe
@@ -30,6 +30,7 @@ from headcount.models.config import ClassifierConfig, EncoderDecoderConfig
 from headcount.models.transformer import Classifier, EncoderDecoder, Residual
 from headcount.runs.run import load
 from headcount.seeds import stream
+from headcount.tasks.addition import Addition
 from headcount.tasks.sortedness import Sortedness, SortednessConfig
 
 TASK = task_of(2)
@@ -99,6 +100,15 @@ def test_a_head_that_matches_the_previous_position_is_recovered(by_hand: dict[st
     assert {query: preferred(head, "match_positions")[query] for query in wanted} == wanted
     assert head.positions == pytest.approx(1, abs=1e-9)
     assert head.tokens == pytest.approx(0, abs=1e-9)
+
+
+def test_positions_have_the_names_of_the_task(by_hand: dict[str, HeadReading]) -> None:
+    answer, source = ("100s", "10s", "1s"), ("a 10s", "a 1s", "+", "b 10s", "b 1s")
+    names = {name: (by_hand[name].match_positions.rows, by_hand[name].match_positions.columns) for name in by_hand}
+    assert names["E0H0"] == (source, source)
+    assert names["D0H0"] == (answer, ("<s>", "100s", "10s"))
+    assert names["X0H0"] == (answer, source)
+    assert by_hand["D0H0"].match_positions.values[0][1:] == (None, None), "the decoder sees no later token"
 
 
 def test_the_decomposition_is_exact_where_inputs_are_tokens_plus_positions(by_hand: dict[str, HeadReading]) -> None:
@@ -206,26 +216,28 @@ def test_other_models_and_rotary_encodings_are_refused() -> None:
 # --- compositions and paths -------------------------------------------------------------------------------------------
 
 
+def path_share(model: OpenModel, patches: EventPatches, pair: Composition) -> float:
+    """Return the share of one path, after checking that both ways to patch it agree."""
+    inputs, donor = ([each[rows] for each in patches.inputs] for rows in (patches.receivers, patches.donors["event"]))
+    heads = [[model.find_head(name)] for name in (pair.sender, pair.receiver)]
+    with eval_mode(model.module), torch.no_grad():
+        (share,) = composition._path_shares(patches, [pair], 1)
+        on, off = patches.moves(first_tensor(path_patch(model.module, model.sites, inputs, donor, *heads)))
+    assert share.share == pytest.approx(float((on + off).sum() / 2 / patches.gap.sum()), abs=1e-5)
+    return share.share
+
+
 @pytest.mark.slow
 def test_values_that_are_read_compose() -> None:
     """X0H1 reads `digit` and `aligned`, and E0H0 writes `aligned`: the ratio is 1 / sqrt 2."""
     model = known.digit_movers(TASK)
-    patches = EventPatches(model, TASK.quartets(stream(0, "quartets"), 20)[0])
     result = compositions(model)
     by_pair = {(each.sender, each.receiver): each for each in result.pairs}
     pair = by_pair["E0H0", "X0H1"]
     assert pair.kind == "V"
     assert pair.score + result.baseline == pytest.approx(0.5**0.5)
     assert by_pair["E0H1", "X0H1"].score + result.baseline == 0
-    # Both ways to patch a path must agree.
-    inputs, donor = ([each[rows] for each in patches.inputs] for rows in (patches.receivers, patches.donors["event"]))
-    heads = [[model.find_head(name)] for name in (pair.sender, pair.receiver)]
-    with eval_mode(model.module), torch.no_grad():
-        (share,) = composition._path_shares(patches, [pair], 1)
-        output = first_tensor(path_patch(model.module, model.sites, inputs, donor, *heads))
-        on, off = patches.moves(output)
-    assert share.share == pytest.approx(float((on + off).sum() / 2 / patches.gap.sum()))
-    assert share.share > 0.3
+    assert path_share(model, EventPatches(model, TASK.quartets(stream(0, "quartets"), 20)[0]), pair) > 0.3
     assert result.patched_paths[0] == pair
 
 
@@ -235,13 +247,17 @@ def test_composition_does_not_find_the_path_of_the_packaged_adder(monkeypatch: p
     model = RunModel.of(load("sample:addition"))
     monkeypatch.setattr(composition, "_with_paths", lambda model, pairs, *_: pairs)
     result = compositions(model)
-    pair = next(each for each in result.pairs if (each.sender, each.receiver) == ("E0H2", "E1H0"))
+    by_pair = {(each.sender, each.receiver): each for each in result.pairs}
+    pair = by_pair["E0H2", "E1H0"]
     assert (result.rank(pair), len(result.pairs)) == (22, 176)
     assert {each.kind for each in result.pairs} == set(PROJECTIONS)
-    ways = {f"{way.source} to {way.read}": way for way in model.task.quartets(stream(0, "quartets"), 20)}
-    with eval_mode(model.module), torch.no_grad():
-        (share,) = composition._path_shares(EventPatches(model, ways["1s to 100s"]), [pair], 1)
-    assert share.low > 0.5
+    task = model.task
+    assert isinstance(task, Addition)
+    ways = {f"{way.source} to {way.read}": way for way in task.quartets(stream(0, "quartets"), 20)}
+    patches = EventPatches(model, ways["1s to 100s"])
+    assert path_share(model, patches, pair) > 0.7
+    # What E1H0 and others pass on does not count for the path from E0H2 to the cross-attention.
+    assert path_share(model, patches, by_pair["E0H2", "X0H2"]) < 0.1
 
 
 # --- probes -----------------------------------------------------------------------------------------------------------
