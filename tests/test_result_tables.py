@@ -13,6 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 from routes_by_hand import routes
 from tests.figures import test_every_figure as every
+from weights_by_hand import weights
 
 from headcount import ExternalModel, api, load, wrap
 from headcount.errors import InputError
@@ -28,6 +29,7 @@ MADE: dict[str, Any] = {
     "EncodingsShown": lambda: every.encodings(2),
     "Evaluation": lambda: every.evaluated(SHAPE),
     "HeadRoles": lambda: every.with_roles(SHAPE),
+    "HeadWeights": weights,
     "Matching": lambda: every.matched(SHAPE),
     "PairPatch": lambda: every.pair_patch(SHAPE),
     "PoolingComparison": lambda: every.pooled(SHAPE),
@@ -43,6 +45,7 @@ ROWS = {
     "Attention": lambda found: sum(len(site.heads) for site in found.sites),
     "EncodingsShown": lambda found: len(found.encodings),
     "Evaluation": lambda found: 1 + len(found.digits) + len(found.groups),
+    "HeadWeights": lambda found: len(found.heads),
     "HeadRoles": lambda found: sum(len(head.standings) for head in found.heads),
     "Matching": lambda found: sum(len(kind.pairs) for kind in found.kinds),
     "PairPatch": lambda found: len(found.ranking),

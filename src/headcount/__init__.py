@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from headcount.api import summarise_attention as summarise_attention
     from headcount.api import train as train
     from headcount.api import verify as verify
+    from headcount.api import weights as weights
     from headcount.auditing.interventions import audit_intervention as audit_intervention
     from headcount.errors import HeadcountError as HeadcountError
     from headcount.experiments.external_models import ExternalModel as ExternalModel
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "api": "ablate_heads ablated attention audit claim claim_all evaluate head_outputs head_roles head_stats "
     "match_heads patch_pair patched path_patched predict prune_heads report routes show_head show_heads "
-    "show_positions streams stretch summarise_attention train verify",
+    "show_positions streams stretch summarise_attention train verify weights",
     "auditing.interventions": "audit_intervention",
     "errors": "HeadcountError",
     "external.adapter": "Adapter",

@@ -98,6 +98,7 @@ ASKED: dict[str, Callable[..., Any]] = {
     "summarise_attention": lambda adder, sorter, **how: api.summarise_attention(
         texts.model(hub.build("gpt2"), "$A"), texts.TEXTS[0], "L0H1", **how
     ),
+    "weights": lambda adder, sorter, **how: api.weights(sorter, n=64, quiet=True, **how),
     "verify": lambda adder, sorter, **how: api.verify(adder, quiet=True, **how),
 }
 """Every function that can write, asked for little."""

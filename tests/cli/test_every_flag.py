@@ -138,6 +138,7 @@ HOMES = {
         "stretch_all",
         "train",
         "verify",
+        "weights",
     ),
     headcount.exercise.lab: ("run_lab",),
     headcount.external.scaffold: ("write_scaffold",),
@@ -244,6 +245,12 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("routes", "--seed"): ("routes run", "--seed 4", "seed", 4),
     ("routes", "--quiet"): ("routes run", "--quiet", "quiet", True),
     ("routes", "--run-adapter"): ("routes run", "--run-adapter", "run_adapter", True),
+    ("weights", "--heads"): ("weights run", "--heads E0H1,X1H0", "heads", ["E0H1", "X1H0"]),
+    ("weights", "--probes"): ("weights run", "--probes", "probes", True),
+    ("weights", "--n"): ("weights run", "--n 70", "n", 70),
+    ("weights", "--seed"): ("weights run", "--seed 4", "seed", 4),
+    ("weights", "--quiet"): ("weights run", "--quiet", "quiet", True),
+    ("weights", "--run-adapter"): ("weights run", "--run-adapter", "run_adapter", True),
     ("stretch", "--timeout"): ("stretch sorter sorter2", "--timeout 2m", "timeout", 120.0),
     ("evaluate", "--timeout"): ("evaluate run sorter", "--timeout 2m", "timeout", 120.0),
     ("audit", "--timeout"): ("audit run sorter", "--timeout 90", "timeout", 90.0),
@@ -346,6 +353,7 @@ JSON = {
     "stretch": "stretch sorter --lengths 4 --n 4 --negatives shuffle --quiet",
     "train": f"{TRAIN} --n-encoder-layers 1 --n-decoder-layers 1 --steps 2 --device cpu --quiet -o {{}}",
     "verify": "verify run --quiet",
+    "weights": "weights run --n 64 --quiet",
 }
 NET = """
 from torch import nn

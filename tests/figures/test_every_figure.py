@@ -22,6 +22,8 @@ from routes_by_hand import routes as ways
 from tests.figures import test_ablation_figures as ablations
 from tests.figures import test_attention_summary_figures as summaries
 from tests.figures import test_pruning_figures as prunings
+from weights_by_hand import reading
+from weights_by_hand import weights as weights_by_hand
 
 from headcount import figures
 from headcount.analysis.attention import AttentionPatterns, HeadAttention, SiteAttention
@@ -35,8 +37,19 @@ from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRo
 from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, RoleScore
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation
 from headcount.analysis.transplants import Restored, Transplant
+from headcount.analysis.weights import HeadWeights
 from headcount.analysis.worst_margins import ConstantStretches, LengthMargins, WorstCase, WorstMargins
-from headcount.figures import ablation, attention, pair_patching, positions, pruning, roles, routes, worst_margins
+from headcount.figures import (
+    ablation,
+    attention,
+    pair_patching,
+    positions,
+    pruning,
+    roles,
+    routes,
+    weights,
+    worst_margins,
+)
 from headcount.figures import head_stats as stats
 from headcount.figures import length_generalisation as stretch
 from headcount.figures import training as accuracy
@@ -129,6 +142,13 @@ def pair_patch(shape: Shape) -> PairPatch:
     places = (PlaceShift(shape.token, "6", "7", -16.8, 16.2, 9.5),)
     examples = (shape.token, shape.token + "0", "0467", "0473", "0477")
     return PairPatch(shape.run, "digest", *examples, (shape.names[0],), ("10s",), places, ranking)
+
+
+def weighed(shape: Shape) -> HeadWeights:
+    """Return heads of a classifier, and one of the decoder with a direct path."""
+    tokens = tuple(f"{i}{shape.token}" for i in range(shape.tokens))
+    heads = [reading(name, tokens) for name in ("X0H0", *of_few_heads(shape).names)]
+    return weights_by_hand(shape.run, heads=tuple(heads))
 
 
 def worst(shape: Shape) -> WorstMargins:
@@ -326,11 +346,15 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     "draw_stretch": lambda shape: stretch.draw_stretch(compared(shape)),
     "draw_dispersion": lambda shape: stretch.draw_dispersion(sample_of_length(shape)),
     "draw_poolings": lambda shape: stretch.draw_poolings(pooled(shape).models, "shuffle"),
+    "draw_heads_weights": lambda shape: weights.draw_heads_weights(made := weighed(shape), made.heads[:4]),
+    "draw_weights": lambda shape: weights.draw_weights(weighed(shape)),
     "draw_worst_margins": lambda shape: worst_margins.draw_worst_margins(worst(shape)),
 }
 """Every function that draws a figure, on a result of some shape."""
 ONLY = {
     "draw_condition": ["two"],
+    "draw_weights": ["two"],
+    "draw_heads_weights": ["odd", "many"],
     "draw_kind": ["two"],
     "draw_role_maps": ["two"],
     "draw_pages": ["two"],

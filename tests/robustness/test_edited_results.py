@@ -21,6 +21,7 @@ import pytest
 import torch
 from edited_sorters import edited, shift, with_settings
 from routes_by_hand import routes as routes_by_hand
+from weights_by_hand import weights as weights_by_hand
 
 import headcount
 from headcount import api
@@ -80,6 +81,7 @@ def results(
             "summary": api.summarise_attention(model, texts.TEXTS[0]).result,
             "positions": api.show_positions(tiny_run, 6).result,
             "routes": routes_by_hand(),
+            "weights": weights_by_hand(),
             "patch": api.patch_pair(sample, "1 2 3 4", "1 2 4 3").result,
             "claim": api.claim(tiny_run, "D0 prunable-together", n=30, anyway=True),
             "claims": api.claim_all(tiny_run, ["D0 prunable-together", "E0 induction"], n=30, anyway=True, quiet=True),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headcount.api.claiming import claim_all as claim_all
     from headcount.api.courses import CourseInterrupted as CourseInterrupted
     from headcount.api.courses import Submission as Submission
+    from headcount.api.head_weights import weights as weights
     from headcount.api.intervening import ByHead as ByHead
     from headcount.api.intervening import HeadIntervention as HeadIntervention
     from headcount.api.intervening import ablated as ablated
@@ -63,6 +64,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "auditing": ("audit", "audit_all", "require_feedback_folder", "write_feedback"),
     "claiming": ("claim", "claim_all"),
     "courses": ("CourseInterrupted", "Submission"),
+    "head_weights": ("weights",),
     "intervening": (
         *("ByHead", "HeadIntervention", "ablated", "attention", "head_outputs"),
         *("patched", "path_patched", "streams"),

@@ -19,6 +19,7 @@ from headcount.figures.pruning import draw_pruning
 from headcount.figures.roles import draw_role_maps, roles_of
 from headcount.figures.routes import draw_routes
 from headcount.figures.training import draw_accuracy
+from headcount.figures.weights import draw_heads_weights, pages_of
 from headcount.figures.worst_margins import draw_worst_margins
 from headcount.registry import suggestion
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from headcount.analysis.roles import HeadRoles
     from headcount.analysis.routes import Routes
     from headcount.analysis.specialisation import Specialisation
+    from headcount.analysis.weights import HeadWeights
     from headcount.results import Result
     from headcount.training.evaluation import Classification, Evaluation
 
@@ -74,6 +76,10 @@ def _specialisation(result: Specialisation) -> Drawings:
     return {"stats": partial(draw_stats, result), **conditions}
 
 
+def _weights(result: HeadWeights) -> Drawings:
+    return {name: partial(draw_heads_weights, result, heads) for name, heads in pages_of(result).items()}
+
+
 PLOTS: dict[str, Callable[[Any], Drawings]] = {
     "Ablation": _ablation,
     "Attention": _attention,
@@ -81,6 +87,7 @@ PLOTS: dict[str, Callable[[Any], Drawings]] = {
     "EncodingsShown": lambda result: {"encodings": partial(draw_encodings, result)},
     "Evaluation": _accuracy,
     "HeadRoles": _roles,
+    "HeadWeights": _weights,
     "Matching": lambda result: {"matching": partial(draw_matching, result)},
     "PairPatch": lambda result: {"heads": partial(draw_pair_patch, result)},
     "PoolingComparison": _poolings,

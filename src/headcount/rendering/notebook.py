@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headcount.describing import SECTIONS, claims, matching
+from headcount.describing import SECTIONS, claims, matching, weights
 from headcount.describing.blocks import Block, Cell, DataTable, Picture, Section
 from headcount.describing.report import ModelResults, Report, ReportResults
 from headcount.errors import InputError
@@ -42,6 +42,7 @@ SECTION_OF = {
 DESCRIBED: Mapping[str, Callable[[Any], list[Block]]] = {
     "ClaimResult": claims.describe,
     "ClaimsResult": claims.describe_all,
+    "HeadWeights": weights.describe,
     "Matching": matching.describe,
 }
 """The function that describes a result without a section, by the result's class."""

@@ -1,0 +1,213 @@
+"""Does one head read what another one writes? Composition scores of weights, beside paths that patching finds.
+
+A head composes with an earlier one through its queries, keys or values (Elhage et al. 2021). The score is the Frobenius
+norm of the product of both heads' matrices over the product of their norms, less the same ratio for random matrices:
+
+    Q   |W_QK'^T W_OV| / (|W_QK'| |W_OV|)        K   |W_QK' W_OV| / ...        V   |W_OV' W_OV| / ...
+
+A LayerNorm between them is folded into the matrix that reads, without its scale. The scores do not see what the heads
+attend to, which directions the stream really uses, or paths through MLPs. A path patch does (hooks/patching.py): it
+measures the share of an event, such as the carry, that the receiver gets from the sender.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headcount.analysis.head_inputs import require_own
+from headcount.analysis.head_weights import fold_norm
+from headcount.analysis.routes import PART, EventPatches, Progress, Share, measurable
+from headcount.errors import InputError
+from headcount.experiments.models import OpenModel
+from headcount.heads import HeadId, HeadSite
+from headcount.hooks.gates import Capture, Gates, closed_gates, eval_mode
+from headcount.hooks.patching import merged
+from headcount.hooks.replay import Intervention, sweep
+from headcount.models.attention import MultiHeadAttention
+from headcount.models.transformer import EncoderDecoder, Transformer
+from headcount.results import Contradiction, Size
+from headcount.seeds import integer, stream
+from headcount.tasks.base import SequenceTask
+
+N_QUARTETS = 40
+"""Number of quartets for each way of the event, on which paths are patched."""
+FEWEST = 20
+"""Smallest number of quartets with right answers from which shares are computed."""
+N_RANDOM = 20
+"""Number of pairs of random matrices that make the baseline."""
+PROJECTIONS = {"Q": "query", "K": "key", "V": "value"}
+
+
+@dataclass(frozen=True)
+class Composition:
+    """How far the weights of one head read what another head writes, and what a patch of this path moves."""
+
+    sender: str
+    receiver: str
+    kind: str
+    """The projection of the receiver with the largest score: Q, K or V."""
+    score: float
+    """The largest score, less that of random matrices."""
+    path: Share | None = None
+    """The largest share of the event that moves along this path, over all ways; None if no paths were measured."""
+    way: str = ""
+    """The way on which this share is largest."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield unknown projections, and a share without a way."""
+        if self.kind not in PROJECTIONS:
+            yield "kind", "Q, K or V"
+        if (self.path is None) != (self.way == ""):
+            yield "way", "a way if and only if the path was patched"
+
+
+@dataclass(frozen=True)
+class Compositions:
+    """All pairs of heads in which the later one reads the stream that the earlier one writes to."""
+
+    baseline: Size
+    """Mean ratio of random matrices of the same shape, which is subtracted."""
+    pairs: tuple[Composition, ...]
+    """All pairs, the largest score first."""
+
+    def rank(self, pair: Composition) -> int:
+        """Return the rank of a pair by its composition score, from 1."""
+        return 1 + sum(each.score > pair.score for each in self.pairs)
+
+    @property
+    def patched_paths(self) -> list[Composition]:
+        """Paths that move 10 % of the gap or more by their whole interval, the largest share first."""
+        paths = [(each.path.share, each) for each in self.pairs if each.path and each.path.low >= PART]
+        return [pair for _, pair in sorted(paths, key=lambda item: -item[0])]
+
+
+def compositions(model: OpenModel, *, seed: int = 0, progress: Progress | None = None) -> Compositions:
+    """Score every pair of heads and, if the task has an event that the model handles, patch every path."""
+    inner = require_own(model)
+    heads, baseline = model.sites.heads, _baseline(inner)
+    pairs = [
+        pair for sender in heads for receiver in heads if (pair := _best(inner, sender, receiver, baseline)) is not None
+    ]
+    pairs = _with_paths(model, pairs, seed, progress)
+    return Compositions(baseline, tuple(sorted(pairs, key=lambda pair: -pair.score)))
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
+def _order(site: HeadSite) -> tuple[int, int]:
+    return site.layer, site.kind == "cross"
+
+
+def _readers(sender: HeadSite, receiver: HeadSite) -> str:
+    """Return the projections with which a later block reads what an earlier block writes, such as `KV`."""
+    if sender.stack == "encoder" and receiver.stack == "decoder":
+        return "KV" if receiver.kind == "cross" else ""
+    if sender.stack != receiver.stack or _order(sender) >= _order(receiver):
+        return ""
+    return "Q" if receiver.kind == "cross" else "QKV"
+
+
+def _matrix(inner: Transformer, head: HeadId, projection: str, *, from_encoder: bool = False) -> Tensor:
+    """Return the part of a projection that belongs to a head; a reading one has the LayerNorm before it folded in."""
+    block = inner.blocks[head.site]
+    attention = cast(MultiHeadAttention, block.attention)
+    weight = getattr(attention, projection).weight.detach().double().cpu()
+    at, size = attention.kept.index(head.index), attention.d_head
+    if projection == "output":
+        return cast(Tensor, weight[:, at * size : (at + 1) * size])
+    norm = cast(EncoderDecoder, inner).encoder_norm if from_encoder else block.residual.norm
+    weight = weight[at * size : (at + 1) * size]
+    return fold_norm(weight, norm) if inner.config.norm == "pre" else weight
+
+
+def _best(inner: Transformer, sender: HeadId, receiver: HeadId, baseline: float) -> Composition | None:
+    """Return the composition of two heads by the projection with the largest score; None if no path leads there."""
+    kinds = _readers(sender.site, receiver.site)
+    if not kinds:
+        return None
+    is_cross = receiver.site.kind == "cross"
+    own = _matrix(inner, sender, "output"), _matrix(inner, sender, "value", from_encoder=sender.site.kind == "cross")
+    query = _matrix(inner, receiver, "query")
+    key, value = (_matrix(inner, receiver, name, from_encoder=is_cross) for name in ("key", "value"))
+    circuits = {"Q": (key.T, query), "K": (query.T, key), "V": (_matrix(inner, receiver, "output"), value)}
+    scores = {kind: _ratio(*circuits[kind], *own) - baseline for kind in kinds}
+    kind = max(scores, key=lambda each: scores[each])
+    return Composition(sender.short, receiver.short, kind, scores[kind])
+
+
+def _ratio(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> float:
+    """Return |a b c d| / (|a b| |c d|), or 0 if a factor is 0."""
+    norms = float((a @ b).norm() * (c @ d).norm())
+    return float((a @ (b @ c) @ d).norm()) / norms if norms else 0.0
+
+
+def _baseline(inner: Transformer) -> float:
+    """Return the mean ratio of random matrices with the shapes of this model's heads."""
+    d_model, d_head = inner.config.d_model, inner.config.d_model // inner.config.n_heads
+    rng = torch.Generator().manual_seed(integer(0, "composition"))
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+    shapes = (d_model, d_head), (d_head, d_model), (d_model, d_head), (d_head, d_model)
+    return float(np.mean([_ratio(*(draw(*shape) for shape in shapes)) for _ in range(N_RANDOM)]))
+
+
+# --- paths ------------------------------------------------------------------------------------------------------------
+
+
+def _with_paths(
+    model: OpenModel, pairs: Sequence[Composition], seed: int, progress: Progress | None
+) -> list[Composition]:
+    """Return the pairs with the largest share of each path; unchanged if the model's task has no event to follow."""
+    task = model.task
+    if task is None or task.output_type != "sequence" or task.words.event is None:
+        return list(pairs)
+    try:
+        ways = measurable(model, cast(SequenceTask, task).quartets(stream(seed, "quartets"), N_QUARTETS), FEWEST)
+    except InputError:  # there are too few examples that differ in the event alone
+        return list(pairs)
+    shares: dict[tuple[str, str], list[tuple[Share, str]]] = {}
+    with eval_mode(model.module), torch.no_grad():
+        for i, way in enumerate(ways):
+            patches = EventPatches(model, way)
+            if patches.n >= FEWEST and patches.gap.mean() > 0:
+                name = f"{way.source} to {way.read}"
+                for pair, share in zip(pairs, _path_shares(patches, pairs, len(pairs) * len(ways)), strict=True):
+                    shares.setdefault((pair.sender, pair.receiver), []).append((share, name))
+            if progress:
+                progress(i + 1, len(ways))
+    if not shares:
+        return list(pairs)
+    best = {heads: max(found, key=lambda item: item[0].share) for heads, found in shares.items()}
+    return [replace(pair, path=share, way=way) for pair in pairs for share, way in [best[pair.sender, pair.receiver]]]
+
+
+def _path_shares(patches: EventPatches, pairs: Sequence[Composition], n_comparisons: int) -> list[Share]:
+    """Return the share of the event that moves along each path: the sender patched, and only the receiver reads it."""
+    model, sites = patches.model.module, patches.model.sites
+    inputs = [each[patches.receivers] for each in patches.inputs]
+    given = patches.donor_outputs["event"]
+    clean = {site: patches.cached.z(site) for site in sites}
+    received: dict[tuple[str, HeadSite], Tensor] = {}
+    interventions = []
+    for pair in pairs:
+        sender, receiver = HeadId.parse(pair.sender), HeadId.parse(pair.receiver)
+        if (pair.sender, receiver.site) not in received:
+            # Heads of one block do not read each other, so one pass serves all receivers of a block.
+            values = merged(sites, clean, given, [sender])
+            closed = closed_gates(sites, [head for head in sites.heads if head.site != receiver.site])
+            with Gates(sites, closed, {site: values[site] for site in closed}), Capture(sites) as capture:
+                model(*inputs)
+            received[pair.sender, receiver.site] = capture.z(receiver.site)
+        z = {receiver.site: received[pair.sender, receiver.site]}
+        interventions.append(Intervention((receiver,), "patch", values=z))
+    moved = dict(sweep(patches.cached, interventions, checked=True))
+    return [Share.of(*patches.moves(moved[i]), patches.gap, n_comparisons) for i in range(len(pairs))]

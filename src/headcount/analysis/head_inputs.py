@@ -1,0 +1,234 @@
+"""What do heads read? The inputs and scores of every attention block, and how inputs split into tokens and positions.
+
+Each input is split by least squares over many examples:
+
+    x_i = mean + token(t_i) + position(i) + rest
+
+The rest depends on other tokens. It is 0 where a block reads embeddings to which positions are added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor, nn
+
+from headcount.encodings.base import Encoding, Randomised
+from headcount.errors import InputError, InstrumentError
+from headcount.experiments.models import OpenModel
+from headcount.heads import HeadSite
+from headcount.hooks.gates import eval_mode
+from headcount.models.attention import AttentionCache, MultiHeadAttention
+from headcount.models.masking import AttentionMask
+from headcount.models.transformer import Classifier, EncoderDecoder, Transformer
+from headcount.seeds import stream
+from headcount.tasks.base import ClassTask
+from headcount.training.evaluation import SequenceModel
+
+N_EXAMPLES = 512
+"""Number of examples over which inputs are averaged."""
+MOST_SCORES = 2**19
+"""Largest number of scores per head that are kept; long sequences get fewer examples."""
+TOLERANCE = 1e-4
+"""Largest difference between the softmax of the scores and the model's own attention weights."""
+Scores = Float[Tensor, "example head query key"]
+
+
+@dataclass(frozen=True)
+class InputParts:
+    """The inputs of a projection, split into a mean, effects of tokens and effects of positions."""
+
+    mean: Float[Tensor, " d_model"]
+    token: Float[Tensor, "token d_model"]
+    position: Float[Tensor, "position d_model"]
+    n_by_token: Float[Tensor, " token"]
+
+    @classmethod
+    def of(cls, x: Tensor, tokens: Tensor, n_tokens: int, is_used: Tensor) -> InputParts:
+        """Split inputs [example, position, d_model] by least squares.
+
+        Where a token has a position to itself, such as the operator, its effect counts as the position's.
+        """
+        n_positions, rows = x.shape[1], x[is_used]
+        where, which = torch.arange(n_positions).expand_as(tokens)[is_used], tokens[is_used]
+        indices = torch.stack([which, n_tokens + where])
+        n = n_tokens + n_positions
+        gram, sums = x.new_zeros(n, n), x.new_zeros(n, x.shape[2])
+        for one in indices:
+            sums.index_add_(0, one, rows)
+            for other in indices:
+                gram.index_put_((one, other), x.new_ones(len(one)), accumulate=True)
+        effects, counts = torch.linalg.pinv(gram, hermitian=True) @ sums, gram.diagonal()
+        token, position = effects[:n_tokens].clone(), effects[n_tokens:].clone()
+        _, groups = connected_components(gram.numpy() > 0, directed=False)
+        for group in set(groups[(counts > 0).numpy()].tolist()):
+            # Within a group of tokens and positions that occur together, only differences of effects are known.
+            in_group = torch.from_numpy(groups == group)
+            mean = _weighted(token[in_group[:n_tokens]], counts[:n_tokens][in_group[:n_tokens]])
+            token[in_group[:n_tokens]] -= mean
+            position[in_group[n_tokens:]] += mean
+        mean = _weighted(position, counts[n_tokens:])
+        position = torch.where(counts[n_tokens:, None] > 0, position - mean, 0.0)
+        return cls(mean, token, position, counts[:n_tokens])
+
+    @property
+    def shown(self) -> list[int]:
+        """The tokens that have an effect of their own; all that occur, if none has."""
+        is_seen = self.n_by_token > 0
+        has_effect = is_seen & (self.token.norm(dim=1) > 1e-6)
+        return cast("list[int]", torch.nonzero(has_effect if has_effect.any() else is_seen).flatten().tolist())
+
+
+def _weighted(rows: Tensor, weights: Tensor) -> Tensor:
+    return (weights[:, None] * rows).sum(dim=0) / weights.sum()
+
+
+@dataclass(frozen=True)
+class SiteInputs:
+    """What the heads of one attention block read, and their scores, on many examples."""
+
+    site: HeadSite
+    attention: MultiHeadAttention
+    x: Float[Tensor, "example query d_model"]
+    y: Float[Tensor, "example key d_model"]
+    query_tokens: Int[Tensor, "example query"]
+    key_tokens: Int[Tensor, "example key"]
+    is_query: Bool[Tensor, "example query"]
+    """Which queries are tokens and not padding."""
+    is_key: Bool[Tensor, "example key"]
+    bias: Float[Tensor, "#example head query key"]
+    """The bias that the position encoding adds to the scores; 0 for keys that it hides."""
+    scale: Float[Tensor, "#example head #query 1"]
+    """The factor of all scores: 1, or s_h log n with the softmax `log-length`."""
+    visible: Bool[Tensor, "example head query key"]
+    scores: Scores = field(init=False)
+    """The real scores before the softmax."""
+
+    def __post_init__(self) -> None:
+        query, key = (
+            x[:, None] @ self.matrix(name).transpose(1, 2) + self.bias_of(name)
+            for x, name in ((self.x, "query"), (self.y, "key"))
+        )
+        scores = query @ key.transpose(2, 3) / math.sqrt(self.attention.d_head) + self.bias
+        object.__setattr__(self, "scores", self.scale * scores)
+
+    def matrix(self, name: str) -> Tensor:
+        """Return a projection by head: [head, d_head, d_model], or [head, d_model, d_head] for the output."""
+        weight = getattr(self.attention, name).weight.detach().double().cpu()
+        if name == "output":
+            return cast(Tensor, weight.unflatten(1, (-1, self.attention.d_head)).transpose(0, 1))
+        return cast(Tensor, weight.unflatten(0, (-1, self.attention.d_head)))
+
+    def bias_of(self, name: str) -> Tensor:
+        """Return the bias of a projection, [head, 1, d_head]."""
+        bias = getattr(self.attention, name).bias.detach().double().cpu()
+        return cast(Tensor, bias.unflatten(0, (-1, 1, self.attention.d_head)))
+
+    def require_weights(self, weights: Tensor) -> None:
+        """Check that the softmax of the scores gives the model's attention weights."""
+        own = self.scores.masked_fill(~self.visible, -torch.inf).softmax(dim=-1).nan_to_num(0.0)
+        difference = float(((own - weights) * self.is_query[:, None, :, None]).abs().max())
+        if not difference <= TOLERANCE:  # also if a weight is not a number
+            raise InstrumentError(
+                f"scores computed from the weights of {self.site} differ from the model's by {difference:.1g}",
+                "the position encoding changes them in a way that is not known here",
+            )
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """What every attention block reads, the tokens that are predicted, and the scales of the decoder's LayerNorms."""
+
+    sites: dict[HeadSite, SiteInputs]
+    outputs: list[int]
+    """Tokens that are right answers at some position; empty for a classifier."""
+    scales: dict[nn.Module, float]
+    """Mean of 1 / (standard deviation) over the inputs of each LayerNorm of the decoder."""
+
+
+def read_inputs(model: OpenModel, n: int = N_EXAMPLES, *, seed: int = 0) -> ModelInputs:
+    """Read what each attention block gets on `n` examples, and check that its scores give its attention weights."""
+    inner, task = require_own(model), model.task
+    assert task is not None, "require_own has checked this"
+    examples = task.sample(stream(seed, "weights"), max(16, min(n, MOST_SCORES // task.longest**2)))
+    labels, device = torch.empty(0, dtype=torch.int64), next(inner.parameters()).device
+    if task.output_type == "sequence":
+        inputs, labels = cast(SequenceModel, model.answers).teacher_forced(examples)
+    else:
+        inputs = (torch.from_numpy(cast(ClassTask, task).encode(examples).source).to(device),)
+    calls: dict[HeadSite, tuple[Any, Any]] = {}
+    scales: dict[nn.Module, float] = {}
+
+    def keep(site: HeadSite) -> Callable[[nn.Module, Any, Any], None]:
+        return lambda module, args, kwargs: calls.update({site: (args, kwargs)})
+
+    def note(module: nn.LayerNorm, args: Any) -> None:
+        scales[module] = float((args[0].double().var(dim=-1, correction=0) + module.eps).rsqrt().mean())
+
+    weights = AttentionCache()
+    with ExitStack() as hooks, eval_mode(model.module), torch.no_grad():
+        for site in inner.sites:
+            block = inner.blocks[site].attention
+            hooks.callback(block.register_forward_pre_hook(keep(site), with_kwargs=True).remove)
+        for norm in _decoder_norms(inner):
+            hooks.callback(norm.register_forward_pre_hook(note).remove)
+        cast(Any, inner)(*inputs, weights=weights)
+    sites = {site: _site_inputs(inner, site, inputs, *calls[site]) for site in inner.sites}
+    for site, each in sites.items():
+        each.require_weights(weights[site].double().cpu())
+    return ModelInputs(sites, labels[labels >= 0].unique().tolist(), scales)
+
+
+def _decoder_norms(inner: Transformer) -> list[nn.LayerNorm]:
+    parts = (inner.decoder, inner.decoder_norm) if isinstance(inner, EncoderDecoder) else ()
+    return [module for part in parts for module in part.modules() if isinstance(module, nn.LayerNorm)]
+
+
+def _site_inputs(inner: Transformer, site: HeadSite, inputs: Any, args: Any, kwargs: Any) -> SiteInputs:
+    attention = cast(MultiHeadAttention, inner.blocks[site].attention)
+    masking = kwargs.get("masking") or AttentionMask()
+    own, source = inputs[-1 if site.stack == "decoder" else 0].cpu(), inputs[0].cpu()
+    x, is_cross = args[0].double().cpu(), site.kind == "cross"
+    y, tokens = (args[1].double().cpu(), source) if is_cross else (x, own)
+    is_query, is_key = (each == each if inner.pad_id is None else each != inner.pad_id for each in (own, tokens))
+    n_heads, queries, keys = len(attention.kept), slice(0, x.shape[1]), slice(0, y.shape[1])
+    bias = masking.bias(queries, keys)
+    if bias is None:
+        bias = torch.zeros(1, n_heads, x.shape[1], y.shape[1])
+    elif bias.shape[1] == attention.n_heads:
+        bias = bias[:, list(attention.kept)]
+    bias = bias.detach().double().cpu().expand(-1, n_heads, x.shape[1], y.shape[1])
+    device = attention.output.weight.device
+    mask = masking.mask_for(queries, keys, x.shape[1], y.shape[1], device)
+    visible = is_query[:, None, :, None] & is_key[:, None, None] & ~bias.isneginf()
+    scale = torch.ones(1, n_heads, 1, 1, dtype=torch.float64)
+    if attention.log_n_scale is not None:
+        n_visible = masking.n_visible(x.shape[1], y.shape[1], device).double().cpu()
+        scale = attention.log_n_scale.detach().double().cpu()[None, :, None, None] * n_visible.log()[:, None, :, None]
+    tensors = x, y, own, tokens, is_query, is_key, bias.nan_to_num(neginf=0.0), scale
+    return SiteInputs(site, attention, *tensors, visible if mask is None else visible & mask.cpu())
+
+
+def require_own(model: OpenModel) -> Transformer:
+    """Return the transformer that headcount built; raise an error for other models and for rotary encodings."""
+    inner = model.inner
+    if not isinstance(inner, EncoderDecoder | Classifier) or model.task is None:
+        raise InputError(
+            f"weights are read in headcount's own models, and {model.label or model.name} is none",
+            "give a run or sample:addition; what heads of any model attend to: headcount heads MODEL --stats",
+        )
+    for encoding in (each for each in inner.modules() if isinstance(each, Encoding)):
+        base = encoding.inner if isinstance(encoding, Randomised) else encoding
+        if type(base).rotate_qk is not Encoding.rotate_qk:
+            raise InputError(
+                f"{type(base).__name__} changes queries and keys by their positions, so scores have no token part",
+                "choose a model with another encoding: added to the embeddings, or a bias of the scores",
+            )
+    return inner

@@ -1,0 +1,62 @@
+"""The weights of a model's heads: what they match, what they copy, and which heads could read which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from headcount.analysis.composition import Compositions, compositions
+from headcount.analysis.head_inputs import N_EXAMPLES, read_inputs, require_own
+from headcount.analysis.head_weights import HeadReading, read_heads
+from headcount.analysis.probes import Probes, probe
+from headcount.analysis.routes import Progress, Routes
+from headcount.errors import InputError
+from headcount.experiments.models import OpenModel
+from headcount.heads import HeadId
+from headcount.results import Positive, Result
+
+
+@dataclass(frozen=True)
+class HeadWeights(Result):
+    """What the weights of each head match and copy, compositions of heads and, if asked for, linear probes."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("heads",)
+    INDENT: ClassVar[int | None] = None
+    name: str
+    weights_sha256: str
+    n: Positive
+    """Number of examples over which inputs were averaged."""
+    norm: str
+    """Where LayerNorm is: `pre` or `post`."""
+    heads: tuple[HeadReading, ...]
+    compositions: Compositions
+    probes: Probes | None = None
+    audit: str = ""
+    """Root cause reported by the quick audit; empty if every check passed."""
+
+
+def weights(
+    model: OpenModel,
+    heads: Sequence[HeadId] = (),
+    *,
+    n: int = N_EXAMPLES,
+    seed: int = 0,
+    probes: bool = False,
+    routes: Routes | None = None,
+    progress: Progress | None = None,
+) -> HeadWeights:
+    """Read the weights of these heads, or of all; `routes` gives what each probed cell moves."""
+    inner = require_own(model)
+    if not model.sites.heads:
+        raise InputError(f"{model.label} has no heads", "give a model with heads")
+    inputs = read_inputs(model, n, seed=seed)
+    return HeadWeights(
+        name=model.name,
+        weights_sha256=model.weights_sha256,
+        n=len(next(iter(inputs.sites.values())).x),
+        norm=inner.config.norm,
+        heads=tuple(read_heads(model, heads or model.sites.heads, inputs)),
+        compositions=compositions(model, seed=seed, progress=progress),
+        probes=probe(model, routes, seed=seed) if probes else None,
+    )

@@ -1,0 +1,117 @@
+"""Draw what the weights of each head match (positions and tokens) and what they copy: a page per attention block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from headcount.figures.attention import KINDS
+from headcount.figures.style import DIVERGING, Page, plain
+from headcount.heads import HeadId
+
+if TYPE_CHECKING:
+    from headcount.analysis.head_weights import Grid, HeadReading
+    from headcount.analysis.weights import HeadWeights
+
+SIDE = 2.2
+"""Side of one heat map in inches."""
+MOST_LABELS, LONGEST = 14, 7
+"""Largest number of rows or columns that are all named, and the largest number of letters of a name."""
+FEW, MOST_HEADS = 4, 8
+"""Largest number of heads of several blocks that share a page, and of heads of one block on a page."""
+MATCHES, COPIES = "what it matches", "what it copies"
+COPIED = {
+    True: "what a key's token adds to the logits of each output token on the direct path",
+    False: "cosine between what the head writes for two key tokens (1: the same); they have no direct path to logits",
+}
+"""What the last picture of a head shows, with and without a direct path to the logits."""
+
+
+def draw_weights(result: HeadWeights) -> dict[str, Figure]:
+    """Draw a page for each attention block, and return the pages by name, such as `E0`."""
+    return {name: draw_heads_weights(result, heads) for name, heads in pages_of(result).items()}
+
+
+def pages_of(result: HeadWeights) -> dict[str, list[HeadReading]]:
+    """Return the heads of each page: one page for few heads, else one or more for each attention block."""
+    if len(result.heads) <= FEW:
+        return {"heads": list(result.heads)}
+    pages: dict[str, list[HeadReading]] = {}
+    for block in dict.fromkeys(HeadId.parse(head.head).site.short for head in result.heads):
+        heads = [head for head in result.heads if HeadId.parse(head.head).site.short == block]
+        parts = [heads[i : i + MOST_HEADS] for i in range(0, len(heads), MOST_HEADS)]
+        pages |= {block if len(parts) == 1 else f"{block}-{i + 1}": part for i, part in enumerate(parts)}
+    return pages
+
+
+def draw_heads_weights(result: HeadWeights, heads: Sequence[HeadReading]) -> Figure:
+    """Draw a row for each head: the positions and the tokens that it matches, and what it copies."""
+    figure = Page(3 * (SIDE + 1.15), len(heads) * (SIDE + 0.75))
+    panels = figure.subplots(len(heads), 3, squeeze=False)
+    for row, head in zip(panels, heads, strict=True):
+        last = "logits of tokens" if head.is_direct else "tokens written alike"
+        shares = (
+            f"{head.short} {MATCHES}: positions ({_percent(head.positions)})",
+            f"{MATCHES}: tokens ({_percent(head.tokens)})",
+            f"{COPIES}: {last}",
+        )
+        of_copies = ("key token", "output token") if head.is_direct else ("key token", "key token")
+        names = ("query position", "key position"), ("query token", "key token"), of_copies
+        grids = head.match_positions, head.match_tokens, head.copies
+        limits = None, None, None if head.is_direct else 1.0
+        for axes, grid, title, axis_names, limit in zip(row, grids, shares, names, limits, strict=True):
+            _heat_map(figure, axes, grid, axis_names, limit)
+            axes.set_title(title, fontsize=8)
+    sites = dict.fromkeys(HeadId.parse(head.head).site for head in heads)
+    kinds = [f"{KINDS[site.stack, site.kind]}, layer {site.layer}" for site in sites]
+    figure.headline(f"Why heads attend: {plain(result.name, 60)}, {'; '.join(kinds)}", size=11)
+    figure.caption(_caption(heads, result.n))
+    return figure
+
+
+def _caption(heads: Sequence[HeadReading], n: int) -> str:
+    explained = ", ".join(f"{head.short} {_percent(head.explained)}" for head in heads)
+    text = (
+        "Matches: score of a key (row: query) by the head's query and key weights, less the mean over keys; +1 means e "
+        "times the attention weight. In brackets: part of the real scores' variance within a query. Tokens and "
+        f"positions together explain (R²): {explained}. "
+    )
+    for is_direct, words in COPIED.items():
+        names = [head.short for head in heads if head.is_direct == is_direct]
+        of_heads = f" of {', '.join(names)}" if len(names) < len(heads) else ""
+        text += f"Copies{of_heads}: {words}. " if names else ""
+    if any(value is None for head in heads for row in head.match_positions.values for value in row):
+        text += "Grey: keys that a query cannot see. "
+    text += "A token that has a position to itself counts as its position. "
+    return f"{text}Inputs are means over {n:,} examples."
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:z.0f} %"
+
+
+def _heat_map(figure: Figure, axes: Axes, grid: Grid, names: tuple[str, str], limit: float | None) -> None:
+    values = np.array([[np.nan if x is None else x for x in row] for row in grid.values], dtype=float)
+    seen = values[np.isfinite(values)]
+    largest = limit or max(float(np.abs(seen).max(initial=0.0)), 1e-6)
+    colours = colormaps[DIVERGING].with_extremes(bad="#dddddd")
+    image = axes.imshow(values, cmap=colours, vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest")
+    look: dict[str, Any] = {"fontsize": 6.5}
+    axes.set_xticks(*_ticks(grid.columns), rotation=90, **look)
+    axes.set_yticks(*_ticks(grid.rows), **look)
+    axes.set_ylabel(names[0], fontsize=7.5)
+    axes.set_xlabel(names[1], fontsize=7.5)
+    bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
+    bar.ax.tick_params(labelsize=6.5)
+
+
+def _ticks(names: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Return the positions and the names of the ticks: all of them, or some that are evenly spaced."""
+    step = -(-len(names) // MOST_LABELS)
+    at = list(range(0, len(names), step))
+    return at, [plain(names[i], LONGEST) for i in at]
