@@ -5,8 +5,9 @@ from dataclasses import replace
 from heads_by_hand import ablation, certificate, effect, evaluation, model_results, pruning, report_results
 from told_results import audit
 
-from headcount.describing.blocks import Commands, Conclusions, Notice, Paragraph
-from headcount.describing.report import MOST_ANSWERS, build_report
+from headcount.describing.blocks import Card, Cards, Commands, Paragraph
+from headcount.describing.cards import MOST_CARDS
+from headcount.describing.report import build_report
 
 SETTINGS = {"digits": 3, "seed": 0, "steps": 2000}
 
@@ -21,14 +22,32 @@ def known(**more):
     return {**made, "pruning": pruning(), **more}
 
 
+def cards_of(report) -> tuple[Card, ...]:
+    (cards,) = [block.cards for block in report.sections[0].blocks if isinstance(block, Cards)]
+    return cards
+
+
 def test_the_answers_come_first_and_are_few() -> None:
     report = build_report(report_results(model_results(settings=SETTINGS, **known())))
     assert names(report)[0] == "summary"
-    (answers,) = [block for block in report.sections[0].blocks if isinstance(block, Conclusions)]
-    assert 3 <= len(answers.sentences) <= MOST_ANSWERS
-    assert answers.sentences[0].text.startswith("On the test set, adder gets 1,998 of 2,000 right")
-    ids = {block.id for section in report.sections for block in section.blocks if hasattr(block, "id")}
-    assert {each.rests_on for each in answers.sentences} <= ids, "what they rest on is in the report"
+    cards = cards_of(report)
+    assert 3 <= len(cards) <= MOST_CARDS
+    assert cards[0].answer.text.startswith("On the test set, adder gets 1,998 of 2,000 right")
+    assert {each.section for each in cards} <= set(names(report)), "every card leads to its section"
+    assert not any("95 % CI" in each.answer.text for each in cards), "intervals are in small letters"
+    assert any("95 % CI" in each.note for each in cards)
+
+
+def test_pictures_of_cards_say_in_words_what_they_show() -> None:
+    report = build_report(report_results(model_results(settings=SETTINGS, **known())))
+    drawn = {each.section: each for each in cards_of(report) if each.draw is not None}
+    assert {"ablation", "pruning", "training"} <= set(drawn)
+    assert drawn["ablation"].alt.endswith("E0H0 30.0; X0H0 0.0")
+    for each in drawn.values():
+        assert each.draw is not None
+        texts = [text.get_text() for axes in each.draw().axes for text in axes.texts]
+        assert texts, f"every bar of {each.section} has its number"
+        assert all(text in each.alt for text in texts)
 
 
 def test_of_models_of_others_the_audit_comes_first() -> None:
@@ -37,8 +56,9 @@ def test_of_models_of_others_the_audit_comes_first() -> None:
     assert names(stranger)[:2] == ["summary", "audit"]
     own = build_report(report_results(model_results(settings=SETTINGS, audit=found, **known())))
     assert names(own).index("audit") > names(own).index("ablation")
-    (notice,) = [block for block in own.sections[0].blocks if isinstance(block, Notice)]
-    assert notice.text == "adder: the 1000s digit is 0 in 500 of 500 answers.", "a fault stands at the beginning"
+    first = cards_of(own)[0]
+    assert first.is_fault, "a fault stands at the beginning"
+    assert first.answer.text == "The audit finds a fault in adder: the 1000s digit is 0 in 500 of 500 answers."
 
 
 def test_how_heads_are_called_is_said_of_those_there_are() -> None:
@@ -52,13 +72,13 @@ def test_how_heads_are_called_is_said_of_those_there_are() -> None:
     assert "A point is one percent of all examples." in told
 
 
-def test_a_fault_of_one_among_several_comes_after_the_answers() -> None:
+def test_faults_of_several_models_share_a_card() -> None:
     found = audit({"HC101": "fail"}, summary="the 1000s digit is 0 in 500 of 500 answers")
-    one, other = (model_results(name, settings=SETTINGS, audit=found, **known()) for name in ("a", "b"))
-    kinds = [type(block) for block in build_report(report_results(one, other)).sections[0].blocks]
-    assert kinds.index(Conclusions) < kinds.index(Notice)
-    kinds = [type(block) for block in build_report(report_results(one)).sections[0].blocks]
-    assert kinds.index(Notice) < kinds.index(Conclusions)
+    models = [model_results(name, settings=SETTINGS, audit=found, **known()) for name in ("a", "b")]
+    cards = cards_of(build_report(report_results(*models)))
+    assert [each.is_fault for each in cards].count(True) == 1
+    assert cards[0].answer.text == "The audit finds faults in a and b: read their figures with care."
+    assert len(cards) <= MOST_CARDS
 
 
 def test_every_block_has_an_id_of_its_own() -> None:

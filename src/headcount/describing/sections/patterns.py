@@ -40,7 +40,9 @@ def _replaced(models: Sequence[ModelResults]) -> str:
 
 
 def _book(results: ReportResults, model: ModelResults) -> HeadPatterns:
-    book, name = model.book or book_of(model.patterns), results.block_id("patterns", model)
+    # Where the page runs the model, readers type any example there; here are the average and the named ones.
+    shown_here = model.patterns[: 1 + len(model.texts)] if model.live else model.patterns
+    book, name = model.book or book_of(shown_here), results.block_id("patterns", model)
     assert book is not None, "the model has patterns"
     first = model.patterns[0]
     kinds = list(dict.fromkeys((site.stack, site.kind) for site in first.sites))
