@@ -56,6 +56,15 @@ def test_an_interval_across_a_threshold_is_undecided() -> None:
     assert not sentence.is_decided
 
 
+def test_a_note_warns_of_few_quartets() -> None:
+    def note(n: int) -> str:
+        blocks = describe(routes(ways=(way("1s", "10s", 1, n), way("1s", "1000s", 3))))
+        return next(block.note for block in blocks if isinstance(block, DataTable))
+
+    assert note(99).endswith("Intervals are too short where quartets are few: 1s to 10s (99); raise --n.")
+    assert "too short" not in note(100)
+
+
 def test_a_model_with_too_few_right_answers_is_not_judged() -> None:
     empty = {"heads": (), "blocks": (), "queries": (), "streams": (), "donors": ()}
     result = routes(ways=(way("1s", "10s", 1, n=7),), **empty)

@@ -9,7 +9,8 @@ another one, and the logits of the answer show how far it follows:
 
 The *share* of a head is the part of the gap between both answers that its patch moves. The gap is measured in the logit
 difference between the token with and without the event. A share is a ratio of sums over quartets. Its interval has a
-linearised standard error, Student's t, and a Bonferroni correction over all heads and ways.
+linearised standard error, Student's t with Hall's correction for skewed moves, and a Bonferroni correction over all
+heads and ways. Without Hall's correction, heads that act on few quartets were too often called "none".
 
 A minimal pair cannot tell a head that moves the event from one that moves the token. Random donors can: with the output
 of a head on any other example, the answer must become what its own tokens and the donor's event give.
@@ -41,14 +42,16 @@ from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.streams import StreamCapture, StreamId, StreamPatches, Streams
 from headcount.results import Contradiction, Count, Positive, Result
 from headcount.seeds import stream
-from headcount.stats import Proportion
+from headcount.stats import Proportion, skewed_quantile, skewness
 from headcount.tasks.base import Quartets, SequenceTask
 from headcount.training.evaluation import SequenceModel
 
 N_SCAN = 200
 """Number of quartets of each way for a scan of all heads."""
 N_VERDICT = 400
-"""Number of quartets for a verdict on one head; with fewer, "refuted" errs in more than 5 % of cases."""
+"""Number of quartets for a verdict on one head, whose interval should be narrow."""
+N_RELIABLE = 100
+"""Number of quartets from which on at most 5 % of scans have a wrong role (benchmarks/route_errors.py)."""
 N_DONORS = 400
 """Number of examples with a random donor."""
 CARRIER, PART = 0.5, 0.1
@@ -82,9 +85,11 @@ class Share:
         """
         both, total, n = (on + off) / 2, float(gap.sum()), len(gap)
         share = float(both.sum()) / total
-        error = float((both - share * gap).std(ddof=1)) * n**0.5 / abs(total)
-        half = float(stats.t.ppf(1 - (1 - CONFIDENCE) / (2 * n_comparisons), n - 1)) * error
-        return cls(share, share - half, share + half, float(on.sum()) / total, float(off.sum()) / total)
+        residuals = (both - share * gap) * n / total
+        error, skew = float(residuals.std(ddof=1)) / n**0.5, skewness(residuals)
+        quantile = float(stats.t.ppf(1 - (1 - CONFIDENCE) / (2 * n_comparisons), n - 1))
+        low, high = (share - error * float(skewed_quantile(end, skew, n)) for end in (quantile, -quantile))
+        return cls(share, low, high, float(on.sum()) / total, float(off.sum()) / total)
 
     @property
     def role(self) -> Role:
@@ -122,6 +127,11 @@ class Way:
     def name(self) -> str:
         """The name of the way, such as `1s to 10s`."""
         return f"{self.source} to {self.read}"
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether there are so many quartets that roles err as rarely as their intervals say."""
+        return self.n >= N_RELIABLE
 
 
 @dataclass(frozen=True)

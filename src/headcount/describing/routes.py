@@ -163,10 +163,16 @@ def _head_table(result: Routes, prefix: str) -> DataTable:
     note = (
         "A share is the part of the gap between both answers that comes along with a head's output, with its 95 % CI "
         "corrected for all heads and ways. Bold: the whole interval is at least 50 %. Placebo shares: "
-        f"{percent(placebo)} at most. {n_hidden} below 5 % on every way left out."
+        f"{percent(placebo)} at most. {n_hidden} below 5 % on every way left out.{_few(result)}"
     )
     caption = f"Part of the {result.event} that each head moves (%), by way"
     return DataTable(f"{prefix}{HEADS}", caption, ("head", *ways), tuple(rows), note)
+
+
+def _few(result: Routes) -> str:
+    """Warn of ways with so few quartets that their intervals are too short."""
+    few = [f"{way.name} ({way.n})" for way in result.ways if way.n and not way.has_enough]
+    return f" Intervals are too short where quartets are few: {some(few)}; raise --n." if few else ""
 
 
 def _share_cell(each: PatchShare | None) -> Cell:
