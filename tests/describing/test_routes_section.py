@@ -56,6 +56,14 @@ def test_an_interval_across_a_threshold_is_undecided() -> None:
     assert not sentence.is_decided
 
 
+def test_tables_name_their_model() -> None:
+    captions = [block.caption for block in describe(routes(), "the adder") if isinstance(block, DataTable)]
+    assert captions == [
+        "Part of the carry that each head of the adder moves (%), by way",
+        "Where the adder holds the carry: part of the answer's change (%) that comes along with a residual stream",
+    ]
+
+
 def test_a_note_warns_of_few_quartets() -> None:
     def note(n: int) -> str:
         blocks = describe(routes(ways=(way("1s", "10s", 1, n), way("1s", "1000s", 3))))

@@ -25,12 +25,12 @@ def describe(result: Routes, title: str = "") -> list[Block]:
     sentences = conclusions(result, title, f"{PREFIX}{HEADS}")
     alt, caption = sentences[0].text, f"Where the {result.event} travels"
     picture = Picture(f"{PREFIX}{FIGURE}", caption, alt, lambda: draw_routes([result], [title]))
-    return [Conclusions(tuple(sentences)), *([picture] if result.heads else []), *tables(result)]
+    return [Conclusions(tuple(sentences)), *([picture] if result.heads else []), *tables(result, title)]
 
 
-def tables(result: Routes, prefix: str = PREFIX) -> list[DataTable]:
+def tables(result: Routes, title: str, prefix: str = PREFIX) -> list[DataTable]:
     """Return the shares of heads and of residual streams; nothing if none was measured."""
-    every = [_head_table(result, prefix), _stream_table(result, prefix)]
+    every = [_head_table(result, title, prefix), _stream_table(result, title, prefix)]
     return [table for table in every if table.rows]
 
 
@@ -146,7 +146,7 @@ def _by_construction(result: Routes, ways: Sequence[Way]) -> list[str]:
     return texts
 
 
-def _head_table(result: Routes, prefix: str) -> DataTable:
+def _head_table(result: Routes, title: str, prefix: str) -> DataTable:
     """Tabulate the share of each head on each way, the largest first; bold marks carriers."""
     ways = [way.name for way in result.ways]
     by_head: dict[str, dict[str, PatchShare]] = {}
@@ -165,7 +165,7 @@ def _head_table(result: Routes, prefix: str) -> DataTable:
         "corrected for all heads and ways. Bold: the whole interval is at least 50 %. Placebo shares: "
         f"{percent(placebo)} at most. {n_hidden} below 5 % on every way left out.{_few(result)}"
     )
-    caption = f"Part of the {result.event} that each head moves (%), by way"
+    caption = f"Part of the {result.event} that each head of {title} moves (%), by way"
     return DataTable(f"{prefix}{HEADS}", caption, ("head", *ways), tuple(rows), note)
 
 
@@ -184,7 +184,7 @@ def _share_cell(each: PatchShare | None) -> Cell:
     return Cell(text, each.moved.share, "strong" if is_carrier else "weak" if is_none else "")
 
 
-def _stream_table(result: Routes, prefix: str) -> DataTable:
+def _stream_table(result: Routes, title: str, prefix: str) -> DataTable:
     """Tabulate where the event is held: the share of each place of each residual stream."""
     ways = [way.name for way in result.ways]
     by_place: dict[tuple[str, str], dict[str, PatchShare]] = {}
@@ -196,7 +196,8 @@ def _stream_table(result: Routes, prefix: str) -> DataTable:
         if max(each.moved.share for each in shares.values()) >= NOTHING
     ]
     note = f"{counted(len(by_place) - len(rows), 'place')} below 5 % on every way left out."
-    caption = f"Where the {result.event} is held: part of the answer's change (%) that comes along with a stream"
+    held = f"Where {title} holds the {result.event}"
+    caption = f"{held}: part of the answer's change (%) that comes along with a residual stream"
     return DataTable(f"{prefix}{STREAMS}", caption, ("stream", "place", *ways), tuple(rows), note)
 
 
