@@ -20,7 +20,7 @@ The same patches of the residual stream, one position of one layer at a time, sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal, cast
@@ -34,9 +34,8 @@ from torch import Tensor
 from headcount.analysis.event_positions import Layout, is_readable, layouts_of, positions_by_layout, read_positions
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
-from headcount.heads import HeadId, HeadSite
-from headcount.hooks.gates import eval_mode
-from headcount.hooks.patching import outputs_of
+from headcount.heads import HeadId
+from headcount.hooks.gates import Capture, eval_mode
 from headcount.hooks.proof import first_tensor, prove
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.streams import StreamCapture, StreamId, StreamPatches, Streams
@@ -217,7 +216,8 @@ class EventPatches:
         answers, n = cast(SequenceModel, model.answers), len(quartets)
         self.inputs, labels = answers.teacher_forced(np.concatenate(quartets.examples))
         by_example = labels.unflatten(0, (4, n))
-        is_used = right_answers(model, self.inputs, labels).unflatten(0, (4, n)).all(dim=0)
+        with Capture(model.sites) as capture:  # the outputs of donors come from the pass that answers
+            is_used = right_answers(model, self.inputs, labels).unflatten(0, (4, n)).all(dim=0)
         is_used &= is_readable(answers.task, quartets, by_example)
         self.n = int(is_used.sum())
         rows = torch.arange(4 * n, device=labels.device).unflatten(0, (4, n))[:, is_used]
@@ -228,6 +228,10 @@ class EventPatches:
         """For each receiver, the position of the logits at which the token with or without the event is predicted."""
         self.tokens = torch.stack([labels[part.repeat(2), self.positions] for part in (without, with_event)])
         """For each receiver, the tokens without and with the event, [2, receiver]."""
+        self.donor_outputs = {
+            kind: {site: capture.z(site)[rows] for site in model.sites} for kind, rows in self.donors.items()
+        }
+        """The head outputs of the receivers' donors, for event and placebo patches."""
 
     @cached_property
     def cached(self) -> CachedPass:
@@ -243,12 +247,6 @@ class EventPatches:
     def gap(self) -> Moves:
         """The difference between both examples of each quartet."""
         return self.clean[self.n :] - self.clean[: self.n]
-
-    @cached_property
-    def donor_outputs(self) -> Mapping[str, Mapping[HeadSite, Tensor]]:
-        """The head outputs of the receivers' donors, for event and placebo patches."""
-        model, sites = self.model.module, self.model.sites
-        return {kind: outputs_of(model, sites, self._inputs(rows)) for kind, rows in self.donors.items()}
 
     def _inputs(self, rows: Tensor) -> list[Tensor]:
         return [each[rows] for each in self.inputs]
