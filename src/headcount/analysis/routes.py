@@ -92,7 +92,7 @@ class Share:
 
     @property
     def role(self) -> Role:
-        """The role that the whole interval allows."""
+        """The role that the whole interval allows. A negative share, which moves the answer away, is "none"."""
         if self.low >= CARRIER:
             return "carrier"
         if self.high < PART:
@@ -144,6 +144,11 @@ class PatchShare:
     placebo: Share
     position: str = ""
     """Name of the positions that were patched alone, such as `10s`; empty for all positions."""
+
+    @property
+    def moves_event(self) -> bool:
+        """Whether the patch moves at least a part of the event, and the placebo moves nothing."""
+        return self.moved.role in ("carrier", "part") and self.placebo.is_absent
 
 
 @dataclass(frozen=True)
@@ -197,8 +202,11 @@ class Routes(Result):
             yield "ways", "at most n_drawn right quartets"
 
     def movers(self, way: str) -> list[PatchShare]:
-        """Return the carriers and parts of a way, the largest share first."""
-        shares = [each for each in self.heads if each.way == way and each.moved.role in ("carrier", "part")]
+        """Return the carriers and parts of a way, the largest share first.
+
+        A head whose placebo moves the answer, too, is left out: it moves more than the event.
+        """
+        shares = [each for each in self.heads if each.way == way and each.moves_event]
         return sorted(shares, key=lambda each: -each.moved.share)
 
 
