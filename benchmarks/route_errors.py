@@ -1,6 +1,6 @@
 """How often does `headcount routes` call a head a carrier, or no part of the way, that is not?
 
-    python -m benchmarks route_errors             # under a minute of one core
+    python -m benchmarks route_errors             # a minute of one core
 
 A scan judges 24 heads on 6 ways. A repetition counts as wrong if one of these 144 judgements is wrong, so the rates are
 family-wise. The noise is real: the moves of each head of the packaged adder on each way, as they differ from the head's
@@ -11,8 +11,8 @@ share of the gap. Quartets are drawn from them with replacement, and a known sha
     share 0.1                 every head is part of the way: none may be "none"
 
 In a second kind of noise, a head moves all of the gap or nothing, at random. That is a head that acts on some examples
-alone, such as one that moves the digits of one operand. Its rows promise nothing: at a share of 0.1, one quartet in ten
-decides, and intervals of a mean are too short for that.
+alone, such as one that moves the digits of one operand. At a share of 0.1, one quartet in ten decides. With Student's t
+alone, without Hall's correction for skewness, "none" was wrong in 37 % of such scans of 200 quartets.
 """
 
 from __future__ import annotations
@@ -26,20 +26,30 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks import Ratio
-from headcount.analysis.routes import CARRIER, CONFIDENCE, N_SCAN, N_VERDICT, PART, EventPatches, Share, require_event
+from headcount.analysis.routes import (
+    CARRIER,
+    CONFIDENCE,
+    N_RELIABLE,
+    N_SCAN,
+    N_VERDICT,
+    PART,
+    EventPatches,
+    Share,
+    require_event,
+)
 from headcount.experiments.models import RunModel
 from headcount.hooks.gates import eval_mode
 from headcount.hooks.replay import sweep
 from headcount.runs.run import load
 from headcount.seeds import stream
-from headcount.stats import Proportion
+from headcount.stats import Proportion, skewed_quantile, skewness
 
 N_POOL = 600
 """Number of quartets of each way whose moves are measured."""
 REPETITIONS, FEWER = 4000, 400
 """Number of simulated scans with real noise, and of those with heads that move all or nothing, which take longer."""
 MOST = 0.05
-"""Largest rate of repetitions with a wrong judgement, for as many quartets as a verdict needs."""
+"""Largest rate of repetitions with a wrong judgement."""
 JUST_BELOW = CARRIER - 1e-9
 Values = NDArray[np.float64]
 
@@ -65,18 +75,17 @@ def measure() -> Iterator[Ratio]:
     torch.set_num_threads(1)
     ways = [_noise(patches) for patches in _patches()]
     _require_same_intervals(ways)
-    for n in (N_SCAN, N_VERDICT):
+    for n in (N_RELIABLE, N_SCAN, N_VERDICT):
         for world, n_wrong in _real(ways, n).items():
-            yield _row(f"{world}; real noise, n = {n}", Proportion.of(n_wrong, REPETITIONS), has_promise=n >= N_VERDICT)
+            yield _row(f"{world}; real noise, n = {n}", Proportion.of(n_wrong, REPETITIONS))
         for world, n_wrong in _all_or_nothing(ways, n).items():
-            yield _row(f"{world}; all or nothing, n = {n}", Proportion.of(n_wrong, FEWER), has_promise=False)
+            yield _row(f"{world}; all or nothing, n = {n}", Proportion.of(n_wrong, FEWER))
 
 
-def _row(question: str, wrong: Proportion, *, has_promise: bool) -> Ratio:
+def _row(question: str, wrong: Proportion) -> Ratio:
     ours = f"{wrong.rate:.1%} [{100 * wrong.low:.1f}, {100 * wrong.high:.1f}]"
-    promise = f"at most {100 * MOST:g} %" if has_promise else "none"
-    is_kept = not has_promise or wrong.rate <= MOST
-    return Ratio(question, ours, f"of {wrong.n:,} scans", wrong.rate, promise, is_kept)
+    promise = f"at most {100 * MOST:g} %"
+    return Ratio(question, ours, f"of {wrong.n:,} scans", wrong.rate, promise, wrong.rate <= MOST)
 
 
 # --- the real noise ---------------------------------------------------------------------------------------------------
@@ -106,9 +115,10 @@ def _bounds(both: Values, gap: Values, n_comparisons: int) -> Bounds:
     """Return the intervals of `Share.of` for many heads at once, which is a hundred times faster."""
     n, total = len(gap), gap.sum()
     share = both.sum(axis=1) / total
-    errors = (both - share[:, None] * gap).std(axis=1, ddof=1) * n**0.5 / total
-    half = stats.t.ppf(1 - (1 - CONFIDENCE) / (2 * n_comparisons), n - 1) * errors
-    return Bounds(share - half, share + half)
+    residuals = (both - share[:, None] * gap) * n / total
+    errors, skew = residuals.std(axis=1, ddof=1) / n**0.5, skewness(residuals)
+    quantile = stats.t.ppf(1 - (1 - CONFIDENCE) / (2 * n_comparisons), n - 1)
+    return Bounds(*(share - errors * skewed_quantile(end, skew, n) for end in (quantile, -quantile)))
 
 
 def _require_same_intervals(ways: list[Noise]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.stats import binom, binomtest, spearmanr, ttest_1samp
+from scipy.stats import binom, binomtest, skew, spearmanr, ttest_1samp
 
 from headcount.stats import (
     Proportion,
@@ -24,6 +24,8 @@ from headcount.stats import (
     paired_hits,
     rank_agreement,
     rank_correlations,
+    skewed_quantile,
+    skewness,
 )
 
 unhurried = settings(deadline=None)
@@ -437,6 +439,20 @@ def test_rank_correlations_are_spearmans(rows: list[tuple[int, ...]]) -> None:
 
 
 # --- families and ranks -----------------------------------------------------------------------------------------------
+
+
+@given(st.floats(1.5, 50), st.integers(2, 1000), st.floats(-1, 1))  # the skewness of n values is at most sqrt(n)
+def test_the_quantile_of_skewed_values_inverts_halls_function(quantile: float, n: int, bend: float) -> None:
+    ends = [float(skewed_quantile(end, np.array(bend * n**0.5), n)) for end in (-quantile, quantile)]
+    assert [x + bend * x**2 / 3 + bend**2 * x**3 / 27 + bend / 6 for x in ends] == pytest.approx([-quantile, quantile])
+    assert ends[0] < 0 < ends[1], "the mean lies inside of its interval"
+
+
+@given(st.lists(st.integers(-5, 5), min_size=3, max_size=9))
+def test_skewness_is_scipys_with_the_sample_variance(values: list[int]) -> None:
+    n, floats = len(values), np.array(values, dtype=float)
+    expected = 0.0 if len(set(values)) == 1 else float(skew(floats)) * ((n - 1) / n) ** 1.5
+    assert float(skewness(floats)) == pytest.approx(expected, abs=1e-12)
 
 
 def test_holm_by_hand() -> None:

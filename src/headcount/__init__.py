@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headcount.api import prune_heads as prune_heads
     from headcount.api import report as report
     from headcount.api import routes as routes
+    from headcount.api import routes_all as routes_all
     from headcount.api import show_head as show_head
     from headcount.api import show_heads as show_heads
     from headcount.api import show_positions as show_positions
@@ -57,8 +58,8 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "api": "ablate_heads ablated attention audit claim claim_all evaluate head_outputs head_roles head_stats "
-    "match_heads patch_pair patched path_patched predict prune_heads report routes show_head show_heads "
-    "show_positions streams stretch summarise_attention train verify weights",
+    "match_heads patch_pair patched path_patched predict prune_heads report routes routes_all show_head "
+    "show_heads show_positions streams stretch summarise_attention train verify weights",
     "auditing.interventions": "audit_intervention",
     "errors": "HeadcountError",
     "external.adapter": "Adapter",

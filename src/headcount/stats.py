@@ -342,6 +342,35 @@ def jackknife(figure: Callable[[Numbers], Values], n: int) -> tuple[float, int]:
     return math.sqrt(df / len(groups) * float(((values - values.mean()) ** 2).sum())), max(df, 1)
 
 
+def skewness(values: Values) -> Values:
+    """Return the skewness along the last axis; it is 0 where all values are equal.
+
+    >>> skewness(np.array([[0.0, 0.0, 3.0], [-1.0, 0.0, 1.0], [2.0, 2.0, 2.0]])).round(3).tolist()
+    [0.385, 0.0, 0.0]
+    """
+    apart, spread = values - values.mean(axis=-1, keepdims=True), values.std(axis=-1, ddof=1)
+    return (apart**3).mean(axis=-1) / np.where(spread > 0, spread, 1.0) ** 3
+
+
+def skewed_quantile(quantile: float, skewness: Values, n: int) -> Values:
+    """Return the quantile of the t statistic of a mean of n values with this skewness, given that of Student's t.
+
+    The t statistic of skewed values is itself skewed. Hall (1992, J. R. Stat. Soc. B 54, 221-228) removes this by a
+    rising cubic function, x + g x^2 / 3 + g^2 x^3 / 27 + g / 6 with g = skewness / sqrt(n). This is the inverse of that
+    function, written without a division by g. Values with a long upper tail get a longer interval above their mean, and
+    a shorter one below.
+
+    >>> [round(float(skewed_quantile(x, np.array(1.0), 25)), 2) for x in (2.0, -2.0)]
+    [1.75, -2.4]
+    >>> float(skewed_quantile(2.0, np.array(0.0), 25))
+    2.0
+    """
+    bend = skewness / n**0.5
+    shifted = quantile - bend / 6
+    root: Values = np.cbrt(1 + bend * shifted)
+    return 3 * shifted / (root**2 + root + 1)
+
+
 def rank_correlations(x: Values, y: Values) -> Values:
     """Return Spearman's rank correlation of each pair of samples, [..., n]; 0 if one of the two is constant.
 

@@ -90,6 +90,7 @@ ASKED: dict[str, Callable[..., Any]] = {
     "patch_pair": lambda adder, sorter, **how: api.patch_pair(adder, "3+4", "8+4", ["E0H1"], **how),
     "prune_heads": lambda adder, sorter, **how: api.prune_heads(adder, n=10, n_orders=1, quiet=True, **how),
     "routes": lambda adder, sorter, **how: api.routes(adder, n=20, quiet=True, **how),
+    "routes_all": lambda adder, sorter, **how: api.routes_all([adder], n=20, quiet=True, **how),
     "show_head": lambda adder, sorter, **how: api.show_head(adder, "X0H1", ["3+4", "9+9"], **how),
     "show_heads": lambda adder, sorter, **how: api.show_heads(adder, "3+4", **how),
     "show_positions": lambda adder, sorter, **how: api.show_positions(sorter, 4, **how),

@@ -109,7 +109,9 @@ def test_few_right_quartets_are_not_judged_or_noted(adder: OpenModel, monkeypatc
     plant_shares(monkeypatch, (0.9, 0.95), (0, 0), 1.0, n=19)
     assert "four right answers" in judged(adder, "E0H2 carries-the-carry 10s").reason
     plant_shares(monkeypatch, (0.9, 0.95), (0, 0), 1.0, n=50)
-    assert "needs 400 quartets" in judged(adder, "E0H2 carries-the-carry 10s").note
+    assert "fewer than 100 quartets" in judged(adder, "E0H2 carries-the-carry 10s").note
+    plant_shares(monkeypatch, (0.9, 0.95), (0, 0), 1.0, n=100)
+    assert judged(adder, "E0H2 carries-the-carry 10s").note == ""
 
 
 @pytest.mark.parametrize(("place", "why"), [("11s", "did you mean '10s'"), ("10s>1s", "no way"), ("1s", "no way")])

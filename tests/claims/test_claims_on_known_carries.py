@@ -37,3 +37,14 @@ def test_claims_about_carries_that_are_known(name: str, claim: str, verdict: str
     model, parsed = MODELS[name](task_of(2)), parse(claim)
     result = judge(ClaimCase(model, parsed, heads_of(model, parsed.subject), N_VERDICT))
     assert result.verdict == verdict
+
+
+@pytest.mark.slow
+def test_cross_attention_is_the_only_way_unless_the_answer_tells() -> None:
+    """A decoder that writes the 1s first can read the carry off its own answer, so no architecture decides."""
+    for is_least_first in (False, True):
+        model = known.one_carrier(task_of(2, least_first=is_least_first))
+        parsed = parse("cross carries-the-carry 10s")
+        result = judge(ClaimCase(model, parsed, heads_of(model, parsed.subject), 40))
+        assert result.verdict == ("undecided" if is_least_first else "supported"), "random donors move digits as well"
+        assert ("move everything" in result.by_construction) == (not is_least_first)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headcount.claims.base import ClaimResult, ClaimsResult, Evidence, Statement, verdict_of
-from headcount.describing.blocks import Conclusions, DataTable
+from headcount.describing.blocks import Cell, Conclusions, DataTable
 from headcount.describing.claims import describe, describe_all
 
 
@@ -87,6 +87,23 @@ def test_several_models_are_counted() -> None:
     assert table.columns == ("claim", "who says it", "runs/a", "runs/b", "runs/c", "supported in")
     assert table.rows[0][1] == "report 9"
     assert "Not judged: E0 mine on runs/c: it has no E0." in table.note
+
+
+def test_the_table_of_several_models_says_which_n_would_decide() -> None:
+    parts = (
+        result(evidence(0.55, 0.08).at_least(0.5)),
+        result(evidence(0.51, 0.08).at_least(0.5), name="runs/b"),
+        result(evidence(0.9).at_least(0.5), controls=(evidence(0.3).within(0.1),), name="runs/c"),
+    )
+    conclusions, table = describe_all(ClaimsResult(("runs/a", "runs/b", "runs/c"), (Statement("E0 mine"),), parts))
+    assert isinstance(conclusions, Conclusions)
+    assert isinstance(table, DataTable)
+    assert ", refuted in 0, undecided in 3;" in conclusions.sentences[0].text
+    assert [cell.text.partition(":")[0] for cell in table.rows[0][2:5] if isinstance(cell, Cell)] == [
+        f"undecided (--n {parts[0].n_needed} would decide)",
+        "undecided (around the threshold)",
+        "undecided (a control fails)",
+    ]
 
 
 def test_a_notebook_shows_the_verdict() -> None:

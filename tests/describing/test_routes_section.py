@@ -36,8 +36,11 @@ def test_several_carriers_are_named() -> None:
 
 def test_a_head_whose_placebo_moves_as_much_is_not_called_a_carrier() -> None:
     moved = patch("E0H2", "1s to 10s", 0.9)
-    sentence = conclusions(routes(heads=(replace(moved, placebo=moved.moved),)), "the adder")[0]
+    result = routes(heads=(replace(moved, placebo=moved.moved), patch("X0H1", "1s to 1000s", 0.3)))
+    sentence = conclusions(result, "the adder")[0]
     assert "it is undecided which head of the adder moves the carry: E0H2 moves most" in sentence.text
+    assert sentence.text.endswith("But a placebo without the carry moves 90 %.")
+    assert [[each.what for each in result.movers(way.name)] for way in result.ways] == [[], ["X0H1"]]
 
 
 def test_parts_are_listed_and_no_head_is_called_a_carrier() -> None:
@@ -54,6 +57,38 @@ def test_an_interval_across_a_threshold_is_undecided() -> None:
     sentence = conclusions(routes(heads=heads), "the adder")[0]
     assert "it is undecided which head of the adder moves the carry: E0H2 moves most, 50 %" in sentence.text
     assert not sentence.is_decided
+
+
+def test_tables_name_their_model() -> None:
+    captions = [block.caption for block in describe(routes(), "the adder") if isinstance(block, DataTable)]
+    assert captions == [
+        "Part of the carry that each head of the adder moves (%), by way",
+        "Where the adder holds the carry: part of the answer's change (%) that comes along with a residual stream",
+    ]
+
+
+def test_negative_shares_are_shown_and_explained() -> None:
+    def head_table(value: float) -> DataTable:
+        away = (patch("E0H2", "1s to 10s", 0.9), patch("X0H1", "1s to 10s", value))
+        blocks = (patch("D0", "1s to 10s", value), patch("D1", "1s to 10s", 0.0))
+        result = routes(heads=away, blocks=blocks)
+        idle = [sentence.text for sentence in conclusions(result, "it") if "block" in sentence.text]
+        assert any("D0" in text for text in idle) == (value > -0.03), "a block that moves the answer away is not idle"
+        return next(block for block in describe(result) if isinstance(block, DataTable))
+
+    table = head_table(-0.3)
+    assert "-30 [-32, -28]" in str(table.rows)
+    assert "A negative share moves the answer away from the carry; such a head is no part of the way." in table.note
+    assert "negative" not in head_table(0.02).note
+
+
+def test_a_note_warns_of_few_quartets() -> None:
+    def note(n: int) -> str:
+        blocks = describe(routes(ways=(way("1s", "10s", 1, n), way("1s", "1000s", 3))))
+        return next(block.note for block in blocks if isinstance(block, DataTable))
+
+    assert note(99).endswith("Intervals are too short where quartets are few: 1s to 10s (99); raise --n.")
+    assert "too short" not in note(100)
 
 
 def test_a_model_with_too_few_right_answers_is_not_judged() -> None:

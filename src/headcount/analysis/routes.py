@@ -9,7 +9,8 @@ another one, and the logits of the answer show how far it follows:
 
 The *share* of a head is the part of the gap between both answers that its patch moves. The gap is measured in the logit
 difference between the token with and without the event. A share is a ratio of sums over quartets. Its interval has a
-linearised standard error, Student's t, and a Bonferroni correction over all heads and ways.
+linearised standard error, Student's t with Hall's correction for skewed moves, and a Bonferroni correction over all
+heads and ways. Without Hall's correction, heads that act on few quartets were too often called "none".
 
 A minimal pair cannot tell a head that moves the event from one that moves the token. Random donors can: with the output
 of a head on any other example, the answer must become what its own tokens and the donor's event give.
@@ -19,7 +20,7 @@ The same patches of the residual stream, one position of one layer at a time, sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal, cast
@@ -33,22 +34,23 @@ from torch import Tensor
 from headcount.analysis.event_positions import Layout, is_readable, layouts_of, positions_by_layout, read_positions
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
-from headcount.heads import HeadId, HeadSite
-from headcount.hooks.gates import eval_mode
-from headcount.hooks.patching import outputs_of
+from headcount.heads import HeadId
+from headcount.hooks.gates import Capture, eval_mode
 from headcount.hooks.proof import first_tensor, prove
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.streams import StreamCapture, StreamId, StreamPatches, Streams
 from headcount.results import Contradiction, Count, Positive, Result
 from headcount.seeds import stream
-from headcount.stats import Proportion
+from headcount.stats import Proportion, skewed_quantile, skewness
 from headcount.tasks.base import Quartets, SequenceTask
 from headcount.training.evaluation import SequenceModel
 
 N_SCAN = 200
 """Number of quartets of each way for a scan of all heads."""
 N_VERDICT = 400
-"""Number of quartets for a verdict on one head; with fewer, "refuted" errs in more than 5 % of cases."""
+"""Number of quartets for a verdict on one head, whose interval should be narrow."""
+N_RELIABLE = 100
+"""Number of quartets from which on at most 5 % of scans have a wrong role (benchmarks/route_errors.py)."""
 N_DONORS = 400
 """Number of examples with a random donor."""
 CARRIER, PART = 0.5, 0.1
@@ -82,13 +84,15 @@ class Share:
         """
         both, total, n = (on + off) / 2, float(gap.sum()), len(gap)
         share = float(both.sum()) / total
-        error = float((both - share * gap).std(ddof=1)) * n**0.5 / abs(total)
-        half = float(stats.t.ppf(1 - (1 - CONFIDENCE) / (2 * n_comparisons), n - 1)) * error
-        return cls(share, share - half, share + half, float(on.sum()) / total, float(off.sum()) / total)
+        residuals = (both - share * gap) * n / total
+        error, skew = float(residuals.std(ddof=1)) / n**0.5, skewness(residuals)
+        quantile = float(stats.t.ppf(1 - (1 - CONFIDENCE) / (2 * n_comparisons), n - 1))
+        low, high = (share - error * float(skewed_quantile(end, skew, n)) for end in (quantile, -quantile))
+        return cls(share, low, high, float(on.sum()) / total, float(off.sum()) / total)
 
     @property
     def role(self) -> Role:
-        """The role that the whole interval allows."""
+        """The role that the whole interval allows. A negative share, which moves the answer away, is "none"."""
         if self.low >= CARRIER:
             return "carrier"
         if self.high < PART:
@@ -123,6 +127,11 @@ class Way:
         """The name of the way, such as `1s to 10s`."""
         return f"{self.source} to {self.read}"
 
+    @property
+    def has_enough(self) -> bool:
+        """Whether there are so many quartets that roles err as rarely as their intervals say."""
+        return self.n >= N_RELIABLE
+
 
 @dataclass(frozen=True)
 class PatchShare:
@@ -135,6 +144,11 @@ class PatchShare:
     placebo: Share
     position: str = ""
     """Name of the positions that were patched alone, such as `10s`; empty for all positions."""
+
+    @property
+    def moves_event(self) -> bool:
+        """Whether the patch moves at least a part of the event, and the placebo moves nothing."""
+        return self.moved.role in ("carrier", "part") and self.placebo.is_absent
 
 
 @dataclass(frozen=True)
@@ -188,8 +202,11 @@ class Routes(Result):
             yield "ways", "at most n_drawn right quartets"
 
     def movers(self, way: str) -> list[PatchShare]:
-        """Return the carriers and parts of a way, the largest share first."""
-        shares = [each for each in self.heads if each.way == way and each.moved.role in ("carrier", "part")]
+        """Return the carriers and parts of a way, the largest share first.
+
+        A head whose placebo moves the answer, too, is left out: it moves more than the event.
+        """
+        shares = [each for each in self.heads if each.way == way and each.moves_event]
         return sorted(shares, key=lambda each: -each.moved.share)
 
 
@@ -207,7 +224,8 @@ class EventPatches:
         answers, n = cast(SequenceModel, model.answers), len(quartets)
         self.inputs, labels = answers.teacher_forced(np.concatenate(quartets.examples))
         by_example = labels.unflatten(0, (4, n))
-        is_used = right_answers(model, self.inputs, labels).unflatten(0, (4, n)).all(dim=0)
+        with Capture(model.sites) as capture:  # the outputs of donors come from the pass that answers
+            is_used = right_answers(model, self.inputs, labels).unflatten(0, (4, n)).all(dim=0)
         is_used &= is_readable(answers.task, quartets, by_example)
         self.n = int(is_used.sum())
         rows = torch.arange(4 * n, device=labels.device).unflatten(0, (4, n))[:, is_used]
@@ -218,6 +236,10 @@ class EventPatches:
         """For each receiver, the position of the logits at which the token with or without the event is predicted."""
         self.tokens = torch.stack([labels[part.repeat(2), self.positions] for part in (without, with_event)])
         """For each receiver, the tokens without and with the event, [2, receiver]."""
+        self.donor_outputs = {
+            kind: {site: capture.z(site)[rows] for site in model.sites} for kind, rows in self.donors.items()
+        }
+        """The head outputs of the receivers' donors, for event and placebo patches."""
 
     @cached_property
     def cached(self) -> CachedPass:
@@ -233,12 +255,6 @@ class EventPatches:
     def gap(self) -> Moves:
         """The difference between both examples of each quartet."""
         return self.clean[self.n :] - self.clean[: self.n]
-
-    @cached_property
-    def donor_outputs(self) -> Mapping[str, Mapping[HeadSite, Tensor]]:
-        """The head outputs of the receivers' donors, for event and placebo patches."""
-        model, sites = self.model.module, self.model.sites
-        return {kind: outputs_of(model, sites, self._inputs(rows)) for kind, rows in self.donors.items()}
 
     def _inputs(self, rows: Tensor) -> list[Tensor]:
         return [each[rows] for each in self.inputs]

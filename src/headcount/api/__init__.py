@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from headcount.api.pruning import prune_heads as prune_heads
     from headcount.api.reporting import report as report
     from headcount.api.routing import routes as routes
+    from headcount.api.routing import routes_all as routes_all
     from headcount.api.saving import Saved as Saved
     from headcount.api.training import evaluate as evaluate
     from headcount.api.training import evaluate_all as evaluate_all
@@ -73,7 +74,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "pairs": ("patch_pair",),
     "pruning": ("SavedPruning", "prune_heads"),
     "reporting": ("report",),
-    "routing": ("routes",),
+    "routing": ("routes", "routes_all"),
     "saving": ("Saved",),
     "training": ("evaluate", "evaluate_all", "next_command", "read_certificate", "read_evaluation", "train"),
     "verifying": ("stored_verification", "verify"),

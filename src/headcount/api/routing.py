@@ -1,15 +1,27 @@
-"""Follow an event of a task, such as the carry, through the heads of a model."""
+"""Follow an event of a task, such as the carry, through the heads of one or more models."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from headcount.analysis.routes import N_SCAN, Routes
+from headcount.analysis.routes import N_SCAN, Routes, require_event
 from headcount.analysis.routes import routes as measure_routes
 from headcount.api.opening import AnyModel, open_on_task
-from headcount.api.saving import Place, Saved, folder_for, result_name, save_in, unless_default
+from headcount.api.saving import (
+    Place,
+    Saved,
+    folder_for,
+    join_with_figure,
+    places_for,
+    result_name,
+    save_in,
+    unless_default,
+)
 from headcount.auditing.audit import quick_audit
 from headcount.errors import InputError
+from headcount.experiments.models import OpenModel
 from headcount.figures.routes import draw_routes
 from headcount.rendering.progress import counting
 
@@ -35,12 +47,52 @@ def routes(
         carried = headcount.routes("sample:addition").result
         [(each.what, each.moved.share) for each in carried.movers("1s to 10s")]
     """
+    _require(n)
+    return _routes_of(open_on_task(model, run_adapter=run_adapter), n, seed, save, quiet=quiet)
+
+
+def routes_all(
+    models: Sequence[AnyModel],
+    *,
+    n: int = N_SCAN,
+    seed: int = 0,
+    out: str | Path | None = None,
+    save: Place = False,
+    quiet: bool = False,
+    run_adapter: bool = False,
+) -> Saved[tuple[Routes, ...]]:
+    """Measure the routes of an event in several models, and draw one map of all of them.
+
+    `save` names a folder for the map, with a subfolder for each model; `save=True` means each model's own folder, and
+    `runs/routes` for the map. `out` is another folder for the map. The other arguments are those of `routes`. The
+    returned `result` has one `Routes` per model.
+    """
+    _require(n)
+    opened = [open_on_task(model, run_adapter=run_adapter) for model in models]
+    if not opened:
+        raise InputError("no model was given", "give one or more")
+    for model in opened:
+        require_event(model)
+    places, shared = places_for(opened, save, out, "runs/routes")
+    pairs = zip(opened, places, strict=True)
+    saved = [_routes_of(model, n, seed, place, quiet=quiet) for model, place in pairs]
+    labels = [model.label for model in opened]
+    return join_with_figure(saved, shared, _name(n, seed), lambda results: draw_routes(results, labels))
+
+
+def _routes_of(model: OpenModel, n: int, seed: int, save: Place, *, quiet: bool) -> Saved[Routes]:
+    folder = folder_for(model, save)
+    with counting(f"patching heads of {model.name}", quiet=quiet) as progress:
+        result = measure_routes(model, n, seed=seed, progress=progress)
+    result = replace(result, audit=quick_audit(model))
+    draw = lambda stem, measured: {stem: draw_routes([measured], [model.label])}  # noqa: E731
+    return save_in(folder, _name(n, seed), result, draw)
+
+
+def _name(n: int, seed: int) -> str:
+    return result_name("routes", n=unless_default(N_SCAN, n), seed=unless_default(0, seed))
+
+
+def _require(n: int) -> None:
     if n < FEWEST:
         raise InputError(f"--n must be at least {FEWEST}, got {n}", "shares of fewer quartets mean nothing")
-    opened = open_on_task(model, run_adapter=run_adapter)
-    folder = folder_for(opened, save)
-    with counting(f"patching heads of {opened.name}", quiet=quiet) as progress:
-        result = measure_routes(opened, n, seed=seed, progress=progress)
-    result = replace(result, audit=quick_audit(opened))
-    name = result_name("routes", n=unless_default(N_SCAN, n), seed=unless_default(0, seed))
-    return save_in(folder, name, result, lambda stem, measured: {stem: draw_routes([measured], [opened.label])})

@@ -18,7 +18,7 @@ from headcount.data.tables import TextLines, is_dataset
 from headcount.errors import InputError
 from headcount.experiments.models import SPLITS, OpenModel
 from headcount.figures.style import png
-from headcount.files import read_bytes
+from headcount.files import claim_output, read_bytes
 from headcount.heads import HeadId
 from headcount.results import Result
 from headcount.runs.folder import RunFolder, digest
@@ -28,6 +28,7 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Result)
 Place: TypeAlias = bool | str | Path
 """Where to save a result: False for nowhere, True for the model's own folder, or the path of a folder."""
+_Places: TypeAlias = tuple[list[Place], str | Path | None]
 BARE = ("replacements", "metric", "negatives", "lengths", "data")
 """Settings that appear in a file name as their value only, without the name of the setting."""
 
@@ -101,6 +102,39 @@ def join(parts: Sequence[Saved[T]], *more: Path) -> Saved[tuple[T, ...]]:
         tuple(path for part in parts for path in part.data),
         (*(path for part in parts for path in part.figures), *more),
     )
+
+
+def join_with_figure(
+    parts: Sequence[Saved[R]], folder: str | Path | None, name: str, draw: Callable[[Sequence[R]], Figure]
+) -> Saved[tuple[R, ...]]:
+    """Join the results of several models, and draw one figure of all of them in the folder.
+
+    The name of the figure contains the number of models and a digest of their weights.
+    """
+    if len(parts) < 2:
+        return join(parts)
+    results = [part.result for part in parts]
+    weights = digest("".join(str(getattr(result, "weights_sha256", "")) for result in results).encode())
+    name = f"{name}-of-{len(results)}-runs-{weights[:8]}"
+    shared = RunFolder(Path(folder)) if folder else None
+    if shared:
+        claim_output(shared.figure_file(f"{name}.png"), ".png", force=None)
+    return join(parts, *write_figures(shared, lambda: {name: draw(results)}))
+
+
+def places_for(models: Sequence[OpenModel], save: Place, out: str | Path | None, default: str) -> _Places:
+    """Return the folder of each model's own result, and the folder of a figure of all models; refuse what is read-only.
+
+    With `save=True`, each model has its own folder, and the figure goes to `out`, or else to `default`. If `save` names
+    a folder, several models have a subfolder each.
+    """
+    shared = out or (default if save is True else save or None)
+    if shared and len(models) > 1:
+        RunFolder(Path(shared)).require_writable()
+    if isinstance(save, bool) or len(models) == 1:
+        return [save] * len(models), shared
+    names = (f"{file_name(Path(model.label).name)}-{model.weights_sha256[:8]}" for model in models)
+    return [Path(save) / name for name in names], shared
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ from headcount.api.saving import (
     file_name,
     folder_for,
     join,
+    join_with_figure,
+    places_for,
     result_name,
     save_in,
     unless_default,
@@ -44,12 +46,11 @@ from headcount.figures.head_stats import draw_conditions, draw_matching, draw_st
 from headcount.figures.length_generalisation import draw_dispersion, draw_stretch
 from headcount.figures.positions import draw_encodings, draw_positions
 from headcount.figures.roles import draw_roles
-from headcount.files import claim_output
 from headcount.heads import HeadId
 from headcount.hooks.sites import Sites
 from headcount.limits import TIMEOUT
 from headcount.rendering.progress import counting
-from headcount.runs.folder import SAMPLE, RunFolder, digest
+from headcount.runs.folder import SAMPLE
 
 
 def show_heads(
@@ -290,15 +291,10 @@ def stretch(
     settings |= {"batch_size": batch_size, "draw": draw}
     for model in opened:
         require_possible(model, LENGTHS if lengths is None else lengths, negatives, n, batch_size, draw or 0)
-    together = out or ("runs/stretch" if save is True else save or None)
-    if together and len(opened) > 1:
-        RunFolder(Path(together)).require_writable()
-    saved = list[Saved[Stretch]]()
-    for model in opened:
-        name = f"{file_name(Path(model.label).name)}-{model.weights_sha256[:8]}"  # a subfolder per model
-        place = save if isinstance(save, bool) or len(opened) == 1 else Path(save) / name
-        saved.append(stretch_one(model, **settings, save=place, quiet=quiet))
-    return join_stretches(saved, together, **settings)
+    places, shared = places_for(opened, save, out, "runs/stretch")
+    pairs = zip(opened, places, strict=True)
+    saved = [stretch_one(model, **settings, save=place, quiet=quiet) for model, place in pairs]
+    return join_stretches(saved, shared, **settings)
 
 
 def stretch_one(
@@ -353,15 +349,7 @@ def join_stretches(
 
     `settings` are those of `stretch_one` with which the models were measured.
     """
-    if len(saved) < 2:
-        return join(saved)
-    results = [part.result for part in saved]
-    weights = digest("".join(result.weights_sha256 for result in results).encode())
-    name = f"{_stretch_name('stretch', **settings)}-of-{len(results)}-runs-{weights[:8]}"
-    shared = RunFolder(Path(folder)) if folder else None
-    if shared:
-        claim_output(shared.figure_file(f"{name}.png"), ".png", force=None)
-    return join(saved, *write_figures(shared, lambda: {name: draw_stretch(results)}))
+    return join_with_figure(saved, folder, _stretch_name("stretch", **settings), draw_stretch)
 
 
 def _stretch_name(stem: str, *, lengths: Any, negatives: Any, n: Any, batch_size: Any, draw: Any) -> str:

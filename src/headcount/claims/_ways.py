@@ -35,17 +35,18 @@ def construction(case: ClaimCase, quartets: Quartets) -> tuple[str, bool, str]:
     Decoder self-attention of the first layer sees written tokens only. Later layers also see what cross-attention has
     read, so for them the order of writing decides nothing, and is only noted.
     """
+    labels = [each.label for each in cast(SequenceTask, case.model.answers.task).answer_positions]
+    places = [next((i for i, label in enumerate(labels) if name in label.split()), -1) for name in _ends(quartets)]
+    if -1 in places or places[0] < places[1]:  # the answer before the place that is read may depend on the event
+        return "", False, ""
+    unread = f"the {quartets.read} are written before the {quartets.source}"
     crossing = {head for site in case.model.sites.values() for head in site.heads if head.site.kind == "cross"}
     if crossing and crossing <= set(case.heads):
-        return "all that the decoder gets from the source passes through these heads, so they move everything", True, ""
+        why = f"{unread}, so that the decoder gets the {case.claim.event} through these heads alone"
+        return f"{why}, and they move everything", True, ""
     sites = {head.site for head in case.heads}
     if any((site.stack, site.kind) != ("decoder", "self") for site in sites):
         return "", False, ""
-    labels = [each.label for each in cast(SequenceTask, case.model.answers.task).answer_positions]
-    places = [next((i for i, label in enumerate(labels) if name in label.split()), -1) for name in _ends(quartets)]
-    if -1 in places or places[0] < places[1]:
-        return "", False, ""
-    unread = f"the {quartets.read} are written before the {quartets.source}"
     if all(site.layer == 0 for site in sites):
         return f"{unread}, so these heads see nothing that the {case.claim.event} changes", False, ""
     return "", False, f"Besides, {unread}, so no head can read the {case.claim.event} off the written answer."

@@ -41,8 +41,8 @@ def measure(case: ClaimCase) -> Judgement:
         none, same = none.within(routes.PART), same.at_least(LEAST_UNCHANGED)
         if same.n_needed is not None:  # --n counts all donors
             same = replace(same, n_needed=same.n_needed * n_donors // same.n)
-    if patches.n < routes.N_VERDICT / 2:
-        note += f" A verdict needs {routes.N_VERDICT} quartets; with fewer, it errs more often than stated."
+    if patches.n < routes.N_RELIABLE:
+        note += f" With fewer than {routes.N_RELIABLE} quartets, a verdict errs more often than its interval says."
     return Judgement((share.at_least(routes.CARRIER),), (none, same, other), by_construction, note.strip())
 
 

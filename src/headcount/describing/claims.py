@@ -125,8 +125,9 @@ def _summary(result: ClaimsResult, statement: Statement) -> Sentence:
     if len(parts) == 1:
         return verdict(parts[0])
     n_supported, n_judged = result.count(statement)
-    refuted = sum(each.verdict == "refuted" for each in parts)
+    refuted, undecided = (sum(each.verdict == word for each in parts) for word in ("refuted", "undecided"))
     text = f"{statement.text}: supported in {n_supported} of {counted(n_judged, 'model')}, refuted in {refuted}"
+    text += f", undecided in {undecided}" if undecided else ""
     mean = result.mean_effect(statement)
     unit = next((each.effect.unit for each in parts if each.effect is not None), "share")
     if mean is not None:
@@ -137,10 +138,18 @@ def _summary(result: ClaimsResult, statement: Statement) -> Sentence:
     return Sentence(f"{text}.", "claims", is_decided=n_judged > 0)
 
 
+def _deciding_n(result: ClaimResult) -> str:
+    """Return in brackets which n would decide an undecided claim; nothing for other verdicts, or if a control fails."""
+    if result.verdict != "undecided" or result.failed_controls:
+        return ""
+    return " (around the threshold)" if result.n_needed is None else f" (--n {result.n_needed} would decide)"
+
+
 def _row(result: ClaimsResult, statement: Statement) -> Row:
     cells = []
     for each in result.of(statement):
         number = f": {_bracketed(each.decisive)}" if each.decisive is not None else ""
-        cells.append(Cell(f"{_verdict_words(each)}{number}", None, "weak" if each.verdict == "not judged" else ""))
+        words = f"{_verdict_words(each)}{_deciding_n(each)}"
+        cells.append(Cell(f"{words}{number}", None, "weak" if each.verdict == "not judged" else ""))
     n_supported, n_judged = result.count(statement)
     return (statement.text, statement.says or "-", *cells, Cell(f"{n_supported} of {n_judged}", float(n_supported)))

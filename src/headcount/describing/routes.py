@@ -25,12 +25,12 @@ def describe(result: Routes, title: str = "") -> list[Block]:
     sentences = conclusions(result, title, f"{PREFIX}{HEADS}")
     alt, caption = sentences[0].text, f"Where the {result.event} travels"
     picture = Picture(f"{PREFIX}{FIGURE}", caption, alt, lambda: draw_routes([result], [title]))
-    return [Conclusions(tuple(sentences)), *([picture] if result.heads else []), *tables(result)]
+    return [Conclusions(tuple(sentences)), *([picture] if result.heads else []), *tables(result, title)]
 
 
-def tables(result: Routes, prefix: str = PREFIX) -> list[DataTable]:
+def tables(result: Routes, title: str, prefix: str = PREFIX) -> list[DataTable]:
     """Return the shares of heads and of residual streams; nothing if none was measured."""
-    every = [_head_table(result, prefix), _stream_table(result, prefix)]
+    every = [_head_table(result, title, prefix), _stream_table(result, title, prefix)]
     return [table for table in every if table.rows]
 
 
@@ -51,8 +51,8 @@ def _way_sentence(result: Routes, way: Way, title: str, rests_on: str) -> Senten
     if not shares:
         right = f"{way.n:,} of {way.n_drawn:,} quartets"
         return Sentence(f"{start}, {title} is not judged: it answers only {right} right.", rests_on, is_decided=False)
-    carriers = [each for each in shares if each.moved.role == "carrier" and each.placebo.is_absent]
-    parts = [each for each in shares if each.moved.role == "part"]
+    movers = result.movers(way.name)
+    carriers, parts = ([each for each in movers if each.moved.role == role] for role in ("carrier", "part"))
     event, n = result.event, f"n = {way.n:,} quartets"
     if carriers:
         top, others = carriers[0], carriers[1:]
@@ -66,6 +66,8 @@ def _way_sentence(result: Routes, way: Way, title: str, rests_on: str) -> Senten
         return Sentence(f"{text}{verb} ({n}).", rests_on)
     top = shares[0]
     text = f"{start}, it is undecided which head of {title} moves the {event}: {top.what} moves most, {_part(top, n)}."
+    if not top.placebo.is_absent:
+        text += f" But a placebo without the {event} moves {percent(top.placebo.share, 0)}."
     return Sentence(text, rests_on, is_decided=False)
 
 
@@ -121,7 +123,7 @@ def _idle_blocks(result: Routes) -> list[str]:
     """Name the blocks that move nothing on any way."""
     most: dict[str, float] = {}
     for each in result.blocks:
-        most[each.what] = max(most.get(each.what, 0.0), each.moved.high)
+        most[each.what] = max(most.get(each.what, 0.0), each.moved.high, -each.moved.low)
     idle = [block for block, share in most.items() if share < NOTHING]
     if not idle:
         return []
@@ -146,14 +148,14 @@ def _by_construction(result: Routes, ways: Sequence[Way]) -> list[str]:
     return texts
 
 
-def _head_table(result: Routes, prefix: str) -> DataTable:
+def _head_table(result: Routes, title: str, prefix: str) -> DataTable:
     """Tabulate the share of each head on each way, the largest first; bold marks carriers."""
     ways = [way.name for way in result.ways]
     by_head: dict[str, dict[str, PatchShare]] = {}
     for each in (*result.heads, *result.blocks):
         by_head.setdefault(each.what, {})[each.way] = each
     most = {what: max(each.moved.high for each in shares.values()) for what, shares in by_head.items()}
-    shown = [what for what in by_head if most[what] >= NOTHING]
+    shown = [what for what, shares in by_head.items() if any(_is_shown(each) for each in shares.values())]
     rows: list[Row] = []
     for what in sorted(shown, key=lambda what: ("H" not in what, -most[what])):
         name = what if "H" in what else f"{what}, all heads"
@@ -163,10 +165,29 @@ def _head_table(result: Routes, prefix: str) -> DataTable:
     note = (
         "A share is the part of the gap between both answers that comes along with a head's output, with its 95 % CI "
         "corrected for all heads and ways. Bold: the whole interval is at least 50 %. Placebo shares: "
-        f"{percent(placebo)} at most. {n_hidden} below 5 % on every way left out."
+        f"{percent(placebo)} at most. {n_hidden} below 5 % on every way left out.{_negative(result)}{_few(result)}"
     )
-    caption = f"Part of the {result.event} that each head moves (%), by way"
+    caption = f"Part of the {result.event} that each head of {title} moves (%), by way"
     return DataTable(f"{prefix}{HEADS}", caption, ("head", *ways), tuple(rows), note)
+
+
+def _is_shown(each: PatchShare) -> bool:
+    """Return whether an interval reaches 5 % of the gap, in either direction."""
+    return max(each.moved.high, -each.moved.low) >= NOTHING
+
+
+def _negative(result: Routes) -> str:
+    """Explain negative shares, if the table has one."""
+    shares = (each.moved.share for each in (*result.heads, *result.blocks))
+    if min(shares, default=0.0) > -0.005:
+        return ""
+    return f" A negative share moves the answer away from the {result.event}; such a head is no part of the way."
+
+
+def _few(result: Routes) -> str:
+    """Warn of ways with so few quartets that their intervals are too short."""
+    few = [f"{way.name} ({way.n})" for way in result.ways if way.n and not way.has_enough]
+    return f" Intervals are too short where quartets are few: {some(few)}; raise --n." if few else ""
 
 
 def _share_cell(each: PatchShare | None) -> Cell:
@@ -178,7 +199,7 @@ def _share_cell(each: PatchShare | None) -> Cell:
     return Cell(text, each.moved.share, "strong" if is_carrier else "weak" if is_none else "")
 
 
-def _stream_table(result: Routes, prefix: str) -> DataTable:
+def _stream_table(result: Routes, title: str, prefix: str) -> DataTable:
     """Tabulate where the event is held: the share of each place of each residual stream."""
     ways = [way.name for way in result.ways]
     by_place: dict[tuple[str, str], dict[str, PatchShare]] = {}
@@ -187,10 +208,11 @@ def _stream_table(result: Routes, prefix: str) -> DataTable:
     rows: list[Row] = [
         (stream, place, *(_plain_cell(shares.get(way)) for way in ways))
         for (stream, place), shares in by_place.items()
-        if max(each.moved.share for each in shares.values()) >= NOTHING
+        if max(abs(each.moved.share) for each in shares.values()) >= NOTHING
     ]
     note = f"{counted(len(by_place) - len(rows), 'place')} below 5 % on every way left out."
-    caption = f"Where the {result.event} is held: part of the answer's change (%) that comes along with a stream"
+    held = f"Where {title} holds the {result.event}"
+    caption = f"{held}: part of the answer's change (%) that comes along with a residual stream"
     return DataTable(f"{prefix}{STREAMS}", caption, ("stream", "place", *ways), tuple(rows), note)
 
 

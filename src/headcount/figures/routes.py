@@ -25,6 +25,8 @@ NAMED = 0.3
 """Smallest share of a head that an arrow names alone; below it, an arrow counts the heads."""
 WIDTH, HEIGHT, GAP = 0.92, 0.5, 1.0
 """Size of a cell, and distance between two rows."""
+TOP = -1.9
+"""Upper edge of a panel: its title, its way and its examples are above the rows, which begin at 0."""
 TITLES = 1.9
 """Width of the titles of the rows, in cells."""
 STACKS = {"E": "encoder", "D": "decoder", "L": ""}
@@ -44,23 +46,25 @@ def draw_routes(results: Sequence[Routes], titles: Sequence[str] = (), ways: Seq
     ways = ways or _typical_ways(results)
     n_places = max(len(_places(result, ways)) for result in results)
     n_rows = max(len(_rows(result, way)) for result in results for way in ways)
-    figure = Page(1.9 + len(results) * (0.62 * n_places + 0.5), len(ways) * (0.56 * n_rows + 1.1))
+    figure = Page(1.9 + len(results) * (0.62 * n_places + 0.5), len(ways) * (0.56 * n_rows + 1.3))
     widths = [len(_places(result, ways)) + (TITLES if j == 0 else 0) for j, result in enumerate(results)]
     panels = figure.subplots(len(ways), len(results), squeeze=False, width_ratios=widths)
     for i, way in enumerate(ways):
         for j, result in enumerate(results):
             title = plain(titles[j], 40) if i == 0 else ""
-            _draw_way(panels[i][j], result, way, title, len(_places(result, ways)), is_first=j == 0)
+            _draw_way(panels[i][j], result, way, title, _places(result, ways), is_first=j == 0)
     event = results[0].event
     figure.headline(f"Where the {event} travels", size=13)
     n = sorted({way.n for result in results for way in result.ways if way.name in ways})
     counts = f"{n[0]:,}" if n[0] == n[-1] else f"{n[0]:,} to {n[-1]:,}"
     figure.caption(
-        "Cell: the part of the answer's change that comes along if the residual stream at this place alone is taken "
-        f"from the example with the {event} (logit difference at the framed cell; both directions; empty: under 5 %). "
-        "Arrow: the head that moves most, and the part that comes along with its output alone; grey: it stays in the "
-        f"stream. E encoder, D decoder self-attention, X cross-attention, L single stack. n = {counts} quartets. One "
-        "training each: a route belongs to this model, not to the task."
+        f"Read from top to bottom: blue cells show where the {event} is, and each orange arrow names the attention "
+        f"head that moves the largest part of it. A grey arrow means that the {event} stays. Cells: the part of the "
+        "answer's change, in %, that follows if the residual stream at this place alone is taken from the other "
+        "example of the pair (empty: under 5 %; in the decoder, a column is the place that is predicted there). "
+        "Arrows: the same for the output of this head alone. The answer is read at the framed place, in logits, and "
+        f"patched in both directions; n = {counts} quartets of examples. E encoder, D decoder self-attention, X "
+        "cross-attention, L single stack. One training each: a route belongs to this model, not to the task."
     )
     return figure
 
@@ -111,15 +115,15 @@ def _row_title(stream: str) -> str:
     return f"after {stack}\nlayer {place[1:]}" if stack else f"after layer {place[1:]}"
 
 
-def _draw_way(axes: Axes, result: Routes, name: str, title: str, n_places: int, *, is_first: bool) -> None:
+def _draw_way(axes: Axes, result: Routes, name: str, title: str, places: list[str], *, is_first: bool) -> None:
     axes.axis("off")
-    places, rows = _places(result, [name]), _rows(result, name)
+    rows = _rows(result, name)
     way = next((each for each in result.ways if each.name == name), None)
     if way is None or not rows:
         axes.text(0.5, 0.5, "not measured", ha="center", va="center", color=GREY, transform=axes.transAxes)
         return
-    axes.set_xlim(-0.6 - (TITLES if is_first else 0), n_places - 0.4)
-    axes.set_ylim(len(rows) - 0.4, -1.55)
+    axes.set_xlim(-0.6 - (TITLES if is_first else 0), len(places) - 0.3)
+    axes.set_ylim(len(rows) - 0.4, TOP)
     colours = colormaps[SEQUENTIAL]
     for y, row in enumerate(rows):
         for x, place in enumerate(places):
@@ -135,9 +139,10 @@ def _draw_way(axes: Axes, result: Routes, name: str, title: str, n_places: int, 
     _draw_arrows(axes, result, way, rows, places)
     middle = (len(places) - 1) / 2
     if title:
-        axes.text(middle, -1.5, title, ha="center", va="top", fontsize=10, fontweight="bold")
-    words = f"{way.source} to {way.read}: {way.examples[0]}, {way.examples[1]}"
-    axes.text(middle, -1.13, plain(words, 70), ha="center", va="top", fontsize=8, color=ORANGE)
+        axes.text(middle, TOP, title, ha="center", va="top", fontsize=10, fontweight="bold")
+    words = f"{result.event} from the {way.source} into the {way.read}", f"{way.examples[0]} and {way.examples[1]}"
+    axes.text(middle, TOP + 0.45, plain(words[0], 50), ha="center", va="top", fontsize=9, color=ORANGE)
+    axes.text(middle, TOP + 0.8, plain(words[1], 60), ha="center", va="top", fontsize=8, color=GREY)
 
 
 def _draw_cell(axes: Axes, x: int, y: int, share: float, colours: Colormap, *, is_framed: bool) -> None:
@@ -175,12 +180,14 @@ def _draw_arrows(axes: Axes, result: Routes, way: Way, rows: Sequence[Row], plac
 
 
 def _label_arrow(axes: Axes, label: str, start: tuple[float, float], end: tuple[float, float], n_places: int) -> None:
-    """Write the label of an arrow beside its middle, on the side that has room."""
+    """Write the label of an arrow into the gap above the row that it leads to, on the side that has room."""
     is_left = end[0] > n_places - 1.6 and start[0] > n_places - 1.6
-    x = (start[0] + end[0]) / 2 + (-0.12 if is_left else 0.12 + 0.18 * abs(end[0] - start[0]))
+    y = end[1] - (GAP - HEIGHT) / 2
+    slope = (end[0] - start[0]) / (end[1] - start[1])
+    x = end[0] + slope * (y - end[1]) + (-0.12 if is_left else 0.12 + 0.09 * abs(slope))
     look: dict[str, Any] = {"ha": "right" if is_left else "left", "va": "center", "fontsize": 7.5, "color": ORANGE}
     look["bbox"] = {"facecolor": LIGHT, "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
-    axes.text(x, (start[1] + end[1]) / 2, label, fontweight="bold", **look)
+    axes.text(x, y, label, fontweight="bold", **look)
 
 
 def _movers(result: Routes, way: Way, stream: str) -> list[PatchShare]:

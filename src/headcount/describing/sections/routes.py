@@ -35,11 +35,11 @@ def section(results: ReportResults) -> Section | None:
     measured = [(model, result) for model, result in followed if result.heads]
     if measured:
         shown, titles = [result for _, result in measured], [model.title for model, _ in measured]
-        command = f"headcount routes {argument(measured[0][0].name)}" if len(measured) == 1 else ""
+        command = f"headcount routes {' '.join(argument(model.name) for model, _ in measured)}"
         alt = " ".join(sentence.text for sentence in answers)
         blocks.append(Picture(FIGURE, f"Where the {event} travels", alt, lambda: draw_routes(shown, titles), command))
     for model, result in followed:
-        blocks += tables(result, f"{results.block_id('routes', model)}-")
+        blocks += tables(result, model.title, f"{results.block_id('routes', model)}-")
     return Section("routes", f"Where does the {event} travel?", tuple(blocks), answers[0] if answers else None)
 
 
