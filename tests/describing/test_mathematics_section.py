@@ -144,7 +144,7 @@ def test_whether_a_model_extrapolates_is_measured():
     causal = stretch("none", label="none, causal, max")
     assert (
         cells(report(model_results("a", stretch=causal)), "mathematics-measured")[0][2]
-        == "none: order enters elsewhere"
+        == "no prediction: order enters through another part of the model"
     )
 
 

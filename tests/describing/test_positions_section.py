@@ -108,10 +108,11 @@ def test_what_is_not_learned_row_by_row(shown):
         "In m0 (sinusoidal), the similarity of two positions depends on their distance alone, also at the 2 positions "
         "beyond the last trained one" in told
     )
-    assert "one rotation maps every P(p) to P(p + k), to within" in told
+    assert "one rotation maps the vector of every position to that k positions later (largest error" in told
     assert "All 6 positions are the same to m1" in told
     assert (
-        "In m2 (learned), the similarity of two positions does not depend on their distance alone: t - s leaves" in told
+        "In m2 (learned), the similarity of two positions does not depend on their distance alone: distance leaves"
+        in told
     )
     assert (
         "In m3 (length-normalised), the similarity of two positions depends on their distance alone in sequences of 6, "
@@ -135,21 +136,24 @@ def test_pictures_mark_the_last_trained_position(shown):
     assert picture.draw().axes[0].lines[0].get_xdata()[0] == 3.5
     assert picture.command == "headcount positions runs/m0"
     assert "4 to 5: moved by 0.01 from their initial values" in picture.alt
-    assert cells(made, "positions-m0-0-table")[0] == ["encoding", "learned (generic); acts on embeddings"]
+    assert cells(made, "positions-m0-0-table")[0] == [
+        "encoding",
+        "learned (builds in nothing of the task); acts on embeddings",
+    ]
 
 
 def test_the_table_answers_each_question(shown):
     words = dict(positions_rows(shown("learned", rows(*NEVER))))
     assert words["rows trained"] == "0 to 3: moved by 0.30 to 0.60 from their initial values, smallest cosine 0.700"
     assert words["rows never trained"] == "4 to 5: moved by 0.01 from their initial values, same direction"
-    assert words["one rotation R_k for all p"].startswith("no: ")
+    assert words["is a step of k positions one rotation?"].startswith("no: ")
     unexplained = shown("learned").encoding.shift.variance_beyond_distance
-    assert f"{unexplained:.2f}" in words["K depends on t - s alone"]
+    assert f"{unexplained:.2f}" in words["does similarity depend on distance alone?"]
     waves = dict(positions_rows(shown("sinusoidal")))
-    assert waves["one rotation R_k for all p"].startswith("yes: ")
-    assert waves["K depends on t - s alone"].startswith("yes: ")
+    assert waves["is a step of k positions one rotation?"].startswith("yes: ")
+    assert waves["does similarity depend on distance alone?"].startswith("yes: ")
     scaled = dict(positions_rows(shown("length-normalised")))
-    assert scaled["one rotation R_k for all p"].startswith("yes, at length 6: ")
+    assert scaled["is a step of k positions one rotation?"].startswith("yes, at length 6: ")
 
 
 def test_one_model_is_described_by_sentences_and_the_table(shown):

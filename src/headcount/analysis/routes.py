@@ -382,7 +382,9 @@ def _measure_way(
 def _way(task: SequenceTask, quartets: Quartets, n: int, gap: float) -> Way:
     """Describe the quartets of a way."""
     pair = (part[0] for part in quartets.examples[1:3])
-    examples = [f"{task.show(each)} = {task.show_tokens(task.encode(each[None]).answer[0])}" for each in pair]
+    examples = [
+        f"{task.show(each)}{task.words.sign}{task.show_tokens(task.encode(each[None]).answer[0])}" for each in pair
+    ]
     written = [each.label for each in task.answer_positions]
     is_before = quartets.source in written and written.index(quartets.read) < written.index(quartets.source)
     names = quartets.source, quartets.read, quartets.chain

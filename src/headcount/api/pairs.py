@@ -134,7 +134,10 @@ def _queries(opened: OpenModel, pair: Pair, heads: Sequence[HeadId], at: Sequenc
     """Return the query positions that these names stand for, in the stack of the heads."""
     stacks = {head.site.stack for head in heads}
     if len(stacks) > 1:
-        raise InputError("--at needs heads of one stack: encoder and decoder have other positions", "name fewer heads")
+        raise InputError(
+            "--at needs heads of one stack, because encoder and decoder have different positions",
+            "name heads of one of them",
+        )
     (stack,) = stacks
     n = pair.receiver[1 if stack == "decoder" and len(pair.receiver) > 1 else 0].shape[1]
     known: dict[str, list[int]] = {str(i): [i] for i in range(n)}

@@ -36,7 +36,10 @@ def routes(
         [(each.what, each.moved.share) for each in carried.movers("1s to 10s")]
     """
     if n < FEWEST:
-        raise InputError(f"--n must be at least {FEWEST}, got {n}", "shares of fewer quartets mean nothing")
+        raise InputError(
+            f"--n must be at least {FEWEST}, got {n}",
+            "it is the number of sets of four examples; fewer give no usable interval",
+        )
     opened = open_on_task(model, run_adapter=run_adapter)
     folder = folder_for(opened, save)
     with counting(f"patching heads of {opened.name}", quiet=quiet) as progress:

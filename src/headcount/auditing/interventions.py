@@ -170,7 +170,7 @@ def _open(model: nn.Module | OpenModel | Run, sites: Sites | None) -> OpenModel:
         return model
     module = model.model if isinstance(model, Run) else model
     if not isinstance(module, nn.Module):
-        raise InputError(f"{type(model).__name__} is no model", "give a torch.nn.Module, or a run that was loaded")
+        raise InputError(f"{type(model).__name__} is not a model", "give a torch.nn.Module, or a run that was loaded")
     return OpenModel.of_module(module, sites)
 
 
@@ -187,7 +187,9 @@ def _call_of(module: nn.Module, sites: Sites, inputs: Inputs) -> tuple[list[Tens
     named = dict(inputs) if isinstance(inputs, Mapping) else {}
     given = [] if named else [inputs] if isinstance(inputs, Tensor) else list(inputs)
     if not (named or given) or not all(isinstance(each, Tensor) for each in (*given, *named.values())):
-        raise InputError("inputs should be tensors", "give one, several in order, or some by name")
+        raise InputError(
+            "the inputs are not tensors", "give one tensor, several in the order of forward(), or a mapping by name"
+        )
     caller = Wrapped(module, sites, tuple(named) or input_names(module))
     moved = {name: each.to(device) for name, each in named.items()}
     in_order = [cast(Tensor, each).to(device) for each in given]

@@ -19,7 +19,8 @@ from headcount.heads import HeadId
 
 COPIES = ("duplicate", "induction")
 """Roles that are about copies of a token, which repeated tokens show best."""
-UNUSED = "The attention pattern is there, but the model does not need it: a pattern without an effect."
+UNUSED = "The head attends as claimed, but removing it costs less than the claim needs: the model does not need the "
+UNUSED += "pattern."
 
 
 def pattern_kind(name: str, phrase: str, targets: tuple[str, ...] = (), role: str = "") -> ClaimKind:
@@ -30,10 +31,10 @@ def pattern_kind(name: str, phrase: str, targets: tuple[str, ...] = (), role: st
     return ClaimKind(
         grammar=f"SUBJECT {name}",
         phrase=phrase,
-        supported_if="the weight of each head on the target, above uniform attention, is at least 0.25 and above the "
-        "controls, and removing the heads costs at least 1 point (both whole 95 % CIs)",
-        refuted_if="a weight lies below that threshold, or the drop below 1 point (whole 95 % CI)",
-        controls="untrained and shuffled models of the same shape set the threshold of the weight",
+        supported_if="the attention of each head to the target exceeds uniform attention by at least 0.25 and by more "
+        "than in control models, and removing the heads costs at least 1 point (both whole 95 % CIs)",
+        refuted_if="the attention of a head lies below that threshold, or the drop below 1 point (whole 95 % CI)",
+        controls="untrained and shuffled models of the same shape set the threshold",
         measure=partial(measure, targets=targets, role=role),
     )
 
@@ -41,7 +42,10 @@ def pattern_kind(name: str, phrase: str, targets: tuple[str, ...] = (), role: st
 def measure(case: ClaimCase, targets: tuple[str, ...], role: str) -> Judgement:
     """Measure the pattern of each head of the subject, and the drop without all of them."""
     if not (targets if case.model.task is not None else role):
-        raise InputError(f"this pattern is not defined for {case.model.name}", "claim another kind; see docs/claims.md")
+        raise InputError(
+            f"this claim is about a pattern that does not exist for {case.model.name}",
+            "make a claim of another kind; docs/claims.md lists them",
+        )
     weights = _task_weights if case.model.task is not None else _text_weights
     patterns = tuple(weights(case, head, targets if case.model.task is not None else (role,)) for head in case.heads)
     drops = drops_of(case)
@@ -59,7 +63,7 @@ def _task_weights(case: ClaimCase, head: HeadId, targets: tuple[str, ...]) -> Ev
     measures = [each for each in map(own.find, targets) if each is not None and each.even is not None]
     if not measures:
         known = ", ".join(dict.fromkeys(m.measure for m in own.measures if m.even is not None))
-        raise InputError(f"the task has no such target for {head.short}", f"its targets are: {known}")
+        raise InputError(f"{head.short} never sees the tokens that this claim is about", f"its targets are: {known}")
     best, bars = max(measures, key=lambda each: each.mean), stats.calibration.at(own.stack, own.kind)
     bounds = (best.mean, best.mean - best.half(), best.mean + best.half())
     return _weight(head, best.measure, bounds, best.even or 0.0, best.n, "examples", bars.get((best.measure, "all"), 0))
@@ -72,7 +76,10 @@ def _text_weights(case: ClaimCase, head: HeadId, roles: tuple[str, ...]) -> Evid
     inputs = (REPEATED, TEXTS) if roles[0] in COPIES else (TEXTS, REPEATED)
     scores = [score for on in inputs if (score := own.find(roles[0], on)) is not None]
     if not scores:
-        raise InputError(f"{head.short} has no such keys in these texts", "give texts: --data FILE")
+        raise InputError(
+            f"{head.short} never sees the tokens that this claim is about in these texts",
+            "give other texts: --data FILE",
+        )
     score = scores[0]
     bars = {(bar.stack, bar.kind, bar.role, bar.on): bar.least for bar in result.bars}
     bar = bars.get((own.stack, own.kind, score.role, score.on), 0.0)
@@ -91,5 +98,5 @@ def _weight(
 ) -> Evidence:
     """Return a weight above uniform attention, against the threshold of the controls."""
     value, low, high = (above_even(each, even) for each in bounds)
-    words = f"{head.short} puts {{}} of its weight above uniform attention on the target “{target}”"
+    words = f"{head.short} attends to the target “{target}” by {{}} more than uniform attention would"
     return Evidence(words, value, low, high, n, of, "share").at_least(round(max(THRESHOLDS.partly, bar), 4))

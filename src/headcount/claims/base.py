@@ -33,6 +33,7 @@ from headcount.registry import suggestion
 from headcount.results import ROUNDING, Contradiction, Count, Positive, Result
 from headcount.stats import Z95
 from headcount.tasks import TASKS
+from headcount.tasks.base import with_article
 
 Verdict = Literal["supported", "refuted", "undecided", "not judged"]
 Outcome = Literal["supports", "refutes", "open", "shown"]
@@ -285,7 +286,7 @@ class Claim:
     def phrase(self) -> str:
         """The claim in plain English, without its subject."""
         source, _, place = self.objects[0].rpartition(">") if self.objects else ("", "", "")
-        way = f"from the {source} into the {place}" if source else f"into the {place}"
+        way = f"from {with_article(source)} into {with_article(place)}" if source else f"into {with_article(place)}"
         return self.kind.phrase.format(event=self.event, object=place, way=way)
 
 
@@ -382,7 +383,7 @@ def parse(text: str) -> Claim:
     n_least = sum(not each.startswith("[") for each in kind.objects)
     grammar = f"write {kind.grammar.replace(EVENT, event)}"
     if not n_least <= len(objects) <= len(kind.objects):
-        raise InputError(f"{text!r} has {len(objects)} objects behind {name}", grammar)
+        raise InputError(f"{text!r} names {len(objects)} things after {name}", grammar)
     for word, wanted in zip((subject, *objects), (kind.subject, *kind.objects), strict=False):
         _require(word, wanted.strip("[]"), grammar)
     return Claim(" ".join(text.split()), subject, kind, event, tuple(objects))

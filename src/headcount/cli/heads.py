@@ -159,7 +159,7 @@ def _roles(model: OpenModel, args: argparse.Namespace) -> Output:
     from headcount.describing.sections import roles
 
     if args.length is not None or args.norm_weighted:
-        raise InputError("--length and --norm-weighted are for models with a task", "leave them out")
+        raise InputError("--length and --norm-weighted need a model with a task", "leave them out")
     texts = list(dict.fromkeys(args.on or ()))
     others = args.match or ()
     matched = api.match_heads(model, *others, on=texts, data=args.data, save=True, quiet=args.quiet) if others else None

@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds",
         type=float,
         metavar="S",
-        help="how long to search for wrong answers where nothing can be proved [20]",
+        help="seconds to search for wrong answers, if the model cannot be proved right [20]",
     )
     add_int(parser, "--seed", "seed of the search [0]")
     add_json(parser, quiet=True)

@@ -48,7 +48,7 @@ def conclusions(
         return [first, *others]
     missed = tested.n - tested.correct
     shown = counted(missed, "wrong answer") if missed else "no wrong answer: a sample misses rare errors"
-    return [first, Sentence(f"Its test set of {tested.n:,} examples shows {shown}.", rests_on), *others]
+    return [first, Sentence(f"The test set of {tested.n:,} examples shows {shown}.", rests_on), *others]
 
 
 def details(outcome: Verification, prefix: str = "") -> list[Block]:

@@ -146,7 +146,11 @@ class AdapterAttention:
             names = list(map(str, range(len(layout.source_places))))
             words = f"the sequences of {pattern[1]} in "
             return AlignedExamples(rows, words, _labels(layout.source_places, names, shown[layout.source]))
-        words = f"the examples that are as long as {question} = {answer} in " if len(rows) < len(examples) else ""
+        words = (
+            f"the examples that are as long as {question}{self.task.words.sign}{answer} in "
+            if len(rows) < len(examples)
+            else ""
+        )
         return AlignedExamples(rows, words, *_axes(cast(SequenceTask, self.task), layout, shown))
 
     def value_outputs(self, examples: Examples) -> None:

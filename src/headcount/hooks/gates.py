@@ -77,7 +77,9 @@ class Gates:
                 wanted = f"give [rows or 1, {n_heads}]: a column for each head"
                 raise InputError(f"gates at {name} have shape {tuple(gate.shape)}", wanted)
         if unknown := set(self._replacements) - set(self._gates):
-            raise InputError(f"a replacement for {sorted(map(str, unknown))[0]}, but no gate", "shut a gate there")
+            raise InputError(
+                f"there is a replacement for {sorted(map(str, unknown))[0]}, but no gate", "give a gate for it, too"
+            )
 
     def __enter__(self) -> Self:
         self.calls.clear()

@@ -380,4 +380,7 @@ def require_vacant(path: Path) -> None:
         )
     folder.require_free()
     if path.exists() and (any(path.iterdir()) or path.samefile(Path.cwd())):
-        raise RunError(f"{path} is in use", "choose a folder that does not exist yet with -o")
+        raise RunError(
+            f"the folder {path} already exists, and headcount does not write over it",
+            "choose a folder that does not exist yet with -o",
+        )

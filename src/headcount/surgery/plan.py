@@ -107,7 +107,7 @@ class SitePlan:
         if invalid := [name for name in ("site", "way", "projection") if not isinstance(data[name], str)]:
             raise ValueError(f"{invalid[0]} = {data[invalid[0]]!r}")
         if data["way"] not in TRACED_WAYS:
-            raise ValueError(f"no way to cut is called {data['way']!r}")
+            raise ValueError(f"there is no way of cutting called {data['way']!r}")
         HeadId.parse(f"{data['site']}.0")
         layers = {path: tuple(range(n)) for path, n in data["layers"].items()}
         return cls(**{**data, "heads": heads, "keep": keep, "layers": layers})

@@ -62,7 +62,7 @@ def cut_traced(traced: Traceable, heads: Sequence[HeadId], inputs: Sequence[Tens
     """Return a copy of a wrapped module without these heads."""
     gone = traced.head_sites.head_slots(heads)
     if set(heads) >= set(traced.head_sites.heads):
-        raise InputError("these are all the heads that the model has", "leave one in")
+        raise InputError("these are all heads of the model, and a model needs at least one", "keep one of them")
     for name, places in gone.items():
         traced = _cut_site(traced, name, places, [tensor[:ROWS] for tensor in inputs])
     return traced

@@ -169,6 +169,7 @@ WORDS = TaskWords(
     },
     groups={"digit": "at the {}", "longest chain": "where the longest carry chain is {}"},
     model="the adder",
+    sign=" = ",
     mark="longest chain",
     event=CARRY,
 )

@@ -5,6 +5,7 @@ The answer of a task is either a sequence of tokens (`SequenceTask`) or a class 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
@@ -197,6 +198,8 @@ class TaskWords:
     """Phrase for a group of a facet, such as `where the longest carry chain is {}`."""
     model: str = "the model"
     """Name of a model of this task that has no other name."""
+    sign: str = " → "
+    """What stands between an example and its answer, such as ` = ` in `374+814 = 1188`."""
     mark: str = ""
     """A facet or group of examples that only this task has; it identifies the task of a result without a task name."""
     event: EventWords | None = None
@@ -324,11 +327,15 @@ class SequenceTask(Task, Protocol):
 
     def event_tokens(self, examples: Examples, place: int) -> Tokens:
         """Return the right token at a place of the answer without and with the event there, [example, 2]."""
-        raise InputError(f"{self.name} names no event", "give the task one: words.event and quartets()")
+        raise InputError(
+            f"the task {self.name} names no event, such as a carry", "give it one: words.event and quartets()"
+        )
 
     def has_event(self, examples: Examples, place: int) -> NDArray[np.bool_]:
         """Return whether the event changes this place of the answer."""
-        raise InputError(f"{self.name} names no event", "give the task one: words.event and quartets()")
+        raise InputError(
+            f"the task {self.name} names no event, such as a carry", "give it one: words.event and quartets()"
+        )
 
     def show_tokens(self, tokens: Tokens) -> str:
         """Return tokens as text."""
@@ -341,6 +348,32 @@ class SequenceTask(Task, Protocol):
 
     def faults(self, example: Examples, predicted: Tokens) -> tuple[str, ...]:
         """Return the kinds of mistakes in a wrong answer, for counting."""
+
+
+def with_article(place: str) -> str:
+    """Return the name of a place with its article where it needs one: `the 10s`, but `answer 3`.
+
+    >>> with_article("10s"), with_article("answer 3")
+    ('the 10s', 'answer 3')
+    """
+    return f"the {place}" if place[:1].isdigit() else place
+
+
+def natural_order(group: str) -> list[tuple[bool, int, str]]:
+    """Return a key that sorts names by the numbers in them, so that 6 comes before 10.
+
+    >>> sorted(["10", "6", "3 or more", "below 1000"], key=natural_order)
+    ['3 or more', '6', '10', 'below 1000']
+    """
+    parts = (each for each in re.split(r"(\d+)", group) if each.strip())
+    return [(not each.isdecimal(), int(each) if each.isdecimal() else 0, each) for each in parts]
+
+
+def longest_rows(task: SequenceTask, examples: Examples) -> NDArray[np.int64]:
+    """Return the indices of the examples with the most tokens; shorter examples are padded to their length."""
+    batch = task.encode(examples)
+    n_tokens = sum((part != task.pad_id).sum(axis=1) for part in (batch.source, batch.decoder_input))
+    return np.flatnonzero(n_tokens == np.max(n_tokens))
 
 
 class ClassTask(Task, Protocol):

@@ -581,8 +581,8 @@ class Sortedness(ClassTask):
         """Describe the first broken pair, counted from 0."""
         place = int(self.first_broken(example[None])[0])
         if place < 0:
-            return "no pair is broken"
-        return f"first broken pair at {place}: {example[place]} > {example[place + 1]}"
+            return "all neighbours are in order"
+        return f"first wrong order at position {place}: {example[place]} > {example[place + 1]}"
 
     def explain(self, example: Examples, predicted: int) -> str:
         """Describe what is wrong with an answer; empty for a right one."""

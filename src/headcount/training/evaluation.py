@@ -26,7 +26,7 @@ from headcount.models.masking import padding_of
 from headcount.models.transformer import Classifier, EncoderDecoder, Model
 from headcount.results import Contradiction, Positive, Result, outside
 from headcount.stats import Proportion
-from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task, Tokens
+from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task, Tokens, natural_order
 from headcount.training.answers import (
     ClassAnswers,
     SequenceAnswers,
@@ -42,7 +42,7 @@ from headcount.training.answers import (
 def _groups(task: Task, examples: Examples) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
     """Yield each group of examples with its facet and a mask of its examples."""
     for facet, labels in task.facets(examples).items():
-        for group in sorted(set(labels)):
+        for group in sorted(set(labels), key=natural_order):
             yield facet, group, np.array(labels) == group
 
 

@@ -102,9 +102,10 @@ LEARNED = Formula(
 )
 MULTISET = Formula(
     "mathematics-multiset",
-    "Without positions, bidirectional attention treats all places alike, and a symmetric pooling does not know which "
-    "place is which. Such a model is a function of the multiset of its numbers: it cannot tell a sequence from its "
-    "sorted version.",
+    "Without positions, bidirectional attention treats all positions alike, and a symmetric pooling ignores their "
+    "order. "
+    "Such a model is a function of the multiset of its numbers (which numbers occur, and how often): it cannot tell a "
+    "sequence from its sorted version.",
     (
         "f(x_1, …, x_n) = f(",
         Script("x", below="π(1)"),
@@ -305,7 +306,7 @@ TITLE = "Why sinusoidal encodings extrapolate and learned tables do not"
 PREDICTIONS = {
     "sinusoidal": "the same step at every position: can extrapolate",
     "learned": "untrained rows beyond the training lengths: cannot extrapolate",
-    "none": "sees only the multiset of numbers: cannot tell order at all",
+    "none": "sees which numbers occur but not their order: cannot solve the task",
     "length-normalised": "a different step at every length",
 }
 """What the mathematics predicts, by encoding."""
@@ -355,7 +356,13 @@ def _measured(models: Sequence[ModelResults]) -> list[DataTable]:
         )
     if not rows:
         return []
-    columns = ("model", "configuration", "prediction for its encoding", "trained up to", "accurate on the hardest kind")
+    columns = (
+        "model",
+        "configuration",
+        "prediction for its encoding",
+        "trained up to",
+        "accurate on the hardest unsorted sequences",
+    )
     note = "The section on length generalisation has the accuracies."
     return [DataTable("mathematics-measured", "Prediction and measurement", columns, tuple(rows), note)]
 
@@ -365,8 +372,8 @@ def _prediction(model: ModelResults, result: Stretch) -> str:
     if result.encoding != "none" or is_plain(result):
         return PREDICTIONS[result.encoding]
     if model.settings.get("causal"):
-        return "none: its causal mask tells order, because a number sees only the numbers before it"
-    return "none: order enters elsewhere"
+        return "no prediction: its causal mask reveals order, because a number sees only the numbers before it"
+    return "no prediction: order enters through another part of the model"
 
 
 PART = section
