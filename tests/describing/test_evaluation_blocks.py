@@ -97,7 +97,7 @@ def test_several_models_are_rows_with_what_a_reader_must_know():
         "confirmed: measured by exact match, it is 50.00 %; "
         "“0” is given as the first token, not predicted"
     )
-    assert found[1][-3:] == ["not measured", "", "not decoded: no generate()"]
+    assert found[1][-3:] == ["not measured", "", "not decoded: the adapter has no generate()"]
     assert found[2] == ["three", "", "", "", "", "broken: no such file"]
     assert found[3][-2:] == ["", ""]
 

@@ -97,7 +97,7 @@ def test_whether_any_pooling_extrapolates_turns_with_the_results():
         "1 of 6 models is accurate at length 256 on single adjacent swaps. It has neighbour-difference "
         "pooling without positions (100 %" in texts(made)
     )
-    assert "No pooling" not in texts(made)
+    assert "None of these" not in texts(made)
     assert "All 6 models are accurate at length 256 on random transpositions." in texts(made)
     open_ended = (1.0, 1.0, 1.0, 1.0, 1.0, 0.92)
     found = next(each for each in sentences(usual(open_ended)) if "at length 256 on single" in each.text)

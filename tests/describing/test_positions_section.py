@@ -115,8 +115,8 @@ def test_what_is_not_learned_row_by_row(shown):
         in told
     )
     assert (
-        "In m3 (length-normalised), the similarity of two positions depends on their distance alone in sequences of 6, "
-        "but otherwise at other lengths" in told
+        "In m3 (length-normalised), the similarity of two positions depends on their distance alone in sequences of 6 "
+        "tokens, but differs at other lengths" in told
     )
     assert "beyond the last" not in texts(report(shown("sinusoidal", n_trained=6)))
 
