@@ -112,7 +112,14 @@ def test_few_right_quartets_are_not_judged_or_noted(adder: OpenModel, monkeypatc
     assert "needs 400 quartets" in judged(adder, "E0H2 carries-the-carry 10s").note
 
 
-@pytest.mark.parametrize(("place", "why"), [("11s", "did you mean '10s'"), ("10s>1s", "no carry of this task goes into"), ("1s", "no way")])
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("11s", "did you mean '10s'"),
+        ("10s>1s", "no carry of this task goes into"),
+        ("1s", "no carry of this task goes into"),
+    ],
+)
 def test_a_place_without_the_event_is_not_judged(adder: OpenModel, place: str, why: str) -> None:
     result = judged(adder, f"E0H2 carries-the-carry {place}")
     assert result.verdict == "not judged"

@@ -301,11 +301,11 @@ class ClassProbe:
         return WrongAnswer(self.show(example), *names, task.explain(example, predicted))
 
     def sizes(self, examples: Examples) -> NDArray[np.int64]:
-        """Return the length of each example."""
+        """Return the number of tokens of each example, by which shorter counterexamples come first."""
         return self.model.task.lengths(examples)
 
     def show(self, example: Examples) -> str:
-        """Return the text of an example."""
+        """Return an example as text, as the task writes it."""
         return self.model.task.show(example)
 
 
@@ -343,7 +343,7 @@ class SequenceProbe:
         return np.array([len(self.show(example)) for example in examples], dtype=np.int64)
 
     def show(self, example: Examples) -> str:
-        """Return the text of an example."""
+        """Return an example as text, as the task writes it."""
         return self.model.task.show(example)
 
 

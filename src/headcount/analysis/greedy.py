@@ -52,7 +52,7 @@ AT_ONCE = 64
 
 @dataclass(frozen=True)
 class GreedyOrder:
-    """Heads in the order of their removal."""
+    """The heads in the order in which greedy removal took them, with the score after each removal."""
 
     order: tuple[HeadId, ...]
     """Removed heads: all heads, unless the time ran out."""

@@ -59,7 +59,7 @@ T = TypeVar("T", float, NDArray[np.float64])
 
 @dataclass(frozen=True)
 class MeasureMean:
-    """Mean of one measure of one head."""
+    """The mean of one measure of one head over examples, such as its attention to a target, with its standard error."""
 
     measure: str
     """A target of the task, or entropy (in nats), entropy share or sparsity."""

@@ -436,7 +436,7 @@ class AttentionShare:
 
     @property
     def neighbours(self) -> float:
-        """Return the attention on both neighbours."""
+        """Return the share of attention on the number to the left and the number to the right."""
         return self.left + self.right
 
 

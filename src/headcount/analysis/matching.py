@@ -83,7 +83,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Matching(Result):
-    """Comparison of the heads of two models."""
+    """A comparison of the heads of two models: each head with its best partner, and how alike they are."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("kinds.pairs",)
     SCHEMA: ClassVar[int] = 3

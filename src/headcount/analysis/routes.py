@@ -88,7 +88,7 @@ class Share:
 
     @property
     def role(self) -> Role:
-        """The role that the whole interval allows."""
+        """The role of a head by the whole interval of its share: carrier, part, none or undecided."""
         if self.low >= CARRIER:
             return "carrier"
         if self.high < PART:
@@ -120,7 +120,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """The name of the way, such as `1s to 10s`."""
+        """The name of the route: the place where a token changes, and the place that changes (`1s to 10s`)."""
         return f"{self.source} to {self.read}"
 
 
@@ -380,7 +380,7 @@ def _measure_way(
 
 
 def _way(task: SequenceTask, quartets: Quartets, n: int, gap: float) -> Way:
-    """Describe the quartets of a way."""
+    """Describe one route of the event: where it begins and ends, how many examples there are, and one pair of them."""
     pair = (part[0] for part in quartets.examples[1:3])
     examples = [
         f"{task.show(each)}{task.words.sign}{task.show_tokens(task.encode(each[None]).answer[0])}" for each in pair

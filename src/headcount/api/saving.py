@@ -51,7 +51,7 @@ class Saved(Generic[T]):
         return "\n".join([*map(repr, results), where or "not saved: no folder was given"])
 
     def _repr_html_(self) -> str:
-        """Return HTML for a notebook."""
+        """Return the result as HTML, which Jupyter shows below a cell."""
         results = self.result if isinstance(self.result, tuple) else (self.result,)
         return "".join(result._repr_html_() for result in results if isinstance(result, Result))
 

@@ -129,7 +129,7 @@ class Audit(Result):
 
     @property
     def is_sound(self) -> bool:
-        """Whether no check fails."""
+        """Whether no check fails; warnings, and failures that another check explains, do not count."""
         return not self.of(FAIL)
 
 

@@ -102,7 +102,7 @@ class Probes:
 
     @property
     def n_rows(self) -> int:
-        """The number of rows of z."""
+        """The number of examples in the batch; z, the outputs of all heads, has a row for each."""
         return len(next(iter(self.own.values()), ()))
 
     def following(self, head: HeadId, place: int) -> Following:

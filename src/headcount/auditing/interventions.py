@@ -52,7 +52,7 @@ NO_HEAD, NO_NUMBER = "changed something that is no head", "output that is not a 
 
 @dataclass(frozen=True)
 class HeadChange:
-    """The change of one head by an intervention."""
+    """What an intervention did to one head: whether it removed the head, changed it or left it alone."""
 
     head: str
     site: str
@@ -70,7 +70,7 @@ class HeadChange:
 
 @dataclass(frozen=True)
 class InterventionAudit(Result):
-    """The changes of all heads by an intervention."""
+    """The verdict on an intervention, and what it did to every head of the model."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("rows",)
     name: str

@@ -79,7 +79,7 @@ class Drops:
         return PairedDifference(mean.mean, max(low, -most), min(high, most), mean.p)
 
     def evidence(self, words: str, drop: PairedDifference) -> Evidence:
-        """Return a drop as evidence."""
+        """Return a drop with its 95 % CI as evidence for or against a claim; `words` says what was removed."""
         return Evidence(words, drop.mean, drop.low, drop.high, self.n, "examples", self.unit)
 
 

@@ -83,12 +83,12 @@ class Evidence:
         return self._decided(f"above {self._shown(limit)}", outcome, limit)
 
     def at_most(self, limit: float) -> Evidence:
-        """Return the evidence for "at most `limit`"."""
+        """Return this evidence, judged by whether its whole interval is at most `limit`."""
         outcome: Outcome = "supports" if self.high <= limit else "refutes" if self.low > limit else "open"
         return self._decided(f"at most {self._shown(limit)}", outcome, limit)
 
     def within(self, limit: float) -> Evidence:
-        """Return the evidence for "between -`limit` and `limit`"."""
+        """Return this evidence, judged by whether its whole interval lies between -`limit` and `limit`."""
         is_outside = self.low > limit or self.high < -limit
         outcome: Outcome = (
             "supports" if -limit < self.low and self.high < limit else "refutes" if is_outside else "open"
@@ -244,7 +244,7 @@ class ClaimsResult(Result):
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """The verdicts of all claims on all models."""
+        """The verdict on each claim and model, in the order of the results."""
         return [result.verdict for result in self.results]
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -273,7 +273,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Claim:
-    """A parsed claim."""
+    """A claim that was read from text: its subject, such as `E0H1`, its kind, and what stands after the kind."""
 
     text: str
     subject: str
@@ -342,7 +342,7 @@ class ClaimKind:
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """The objects of the grammar."""
+        """What must stand after the name of the kind, such as `PLACE` or `HEAD`."""
         return tuple(self.grammar.split()[2:])
 
 

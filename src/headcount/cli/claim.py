@@ -10,7 +10,7 @@ EXIT_CODES = {"supported": 0, "undecided": 0, "refuted": 1, "not judged": 2}
 
 
 def add_claim_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that `claim` and `claims` share."""
+    """Add the flags that the verbs `claim` and `claims` share: --n, --seed, --data and --anyway."""
     add_int(parser, "--n", N_HELP)
     add_int(parser, "--seed", "seed of everything that is drawn at random: examples, sequences and sets of heads", 0)
     parser.add_argument(

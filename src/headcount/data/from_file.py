@@ -50,12 +50,12 @@ class TokenizedModel:
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights."""
+        """The device that the weights are on, to which inputs are moved."""
         return next(self.model.parameters()).device
 
     @property
     def config(self) -> Any:
-        """The configuration of the model."""
+        """The configuration of the Hugging Face model, which says how inputs are built."""
         return self.model.model.config
 
     @property

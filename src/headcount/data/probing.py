@@ -159,7 +159,7 @@ class AnswerProbe:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The number of positions of each input."""
+        """The number of token positions of each input tensor, which has the shape [example, position]."""
         return tuple(ids.shape[1] for ids in self.inputs)
 
     @property

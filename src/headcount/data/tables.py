@@ -54,10 +54,10 @@ class Columns(Protocol):
 
     @property
     def column_names(self) -> Any:
-        """Names of the columns."""
+        """The names of the table's columns, in the order of the file."""
 
     def __getitem__(self, name: Any) -> Any:
-        """Return the column of that name."""
+        """Return the values of the column with this name, one for each row."""
 
 
 @dataclass(frozen=True)

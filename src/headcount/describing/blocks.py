@@ -35,7 +35,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Conclusions:
-    """Several sentences."""
+    """Sentences that state what was found; a report shows them as a list."""
 
     sentences: tuple[Sentence, ...]
 
@@ -111,7 +111,7 @@ parts that cannot be written in one line of text, such as a fraction.
 
 @dataclass(frozen=True)
 class Fraction:
-    """A numerator over a denominator."""
+    """A fraction in a formula: a numerator over a denominator."""
 
     above: Expression
     below: Expression
@@ -128,7 +128,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Root:
-    """A square root."""
+    """A square root in a formula, over the term `inside`."""
 
     inside: Expression
 
@@ -142,7 +142,7 @@ class Brackets:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix in round brackets."""
+    """A matrix in round brackets, given row by row."""
 
     rows: tuple[tuple[Expression, ...], ...]
 
@@ -156,7 +156,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Lines:
-    """Formulas below each other."""
+    """Several formulas that a report writes below each other."""
 
     lines: tuple[Expression, ...]
 

@@ -41,7 +41,7 @@ def details(certificate: Certificate) -> list[Block]:
 
 
 def clearest(certificate: Certificate) -> WrongAnswer:
-    """Return the first wrong answer."""
+    """Return the wrong answer that a description shows: the first one that was found."""
     return certificate.wrong[0]
 
 

@@ -33,7 +33,7 @@ BOTH_WAYS = (
 
 
 def describe(evaluation: AnyEvaluation, title: str) -> list[Block]:
-    """Describe the accuracy of one model."""
+    """Describe the accuracy of one model: sentences, then a table by group of examples."""
     return [
         Conclusions(tuple(conclusions(title, evaluation, "accuracy"))),
         accuracy_table("accuracy", title, evaluation),
@@ -276,7 +276,7 @@ def models_table(
 
 
 def _model_cells(outcome: AnyEvaluation | HeadcountError, *, with_groups: bool) -> dict[str, Cell]:
-    """Return the cells of one model by column."""
+    """Return the row of one model in the table of several models, as cells by column heading."""
     if isinstance(outcome, HeadcountError):
         return {"note": Cell(f"broken: {outcome.what}")}
     n = main_share(outcome).n

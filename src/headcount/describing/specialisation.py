@@ -87,7 +87,7 @@ def _target(strength: str, target: str, heads: list[Attending]) -> str:
 
 
 def stats_picture(result: Specialisation, title: str, name: str, command: str = "") -> Picture:
-    """Return the figure of all heads and measures."""
+    """Return the figure that shows every measure of every head, with its labels as description."""
     labels = [f"{head.short} {head.label}" for head in result.heads if head.label]
     words = f"What each head of {title} attends to: {result.weighting}, {result.data}, n = {result.n:,}"
     alt = f"Labels: {some(labels, 40)}."

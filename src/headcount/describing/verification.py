@@ -58,7 +58,7 @@ def details(outcome: Verification, prefix: str = "") -> list[Block]:
 
 
 def verdict(outcome: Verification, title: str, rests_on: str = "") -> Sentence:
-    """Return the verdict in one sentence."""
+    """Return the first sentence of the description: proved, refuted or undecided, and what that is about."""
     return conclusions(outcome, title, rests_on)[0]
 
 

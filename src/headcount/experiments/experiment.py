@@ -131,7 +131,7 @@ class Experiment:
         return None if answers is None else (lambda some, *given: answers(self.rows[some], *given))
 
     def score(self, batch: EvalBatch, output: Tensor) -> Tensor:
-        """Score each example of a batch by the metric."""
+        """Return the score of each example of a batch by the metric of this experiment."""
         return batch.scores[self.metric.name](output)
 
     def aggregate(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -140,7 +140,7 @@ class Experiment:
 
     @property
     def n(self) -> int:
-        """The number of examples."""
+        """The number of examples in all batches."""
         return sum(len(batch.rows) for batch in self.batches)
 
     @property

@@ -126,7 +126,7 @@ class ExternalModel(OpenModel):
 
     @property
     def takes_images(self) -> bool:
-        """Whether the model takes images."""
+        """Whether the inputs of the model are images, which an image processor prepares."""
         return "pixel_values" in getattr(self.model, "inputs", ())
 
     @cached_property

@@ -69,7 +69,7 @@ class BatchOutcome:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Scores of all examples."""
+    """The scores of all examples with all heads, and under each intervention."""
 
     clean: Scores
     """Scores with all heads, [example]."""
@@ -91,7 +91,7 @@ def run_interventions(
     progress: Progress | None = None,
     on_batch: Callable[[BatchOutcome], None] | None = None,
 ) -> Outcome:
-    """Score every intervention on every example.
+    """Ablate the heads of each intervention, and score every example with and without them.
 
     The hooks are first proven to act, unless they were `proven` on this model already. Mean head outputs are computed
     if they are needed and not given as `means`. At the end, the first batch is passed again and must give the same

@@ -150,7 +150,7 @@ class OpenModel:
 
     @property
     def description(self) -> ModelDescription:
-        """The known settings of the model."""
+        """What is known about how the model was built, such as its encoding and its pooling."""
         return ModelDescription(self.label, digest=self.weights_sha256)
 
     @property
@@ -305,7 +305,7 @@ class RunModel(OpenModel):
 
     @classmethod
     def of(cls, run: Run) -> RunModel:
-        """Open a loaded run."""
+        """Wrap a loaded run with its heads and its task, so that every analysis can use it."""
         sites = Sites.of(run.model) if run.model.heads else Sites.empty()
         return cls(run.name, run.name, run.weights_sha256, run.model, sites, run.task, run)
 

@@ -28,7 +28,7 @@ class TaskAttention(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that results give to the model."""
+        """The name of the model in results, such as `runs/addition-0`."""
 
     @property
     def weights_sha256(self) -> str:

@@ -280,7 +280,7 @@ def _no_logits(output: Any) -> InputError:
 
 
 def adapter_name(adapter: Adapter) -> str:
-    """Return the file and class of an adapter, for messages."""
+    """Return the name of an adapter in messages: its file and its class."""
     return adapter.origin.rpartition("/")[2] or type(adapter).__name__
 
 

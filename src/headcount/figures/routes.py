@@ -99,7 +99,7 @@ def _rows(result: Routes, way: str) -> list[Row]:
 
 
 def _row_title(stream: str) -> str:
-    r"""Return the title of a row.
+    r"""Return the words for a residual stream that stand beside its row of the map.
 
     >>> _row_title("E0.input"), _row_title("D1.stream"), _row_title("L0.stream")
     ('encoder input', 'after decoder\nlayer 1', 'after layer 0')

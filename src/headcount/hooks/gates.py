@@ -56,7 +56,7 @@ class Gates:
         allow_prefix: bool = False,
         skipped: Mapping[nn.Module, int] | None = None,
     ) -> None:
-        """Check the gates against the sites.
+        """Check that every gate belongs to an attention block of the model and has its number of heads.
 
         With `allow_prefix`, a pass may have fewer positions than a replacement, as in decoding without a cache. (With a
         cache, each pass has one position and would always get the replacement of the first one.) `skipped` counts the

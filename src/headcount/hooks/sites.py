@@ -370,7 +370,7 @@ def _roles(paths: Sequence[str]) -> list[str]:
 
 
 def _starred(path: str) -> str:
-    """Replace the layer numbers of a path by `*`."""
+    """Replace the layer numbers in the path of a module by `*`, so that one pattern stands for all layers."""
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 

@@ -48,7 +48,7 @@ class Wrapped(nn.Module):
         self._always: dict[str, Any] = {"use_cache": False} if self.inputs and "use_cache" in takes else {}
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
-        """Return the heads of one site."""
+        """Return the heads of one attention block, in the order of their slices of z."""
         return self.head_sites[site].heads
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model, its task and its folder."""
+    """A model that headcount trained, with its task, its settings and the folder that holds them."""
 
     name: str
     folder: RunFolder
@@ -81,7 +81,7 @@ class Run:
         return RunFolder(claimed_folder(self.name.replace(":", "-"), self.name, self.weights_sha256))
 
     def predict(self, text: str) -> str:
-        """Return the model's answer."""
+        """Return the model's answer to one example, given as text."""
         return self.predict_one(text, with_attention=False).predicted
 
     def attention(self, text: str, head: str | HeadId) -> Float[Tensor, "query key"]:

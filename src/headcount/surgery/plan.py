@@ -85,7 +85,7 @@ class SitePlan:
 
     @property
     def name(self) -> HeadSite:
-        """The site as a `HeadSite`."""
+        """The attention block that this plan cuts, as a `HeadSite`."""
         return HeadId.parse(f"{self.site}.0").site
 
     def to_dict(self) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _narrow(plan: SitePlan, model: nn.Module, narrowed: Narrowed) -> str:
 
 
 def _replace(model: nn.Module, path: str, new: nn.Module) -> None:
-    """Replace the module at a path."""
+    """Replace the module at a path by `new`, which takes over its training mode."""
     above, _, last = path.rpartition(".")
     setattr(model.get_submodule(above), last, new.train(model.get_submodule(path).training))
 
@@ -251,12 +251,12 @@ def features(places: Sequence[int], size: int) -> Places:
 
 
 def n_inputs(layer: nn.Module) -> int:
-    """Return the number of input features of a layer."""
+    """Return the number of input features of a linear layer or of a `Conv1D` of GPT-2."""
     return weight_of(layer).shape[0 if is_conv(layer) else 1]
 
 
 def n_outputs(layer: nn.Module) -> int:
-    """Return the number of output features of a layer."""
+    """Return the number of output features of a linear layer or of a `Conv1D` of GPT-2."""
     return weight_of(layer).shape[1 if is_conv(layer) else 0]
 
 

@@ -52,7 +52,7 @@ class Traceable(Protocol):
 
     @property
     def head_sites(self) -> Sites:
-        """The sites of its heads."""
+        """The attention blocks of the model, each with its heads and its output projection."""
 
     def after(self, plan: SitePlan, model: nn.Module, sites: Sites) -> Self:
         """Return a wrapper of the same kind around a model that a plan was applied to."""

@@ -37,7 +37,7 @@ EMPTY = -1
 
 @dataclass(frozen=True)
 class Position:
-    """The meaning of one token position.
+    """What one token position means in every example of a task, such as the tens digit of the first operand.
 
     `role` is operand, operator, start, sum or number. `column` counts digits from the least significant (0), so that
     the same column of an operand and of the sum have the same number.
@@ -207,7 +207,7 @@ class TaskWords:
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings by section, and a help text."""
+    """A named set of settings for `train --preset`: the settings by section, and a help text."""
 
     help: str
     settings: Mapping[str, Mapping[str, Any]]
@@ -300,7 +300,7 @@ class Task(Protocol):
         """Return the text that names this example."""
 
     def answer(self, example: Examples) -> str:
-        """Return the right answer as text."""
+        """Return the right answer to an example as text."""
 
 
 class SequenceTask(Task, Protocol):
@@ -313,7 +313,7 @@ class SequenceTask(Task, Protocol):
     domain_size: int
 
     def encode(self, examples: Examples) -> Batch:
-        """Return the token ids of these examples."""
+        """Return the token ids of these examples: the source, the decoder's input, the labels and the answer."""
 
     def iter_domain(self) -> Iterator[Examples]:
         """Yield every example of the task, in blocks of examples with the same answer."""
@@ -338,7 +338,7 @@ class SequenceTask(Task, Protocol):
         )
 
     def show_tokens(self, tokens: Tokens) -> str:
-        """Return tokens as text."""
+        """Return the tokens of an answer as text, as the task writes answers."""
 
     def read_answer(self, text: str) -> Tokens | None:
         """Return the tokens of a written answer, or None if the text is not an answer."""
@@ -402,7 +402,7 @@ class ClassTask(Task, Protocol):
         return None
 
     def lengths(self, examples: Examples) -> NDArray[np.int64]:
-        """Return the length of each example."""
+        """Return the number of tokens of each example, without padding."""
 
     def sample_of_length(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
         """Return `n` new examples of one length: of the first class and this kind, or of the last class if None."""
@@ -418,7 +418,7 @@ class ClassTask(Task, Protocol):
         """Return a piece of each local negative around its fault, and the same values as examples of the last class."""
 
     def describe(self, example: Examples) -> str:
-        """Return the reason for the right answer."""
+        """Return why the right answer is right, such as the first pair of numbers in the wrong order."""
 
     def explain(self, example: Examples, predicted: int) -> str:
         """Return a description of what is wrong with an answer; empty for a right one."""

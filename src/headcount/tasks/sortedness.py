@@ -64,7 +64,7 @@ class Values:
 
 
 def sorted_rows(rng: np.random.Generator, lengths: NDArray[np.int64], values: Values) -> Rows:
-    """Return sorted sequences of random numbers."""
+    """Return sorted sequences of random numbers, with the length that is given for each."""
     shape = len(lengths), int(lengths.max(initial=0))
     if values.small_steps:
         # The width of the range is log-uniform, so that small steps are as common as large ones.
@@ -203,7 +203,7 @@ def _two_places(rng: np.random.Generator, lengths: NDArray[np.int64]) -> tuple[N
 
 @config
 class SortednessConfig:
-    """Settings of the data."""
+    """Settings of the sequences: lengths, numbers, kinds of unsorted sequences, and the sizes of the splits."""
 
     n_values: Annotated[int, Field(ge=2, le=100_000)] = 100
     """Number of different values; values run from 0 to one less."""
@@ -261,7 +261,7 @@ class SortednessConfig:
 
 
 def kind_shares(text: str) -> dict[str, float]:
-    """Return the share of each kind of unsorted example.
+    """Return the share of each kind of unsorted sequence in training, from weights such as `shuffle:1,adjacent:3`.
 
     >>> kind_shares("shuffle,adjacent:3")
     {'shuffle': 0.25, 'adjacent': 0.75}
@@ -574,7 +574,7 @@ class Sortedness(ClassTask):
         return " ".join(map(str, example[example != EMPTY].tolist()))
 
     def answer(self, example: Examples) -> str:
-        """Return the right answer, `sorted` or `unsorted`."""
+        """Return the class of a sequence, `sorted` or `unsorted`; equal neighbours count as sorted."""
         return self.classes[int(self.encode(example[None]).labels[0])]
 
     def describe(self, example: Examples) -> str:

@@ -172,7 +172,7 @@ class SequenceModel(Protocol):
 
     @property
     def task(self) -> SequenceTask:
-        """The task of the model."""
+        """The task whose examples and right answers the model is scored on."""
 
     @property
     def given(self) -> str:
@@ -360,7 +360,7 @@ class ClassModel(Protocol):
 
     @property
     def task(self) -> ClassTask:
-        """The task of the model."""
+        """The task whose examples and right answers the model is scored on."""
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
         """Classify these examples; `first` is the id of the first position."""
@@ -371,7 +371,7 @@ class ClassModel(Protocol):
 
 @dataclass(frozen=True)
 class ClassLearner:
-    """A classifier and its task."""
+    """A classifier with its task: what the training loop needs to compute losses and scores."""
 
     model: Classifier
     task: ClassTask
@@ -399,7 +399,7 @@ class ClassLearner:
         return shares, answers.loss
 
     def training_scores(self, examples: Examples) -> dict[str, Proportion]:
-        """Return the accuracy."""
+        """Return the accuracy on these training examples, as the share of right classes."""
         return {"accuracy": Proportion.count(self.classify(examples).hits)}
 
     def margins(self, examples: Examples) -> NDArray[np.floating]:
@@ -456,5 +456,5 @@ Learner = SequenceLearner | ClassLearner
 
 
 def learner_of(model: Model, task: Task) -> Learner:
-    """Return the learner for the output type of the task."""
+    """Return the object that computes losses and scores: one for classes, or one for sequences of tokens."""
     return {"sequence": SequenceLearner, "class": ClassLearner}[task.output_type](model, task)

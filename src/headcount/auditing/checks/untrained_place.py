@@ -54,7 +54,7 @@ def run(model: AuditedSequenceModel) -> Finding:
     still_right = model.answers.teacher_forced_hits[:, place.column]
     return failed(
         f"the {place.name} {model.task.words.place} is right in {place.right.correct:,} of {place.right.n:,} answers, "
-        f"no more than {place.token} as a constant ({place.n_constant:,}); all other places are right in at least "
+        f"no more than if it always were {place.token} ({place.n_constant:,}); all other places are right in at least "
         f"{100 * lowest:.1f} %",
         cause="consistent with a loss that leaves this place out, such as labels that are cut or shifted by one",
         fix="include every place of the answer in the loss, and train again",

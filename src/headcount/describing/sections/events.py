@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def event_name(words: TaskWords) -> str:
-    """Return what the task calls its event."""
+    """Return the task's name for its event, such as `carry`."""
     assert words.event is not None, "asked about a task with an event"
     return words.event.name
 

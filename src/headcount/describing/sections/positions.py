@@ -27,7 +27,7 @@ LIKE_GUESSING = 0.95
 
 
 def describe(shown: PositionsShown) -> list[Block]:
-    """Describe the positions of one model."""
+    """Describe how one model represents position: sentences, then a table of questions and answers."""
     return [Conclusions(tuple(conclusions(shown.name, shown, "positions"))), positions_table("positions", shown)]
 
 

@@ -43,7 +43,7 @@ class HeadGroup:
         return amount_cell(*self.estimate, unit)
 
     def count(self, band: str) -> int:
-        """Count the heads in a band."""
+        """Count the heads in a band of importance, such as `critical` or `redundant`."""
         return sum(each.band == band for each in self.effects)
 
 
