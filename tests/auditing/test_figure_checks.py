@@ -74,7 +74,9 @@ def test_the_nearest_counts_are_told() -> None:
 
 
 def test_a_percentage_is_named() -> None:
-    assert look("impossible-share", claiming(98.5)).finding == "the author's figure is 98.5, which is no share of 1"
+    assert (
+        look("impossible-share", claiming(98.5)).finding == "the author's figure is 98.5, which is not between 0 and 1"
+    )
 
 
 @pytest.mark.parametrize("share", [0.9985, 0.3895, 0.0005, 0.9987, 0.8333333333333334, 0.9985000491142273])

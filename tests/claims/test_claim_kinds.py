@@ -109,7 +109,7 @@ def test_few_right_quartets_are_not_judged_or_noted(adder: OpenModel, monkeypatc
     plant_shares(monkeypatch, (0.9, 0.95), (0, 0), 1.0, n=19)
     assert "the model answers all four right" in judged(adder, "E0H2 carries-the-carry 10s").reason
     plant_shares(monkeypatch, (0.9, 0.95), (0, 0), 1.0, n=50)
-    assert "needs 400 quartets" in judged(adder, "E0H2 carries-the-carry 10s").note
+    assert "needs 400 sets of four examples" in judged(adder, "E0H2 carries-the-carry 10s").note
 
 
 @pytest.mark.parametrize(

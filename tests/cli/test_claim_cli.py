@@ -33,10 +33,14 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> s
         (
             "E0H2 carries-the-carry 10s",
             0,
-            "Supported: E0H2 of sample:addition carries the carry into the 10s: the",
+            "Supported: E0H2 of sample:addition carries the carry into the 10s: patching E0H2 moves 9",
         ),
         ("D0 carries-the-carry 10s", 1, "Refuted (by construction): D0 of sample:addition carries the carry"),
-        ("E0H3 carries-the-carry 10s", 1, "Refuted: E0H3 of sample:addition carries the carry into the 10s: the"),
+        (
+            "E0H3 carries-the-carry 10s",
+            1,
+            "Refuted: E0H3 of sample:addition carries the carry into the 10s: patching E0H3",
+        ),
         ("encoder carries-the-carry 10s", 0, "Undecided (a control fails): encoder of sample:addition"),
         ("D1 prunable-together", 0, "Undecided: D1 of sample:addition can be removed together"),
         ("model extrapolates-to 64", 2, "Not judged: sample:addition extrapolates to length 64: sample:addition does"),

@@ -107,9 +107,9 @@ def test_errors_are_computed_at_the_width_of_the_model():
 
 def test_an_identity_that_does_not_hold_is_told():
     holds = [each.text for each in mathematics.identity_sentences(64, 1e-14, 1e-13)]
-    assert "PE(p + k) = R(k) PE(p) holds for all p up to 512 and k up to 64 at d = 64, to within 1.0e-14" in holds[0]
+    assert "satisfy PE(p + k) = R(k) PE(p) for all p up to 512 and k up to 64 at d = 64, to within 1.0e-14" in holds[0]
     fails = [each.text for each in mathematics.identity_sentences(64, 0.2, 0.3)]
-    assert "does not hold" in fails[0]
+    assert "do not satisfy" in fails[0]
     assert "the largest error is 3.0e-01" in fails[1]
 
 

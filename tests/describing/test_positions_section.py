@@ -60,7 +60,8 @@ def test_rows_that_were_never_trained_are_counted(shown):
         "Of 6 positions of m0 that are shown, 2 have a row that was never trained; the last trained position is 3."
     )
     assert (
-        "Training moved its 4 rows by 0.30 to 0.60 from their initial values, and the 2 untrained rows by 0.01: their "
+        "Training moved the 4 trained rows of the table by 0.30 to 0.60 from where they began, and the 2 untrained "
+        "rows by 0.01: their "
         "direction did not change" in texts(made)
     )
 
@@ -68,7 +69,7 @@ def test_rows_that_were_never_trained_are_counted(shown):
 def test_the_opposite_table_gives_the_opposite_sentences(shown):
     made = report(shown("learned", rows(*["trained"] * 6), n_trained=6))
     assert made.answer.text == ("All 6 positions of m0 that are shown have a trained row in its table.")
-    assert "Training moved its 6 rows by 0.30 to 0.80 from their initial values." in texts(made)
+    assert "Training moved the 6 trained rows of the table by 0.30 to 0.80 from where they began." in texts(made)
     assert "their direction changed (smallest cosine 0.500), so something did train them" in texts(
         report(shown("learned", rows(*NEVER, cosine=0.5)))
     )
@@ -98,7 +99,7 @@ def test_whether_one_row_tells_of_the_next(shown, profiles, held_out, told):
     shift = replace(learned.shift, linear=LinearShift(4, 8, 0.0, held_out, 0.5))
     found = texts(report(shown("learned", rows(*NEVER), encoding=replace(learned, shift=shift))))
     assert told in found
-    assert f"{100 * held_out:.1f} % of its size" in found
+    assert f"{100 * held_out:.1f} % of the step's size" in found
 
 
 def test_what_is_not_learned_row_by_row(shown):
@@ -108,7 +109,7 @@ def test_what_is_not_learned_row_by_row(shown):
         "In m0 (sinusoidal), the similarity of two positions depends on their distance alone, also at the 2 positions "
         "beyond the last trained one" in told
     )
-    assert "one rotation maps the vector of every position to that k positions later (largest error" in told
+    assert "one rotation maps the vector of every position to the vector k positions later (largest error" in told
     assert "All 6 positions are the same to m1" in told
     assert (
         "In m2 (learned), the similarity of two positions does not depend on their distance alone: distance leaves"

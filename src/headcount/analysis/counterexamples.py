@@ -311,7 +311,7 @@ class ClassProbe:
 
 @dataclass(frozen=True)
 class SequenceProbe:
-    """The answers of a model that writes its answers token by token."""
+    """A model that writes answers token by token, as the search for counterexamples needs it."""
 
     model: SequenceModel
     name: str

@@ -82,7 +82,7 @@ class Race:
 
     @property
     def last(self) -> int:
-        """Return the index of the last stage, which has all examples."""
+        """Return the index of the last stage of a step; earlier stages compare heads on fewer examples."""
         return len(self.added) - 1
 
     def cost(self, now: Pair, stage: int, earlier: Pair | None = None) -> tuple[float, float]:

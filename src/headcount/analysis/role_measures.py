@@ -161,7 +161,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class QueryMeasure:
-    """One measure of one attention block on one text."""
+    """The values of one measure, such as attention to the previous token, for all heads of a block on one text."""
 
     values: Values
     """Values [head, query]."""

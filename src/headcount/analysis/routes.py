@@ -97,7 +97,7 @@ class Share:
 
     @property
     def is_absent(self) -> bool:
-        """Whether the whole interval lies between -0.1 and 0.1."""
+        """Whether the patch moves nothing to speak of: the whole interval of the share lies between -0.1 and 0.1."""
         return self.low > -PART and self.high < PART
 
 
@@ -188,7 +188,7 @@ class Routes(Result):
             yield "ways", "at most n_drawn right quartets"
 
     def movers(self, way: str) -> list[PatchShare]:
-        """Return the carriers and parts of a way, the largest share first."""
+        """Return the heads that move the event or a part of it on one route, the largest share first."""
         shares = [each for each in self.heads if each.way == way and each.moved.role in ("carrier", "part")]
         return sorted(shares, key=lambda each: -each.moved.share)
 
@@ -226,17 +226,17 @@ class EventPatches:
 
     @cached_property
     def clean(self) -> Moves:
-        """The logit difference of each receiver without a patch."""
+        """The logit of the token with the event minus that without it, for each example before any patch."""
         return self.differences(first_tensor(self.cached.output))
 
     @property
     def gap(self) -> Moves:
-        """The difference between both examples of each quartet."""
+        """The logit gap between the examples with and without the event, for each set of four examples."""
         return self.clean[self.n :] - self.clean[: self.n]
 
     @cached_property
     def donor_outputs(self) -> Mapping[str, Mapping[HeadSite, Tensor]]:
-        """The head outputs of the receivers' donors, for event and placebo patches."""
+        """The head outputs that are put into each example: with the event for patches, without it for placebos."""
         model, sites = self.model.module, self.model.sites
         return {kind: outputs_of(model, sites, self._inputs(rows)) for kind, rows in self.donors.items()}
 

@@ -90,7 +90,7 @@ def write_figures(folder: RunFolder | None, draw: Callable[[], Mapping[str, Figu
 
 
 def within(folder: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """Return the figures with a folder in front of their names."""
+    """Return the figures under names that begin with a folder."""
     return {f"{folder}/{title}": figure for title, figure in figures.items()}
 
 

@@ -265,7 +265,7 @@ class AuditedSequenceModel(AuditedModel):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The name of each place of an answer, such as `10s`."""
+        """The name of each position of an answer, such as `10s`."""
         return tuple(position.label for position in self.task.answer_positions)
 
     def token(self, id: int) -> str:
@@ -376,7 +376,7 @@ def _in_thousands(parts: Sequence[str]) -> bool:
 
 
 class AuditedClassifier(AuditedModel):
-    """A model that outputs one of a few classes."""
+    """What checks see of a model that answers with one of a few classes."""
 
     def __init__(self, opened: OpenModel, class_model: ClassModel, n: int | None, split: str) -> None:
         self.class_model = class_model

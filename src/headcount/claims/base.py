@@ -225,7 +225,7 @@ class ClaimsResult(Result):
     """All models for the first claim, then all models for the second claim, and so on."""
 
     def of(self, statement: Statement) -> tuple[ClaimResult, ...]:
-        """Return the results of one claim, in the order of the models."""
+        """Return the results of one claim on all models, in the order of the models."""
         i, n = self.statements.index(statement), len(self.models)
         return self.results[i * n : (i + 1) * n]
 
@@ -452,7 +452,7 @@ def judge(case: ClaimCase, audit: str = "") -> ClaimResult:
 
 
 def not_judged(model: OpenModel, claim: Claim, reason: str, audit: str = "") -> ClaimResult:
-    """Return the result of a claim that was not judged, with the reason."""
+    """Return the result `not judged`, with the reason why the claim does not apply to the model."""
     named = model.name, model.weights_sha256, claim.text, statement(model, claim)
     return ClaimResult(*named, "not judged", reason=reason, audit=audit)
 

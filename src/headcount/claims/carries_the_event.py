@@ -36,7 +36,7 @@ def measure(case: ClaimCase) -> Judgement:
         raise InputError("no random examples with and without the event are answered right", "raise --n")
     event, kept, moves = case.claim.event, donors.unchanged, donors.followed
     way = f"from {with_article(quartets.source)} to {with_article(quartets.read)}"
-    words = f"patching these heads moves {{}} of the logit gap between the answers with and without the {event} {way}"
+    words = f"patching {case.claim.subject} moves {{}} of the logit gap that the {event} makes {way}"
     share = Evidence(words, *_bounds(moved), patches.n, SETS, "share")
     words = f"patching them where a token changes without the {event} (placebo) moves {{}} of the gap"
     none = Evidence(words, *_bounds(placebo), patches.n, SETS, "share")

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 PART = Command(
-    "put the outputs of heads on one example into another, and show how the answer changes",
+    "put outputs of heads on one example into another; show how the answer changes",
     add_arguments,
     run,
     (

@@ -7,7 +7,7 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model, the number of quartets and the output flags."""
+    """Add the model, the number of sets of four examples, the seed and the output flags."""
     add_model_argument(parser)
     add_int(parser, "--n", "number of sets of four examples for each route of the event, such as 1s to 10s [200]")
     add_int(parser, "--seed", "seed of the random examples [0]")

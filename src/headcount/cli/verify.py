@@ -7,7 +7,7 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model, the budget of a search and the output flags."""
+    """Add the model, the seconds and the seed of a search for wrong answers, and the output flags."""
     add_model_argument(parser)
     parser.add_argument(
         "--seconds",

@@ -80,7 +80,7 @@ class Table:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Map the column names that formats use to the names in the header."""
+        """Map the names of columns that headcount knows, such as `label`, to those in the table's header."""
         return columns_in(self.header)
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:

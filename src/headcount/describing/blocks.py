@@ -74,7 +74,7 @@ class DataTable:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure, drawn when a renderer needs it."""
+    """A figure with its caption and its description in words; it is drawn only when a renderer needs it."""
 
     id: str
     caption: str

@@ -57,7 +57,7 @@ def _verdict_words(result: ClaimResult) -> str:
 
 
 def clause(evidence: Evidence) -> str:
-    """Return one number in its clause, with its interval and n."""
+    """Return a clause about one measured number, with its 95 % interval and n."""
     doubt = f"{_interval(evidence)}, n = {evidence.n:,} {evidence.of}"
     return f"{evidence.words.format(_number(evidence))} ({doubt})"
 
@@ -94,7 +94,7 @@ def _evidence_table(result: ClaimResult) -> DataTable:
         )
         for role, each in roles
     ]
-    columns = ("what was measured", "role", "value [95 % CI]", "n", "needed", "is the need met?")
+    columns = ("what was measured", "role", "value [95 % CI]", "n", "needed", "met")
     return DataTable("evidence", f"What the verdict on “{result.text}” rests on", columns, tuple(rows))
 
 

@@ -114,7 +114,7 @@ def _agreement(forced: Proportion, free: Proportion) -> Sentence:
 
 
 def _differ(one: Proportion, other: Proportion) -> bool:
-    """Return whether two intervals do not overlap."""
+    """Return whether the intervals of two accuracies lie apart."""
     return one.low > other.high or other.low > one.high
 
 

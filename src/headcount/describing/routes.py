@@ -82,7 +82,7 @@ def _named(each: PatchShare) -> str:
 
 
 def _at(result: Routes, head: PatchShare) -> str:
-    """Name the query positions at which a head acts."""
+    """Name the positions at which a patch of this head moves a part of the logit gap."""
     places = [
         each
         for each in result.queries

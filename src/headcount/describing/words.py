@@ -176,7 +176,7 @@ def counted(n: int, one: str, many: str = "") -> str:
 
 
 def fraction(n: int, total: int, noun: str = "head") -> str:
-    """Write how many of how many things, and the percentage.
+    """Write a count with its total and the percentage.
 
     >>> fraction(11, 24)
     '11 of 24 heads (45.8 %)'
@@ -237,7 +237,7 @@ def stand_ins(replacements: Sequence[str]) -> str:
 
 
 def removed_alone(replacement: str) -> str:
-    """Say how a head was ablated by itself.
+    """Return the phrase for the ablation of one head at a time.
 
     >>> removed_alone("zero"), removed_alone("mean")
     ('when removed alone', 'alone under mean ablation')

@@ -127,7 +127,7 @@ class Randomised(Encoding):
         self.hides_keys = inner.hides_keys or inner.forces_causal  # type: ignore[misc]
 
     def assign_ids(self, positions: Positions) -> Positions:
-        """Replace the ids by a random subset of all ids, in the same order."""
+        """Replace consecutive position ids by random ones in ascending order, drawn from all ids."""
         length = positions.ids.shape[1]
         if length > self.n_ids:
             raise InputError(

@@ -88,7 +88,7 @@ class Experiment:
 
     @property
     def examples(self) -> Examples | None:
-        """The examples; None if they have no task."""
+        """The examples in the terms of their task; None if they have no task."""
         return None if self.dataset.examples is None else self.dataset.examples[self.rows]
 
     @property

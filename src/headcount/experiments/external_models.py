@@ -111,7 +111,7 @@ class ExternalModel(OpenModel):
 
     @property
     def model(self) -> Wrapped | Adapted:
-        """The module as the type that knows its heads."""
+        """The model as a `Wrapped` module, which knows where its heads are."""
         return cast(Wrapped | Adapted, self.module)
 
     @property

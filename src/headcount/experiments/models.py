@@ -320,7 +320,7 @@ class RunModel(OpenModel):
 
     @property
     def answers(self) -> SequenceModel | ClassModel:
-        """The run's model together with its task."""
+        """The run's model with its task, which computes and scores answers."""
         return learner_of(self.run.model, self.run.task)
 
     def in_double(self) -> SequenceModel | ClassModel:
@@ -340,7 +340,7 @@ class RunModel(OpenModel):
 
     @property
     def trained(self) -> tuple[int, int] | None:
-        """The training lengths, according to the settings of the run."""
+        """The shortest and the longest training length, from the settings of the run."""
         return getattr(self.run.task, "trained_lengths", None)
 
     def task_attention(self) -> TaskAttention:

@@ -48,7 +48,7 @@ class TaskAttention(Protocol):
 
     @property
     def sites(self) -> tuple[HeadSite, ...]:
-        """Every attention block that has heads."""
+        """Every attention block of the model that still has heads."""
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
         """Return the heads of one attention block, in the order of their weights."""

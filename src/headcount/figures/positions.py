@@ -154,7 +154,7 @@ def _draw_table(axes: Axes, encoding: EncodingProfile, trained: int | None) -> A
 
 
 def _draw_kernel(axes: Axes, encoding: EncodingProfile, trained: int | None) -> AxesImage:
-    """Draw K(t, s) as a heat map."""
+    """Draw K(t, s), the similarity of positions t and s, as a heat map."""
     kernel = np.array(encoding.kernel, dtype=float)  # hidden pairs are None, and become NaN
     image = _heat_map(axes, kernel)
     axes.set(xlabel="position s (key)", ylabel="position t (query)", aspect="equal")

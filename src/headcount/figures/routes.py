@@ -89,7 +89,7 @@ def _places(result: Routes, ways: Sequence[str]) -> list[str]:
 
 
 def _rows(result: Routes, way: str) -> list[Row]:
-    """Return the rows of a way, from the input to the last layer."""
+    """Return the rows of the map for one route: the residual streams from the input to the last layer."""
     rows: dict[str, Row] = {}
     for each in result.streams:
         if each.way == way and each.position:

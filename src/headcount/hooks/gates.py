@@ -126,7 +126,7 @@ class Gates:
 
 
 def input_of(name: HeadSite, args: tuple[Any, ...]) -> Tensor:
-    """Return the z that a projection was called with."""
+    """Return z, the outputs of all heads, as the output projection was called with them."""
     if not args or not isinstance(args[0], Tensor):
         what = f"the output projection of {name} was not called with a tensor"
         raise InstrumentError(what, "its input cannot be gated; or is this a whole attention block?")
@@ -210,7 +210,7 @@ class Capture:
         self._kept.setdefault(name, []).append(kept)
 
     def z(self, site: HeadSite) -> Float[Tensor, "row query head d_head"]:
-        """Return the output of each head, before the projection."""
+        """Return z, the output of each head before the output projection mixes the heads."""
         return split_heads(site, self._only_call(site)[0], len(self._sites[site].heads), self._sites[site].head_axis)
 
     def output(self, site: HeadSite) -> Float[Tensor, "row query d_model"]:

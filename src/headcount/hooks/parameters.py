@@ -39,7 +39,7 @@ class ParameterProjection(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The parameter that acts as output projection."""
+        """The parameter that the model uses as output projection instead of a linear layer."""
         weight: Tensor = getattr(self.holder, self.name)
         return weight
 

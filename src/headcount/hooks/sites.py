@@ -48,7 +48,7 @@ class SupportsHeads(Protocol):
 
     @property
     def projections(self) -> Mapping[HeadSite, nn.Module]:
-        """The output projection of every site that has heads."""
+        """The output projection of every attention block that has heads."""
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
         """Return the heads of a site, in their order in z."""
@@ -82,7 +82,7 @@ class Site:
 
 
 class Sites(dict[HeadSite, Site]):
-    """All output projections of a model by site; immutable."""
+    """The output projections of all attention blocks of a model, with the heads that each mixes; immutable."""
 
     def __init__(self, sites: Mapping[HeadSite, Site]) -> None:
         super().__init__(sites)

@@ -73,7 +73,7 @@ class StreamId:
 
 @dataclass(frozen=True)
 class StreamPlace:
-    """The module call whose input or output is a stream."""
+    """The module whose input or output is a residual stream, and which of its calls."""
 
     module: nn.Module
     call: int = 0

@@ -38,7 +38,7 @@ HeadNames = Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(
 
 @config
 class StackConfig(EncodingSettings):
-    """The settings that both kinds of model share."""
+    """The settings that classifiers and encoder-decoders share, such as widths, heads and encoding."""
 
     d_model: Count = 128
     """Width of the residual stream."""

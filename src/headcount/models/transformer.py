@@ -186,7 +186,7 @@ class Transformer(nn.Module):
 
     @property
     def heads(self) -> tuple[HeadId, ...]:
-        """All heads that are not cut out."""
+        """All heads of the model that were not cut out, in the order of its layers."""
         return tuple(head for block in self.blocks.values() for head in block.heads)
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:

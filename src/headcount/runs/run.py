@@ -151,7 +151,7 @@ class Run:
         return AlignedExamples(rows, words, source, fed, steps)
 
     def value_outputs(self, examples: Examples) -> dict[HeadSite, ValueOutputs]:
-        """Return the values and output projections of all sites for these examples."""
+        """Return the value vectors and output projections of all attention blocks for these examples."""
         with eval_mode(self.model, gradients=False) as device, ValueNorms(self.model) as heads:
             self.model(*on_device(device, *self.inputs(examples)))
         outputs = {}

@@ -160,7 +160,7 @@ def apply_plan(plan: SitePlan, model: nn.Module, narrowed: Narrowed, custom: Cus
 
 
 def apply_to_sites(plan: SitePlan, model: nn.Module, sites: Sites, custom: CustomCut | None = None) -> Sites:
-    """Apply a plan to a model in place, and return the sites of its remaining heads."""
+    """Cut heads out of a model in place as the plan says, and return the attention blocks that are left."""
     name = plan.name
     if [head.index for head in sites[name].heads] != list(plan.heads):
         raise ValueError(f"the heads of {name} differ from those that the plan was made for")

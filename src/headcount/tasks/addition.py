@@ -480,7 +480,7 @@ class Addition(SequenceTask):
         return np.pad(self.carries(examples).out, ((0, 0), (1, 0)))[:, self.answer_positions[place].column or 0]
 
     def repeated_tokens(self) -> Examples | None:
-        """Return sums whose digits are all the same.
+        """Return sums in which one digit is repeated, such as 555+555.
 
         >>> Addition().repeated_tokens()[4].tolist()
         [555, 555]

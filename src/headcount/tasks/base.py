@@ -269,7 +269,7 @@ class Task(Protocol):
         """Return `n` training examples, none of which is held out."""
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
-        """Return the group of each example, for each way of grouping examples (facet)."""
+        """Return the group of each example for each facet, such as its length or its number of carries."""
 
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> AttentionTargets:
         """Return the possible attention targets at a site, such as `decoder` `cross`, for these examples."""
@@ -332,7 +332,7 @@ class SequenceTask(Task, Protocol):
         )
 
     def has_event(self, examples: Examples, place: int) -> NDArray[np.bool_]:
-        """Return whether the event changes this place of the answer."""
+        """[example]: whether the event, such as a carry, changes this place of the answer."""
         raise InputError(
             f"the task {self.name} names no event, such as a carry", "give it one: words.event and quartets()"
         )

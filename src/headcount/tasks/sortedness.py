@@ -109,7 +109,7 @@ def adjacent(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -
 
 
 def moved_one(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
-    """Move one value of each row to another place."""
+    """Move one number of each sequence to another place, so that the sequence is not sorted any more."""
     i, j = (place[:, None] for place in _two_places(rng, lengths))
     at = np.broadcast_to(np.arange(rows.shape[1]), rows.shape)
     source = np.where((i <= at) & (at < j), at + 1, np.where((j < at) & (at <= i), at - 1, at))

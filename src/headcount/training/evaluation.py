@@ -98,7 +98,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class WrongAnswer:
-    """One example whose decoded answer is wrong."""
+    """One example that the model answers wrong, with the right answer and what went wrong."""
 
     example: str
     right: str

@@ -99,7 +99,7 @@ class Decision:
 
     @cached_property
     def to_end(self) -> Marks:
-        """The nodes from which quiet contexts reach an end."""
+        """The windows from which a sequence can go on to its end without a context that votes for the first class."""
         return _closure(self.ends, self.quiet, _backward)
 
     @cached_property

@@ -23,9 +23,7 @@ def run(model: AuditedSequenceModel) -> Finding:
     n, places = model.n, answer_places(model)
     constants = [(each, each.constant) for each in places if _is_faulty(model, each)]
     if not constants:
-        return passed(
-            "every digit or token of the decoded answers varies, as it does in right answers", places=len(places), n=n
-        )
+        return passed("every place of the decoded answers varies, as in right answers", places=len(places), n=n)
     sentences = [
         f"the {place.name} is {model.token(token or 0)} in {int((place.predicted == token).sum()):,} of {n:,} answers, "
         f"and in {int((place.right == token).sum()):,} of the right ones"

@@ -73,7 +73,7 @@ def run(model: AuditedModel) -> Finding:
     n, figure = len(model.task.split(model.split)), Figure.of(claimed)
     if not 0 <= claimed <= 1:
         return warned(
-            f"the author's figure is {claimed:g}, which is no share of 1",
+            f"the author's figure is {claimed:g}, which is not between 0 and 1",
             cause="consistent with a percentage",
             fix="write it as a share: claimed = 0.9985",
             claimed=claimed,

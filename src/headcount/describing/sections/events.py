@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def event_name(words: TaskWords) -> str:
-    """Return the task's name for its event, such as `carry`."""
+    """Return the task's name for its event (what some examples have inside and others lack), such as `carry`."""
     assert words.event is not None, "asked about a task with an event"
     return words.event.name
 
@@ -199,9 +199,9 @@ def error_sentences(breaks: list[Breaks], words: TaskWords, rests_on: str, most:
     unsure = [head for head, each in ordered.items() if each.low <= 0.5 <= each.high]
     event = words.event.name
     clauses = [
-        *([f"mostly {event} errors when this head is removed: {some(mostly, most)}"] if mostly else []),
-        *([f"rarely {event} errors for {some(rarely, min(most, 4))}"] if rarely else []),
-        *([f"undecided for {some(unsure, min(most, 6))}"] if unsure else []),
+        *([f"mostly {event} errors without {some(mostly, most)}"] if mostly else []),
+        *([f"rarely {event} errors without {some(rarely, min(most, 4))}"] if rarely else []),
+        *([f"undecided without {some(unsure, min(most, 6))}"] if unsure else []),
     ]
     how = f"up to 100 decoded answers for each head; 95 % CIs corrected for {counted(len(decoded), 'head')}"
     text = f"The answers that become wrong are {'; '.join(clauses)} ({how}). In a {event} error {words.event.error}."
@@ -299,7 +299,7 @@ def _explanation(words: TaskWords, *, is_contrasted: bool) -> Paragraph:
 
 
 def conclusions(model_results: ModelResults, words: TaskWords, rests_on: str) -> list[Sentence]:
-    """Say what attention shows, then what ablation shows."""
+    """Say which heads respond to the event with their attention, then which heads the model needs for it."""
     sentences: list[Sentence | None] = []
     responding: list[str] = []
     breaks = _breaks(model_results, words)

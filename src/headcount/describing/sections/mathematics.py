@@ -154,15 +154,18 @@ def identity_sentences(width: int, rotation: float, kernel: float) -> list[Sente
     """Say whether the identities of sinusoidal encodings hold, given their numerical errors at this width."""
     over = f"all p up to {PLACES} and k up to {STEPS} at d = {width}"
     if rotation < EXACT:
-        text = f"PE(p + k) = R(k) PE(p) holds for {over}, to within {rotation:.1e}. A step of k positions therefore "
-        text += "means the same at trained and at untrained positions; a learned table has no such step."
+        text = f"Sinusoidal encodings satisfy PE(p + k) = R(k) PE(p) for {over}, to within {rotation:.1e}. A step of "
+        text += "k positions therefore "
+        text += "means the same at trained and untrained positions; a learned table has no such step."
     else:
-        text = f"PE(p + k) = R(k) PE(p) does not hold for {over}: the largest error is {rotation:.1e}."
+        text = f"Sinusoidal encodings do not satisfy PE(p + k) = R(k) PE(p) for {over}: the largest error is "
+        text += f"{rotation:.1e}."
     bounds = f"(t and s up to {PLACES}, d = {width})"
     if kernel < EXACT:
-        product = f"P_t · P_s depends on t - s alone, to within {kernel:.1e} {bounds}."
+        product = f"The similarity P_t · P_s of two positions depends on t - s alone, to within {kernel:.1e} {bounds}."
     else:
-        product = f"P_t · P_s does not depend on t - s alone: the largest error is {kernel:.1e} {bounds}."
+        product = "The similarity P_t · P_s of two positions does not depend on t - s alone: the largest error is "
+        product += f"{kernel:.1e} {bounds}."
     return [Sentence(text, ROTATION.id), Sentence(product, KERNEL.id)]
 
 

@@ -67,7 +67,9 @@ def _moved(shown: PositionsShown, rests_on: str) -> list[Sentence]:
         norms = [row.norm for row in trained]
         text = "The initial rows are not known, so how far training moved them is undecided; norms of trained rows are "
         return [Sentence(f"{text}{min(norms):.2f} to {max(norms):.2f}.", rests_on, is_decided=False)]
-    text = f"Training moved its {counted(len(trained), 'row')} by {_distances(trained)} from their initial values"
+    text = f"Training moved the {counted(len(trained), 'trained row')} of the table by {_distances(trained)} from "
+    text += "where "
+    text += "they began"
     if not others:
         return [Sentence(f"{text}.", rests_on)]
     text += f", and the {len(others)} untrained rows"
@@ -91,8 +93,8 @@ def _next_row(shown: PositionsShown, rests_on: str) -> list[Sentence]:
     linear = shown.encoding.shift.linear
     if linear is None:
         return []
-    text = f"A linear step fitted on its {linear.n_rows} trained rows misses a held-out step by "
-    text += f"{percent(linear.held_out)} of its size: "
+    text = f"A linear map from each of its {linear.n_rows} trained rows to the next misses a held-out step by "
+    text += f"{percent(linear.held_out)} of the step's size: "
     if linear.held_out >= LIKE_GUESSING:
         return [Sentence(f"{text}no better than predicting 0, so trained rows do not predict the next row.", rests_on)]
     return [Sentence(f"{text}better than predicting 0, so trained rows partly predict the next row.", rests_on)]
@@ -113,7 +115,7 @@ def _step(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
     text += f" in sequences of {encoding.at_length} tokens, but differs at other lengths" if encoding.at_length else ""
     text += f", also at the {beyond} positions beyond the last trained one" if beyond > 0 else ""
     if _is_rotation(encoding):
-        text += ": one rotation maps the vector of every position to that k positions later (largest error "
+        text += ": one rotation maps the vector of every position to the vector k positions later (largest error "
         text += f"{encoding.shift.rotation_error:.1g}, entries up to {encoding.shift.largest_entry:.2g})"
     return Sentence(f"{text}.", rests_on)
 

@@ -193,7 +193,7 @@ def section(results: ReportResults) -> Section:
 
 
 def _origin(model: ModelResults) -> str:
-    """Say why no command trains a model."""
+    """Say why the report has no training command for a model: it is a sample, pruned or external."""
     if train_command(model):
         return ""
     if model.name.startswith(SAMPLE):

@@ -66,7 +66,7 @@ def sites_of(result: Ablation) -> list[HeadSite]:
 
 
 def _at(result: Ablation, replacement: str, sites: Sequence[HeadSite]) -> tuple[Effect, ...]:
-    """Return the effects of the heads at these attention blocks."""
+    """Return the drops of the heads at these attention blocks, each ablated alone."""
     effects = result.effects(replacement, result.conditions[0].length)
     return tuple(each for each in effects if HeadId.parse(each.head).site in sites)
 
