@@ -156,7 +156,9 @@ def test_a_stack_that_no_path_tells_must_be_named() -> None:
     model = tree([*stack("a.*.o", 2), *stack("b.*.o", 2)])
     with pytest.raises(InputError, match=r"'a\.\*\.o' does not say which stack it belongs to"):
         Sites.of(model, "a.*.o", "b.*.o", n_heads=2)
-    with pytest.raises(InputError, match="no kind of site 'middle'\n  there are: layer, encoder, decoder, cross"):
+    with pytest.raises(
+        InputError, match="there is no kind of attention block 'middle'\n  there are: layer, encoder, decoder, cross"
+    ):
         Sites.of(model, middle="a.*.o", n_heads=2)
 
 

@@ -166,7 +166,7 @@ class Budget:
 
     def __init__(self, seconds: float | None, most_tried: int | None) -> None:
         if seconds is None and most_tried is None:
-            raise InputError("a search needs a budget", "give seconds=10, or most_tried=10_000")
+            raise InputError("a search needs a limit of time or of examples", "give seconds=10, or most_tried=10_000")
         for name, value in (("seconds", seconds), ("most_tried", most_tried)):
             if value is not None and not value > 0:
                 raise InputError(f"{name} must be above 0, got {value}")

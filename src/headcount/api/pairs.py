@@ -124,7 +124,7 @@ def _text_pair(
         token_ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
         if len(token_ids) != 1:
             fix = "give answers of one token each; a leading space often matters"
-            raise InputError(f"{answer!r} is {len(token_ids)} tokens", fix)
+            raise InputError(f"{answer!r} has {len(token_ids)} tokens, and one is needed", fix)
         ids.append(int(token_ids[0]))
     last = one[0].shape[1] - 1
     return Pair(one, other, [last], ids[:1], ids[1:]), ["next token"], [(answers[0], answers[1])]

@@ -200,7 +200,7 @@ def _require_heads(module: nn.Module, sites: Sites, tensors: Sequence[Tensor], h
     """Raise an error if the slices of z at these sites are not heads, so that no half head is audited as a head."""
     for name, check in check_heads(module, sites, tensors, dict.fromkeys(head.site for head in heads)).items():
         if check.fault:
-            what = f"the slices of z at {name} are not heads: {check.fault}"
+            what = f"the slices of the head outputs z at {name} are not heads: {check.fault}"
             raise InstrumentError(what, f"check n_heads={len(sites[name].heads)} and the path of the sites")
 
 
@@ -313,7 +313,8 @@ class _Trace:
     def _changes_of_z(self, site: HeadSite, new: Tensor, own: Tensor) -> list[OutputChange]:
         if new.shape != own.shape:
             raise InputError(
-                f"the intervention changes the shape of z at {site.short}: {list(own.shape)} becomes {list(new.shape)}",
+                f"the intervention changes the shape of the head outputs z at {site.short}: {list(own.shape)} becomes "
+                f"{list(new.shape)}",
                 "so it cannot be compared head by head; set heads to zero instead of cutting them out",
             )
         heads = self.layout.sites[site].heads

@@ -33,7 +33,7 @@ def measure(case: ClaimCase) -> Judgement:
         ((_, _, moved, placebo),) = patches.head_shares([case.heads], 1)
         donors = routes.donor_test(model, case.heads, quartets, case.seed, n_donors := max(n, routes.N_DONORS))
     if donors is None:
-        raise InputError("no random examples with and without the event are answered right", "raise --n")
+        raise InputError("the model answers no random examples with and without the event right", "raise --n")
     event, kept, moves = case.claim.event, donors.unchanged, donors.followed
     way = f"from {with_article(quartets.source)} to {with_article(quartets.read)}"
     words = f"patching {case.claim.subject} moves {{}} of the logit gap that the {event} makes {way}"

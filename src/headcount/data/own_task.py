@@ -221,7 +221,9 @@ class OwnClasses(OwnData, ClassTask):
 
 
 def _no_more(what: str) -> InputError:
-    return InputError(f"{NAME} do not say {what}", "name a task of headcount's, if it is one: task = ...")
+    return InputError(
+        f"{NAME} do not say {what}", "if they belong to a task of headcount, name it in the adapter: task = ..."
+    )
 
 
 def own_task(adapter: Adapter) -> OwnSequences | OwnClasses:

@@ -103,7 +103,8 @@ class QuestionProbe:
         places, varies = by_input[source], (tokens != tokens[0]).any(axis=0)
         if missing := set(np.flatnonzero(varies)) - set(places):
             raise InputError(
-                f"encode() has no position for {len(missing)} tokens of a question: no position goes one to one with "
+                f"encode() has no position for {len(missing)} tokens of a question: no position holds an id for each "
+                "of "
                 "them",
                 ONE_POSITION,
             )

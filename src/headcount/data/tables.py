@@ -91,7 +91,7 @@ class Table:
             if "" in row:
                 raise InputError(f"{self.where(i)} has an empty cell", f"fill in {', '.join(own)}")
         if len(rows) < 2:
-            raise InputError(f"{self.name} has {len(rows)} examples", "give at least 2")
+            raise InputError(f"{self.name} has only {len(rows)} examples", "give at least 2")
         return rows
 
     def texts(self) -> list[str]:
@@ -129,7 +129,9 @@ class Table:
 def text_lines(data: Any) -> TextLines:
     """Mark a file as having one text on every line, for `--lines`."""
     if not isinstance(data, str | Path):
-        raise InputError("--lines says how a file of texts is read", "name the file: --data texts.txt --lines")
+        raise InputError(
+            "--lines needs a file of texts, which it reads line by line", "name the file: --data texts.txt --lines"
+        )
     return TextLines(data)
 
 
@@ -169,7 +171,7 @@ def _read_text(path: Path) -> str:
         require_room(MEMORY_PER_BYTE * len(data), size, "give a part of it: a few thousand examples are enough")
         return data.decode("utf-8-sig").replace("\r\n", "\n")  # as spreadsheets write it
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no text in UTF-8: {error}", "save it as plain text, in UTF-8") from error
+        raise InputError(f"{path} is not valid UTF-8 text: {error}", "save it as plain text, in UTF-8") from error
 
 
 def _of_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]], lines: Sequence[int]) -> Table:

@@ -114,7 +114,7 @@ class Experiment:
 
     @property
     def decode(self) -> Callable[[Rows], NDArray[np.bool_]] | None:
-        """A function that decodes examples with the model's own code and returns which are right; None without one."""
+        """A function that decodes examples and returns which answers are right; None if the model cannot decode."""
         decode = self.dataset.decode
         return None if decode is None or self.is_part else (lambda some: decode(self.rows[some]))
 
@@ -168,7 +168,7 @@ class Experiment:
 
 
 def _no_other_batches(rows: Rows) -> EvalBatch:
-    raise AssertionError("these examples are in batches already")
+    raise AssertionError("these examples were already put into batches")
 
 
 def experiment_on(

@@ -223,7 +223,9 @@ class OpenModel:
         if isinstance(data, EvalDataset):
             return data, subsample(data, n)
         if not callable(metric):
-            raise InputError("a model of your own needs a metric", "give a function: metric(output, rows) -> [row]")
+            raise InputError(
+                "a PyTorch module needs a metric to score its output", "give a function: metric(output, rows) -> [row]"
+            )
         inputs = [data] if isinstance(data, Tensor) else data
         if (
             not isinstance(inputs, list | tuple)
@@ -367,7 +369,7 @@ class RunModel(OpenModel):
     ) -> tuple[EvalDataset, Rows | None]:
         """Return examples of a split, given examples, or sequences of one length."""
         if not self.sites:
-            raise InputError(f"{self.name} has no heads", "choose a run that was not stripped of all of them")
+            raise InputError(f"{self.name} has no heads", "choose a run from which not all heads were cut out")
         task, data = self.run.task, "test" if data is None else data
         is_file = isinstance(data, str) and data not in SPLITS and Path(data).is_file()
         if isinstance(data, Path | TextLines | EvalDataset) or is_file or is_dataset(data):

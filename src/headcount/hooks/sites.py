@@ -237,7 +237,7 @@ def _find_sites(
     roles = [(pattern, _role(pattern, alone=len(patterns) == 1)) for pattern in patterns]
     for role, given in named.items():
         if role not in _ROLES:
-            raise InputError(f"no kind of site {role!r}", suggestion(role, _ROLES))
+            raise InputError(f"there is no kind of attention block {role!r}", suggestion(role, _ROLES))
         roles += [(pattern, role) for pattern in ([given] if isinstance(given, str) else given)]
     sites: dict[HeadSite, Site] = {}
     for pattern, role in roles:
@@ -292,7 +292,9 @@ def _axis(site: Site, head_axis: int | None) -> int | None:
     if head_axis is not None and site.mha is not None:
         raise InputError("head_axis is given for nn.MultiheadAttention", "leave it out: its heads share the last axis")
     if head_axis == 0:
-        raise InputError("head_axis=0 is the axis of the batch", "rows come first in z; [batch, head, ...] has axis 1")
+        raise InputError(
+            "head_axis=0 is the axis of the batch", "examples come first; for [batch, head, ...] give head_axis=1"
+        )
     return head_axis
 
 

@@ -55,7 +55,10 @@ class Wrapped(nn.Module):
         """Return the model's logits or, if it has none, its last hidden state."""
         if self.inputs:
             if len(inputs) > len(self.inputs):
-                raise InputError(f"{len(inputs)} tensors given", f"this model takes {', '.join(self.inputs)}")
+                raise InputError(
+                    f"{len(inputs)} tensors were given, which is not what the model takes",
+                    f"this model takes {', '.join(self.inputs)}",
+                )
             named = dict(zip(self.inputs, inputs, strict=False)) | named
             inputs = ()
         return output_tensor(self.model(*inputs, **self._always | named))

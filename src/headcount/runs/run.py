@@ -142,7 +142,7 @@ class Run:
             lengths = cast(ClassTask, self.task).lengths(examples)
             rows = np.flatnonzero(lengths == lengths.max())
             n = self.inputs(examples[rows])[0].shape[1]
-            return AlignedExamples(rows, f"the sequences of {n} in ", tuple(map(str, range(n))))
+            return AlignedExamples(rows, f"the sequences of {n} tokens in ", tuple(map(str, range(n))))
         task = cast(SequenceTask, self.task)
         source, fed = (tuple(p.label for p in ps) for ps in (task.source_positions, task.decoder_input_positions))
         steps = tuple(f"→ {position.label}" for position in task.answer_positions[len(task.decoding_start.given) :])

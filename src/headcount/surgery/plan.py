@@ -97,7 +97,7 @@ class SitePlan:
     def from_dict(cls, data: Mapping[str, Any]) -> SitePlan:
         """Read a stored plan, for a model whose weights are loaded afterwards; raise a ValueError if it is invalid."""
         if unknown := sorted(map(str, data.keys() - set(WRITTEN))):
-            raise ValueError(f"a cut has no field {unknown[0]!r}")
+            raise ValueError(f"a stored plan of a cut has no field {unknown[0]!r}")
         heads, keep = tuple(data["heads"]), tuple(data["keep"])
         counts = [*heads, *data["layers"].values(), *data["numbers"].values(), *data["tensors"].values()]
         if invalid := [count for count in counts if type(count) is not int or not 0 <= count <= MOST]:
@@ -105,7 +105,7 @@ class SitePlan:
         if len(set(heads)) != len(heads) or list(keep) != [place for place in range(len(heads)) if place in keep]:
             raise ValueError(f"the places {list(keep)[:8]} do not fit the heads {list(heads)[:8]}")
         if invalid := [name for name in ("site", "way", "projection") if not isinstance(data[name], str)]:
-            raise ValueError(f"{invalid[0]} = {data[invalid[0]]!r}")
+            raise ValueError(f"{invalid[0]} must be a text, got {data[invalid[0]]!r}")
         if data["way"] not in TRACED_WAYS:
             raise ValueError(f"there is no way of cutting called {data['way']!r}")
         HeadId.parse(f"{data['site']}.0")

@@ -75,7 +75,8 @@ def _cut_site(traced: Traceable, name: HeadSite, places: Sequence[int], inputs: 
         raise InputError(f"{name} shares its output projection with other sites", "its heads can only be ablated")
     is_parameter, has_axis = isinstance(sites[name].projection, ParameterProjection), sites[name].head_axis is not None
     if is_parameter or has_axis:
-        why = "its output projection is a parameter" if is_parameter else "heads have an axis of their own in its z"
+        why = "its output projection is a parameter" if is_parameter else "its heads have their own axis in the input "
+        why += "of the output projection"
         raise InputError(f"heads cannot be cut out of {name}: {why}", "they can be ablated: headcount.ablated")
     gone, failed = [sites[name].heads[place] for place in places], list[str]()
     for plan in _plans(traced, name, places, inputs):
@@ -120,7 +121,9 @@ def _require_order(whole: Traceable, cut: Traceable, name: HeadSite, keep: Place
         outputs.append(seen.z(name))
     kept = outputs[0][..., list(keep), :]
     if kept.shape != outputs[1].shape or not difference(kept, outputs[1]) <= DOUBLE_TOLERANCE:
-        raise CheckFailed("the remaining heads are not in their old order in z", "keep the order of `keep`")
+        raise CheckFailed(
+            "the remaining heads changed their order in the input of the output projection", "keep the order of `keep`"
+        )
 
 
 # --- candidate plans --------------------------------------------------------------------------------------------------

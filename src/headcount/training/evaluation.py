@@ -64,7 +64,7 @@ class Scores:
 
 
 def _is_incomplete(whole: Proportion | None, groups: Sequence[Scores | ClassScores], column: str) -> bool:
-    """Return whether the groups of some facet do not add up to all examples and all right answers."""
+    """Return whether the groups of some grouping, such as by length, do not add up to all examples."""
     totals: dict[str, tuple[int, int]] = {}
     for row in groups:
         (n, correct), share = totals.get(row.facet, (0, 0)), getattr(row, column)

@@ -223,7 +223,9 @@ def _table_errors(models: Sequence[ModelResults]) -> str:
         table = np.array(profile.table, dtype=float)
         pairs = sinusoids(np.arange(len(table), dtype=float), table.shape[1]).reshape(len(table), -1)
         error = float(np.abs(table[:, : pairs.shape[1]] - pairs).max())
-        sentences.append(f"The table of {each.title} equals this at {len(table)} positions, to within {error:.1e}.")
+        sentences.append(
+            f"The table of {each.title} equals this formula at {len(table)} positions, to within {error:.1e}."
+        )
     return " ".join(sentences)
 
 
