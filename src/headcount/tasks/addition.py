@@ -427,7 +427,7 @@ class Addition(SequenceTask):
         return before[rows], pairs[rows], after[rows]
 
     def quartets(self, rng: np.random.Generator, n: int) -> list[Quartets]:
-        """Return up to `n` quartets of sums for each column that makes a carry and each column that the carry reaches.
+        """Return up to `n` sets of four sums for each column that makes a carry and each column that the carry reaches.
 
         From the 1s into the 100s, the 10s add to 9 and pass the carry on; the 100s do not add to 9 and stop it:
 

@@ -139,7 +139,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Quartets:
-    """Fours of examples in which one token rises in equal steps, and an event appears at the middle step alone.
+    """Sets of four examples in which one token rises in equal steps; only the middle step makes an event appear.
 
     In `smaller` and `without`, the event is absent; in `with_event` and `larger`, it is present. The outer steps change
     the same token by the same amount as the middle one, so they show what the token does without the event (placebo).
@@ -322,7 +322,7 @@ class SequenceTask(Task, Protocol):
         """Return a unique number for each example, from 0 to `domain_size` - 1; raise an error for invalid examples."""
 
     def quartets(self, rng: np.random.Generator, n: int) -> list[Quartets]:
-        """Return up to `n` quartets for each way of the task's event; an empty list if the task has no event."""
+        """Return up to `n` sets of four examples for each route of the task's event; empty if there is no event."""
         return []
 
     def event_tokens(self, examples: Examples, place: int) -> Tokens:

@@ -257,7 +257,7 @@ def _one_model(results: ReportResults, model: ModelResults) -> list[Block]:
     table = positions_table(f"{name}-table", shown, model.title, command)
     if shown.encoding.acts_on == "nothing":
         return [replace(table, id=name)]
-    caption = f"Positions of {model.title}: {shown.encoding.name}, trained on 0 to {shown.n_trained - 1}"
+    caption = f"Positions of {model.title}: {shown.encoding.name}, trained on positions 0 to {shown.n_trained - 1}"
     answers = " ".join(f"{question}: {answer}." for question, answer in positions_rows(shown)[2:4])
     alt = f"{caption}; {shown.n_positions} are shown. {answers}"
     return [Picture(name, caption, alt, lambda: draw_positions(shown), command), table]
