@@ -78,7 +78,7 @@ def test_nothing_is_overwritten(adder, in_tmp, capsys):
     (in_tmp / "my_adapter.py").write_text("mine")
     assert main(["adapt", adder]) == 2
     assert capsys.readouterr().err == (
-        "error: my_adapter.py exists\n  it is not overwritten: choose another name with -o\n"
+        "error: the file my_adapter.py already exists\n  it is not overwritten: choose another name with -o\n"
     )
     assert (in_tmp / "my_adapter.py").read_text() == "mine"
 

@@ -54,11 +54,11 @@ def test_the_verdict_is_the_first_line_and_the_exit_code(
 
 def test_an_undecided_claim_says_what_would_decide_it(capsys: pytest.CaptureFixture[str]) -> None:
     shown = printed(capsys, "claim", "sample:addition", "D1", "prunable-together", "--n", "150", code=0)
-    n = re.findall(r"About (\d+) would decide it: --n (\d+)\.", shown)[0]
+    n = re.findall(r"About (\d+) examples would decide this claim: repeat it with --n (\d+)\.", shown)[0]
     assert n == (n[0], n[0])
     again = printed(capsys, "claim", "sample:addition", "D1", "prunable-together", "--n", n[0], code=0)
     assert again.startswith("Supported: ")
-    assert "A control fails: random donors" in printed(
+    assert "A control fails: outputs of these heads from random examples" in printed(
         capsys, "claim", "sample:addition", "encoder carries-the-carry 10s", "--n", "150", code=0
     )
 

@@ -153,7 +153,7 @@ def test_no_head_can_go(in_tmp, capsys):
         (["--n", "1"], "at least 2"),
         (["--n", "0"], "at least 2"),
         (["--batch-size", "0"], "at least 1"),
-        (["--length", "5"], "one length only"),
+        (["--length", "5"], "have the same length"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -197,7 +197,7 @@ def test_a_folder_in_use_is_told_before_the_search(adder, sorter, in_tmp, capsys
 def test_a_budget_is_told_with_what_was_not_measured(in_tmp, capsys):
     assert main(["prune", SAMPLE, *FEW, "--budget", "0.001s"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Not measured within the budget of 0.001 s, and so undecided: " in printed
+    assert "There was no time to measure this within the budget of 0.001 s, so it is undecided: " in printed
     code, predicted = run_json(capsys, "prune", SAMPLE, *FEW, "--budget", ".001")
     assert (code, predicted["pruning"]["budget"]) == (0, 0.001)
     assert any("random orders" in part for part in predicted["pruning"]["not_measured"])
