@@ -267,7 +267,7 @@ def test_an_intervention_without_heads_is_an_error() -> None:
         return margin(output, rows)
 
     for asked in ([Intervention(())], [*interventions("zero"), Intervention((), "mean")]):
-        with pytest.raises(InputError, match="an intervention without heads"):
+        with pytest.raises(InputError, match="an intervention names no heads"):
             run_interventions(experiment(counting), asked)
     assert not calls
 
