@@ -167,6 +167,9 @@ def page() -> str:
     head = HEAD.replace("@IN_LIBRARIES@", _library_table()).replace("@RANKING@", _ranking())
     parts, kind = [head], ""
     for name, check in checks_named().items():
+        if check.id[:3] not in KINDS:
+            headings = ", ".join(f"{start}xx ({words})" for start, words in KINDS.items())
+            raise SystemExit(f"{check.id} ({name}) belongs to no heading of the page; there are: {headings}")
         if (here := KINDS[check.id[:3]]) != kind:
             kind = here
             parts.append(f"## {kind}\n")

@@ -49,7 +49,7 @@ def shortened(text: str, most: int = 120) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """One invalid setting or field."""
+    """One setting or field that is not valid: where it is, what was given, and why it is refused."""
 
     where: str
     """The path of the setting, such as `model.n_heads`."""

@@ -48,7 +48,7 @@ class HeadSite:
         return f"{_LETTERS[self.stack, self.kind]}{self.layer}"
 
     def head(self, index: int) -> HeadId:
-        """Return the head with this index."""
+        """Return the head of this attention block with this index, counted from 0."""
         return HeadId(self, index)
 
 

@@ -54,7 +54,7 @@ def require_room_for(n: int, length: int, advice: str) -> None:
 
 
 def format_bytes(n_bytes: int) -> str:
-    """Format a number of bytes with a unit.
+    """Format a number of bytes with the largest unit that fits, such as `2 kB`.
 
     >>> format_bytes(23_400_000_000)
     '23 GB'

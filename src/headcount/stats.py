@@ -466,7 +466,7 @@ class Estimate:
 
     @property
     def n(self) -> int:
-        """The number of examples that contribute."""
+        """The number of examples that contribute to the estimate."""
         return int(self.takes_part.sum())
 
     @property

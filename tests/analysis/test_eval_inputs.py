@@ -1,8 +1,12 @@
 """Examples for attention measures, the keys that queries can see, and reading weights in chunks."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
+from reversal import Reversal
 
 from headcount.analysis import head_measures as measures_module
 from headcount.analysis.head_measures import HeadMeasures, eval_inputs
@@ -12,6 +16,7 @@ from headcount.models import masking as masking_module
 from headcount.models import reading as reading_module
 from headcount.models.attention import AttentionCache
 from headcount.models.reading import visible_keys
+from headcount.runs.run import Run
 
 close = {"abs": 1e-5, "rel": 1e-4}
 
@@ -96,3 +101,27 @@ def test_neighbours_exist_only_where_they_do(tiny_sorter, untrained):
 def test_an_adder_has_no_lengths(tiny_run):
     with pytest.raises(InputError, match="leave --length out"):
         specialise(tiny_run, 9)
+
+
+class PaddedReversal(Reversal):
+    """Lists of different lengths: where the first number is even, padding follows the second number."""
+
+    def encode(self, examples):
+        batch = super().encode(examples)
+        source = batch.source.copy()
+        source[:, 2:] = np.where(examples[:, :1] % 2 == 0, self.pad_id, source[:, 2:])
+        return replace(batch, source=source)
+
+
+def test_padding_is_no_part_of_what_is_measured():
+    task = PaddedReversal()
+    model = SimpleNamespace(task=task, name="reverser")
+    test = task.split("test")
+    measured = eval_inputs(model)
+    assert measured.data == "the longest examples of the test set"
+    assert measured.examples.tolist() == test[test[:, 0] % 2 == 1].tolist()
+    averaged = Run.aligned_examples(model, test)
+    assert averaged.rows.tolist() == np.flatnonzero(test[:, 0] % 2).tolist()
+    assert averaged.words == "the longest examples in "
+    model.task = Reversal()
+    assert (eval_inputs(model).data, Run.aligned_examples(model, test).words) == ("the test set", "")

@@ -57,7 +57,7 @@ def test_what_is_as_even_as_controls_gets_no_label():
 
 
 def test_the_thresholds_are_told_and_can_be_others():
-    assert "at least 0.25 and above the controls, “mostly” from 0.5" in THRESHOLDS.words
+    assert "at least 0.25 and above that of control models; “mostly” means at least 0.5" in THRESHOLDS.words
     assert label([one(0.3)], "it rains", thresholds=Thresholds(partly=0.2)) == "partly operator (0.22)"
 
 

@@ -65,14 +65,18 @@ def test_numbers_are_rounded_at_once_as_they_are_one_by_one(values):
 
 
 @pytest.mark.parametrize(
-    ("name", "texts"),
-    [("sample:addition", ["374+814", "100+100", "999+999"]), ("sample:sortedness", ["3 1 2", "1 2 3 4", "5 5 9"])],
+    ("name", "texts", "sign"),
+    [
+        ("sample:addition", ["374+814", "100+100", "999+999"], " = "),
+        ("sample:sortedness", ["3 1 2", "1 2 3 4", "5 5 9"], " → "),
+    ],
 )
-def test_many_examples_at_once_are_as_one_by_one(name, texts):
+def test_many_examples_at_once_are_as_one_by_one(name, texts, sign):
     run = load(name)
     for text, each in zip(texts, patterns_on_each(run, texts), strict=True):
         alone = patterns_on(run, text)
         assert (each.title, each.example, each.correct) == (alone.title, text, alone.correct)
+        assert each.verdict.startswith(f"{text}{sign}{each.predicted} (right")
         for site, same in zip(each.sites, alone.sites, strict=True):
             assert (site.queries, site.keys) == (same.queries, same.keys)
             for head, other in zip(site.heads, same.heads, strict=True):

@@ -46,6 +46,11 @@ def test_another_question_has_another_name(one: dict[str, object], other: dict[s
     assert len(set(names)) == 3
 
 
+def test_an_audit_of_some_checks_is_named_by_their_ids(tmp_path: Path) -> None:
+    saved = api.audit("sample:sortedness", n=20, only=["one-answer", "HC303"], save=tmp_path, quiet=True)
+    assert [path.name for path in saved.data] == ["audit-n20-only-HC301-HC303.json"]
+
+
 def test_a_file_is_named_by_what_is_in_it(tmp_path: Path) -> None:
     names = []
     for i in range(2):

@@ -81,7 +81,7 @@ class DoesNotDecode(PlantedAdder):
 
 def test_one_class_for_everything_is_named_with_the_share_that_it_leaves() -> None:
     found = look("one-answer", sorter(AlwaysSorted))
-    assert found.finding == "the answer is sorted to 400 of 400 examples, and right on 200"
+    assert found.finding == "400 of 400 examples get the answer sorted, which is right for 200"
     assert (found.verdict, found.evidence["predicted"], found.evidence["measured"]) == (FAIL, 0.5, 0.5)
 
 
@@ -107,7 +107,7 @@ def test_one_sum_for_everything() -> None:
 
 
 def test_one_text_that_is_no_answer() -> None:
-    assert "the answer is <eos> to 400 of 400 examples" in look("one-answer", NoAnswer).finding
+    assert "400 of 400 examples get the answer <eos>" in look("one-answer", NoAnswer).finding
     assert look("one-answer", ManyKindsOfNoAnswer).verdict == PASS
 
 
@@ -312,7 +312,7 @@ class WithEnd(PlantedAdder):
 def test_a_loss_of_ln_2_is_named() -> None:
     found = look("guessing-loss", sorter(Undecided))
     assert found.verdict == FAIL
-    assert "the loss is 0.693 per example, and ln 2 = 0.693 by guessing" in found.finding
+    assert "the loss is 0.693 per example, and guessing has ln 2 = 0.693" in found.finding
     assert {each.id for each in audited(sorter(Undecided)).of(EXPLAINED)} >= {"HC303"}
 
 

@@ -143,7 +143,7 @@ def test_logits_that_are_no_numbers_are_the_cause_of_everything_else() -> None:
 
 @pytest.mark.parametrize("claimed", ["99.85 %", float("nan")])
 def test_a_claim_that_is_no_number_is_refused_when_the_adapter_is_loaded(claimed: object) -> None:
-    with pytest.raises(InputError, match="is no number"):
+    with pytest.raises(InputError, match="is not a number"):
         observed(type("Claims", (PlantedSorter,), {"claimed": claimed}))
 
 
@@ -197,3 +197,24 @@ def test_trained_models_fail_nothing(name: str) -> None:
     rare = set() if name == "sample:addition" else {"HC603"}  # errors that the test set does not show
     assert {each.id for each in found.of(WARN)} <= rare | ({"HC302", "HC501", "HC601"} if name == "sorter" else set())
     assert found.of(NOT_APPLICABLE)
+
+
+def test_two_checks_of_one_id_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = {name: Check("HC101", "Is it so?", classes=lambda _: passed("no")) for name in ("mine", "yours")}
+    monkeypatch.setattr("headcount.auditing.audit.CHECKS", Parts(twins))
+    with pytest.raises(InputError, match="the checks 'mine' and 'yours' have the same id, HC101"):
+        checks_named()
+
+
+def test_the_page_refuses_an_id_without_a_heading(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = Check("HC901", "Is it so?", classes=lambda _: passed("no"))
+    monkeypatch.setattr("headcount.auditing.audit.CHECKS", Parts({"mine": check}))
+    with pytest.raises(SystemExit, match=re.escape("HC901 (mine) belongs to no heading of the page; there are: HC1xx")):
+        page()
+
+
+class Parts(dict[str, Check]):
+    """A registry of these checks."""
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self)

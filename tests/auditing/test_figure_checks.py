@@ -59,14 +59,16 @@ def claiming(share: float | None, adapter: type[PlantedAdder] = LargeTest) -> ty
 def test_a_share_that_no_count_gives_is_named(share: float, words: str) -> None:
     found = look("impossible-share", claiming(share))
     assert found.verdict == "warn"
-    assert found.finding.startswith(f"{share!r} is no count out of 2,000: ")
+    assert found.finding.startswith(f"the author's figure of {share!r} is no count out of 2,000: ")
     assert words in found.cause
 
 
 def test_less_than_one_example_is_named() -> None:
     """0.0015 % of 2,000."""
     found = look("impossible-share", claiming(0.000015))
-    assert found.finding == "1.5e-05 is no count out of 2,000: it is less than one example, which is 0.0005"
+    assert found.finding == (
+        "the author's figure of 1.5e-05 is no count out of 2,000: it is less than one example, which is 0.0005"
+    )
 
 
 def test_the_nearest_counts_are_told() -> None:
@@ -74,7 +76,9 @@ def test_the_nearest_counts_are_told() -> None:
 
 
 def test_a_percentage_is_named() -> None:
-    assert look("impossible-share", claiming(98.5)).finding == "the author's figure is 98.5, which is no share of 1"
+    assert (
+        look("impossible-share", claiming(98.5)).finding == "the author's figure is 98.5, which is not between 0 and 1"
+    )
 
 
 @pytest.mark.parametrize("share", [0.9985, 0.3895, 0.0005, 0.9987, 0.8333333333333334, 0.9985000491142273])
@@ -189,7 +193,7 @@ def test_a_score_of_the_models_own_answers_is_a_warning() -> None:
 
 @pytest.mark.parametrize("n", [0, -1, "500", 2.5])
 def test_a_number_of_examples_that_is_none_is_refused(n: object) -> None:
-    with pytest.raises(InputError, match="is no number of examples"):
+    with pytest.raises(InputError, match="is not a number of examples"):
         observed(type("Claims", (PlantedAdder,), {"claimed_n": n}))
 
 

@@ -619,7 +619,7 @@ def test_heads_and_inputs_are_checked(gpt2: Any) -> None:
         audit_intervention(gpt2, TEXT, {}, "L7H0")
     with pytest.raises(InputError, match="no heads are named"):
         audit_intervention(gpt2, TEXT, {}, [])
-    with pytest.raises(InputError, match="inputs should be tensors"):
+    with pytest.raises(InputError, match="the inputs are not tensors"):
         audit_intervention(gpt2, "a text", {}, NAMED)
 
 

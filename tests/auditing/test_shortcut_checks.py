@@ -77,10 +77,7 @@ def test_values_near_their_places_pass_for_sorted() -> None:
     found = look("minimal-pairs", sorter(NearItsPlace))
     assert found.verdict == FAIL
     assert float(found.evidence["adjacent"] or 0) < 0.1 < 0.9 < float(found.evidence["shuffle"] or 0)
-    assert (
-        "of 200 examples of length 16 that differ from sorted ones in one place (adjacent) are recognised, "
-        in found.finding
-    )
+    assert "of 200 that differ from sorted ones in one place (adjacent), and " in found.finding
 
 
 def test_large_steps_alone_are_found() -> None:

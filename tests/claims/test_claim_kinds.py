@@ -107,14 +107,21 @@ def test_what_the_architecture_decides_is_labelled(adder: OpenModel, monkeypatch
 
 def test_few_right_quartets_are_not_judged_or_noted(adder: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_shares(monkeypatch, (0.9, 0.95), (0, 0), 1.0, n=19)
-    assert "four right answers" in judged(adder, "E0H2 carries-the-carry 10s").reason
+    assert "the model answers all four right" in judged(adder, "E0H2 carries-the-carry 10s").reason
     plant_shares(monkeypatch, (0.9, 0.95), (0, 0), 1.0, n=50)
     assert "fewer than 100 quartets" in judged(adder, "E0H2 carries-the-carry 10s").note
     plant_shares(monkeypatch, (0.9, 0.95), (0, 0), 1.0, n=100)
     assert judged(adder, "E0H2 carries-the-carry 10s").note == ""
 
 
-@pytest.mark.parametrize(("place", "why"), [("11s", "did you mean '10s'"), ("10s>1s", "no way"), ("1s", "no way")])
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("11s", "did you mean '10s'"),
+        ("10s>1s", "no carry of this task goes into"),
+        ("1s", "no carry of this task goes into"),
+    ],
+)
 def test_a_place_without_the_event_is_not_judged(adder: OpenModel, place: str, why: str) -> None:
     result = judged(adder, f"E0H2 carries-the-carry {place}")
     assert result.verdict == "not judged"

@@ -78,7 +78,7 @@ def test_nothing_is_overwritten(adder, in_tmp, capsys):
     (in_tmp / "my_adapter.py").write_text("mine")
     assert main(["adapt", adder]) == 2
     assert capsys.readouterr().err == (
-        "error: my_adapter.py exists\n  it is not overwritten: choose another name with -o\n"
+        "error: the file my_adapter.py already exists\n  it is not overwritten: choose another name with -o\n"
     )
     assert (in_tmp / "my_adapter.py").read_text() == "mine"
 
@@ -88,7 +88,7 @@ def test_nothing_is_overwritten(adder, in_tmp, capsys):
     [
         (["nowhere.py:Model"], "no file nowhere.py"),
         (["adder_model.py:Nobody"], "it has: Attention, EncoderLayer, DecoderLayer, AdderTransformer"),
-        (["adder_model.py"], "which class of adder_model.py?"),
+        (["adder_model.py"], "adder_model.py does not say which class to adapt"),
         (["adder_model.py:AdderTransformer", "--checkpoint", "no.pth"], "no file no.pth"),
         (["adder_model.py:AdderTransformer", "--checkpoint", "adder_model.py"], "holds more than weights"),
     ],

@@ -33,10 +33,14 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> s
         (
             "E0H2 carries-the-carry 10s",
             0,
-            "Supported: E0H2 of sample:addition carries the carry into the 10s: the",
+            "Supported: E0H2 of sample:addition carries the carry into the 10s: patching E0H2 moves 9",
         ),
         ("D0 carries-the-carry 10s", 1, "Refuted (by construction): D0 of sample:addition carries the carry"),
-        ("E0H3 carries-the-carry 10s", 1, "Refuted: E0H3 of sample:addition carries the carry into the 10s: the"),
+        (
+            "E0H3 carries-the-carry 10s",
+            1,
+            "Refuted: E0H3 of sample:addition carries the carry into the 10s: patching E0H3",
+        ),
         ("encoder carries-the-carry 10s", 0, "Undecided (a control fails): encoder of sample:addition"),
         ("D1 prunable-together", 0, "Undecided: D1 of sample:addition can be removed together"),
         ("model extrapolates-to 64", 2, "Not judged: sample:addition extrapolates to length 64: sample:addition does"),
@@ -50,11 +54,11 @@ def test_the_verdict_is_the_first_line_and_the_exit_code(
 
 def test_an_undecided_claim_says_what_would_decide_it(capsys: pytest.CaptureFixture[str]) -> None:
     shown = printed(capsys, "claim", "sample:addition", "D1", "prunable-together", "--n", "150", code=0)
-    n = re.findall(r"About (\d+) would decide it: --n (\d+)\.", shown)[0]
+    n = re.findall(r"About (\d+) examples would decide this claim: repeat it with --n (\d+)\.", shown)[0]
     assert n == (n[0], n[0])
     again = printed(capsys, "claim", "sample:addition", "D1", "prunable-together", "--n", n[0], code=0)
     assert again.startswith("Supported: ")
-    assert "A control fails: random donors" in printed(
+    assert "A control fails: outputs of these heads from random examples" in printed(
         capsys, "claim", "sample:addition", "encoder carries-the-carry 10s", "--n", "150", code=0
     )
 

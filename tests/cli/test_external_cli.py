@@ -229,7 +229,7 @@ def test_verbs_take_an_adapter_as_they_take_a_run(in_tmp: Path, capsys: pytest.C
     ablated = run_json(capsys, "ablate", ADDER, "--n", "60", "--replacements", "zero,resample", "--quiet")
     assert [each["short"] for each in ablated["heads"]] == heads * 2
     assert main(["ablate", ADDER, "--lengths", "4"]) == 2
-    assert "addition has one length only" in capsys.readouterr().err
+    assert "all examples of addition have the same length" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("painted")

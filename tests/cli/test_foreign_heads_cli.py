@@ -113,7 +113,7 @@ def test_a_sorters_averages_show_its_class_token(capsys: pytest.CaptureFixture[s
     task = open_model(SORTER).task
     rows = [row.tolist() for row in task.split("test") if (row >= 0).sum() == 16]
     assert found["n"] == len(rows)
-    assert found["title"].startswith("average over the sequences of 16 in the test set")
+    assert found["title"].startswith("average over the sequences of 16 tokens in the test set")
     weights = sorter_weights(rows)
     for layer, site in enumerate(found["sites"]):
         assert site["keys"] == ["(0)", *map(str, range(16))]

@@ -56,7 +56,7 @@ def test_statistics_for_people(tiny_sorter, capsys):
     predicted = capsys.readouterr().out
     assert "1,000 examples (fresh sequences of 9, half of them sorted)" in predicted
     assert THRESHOLDS.words[1:] in predicted
-    assert "on average at most 5 % of such models get any label" in predicted
+    assert "on average, at most 5 % of them get any label" in predicted
     assert "left" in predicted
     assert "sparsity" in predicted
     stats = tiny_sorter.folder.read_result("head-stats-9", Specialisation)
@@ -135,7 +135,7 @@ def test_only_one_thing_is_asked_at_once(capsys):
         main(["heads", "sample:addition", "--on", "1+1", "--all-test"])
     assert "not allowed with" in capsys.readouterr().err
     assert main(["heads", "sample:addition", "--stats", "--all-test"]) == 2
-    assert "leave --all-test and --head out, or --stats" in capsys.readouterr().err
+    assert "it cannot be combined with --all-test or --head" in capsys.readouterr().err
 
 
 def test_help_states_the_thresholds(capsys):

@@ -146,14 +146,14 @@ def test_no_head_can_go(in_tmp, capsys):
         (["--share", "nan"], "--share must be in (0, 1), got nan"),
         (["--share", "0.2", "--loss", "0.3"], "--share and --loss cannot be combined"),
         (["--share", "0.2", "--heads", "L0H0", "-o", "small"], "--share and --heads cannot be combined"),
-        (["--loss", "1"], "0.01 stands for one point"),
-        (["--loss", "-0.1"], "0.01 stands for one point"),
-        (["--loss", "nan"], "0.01 stands for one point"),
+        (["--loss", "1"], "0.01 is one point"),
+        (["--loss", "-0.1"], "0.01 is one point"),
+        (["--loss", "nan"], "0.01 is one point"),
         (["--orders", "0"], "from 1 to 10,000"),
         (["--n", "1"], "at least 2"),
         (["--n", "0"], "at least 2"),
         (["--batch-size", "0"], "at least 1"),
-        (["--length", "5"], "one length only"),
+        (["--length", "5"], "have the same length"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -197,7 +197,7 @@ def test_a_folder_in_use_is_told_before_the_search(adder, sorter, in_tmp, capsys
 def test_a_budget_is_told_with_what_was_not_measured(in_tmp, capsys):
     assert main(["prune", SAMPLE, *FEW, "--budget", "0.001s"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Not measured within the budget of 0.001 s, and so undecided: " in printed
+    assert "There was no time to measure this within the budget of 0.001 s, so it is undecided: " in printed
     code, predicted = run_json(capsys, "prune", SAMPLE, *FEW, "--budget", ".001")
     assert (code, predicted["pruning"]["budget"]) == (0, 0.001)
     assert any("random orders" in part for part in predicted["pruning"]["not_measured"])

@@ -48,16 +48,16 @@ def test_a_model_that_is_searched(tiny_sorter: Run, capsys: pytest.CaptureFixtur
     name = str(tiny_sorter.folder.path)
     lines = lines_of(capsys, "verify", name, "--seconds", "1", code=1)
     assert lines[0].startswith(f"Refuted: {name} calls ")
-    assert "This is a search, not a proof: the model has no attention window" in " ".join(lines)
+    assert "This is a search, not a proof. The model has no attention window" in " ".join(lines)
     require_shown(capsys, lines)
 
 
 @pytest.mark.parametrize(
     ("changes", "kind", "words"),
     [
-        ({"until_proved": False, "steps": 5}, "ContextCertificate", "contexts decide every length"),
+        ({"until_proved": False, "steps": 5}, "ContextCertificate", "possible contexts were checked"),
         ({"until_proved": False, "steps": 5, "pooling": "mean"}, "WorstMargins", "wrong"),
-        ({"until_proved": False, "steps": 5, "pooling": "max"}, "CounterexampleSearch", "no exact decision is known"),
+        ({"until_proved": False, "steps": 5, "pooling": "max"}, "CounterexampleSearch", "exact decision is known"),
     ],
     ids=["contexts", "mean", "max"],
 )

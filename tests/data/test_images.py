@@ -172,10 +172,10 @@ def test_what_cannot_be_shown_or_measured(vit: Any) -> None:
         dataset_of(external, "text.txt")
     with pytest.raises(InputError, match=r"there is no file 'a cat'\s+give an image: --on cat\.png"):
         summarise_attention("vit", "a cat")
-    with pytest.raises(InputError, match=r"text\.txt is no image[\s\S]*\.png"):
+    with pytest.raises(InputError, match=r"text\.txt is not an image[\s\S]*\.png"):
         summarise_attention("vit", "text.txt")
     Path("images/cat/0.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(20))
-    with pytest.raises(InputError, match=r"images/cat/0\.png is no image"):
+    with pytest.raises(InputError, match=r"images/cat/0\.png is not an image"):
         ablate_heads("vit", "images", quiet=True)
     with pytest.raises(InputError, match="BertForSequenceClassification takes no images"):
         read_dataset("images", tokenized(classifier()))

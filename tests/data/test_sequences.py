@@ -69,5 +69,5 @@ def test_texts_of_files(tmp_path: Path) -> None:
     file.write_text("text\tlabel\n" + "".join(f"{text}\t1\n" for text in texts.TEXTS))
     assert len(file_texts(file, model.tokenized)) == min(len(texts.TEXTS), MOST_TEXTS)
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="no text in UTF-8"):
+    with pytest.raises(InputError, match="not valid UTF-8 text"):
         file_texts(file, model.tokenized)

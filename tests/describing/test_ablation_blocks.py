@@ -73,7 +73,7 @@ def test_the_ranking_has_the_numbers() -> None:
         assert row[2].text == f"{0.01 * (i + 1):.1e}"
     assert table.rows[5][1].text == "6-8", "a rank is a range where intervals overlap"
     assert "90.00 % [88.00, 92.00] with all heads, n = 2,000 (the test set)" in table.caption
-    assert "it was measured again, on 40,000 fresh examples" in table.note
+    assert "the head was measured again on 40,000 fresh examples" in table.note
     assert "Holm correction over the 9 heads of each ablation" in table.note
 
 
@@ -104,7 +104,7 @@ def test_bands_are_counted_and_say_what_would_decide() -> None:
     assert table.columns[:5] == ("ablation", "critical", "important", "redundant", "undecided")
     ((replacement, *counts, needed),) = table.rows
     assert (replacement, [cell.text for cell in counts]) == ("zero", ["3", "3", "3", "3"])
-    assert needed == "L0H3 (1,200 to 99,000), L0H7 (on a border) and L0H11 (3,200 or more)"
+    assert needed == "L0H3 (1,200 to 99,000), L0H7 (none: the drop is at a limit) and L0H11 (3,200 or more)"
 
 
 def test_gradients_are_compared_with_ablation() -> None:
@@ -176,7 +176,7 @@ def test_a_loss_rises_and_has_no_bands() -> None:
 def test_where_nothing_can_be_lost_there_are_no_bands() -> None:
     bare = without_bands(made(("zero",), [f"layer.0.self.{i}" for i in range(4)]))
     (text,) = warnings(bare)
-    assert text.startswith("No head gets a band: the model scores 90.00 % [88.00, 92.00] with all heads, and the best")
+    assert text.startswith("No head is rated: the model scores 90.00 % [88.00, 92.00] with all heads, and the best")
     assert "constant answer scores 50.00 %." in text
     assert "critical" not in printed(bare, 200)
 
@@ -196,7 +196,7 @@ def test_what_broke_is_a_table_for_each_head_that_broke_something() -> None:
     harmless = replace(broke, head="encoder.0.self.1", n_broken=0)
     failed = replace(result, conditions=(replace(result.conditions[0], failures=(harmless, broke)),))
     (table,) = [each for name, each in tables(failed).items() if "failures" in name]
-    assert table.caption == "Without encoder.0.self.0 (zero): 7 of 2,000 broke"
+    assert table.caption == "Without encoder.0.self.0 (zero ablation): 7 of 2,000 answers become wrong"
     assert table.rows == (
         ("digit: 10s", "6 of 7"),
         ("fault: lost the carry from the 1s", "4 of 7"),

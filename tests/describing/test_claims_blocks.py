@@ -57,11 +57,11 @@ def test_an_undecided_claim_says_why() -> None:
     assert wide[0].startswith("Undecided: ")
     assert wide[1].startswith("About ")
     near = sentences(result(evidence(0.51, 0.08).at_least(0.5)))
-    assert near[1].startswith("The number of examples that would decide cannot be estimated")
+    assert near[1].startswith("The number of examples that would decide this cannot be estimated")
     failed = result(evidence(0.9).at_least(0.5), controls=(evidence(0.3).within(0.1),))
     assert sentences(failed)[0].startswith("Undecided (a control fails): ")
-    assert sentences(failed)[1].endswith("; it must be between -0.1 and 0.1.")
-    assert sentences(failed)[2] == "More examples would not change this."
+    assert sentences(failed)[1].endswith("; this number must be between -0.1 and 0.1.")
+    assert sentences(failed)[2] == "More examples would not decide this claim, because a control fails."
 
 
 def test_the_table_has_a_row_for_each_number() -> None:

@@ -12,7 +12,7 @@ from headcount.describing.blocks import Commands, Conclusions, DataTable
 from headcount.describing.verification import describe, verdict
 from headcount.training.evaluation import WrongAnswer
 
-SORTER = (WrongAnswer("0 0 0 0 0 0 0 17", "sorted", "unsorted", "no pair is broken"),)
+SORTER = (WrongAnswer("0 0 0 0 0 0 0 17", "sorted", "unsorted", "all neighbours are in order"),)
 
 
 def searched(wrong: tuple[WrongAnswer, ...] = (), **changes: Any) -> CounterexampleSearch:
@@ -40,7 +40,7 @@ def test_a_refuted_classifier() -> None:
         "sequences tried)."
     )
     assert isinstance(blocks[1], DataTable)
-    assert blocks[1].rows == (("0 0 0 0 0 0 0 17", "unsorted", "sorted", "no pair is broken"),)
+    assert blocks[1].rows == (("0 0 0 0 0 0 0 17", "unsorted", "sorted", "all neighbours are in order"),)
     assert blocks[2] == Commands(("headcount predict runs/sorter '0 0 0 0 0 0 0 17'",), "See it")
     assert "logits" not in printed(*blocks), "the margin of a wrong answer says nothing more"
 
@@ -65,11 +65,12 @@ def test_nothing_found_proves_nothing() -> None:
     (conclusions,) = blocks
     assert isinstance(conclusions, Conclusions)
     assert [sentence.text for sentence in conclusions.sentences] == [
-        "Not refuted: no wrong answer of runs/sorter among 250,000 sequences tried, which proves nothing.",
+        "Not refuted: runs/sorter answers all 250,000 sequences that were tried right, which proves nothing about "
+        "others.",
         "The search took 1.2 s and tried 2,048 sequences with patterns on which models often err and 247,952 sequences "
-        "drawn as in training or changed step by step towards smaller margins. The smallest margin of a right answer "
-        "over its best rival is 4.50 logits.",
-        "This is a search, not a proof: its positions see the whole sequence.",
+        "drawn as in training or changed step by step towards smaller margins. The smallest lead of a right answer "
+        "over the next most likely answer is 4.50 logits.",
+        "This is a search, not a proof. Its positions see the whole sequence.",
     ]
 
 

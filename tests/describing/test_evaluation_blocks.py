@@ -73,7 +73,7 @@ def test_accuracies_that_differ_come_with_advice():
     text = next(
         each for each in sentences(evaluation(free=(1000, 2000), forced=(2000, 2000))) if "do not agree" in each
     )
-    assert "Is the model decoded as it is fed, including the start token and filled-up zeros?" in text
+    assert "Does decoding use the same start token and the same leading zeros as training?" in text
 
 
 def test_several_models_are_rows_with_what_a_reader_must_know():
@@ -93,10 +93,11 @@ def test_several_models_are_rows_with_what_a_reader_must_know():
     assert columns == ("model", "n", "teacher-forced", "free-running", "claimed", "note")
     assert found[0][-2] == "90.00 %"
     assert found[0][-1] == (
-        "the two accuracies differ: a fault of the pipeline; the claim does not agree (by exact match 50.00 %); given "
-        "“0” as first token"
+        "teacher-forced and free-running accuracy differ: a fault of the pipeline; the claimed accuracy is not "
+        "confirmed: measured by exact match, it is 50.00 %; "
+        "“0” is given as the first token, not predicted"
     )
-    assert found[1][-3:] == ["not measured", "", "not decoded: no generate()"]
+    assert found[1][-3:] == ["not measured", "", "not decoded: the adapter has no generate()"]
     assert found[2] == ["three", "", "", "", "", "broken: no such file"]
     assert found[3][-2:] == ["", ""]
 

@@ -36,10 +36,10 @@ def test_the_most_sensitive_head_with_a_corrected_interval() -> None:
     found = told(head_stats("E0H0", moved=0.4), head_stats("E0H1", moved=0.1), head_stats("E0H2"))
     require_sound(found)
     assert (
-        "2 of 3 heads of adder respond to a carry, E0H0 most: the carry moves 40.0 % of its attention"
-        in found.answer.text
+        "2 of 3 heads of adder respond to a carry, E0H0 most: changing one token moves 40.0 percentage points more of "
+        "its attention" in found.answer.text
     )
-    assert "95 % CI 37.6-42.4 corrected for 3 heads, n = 400 contrasts" in found.answer.text  # not 38.0 to 42.0
+    assert "95 % CI 37.6-42.4 corrected for 3 heads, n = 400)" in found.answer.text  # not 38.0 to 42.0
     assert "no other head responds as much" in found.answer.text
     assert "(one seed)" in found.answer.text
     words = next(block.text for block in found.blocks if isinstance(block, Paragraph))
@@ -79,13 +79,13 @@ def test_what_breaks_without_a_head() -> None:
     results = ablation(effect("E0H0", 0.2), effect("E0H1", 0.0), failures=profiles)
     found = told(head_stats("E0H0", moved=0.4), head_stats("E0H1"), ablation=results)
     require_sound(found)
-    assert "Without E0H0 the model breaks on 80 of 200 sums with a carry (40.0 %" in texts(found)
-    assert "; without E0H0 the model breaks on 80 of 200 sums with a carry" in found.answer.text
+    assert "Without E0H0, the answers to 80 of 200 sums with a carry (40.0 %" in texts(found)
+    assert "; without E0H0, the answers to 80 of 200 sums with a carry" in found.answer.text
     assert "2 of 200 sums without one (1.0 %" in texts(found)
     assert "Attention and ablation agree on E0H0: attention responds to a carry" in texts(found)
     assert not any(isinstance(block, Commands) for block in found.blocks)
     table = next(block for block in found.blocks if isinstance(block, DataTable))
-    assert table.columns[-3:] == ("broken with a carry", "broken without", "carry errors")
+    assert table.columns[-3:] == ("broken with a carry", "broken without a carry", "carry errors")
 
 
 def test_which_heads_broken_answers_are_carry_errors() -> None:
@@ -98,8 +98,8 @@ def test_which_heads_broken_answers_are_carry_errors() -> None:
     results = ablation(*(effect(f"E0H{i}", 0.2) for i in range(4)), failures=profiles)
     found = section(report_results(model_results(ablation=results)))
     require_sound(found)
-    words = "The broken answers are mostly carry errors without E0H0 (97 of 100); rarely carry errors "
-    assert f"{words}without E0H1 (4 of 100); undecided without E0H2 (" in texts(found)
+    words = "The answers that become wrong are mostly carry errors without E0H0 (97 of 100); rarely "
+    assert f"{words}carry errors without E0H1 (4 of 100); undecided without E0H2 (" in texts(found)
     assert "95 % CIs corrected for 3 heads" in texts(found)
     opposite = [failures("E0H0", (80, 200), (20, 200), faults=4), failures("E0H1", (50, 200), (50, 200), faults=97)]
     found = section(
@@ -112,17 +112,18 @@ def test_what_breaks_goes_by_removal() -> None:
     removed, swapped = failures("E0H0", (80, 200), (2, 200), faults=70), failures("E0H0", (3, 200), (2, 200))
     profiles = [replace(swapped, replacement="resample"), removed]
     found = section(report_results(model_results(ablation=ablation(effect("E0H0", 0.2), failures=profiles))))
-    assert "Without E0H0 the model breaks on 80 of 200 sums with a carry" in texts(found)
+    assert "Without E0H0, the answers to 80 of 200 sums with a carry" in texts(found)
 
 
 def test_attention_that_moves_where_nothing_breaks_is_not_confirmed() -> None:
     profiles = [failures("E0H0", (3, 200), (2, 200)), failures("E0H1", (80, 200), (2, 200))]
     results = ablation(effect("E0H0", 0.2), effect("E0H1", 0.0), failures=profiles)
     found = told(head_stats("E0H0", moved=0.4), head_stats("E0H1"), ablation=results)
-    assert "Without E0H1 the model breaks on 80 of 200 sums with a carry" in texts(found)
+    assert "Without E0H1, the answers to 80 of 200 sums with a carry" in texts(found)
     assert "Attention and ablation agree on no head" in texts(found)
-    assert "Sums with a carry need E0H1, whose attention is not shown to respond; E0H0 respond to a carry" in texts(
-        found
+    assert (
+        "Sums with a carry need E0H1, whose attention is not shown to respond to it; E0H0 respond to a carry"
+        in texts(found)
     )
     assert "and sums with a carry are not shown to need them." in texts(found)
     assert not next(each for each in sentences(found) if "agree on no head" in each.text).is_decided
@@ -132,9 +133,9 @@ def test_where_all_sums_break_alike_it_is_undecided() -> None:
     profiles = [failures("E0H0", (80, 200), (75, 200))]
     found = section(report_results(model_results(ablation=ablation(effect("E0H0", 0.2), failures=profiles))))
     require_sound(found)
-    assert "It is undecided whether sums with a carry break more often than others without any head" in texts(found)
+    assert "It is undecided whether removing any head breaks sums with a carry more often than others" in texts(found)
     assert (
-        "It is undecided whether sums with a carry break more often than others without any head" in found.answer.text
+        "It is undecided whether removing any head breaks sums with a carry more often than others" in found.answer.text
     )
     profiles = [failures("E0H0", (80, 200), (2, 200))]
     found = section(report_results(model_results(ablation=ablation(effect("E0H0", 0.2), failures=profiles))))

@@ -107,9 +107,9 @@ def test_errors_are_computed_at_the_width_of_the_model():
 
 def test_an_identity_that_does_not_hold_is_told():
     holds = [each.text for each in mathematics.identity_sentences(64, 1e-14, 1e-13)]
-    assert "PE(p + k) = R(k) PE(p) holds for all p up to 512 and k up to 64 at d = 64, to within 1.0e-14" in holds[0]
+    assert "satisfy PE(p + k) = R(k) PE(p) for all p up to 512 and k up to 64 at d = 64, to within 1.0e-14" in holds[0]
     fails = [each.text for each in mathematics.identity_sentences(64, 0.2, 0.3)]
-    assert "does not hold" in fails[0]
+    assert "do not satisfy" in fails[0]
     assert "the largest error is 3.0e-01" in fails[1]
 
 
@@ -144,7 +144,7 @@ def test_whether_a_model_extrapolates_is_measured():
     causal = stretch("none", label="none, causal, max")
     assert (
         cells(report(model_results("a", stretch=causal)), "mathematics-measured")[0][2]
-        == "none: order enters elsewhere"
+        == "no prediction: order enters through another part of the model"
     )
 
 
@@ -168,7 +168,7 @@ def test_results_say_how_far_off_the_other_formulas_are():
     assert "contributions + bias = block output (max error 5.0e-07 of the largest entry)" in made["gate"].error
     assert "only the bias remains, exactly" in made["gate"].error
     assert "At 1 of them, each head's slice of z follows its own attention pattern" in made["gate"].error
-    assert "The table of a equals this at 6 positions, to within" in made["sinusoidal"].error
+    assert "The table of a equals this formula at 6 positions, to within" in made["sinusoidal"].error
     assert (
         "b has 1 row that no training example used: cosine similarity to the initial value is 1 to within 1.0e-08"
         in made["learned"].error

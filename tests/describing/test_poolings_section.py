@@ -63,7 +63,7 @@ def test_one_pooling_is_no_comparison():
 @pytest.mark.parametrize(
     ("without", "told", "is_decided"),
     [
-        (TAUGHT, "so a comparison of encodings under it does not test the encoding.", True),
+        (TAUGHT, "so a comparison of encodings under this pooling does not test the encodings.", True),
         (CHANCE, "but that alone does not solve the task: the encoding still matters.", True),
         ((0.9, 0.92, 0.5, 0.5, 0.5, 0.5), "whether that alone solves the task is undecided.", False),
     ],
@@ -73,7 +73,7 @@ def test_a_pooling_gives_the_order_away_only_if_the_model_without_positions_is_r
     assert told in found.text
     assert found.is_decided is is_decided
     assert found.rests_on == "poolings-adjacent"
-    assert "With max and mean pooling it has 50.0 %. This pooling gives away the order of neighbours" in found.text
+    assert "With max and mean pooling it has 50.0 %. This pooling builds in the order of neighbours" in found.text
     others = {"does not test the encoding", "the encoding still matters", "is undecided"}
     assert sum(words in found.text for words in others) == 1
 
@@ -89,20 +89,20 @@ def test_the_sentence_has_its_number_interval_and_n():
 
 def test_whether_any_pooling_extrapolates_turns_with_the_results():
     assert (
-        "No pooling makes any of these 6 models accurate at length 256 on single adjacent swaps. The best is"
-        in texts(usual(TAUGHT))
+        "None of these 6 models, which differ in pooling and encoding, is accurate at length 256 on single adjacent "
+        "swaps. The most accurate one has" in texts(usual(TAUGHT))
     )
     made = usual(FAR)
     assert (
-        "1 of 6 models is accurate at length 256 on single adjacent swaps: neighbour-difference with none (100 %"
-        in texts(made)
+        "1 of 6 models is accurate at length 256 on single adjacent swaps. It has neighbour-difference "
+        "pooling without positions (100 %" in texts(made)
     )
-    assert "No pooling" not in texts(made)
+    assert "None of these" not in texts(made)
     assert "All 6 models are accurate at length 256 on random transpositions." in texts(made)
     open_ended = (1.0, 1.0, 1.0, 1.0, 1.0, 0.92)
     found = next(each for each in sentences(usual(open_ended)) if "at length 256 on single" in each.text)
     assert not found.is_decided
-    assert found.text.startswith("Whether neighbour-difference with none (92.0 %")
+    assert found.text.startswith("Whether the model with neighbour-difference pooling without positions (92.0 %")
 
 
 def test_one_answer_to_everything_is_no_accuracy():
@@ -112,22 +112,26 @@ def test_one_answer_to_everything_is_no_accuracy():
     made = report(model_results("a", stretch=own), model_results("b", stretch=other))
     assert "the model without positions answers “sorted” to everything at training lengths (n = 400)" in texts(made)
     assert cells(made, "poolings-adjacent")[1][1:] == ["one answer: sorted"] * 5
-    assert "The best is max with none (50.0 %" in texts(made)
+    assert "The most accurate one has max pooling without positions (50.0 %" in texts(made)
 
 
 def test_the_table_has_every_length_and_says_what_is_given_away():
     made = usual(TAUGHT)
     found = table(made, "poolings-adjacent")
-    assert found.columns == ("pooling, encoding (given structure)", "8-16", "32", "64", "128", "256")
+    assert found.columns == ("pooling, encoding (structure of the task)", "8-16", "32", "64", "128", "256")
     assert found.is_narrow
-    given = {"max": "generic", "mean": "generic", "neighbour-difference": "given: order of neighbours"}
+    given = {
+        "max": (nothing := "nothing of the task built in"),
+        "mean": nothing,
+        "neighbour-difference": "built in: order of neighbours",
+    }
     rows = {row[0]: row[1:] for row in cells(made, "poolings-adjacent")}
     assert list(rows) == [f"{p}, {e} ({words})" for p, words in given.items() for e in ("sinusoidal", "none")]
-    last = rows["neighbour-difference, none (given: order of neighbours)"]
+    last = rows["neighbour-difference, none (built in: order of neighbours)"]
     assert last[:2] == ["100.0 [99.0, 100.0]", "50.0 [43.1, 56.9]"]
-    assert "n = 200 per length" in found.note
+    assert "n = 200 sequences per length" in found.note
     assert "95 %" in found.note
-    assert found.note.endswith("trained for 2,000 steps (below).")
+    assert found.note.endswith("trained for 2,000 steps (a table below has the losses).")
     assert found.command == "headcount lab --only sortedness"
     losses = table(made, "poolings-losses")
     assert [row[0] for row in losses.rows] == [name.partition(" (")[0] for name in rows]
@@ -140,8 +144,8 @@ def test_the_reports_own_models_are_compared_if_only_their_pooling_differs():
         "b", stretch=pooled("none", "mean", CHANCE), settings=settings | {"pooling": "mean", "steps": 2000}
     )
     assert [row[0] for row in cells(report(one, two), "poolings-adjacent")] == [
-        "max, none (generic)",
-        "mean, none (generic)",
+        "max, none (nothing of the task built in)",
+        "mean, none (nothing of the task built in)",
     ]
     other = model_results("b", stretch=two.stretch, settings=settings | {"pooling": "mean", "negatives": "shuffle"})
     assert section(report_results(one, other)) is None, "they were trained on other data"
@@ -155,13 +159,13 @@ def test_the_picture_has_a_panel_per_encoding_and_dashes_for_what_is_given_away(
     assert [axes.get_title() for axes in figure.axes] == ["encoding: sinusoidal", "encoding: none"]
     labels = {text.get_text() for text in figure.legends[0].get_texts()}
     assert labels == {
-        "max  (generic, 95 % CI)",
-        "mean  (generic, 95 % CI)",
-        "neighbour-difference  (given: order of neighbours, 95 % CI)",
+        "max  (nothing of the task built in, 95 % CI)",
+        "mean  (nothing of the task built in, 95 % CI)",
+        "neighbour-difference  (built in: order of neighbours, 95 % CI)",
     }
     styles = {line.get_label(): line.get_linestyle() for line in figure.axes[0].lines}
-    assert styles["neighbour-difference  (given: order of neighbours, 95 % CI)"] == "--"
-    assert styles["mean  (generic, 95 % CI)"] == "-"
+    assert styles["neighbour-difference  (built in: order of neighbours, 95 % CI)"] == "--"
+    assert styles["mean  (nothing of the task built in, 95 % CI)"] == "-"
     assert "neighbour-difference, none: 50.0 %" in picture.alt
 
 

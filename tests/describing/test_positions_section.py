@@ -60,7 +60,8 @@ def test_rows_that_were_never_trained_are_counted(shown):
         "Of 6 positions of m0 that are shown, 2 have a row that was never trained; the last trained position is 3."
     )
     assert (
-        "Training moved its 4 rows by 0.30 to 0.60 from their initial values, and the 2 untrained rows by 0.01: their "
+        "Training moved the 4 trained rows of the table by 0.30 to 0.60 from where they began, and the 2 untrained "
+        "rows by 0.01: their "
         "direction did not change" in texts(made)
     )
 
@@ -68,7 +69,7 @@ def test_rows_that_were_never_trained_are_counted(shown):
 def test_the_opposite_table_gives_the_opposite_sentences(shown):
     made = report(shown("learned", rows(*["trained"] * 6), n_trained=6))
     assert made.answer.text == ("All 6 positions of m0 that are shown have a trained row in its table.")
-    assert "Training moved its 6 rows by 0.30 to 0.80 from their initial values." in texts(made)
+    assert "Training moved the 6 trained rows of the table by 0.30 to 0.80 from where they began." in texts(made)
     assert "their direction changed (smallest cosine 0.500), so something did train them" in texts(
         report(shown("learned", rows(*NEVER, cosine=0.5)))
     )
@@ -98,7 +99,7 @@ def test_whether_one_row_tells_of_the_next(shown, profiles, held_out, told):
     shift = replace(learned.shift, linear=LinearShift(4, 8, 0.0, held_out, 0.5))
     found = texts(report(shown("learned", rows(*NEVER), encoding=replace(learned, shift=shift))))
     assert told in found
-    assert f"{100 * held_out:.1f} % of its size" in found
+    assert f"{100 * held_out:.1f} % of the step's size" in found
 
 
 def test_what_is_not_learned_row_by_row(shown):
@@ -108,14 +109,15 @@ def test_what_is_not_learned_row_by_row(shown):
         "In m0 (sinusoidal), the similarity of two positions depends on their distance alone, also at the 2 positions "
         "beyond the last trained one" in told
     )
-    assert "one rotation maps every P(p) to P(p + k), to within" in told
+    assert "one rotation maps the vector of every position to the vector k positions later (largest error" in told
     assert "All 6 positions are the same to m1" in told
     assert (
-        "In m2 (learned), the similarity of two positions does not depend on their distance alone: t - s leaves" in told
+        "In m2 (learned), the similarity of two positions does not depend on their distance alone: distance leaves"
+        in told
     )
     assert (
-        "In m3 (length-normalised), the similarity of two positions depends on their distance alone in sequences of 6, "
-        "but otherwise at other lengths" in told
+        "In m3 (length-normalised), the similarity of two positions depends on their distance alone in sequences of 6 "
+        "tokens, but differs at other lengths" in told
     )
     assert "beyond the last" not in texts(report(shown("sinusoidal", n_trained=6)))
 
@@ -135,21 +137,24 @@ def test_pictures_mark_the_last_trained_position(shown):
     assert picture.draw().axes[0].lines[0].get_xdata()[0] == 3.5
     assert picture.command == "headcount positions runs/m0"
     assert "4 to 5: moved by 0.01 from their initial values" in picture.alt
-    assert cells(made, "positions-m0-0-table")[0] == ["encoding", "learned (generic); acts on embeddings"]
+    assert cells(made, "positions-m0-0-table")[0] == [
+        "encoding",
+        "learned (builds in nothing of the task); acts on embeddings",
+    ]
 
 
 def test_the_table_answers_each_question(shown):
     words = dict(positions_rows(shown("learned", rows(*NEVER))))
     assert words["rows trained"] == "0 to 3: moved by 0.30 to 0.60 from their initial values, smallest cosine 0.700"
     assert words["rows never trained"] == "4 to 5: moved by 0.01 from their initial values, same direction"
-    assert words["one rotation R_k for all p"].startswith("no: ")
+    assert words["is a step of k positions one rotation?"].startswith("no: ")
     unexplained = shown("learned").encoding.shift.variance_beyond_distance
-    assert f"{unexplained:.2f}" in words["K depends on t - s alone"]
+    assert f"{unexplained:.2f}" in words["does similarity depend on distance alone?"]
     waves = dict(positions_rows(shown("sinusoidal")))
-    assert waves["one rotation R_k for all p"].startswith("yes: ")
-    assert waves["K depends on t - s alone"].startswith("yes: ")
+    assert waves["is a step of k positions one rotation?"].startswith("yes: ")
+    assert waves["does similarity depend on distance alone?"].startswith("yes: ")
     scaled = dict(positions_rows(shown("length-normalised")))
-    assert scaled["one rotation R_k for all p"].startswith("yes, at length 6: ")
+    assert scaled["is a step of k positions one rotation?"].startswith("yes, at length 6: ")
 
 
 def test_one_model_is_described_by_sentences_and_the_table(shown):

@@ -58,7 +58,7 @@ def test_the_table_has_a_row_for_every_number_of_heads(n) -> None:
 def test_the_table_has_the_numbers() -> None:
     result = made()
     block = table(result)
-    assert block.columns[:5] == ("removed", "together", "every way", "greedy", "gradient")
+    assert block.columns[:5] == ("heads removed", "by own drop", "by largest drop", "greedy removal", "by gradient")
     assert "alone" not in block.columns, "a sum of drops is no measurement"
     for i, curve in enumerate(result.curves[1:], start=1):
         for point, row in zip(curve.points, block.rows, strict=True):
@@ -78,8 +78,8 @@ def test_the_sentences_have_the_answers() -> None:
         "Removing 2 of 6 heads together keeps 94.1 % accuracy (95 % CI 93.0-95.0, n = 2,000 held-out"
     )
     assert greedy.endswith("The drop is 0.9 points (95 % CI 0.4-1.4), at most the limit of 2.5 points.")
-    assert table(result).note.endswith(f"chosen {ON}, takes in order: L0H1 and L0H4.")
-    assert "Together: heads in the order of their own drops under zero ablation." in table(result).note
+    assert table(result).note.endswith(f"Greedy removal chose these heads {ON}, in order: L0H1 and L0H4.")
+    assert "By own drop: heads are removed in the order of their own drops under zero ablation." in table(result).note
     assert by_zero.startswith(
         f"Removing all 3 heads that cost under 1 point when removed alone, {ON}, leaves 61.2 % accuracy"
     )
@@ -112,7 +112,7 @@ def test_where_nothing_is_harmless_no_head_is_named() -> None:
     assert f"no head costs under 1 point when removed alone, {ON}." in by_zero
     assert f"no head costs under 1 point under every ablation (zero, mean and resample), {ON}." in harmless
     assert not any("random" in each for each in others)
-    assert "takes in order: none." in table(result).note
+    assert "in order: none." in table(result).note
 
 
 def test_a_loss_rises_and_its_interval_is_in_order() -> None:
@@ -133,7 +133,8 @@ def test_what_was_not_measured_is_reported() -> None:
     random = {"n_random": 0, "best_random": whole, "chance": (), "replacements": ("zero",)}
     result = made(curves=curves, **skipped, **random)
     assert sentences(result)[-1] == (
-        "Not measured within the budget of 90 s, and so undecided: greedy removal beyond 2 of 6 heads; random orders."
+        "There was no time to measure this within the budget of 90 s, so it is undecided: greedy removal beyond 2 of "
+        "6 heads; random orders."
     )
     assert not any(words in " ".join(sentences(result)) for words in ("every ablation", "random sets", "any head,"))
     assert sum("-L0H" in cell.text for row in table(result).rows for cell in row) == 2, (
@@ -148,7 +149,7 @@ def test_the_cost_of_a_cut(cost) -> None:
     assert isinstance(block, DataTable)
     assert block.caption == "small: runs/sort without L0H0, L0H1"
     rows = cost_rows(cost)
-    assert rows["heads"] == ("6", "4", "cut out as a whole: layer.0.self")
+    assert rows["heads"] == ("6", "4", "blocks that lost all heads: layer.0.self")
     assert rows["parameters"] == ("10,000", "7,500", "25.0 % less")
     assert rows["bytes"][:2] == ("41,000", "31,000")
     assert rows["µs per example"] == ("100.0", "80.5", "1.25 times as fast")
@@ -172,6 +173,8 @@ def test_the_cost_in_other_metrics(cost) -> None:
 def test_the_cost_after_fine_tuning_or_folding(cost) -> None:
     tuned = cost_rows(replace(cost, fine_tuned=1500, lost_blocks=()))
     assert tuned["difference from ablation"][2].endswith("; then fine-tuned for 1,500 steps")
-    assert tuned["heads"][2] == "cut out as a whole: no block"
+    assert tuned["heads"][2] == "blocks that lost all heads: none"
     folded = cost_rows(replace(cost, folded_over=16_384))
-    assert folded["difference from mean ablation"][2].endswith("; folded over 16,384 unlabelled examples")
+    assert folded["difference from mean ablation"][2].endswith(
+        "; means over 16,384 unlabelled examples were added to the biases"
+    )

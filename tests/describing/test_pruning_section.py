@@ -70,11 +70,13 @@ def test_the_share_that_can_be_removed_for_1_point_and_for_5() -> None:
         ["1", "5 of 8 heads (62.5 %)", "3 of 8 heads (37.5 %)", "98.8 [97.8, 99.8]"],
         ["5", "6 of 8 heads (75.0 %)", "4 of 8 heads (50.0 %)", "93.0 [92.0, 94.0]"],
     ]
-    assert "when removed alone, lies below the limit (on the test set)" in table.note
+    assert "when they are removed alone, is below the limit with its whole 95 % CI (on the test set)" in table.note
     none = PrunableShare(0.01, 0, 0, point(0, 0.99, 0.0))
     assert "greedy removal takes 0 of 8 heads (0 %) together." in texts(told(prunable=(none,), loss=0.02))
     fewer_alone = PrunableShare(0.01, 0, 3, point(3, 0.988, 0.002))
-    words = "0 of 8 heads (0 %) cost less than 1 point, a stricter count: the whole 95 % CI must lie below the limit."
+    words = (
+        "0 of 8 heads (0 %) cost less than 1 point. This count is stricter: the whole 95 % CI must lie below the limit."
+    )
     assert words in texts(told(prunable=(fewer_alone,)))
     near = PrunableShare(0.05, 6, 4, point(4, 0.94, 0.05))
     assert "whether it is at most 5 points is undecided" in texts(told(prunable=(near,)))
@@ -167,7 +169,10 @@ def test_luck_may_beat_the_search() -> None:
 
 def test_what_there_was_no_time_for_is_undecided() -> None:
     found = told(budget=3.0, not_measured=("5 of 5 random orders",))
-    assert "Not measured within the budget of 3 s, and so undecided: 5 of 5 random orders" in texts(found)
+    assert (
+        "There was no time to measure this within the budget of 3 s, so it is undecided: 5 of 5 random orders"
+        in texts(found)
+    )
     assert not sentences(found)[-1].is_decided
     assert "Not measured" not in texts(told())
 
@@ -183,7 +188,7 @@ def test_a_loss_is_told_in_nats() -> None:
 def test_the_table_has_every_number_of_heads() -> None:
     table = next(block for block in told().blocks if isinstance(block, DataTable))
     assert [row[0].text for row in table.rows] == [str(k) for k in range(9)]
-    assert table.columns == ("removed", "together", "greedy", "random orders: median [10 %, 90 %]")
+    assert table.columns == ("heads removed", "by own drop", "greedy removal", "random orders: median [10 %, 90 %]")
     assert table.rows[2][3].text == "50.0 [10.0, 90.0]"
     assert "-E0H0" in table.rows[1][1].text
 

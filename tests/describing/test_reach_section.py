@@ -46,9 +46,9 @@ def test_the_answer_says_that_no_encoding_goes_beyond_training():
     assert made.answer == sentences(made)[0]
     assert made.answer.is_decided
     assert made.answer.text == (
-        "Trained on lengths 8 to 16 and tested on single adjacent swaps, sinusoidal is accurate up to 16, learned up "
-        "to 16 and a model without positions at no length: none of them extrapolates (n = 200 per length, one seed "
-        "each)."
+        "Trained on lengths 8 to 16 and tested on single adjacent swaps (two neighbours exchanged), a model with "
+        "sinusoidal positions is accurate up to 16, a model with learned positions up to 16 and a model without "
+        "positions at no length: none of them extrapolates (n = 200 per length, one seed each)."
     )
 
 
@@ -58,33 +58,40 @@ def test_the_answer_names_others_that_do_and_what_they_were_given():
     text = report(**own, far=far, given=given, short=stretch("rotary", 16)).answer.text
     assert "neither of them extrapolates" in text
     assert (
-        "Accurate beyond the training lengths: far (t5, max; generic) at every tested length, up to 256 (100 %, "
-        in text
+        "Other models are accurate beyond the training lengths: far (nothing of the task built in) at every tested "
+        "length, up to 256 (100 %, " in text
     )
-    assert "given (relative, max; given: window of ±1) at every tested length" in text
+    assert "given (built in: window of ±1) at every tested length" in text
     assert "short" not in text
-    assert "Accurate beyond" not in report(**own, short=stretch("rotary", 16)).answer.text
-    assert "Accurate beyond" not in report(far=far).answer.text, "it is the answer itself"
-    assert "Accurate beyond" not in report(sinusoidal=own["sinusoidal"], far=far).answer.text, "who is farthest is"
+    assert "accurate beyond the training lengths" not in report(**own, short=stretch("rotary", 16)).answer.text
+    assert "accurate beyond the training lengths" not in report(far=far).answer.text, "it is the answer itself"
+    assert "accurate beyond the training lengths" not in report(sinusoidal=own["sinusoidal"], far=far).answer.text, (
+        "who is farthest is"
+    )
 
 
 def test_the_answer_turns_when_one_of_them_does():
     answer = exercise(sinusoidal=64).answer
-    assert "sinusoidal is accurate up to 64" in answer.text
-    assert "sinusoidal extrapolates, learned and a model without positions do not" in answer.text
+    assert "a model with sinusoidal positions is accurate up to 64" in answer.text
+    assert (
+        "sinusoidal positions extrapolates, a model with learned positions and a model without positions do not"
+        in answer.text
+    )
     assert "at every tested length, up to 256" in exercise(learned=256).answer.text
 
 
 def test_the_answer_is_undecided_where_examples_are_too_few():
     answer = exercise(sinusoidal=256, n=20).answer
     assert not answer.is_decided
-    assert "whether sinusoidal extrapolates is undecided" in answer.text
+    assert "whether a model with sinusoidal positions extrapolates is undecided" in answer.text
 
 
 def test_seeds_of_one_encoding_count_together():
     made = report(a=stretch("sinusoidal", 16), b=stretch("sinusoidal", 64, seed=1), c=stretch("learned", 16))
-    assert "sinusoidal (2 runs) is accurate up to 16 and up to 64" in made.answer.text
-    assert "sinusoidal in 1 of 2 runs extrapolates, learned does not" in made.answer.text
+    assert "a model with sinusoidal positions (2 runs) is accurate up to 16 and up to 64" in made.answer.text
+    assert (
+        "sinusoidal positions in 1 of 2 runs extrapolates, a model with learned positions does not" in made.answer.text
+    )
     assert "3 runs" in made.answer.text
 
 
@@ -94,13 +101,16 @@ def test_models_that_were_given_structure_are_ranked_among_themselves():
         a=stretch(up_to=16), b=stretch("learned", 32), c=stretch(up_to=256, **given), d=stretch(up_to=64, **given)
     )
     told = texts(made)
-    assert "Of 2 generic models, b extrapolates farthest on single adjacent swaps: up to 32 (100 %, 95 % CI" in told
-    assert "Of 2 models that were given structure, c (given: locality) extrapolates farthest" in told
+    assert (
+        "Of 2 models with nothing of the task built in, b extrapolates farthest on single adjacent swaps: up to 32 "
+        "(100 %, 95 % CI" in told
+    )
+    assert "Of 2 models with structure of the task built in, c (built in: locality) extrapolates farthest" in told
     ranked = [each.text for each in sentences(made) if "farthest" in each.text]
     assert not any(
         one in text and other in text for text in ranked for one in (" a ", " b ") for other in (" c ", " d ")
     )
-    assert "c (given: locality" in told
+    assert "c (built in: locality" in told
 
 
 def test_which_extrapolates_farthest_may_be_undecided():
@@ -110,12 +120,15 @@ def test_which_extrapolates_farthest_may_be_undecided():
     assert "b at no length for certain (possibly up to 256)" in found.text
     alike = texts(report(a=stretch(up_to=32), b=stretch("learned", 32)))
     assert "a and b extrapolate farthest on single adjacent swaps: up to 32 (n = 200)" in alike
-    assert "None of 2 generic models is shown to be accurate" in texts(report(a=stretch(up_to=0), b=stretch("none", 0)))
+    assert "None of 2 models with nothing of the task built in is shown to be accurate" in texts(
+        report(a=stretch(up_to=0), b=stretch("none", 0))
+    )
 
 
 def test_each_model_is_told_with_the_numbers_on_both_sides():
     assert (
-        "On single adjacent swaps, a (generic, one seed) is accurate up to 16 (100 %, 95 % CI 98.1-100, n = 200) but "
+        "On single adjacent swaps, a (nothing of the task built in; one seed) is accurate up to 16 (100 %, 95 % CI "
+        "98.1-100, n = 200) but "
         "not at 32 (60.0 %, 95 % CI 53.1-66.5, n = 200)."
     ) in texts(report(a=stretch(up_to=16)))
     assert "accurate at every tested length, up to 256" in texts(report(a=stretch(up_to=256)))
@@ -129,7 +142,7 @@ def test_a_model_may_be_undecided():
     some = (cell(8, "adjacent", 1.0), cell(32, "adjacent", 0.92))
     (told,) = (each for each in sentences(report(a=stretch(cells=some))) if each.text.startswith("On single"))
     assert not told.is_decided
-    assert "is accurate up to 8; from 32 on that is undecided (92.0 %" in told.text
+    assert "is accurate up to 8; from 32 on this is undecided (92.0 %" in told.text
     (told,) = (each for each in sentences(report(a=stretch(cells=some[1:]))) if each.text.startswith("On single"))
     assert not told.is_decided
 
@@ -156,17 +169,17 @@ def test_one_answer_is_never_an_accuracy():
 @pytest.mark.parametrize(
     ("gaps", "ids", "told"),
     [
-        (1.0, 0.5, "Untrained positions alone make it fail, small gaps alone do not."),
-        (0.5, 1.0, "Untrained positions alone do not, small gaps alone make it fail."),
-        (1.0, 1.0, "Neither makes it fail alone: the cause is the length itself"),
-        (0.5, 0.5, "Either makes it fail alone."),
-        (0.92, 0.5, "positions alone make it fail, small gaps alone may make it fail, which is undecided."),
+        (1.0, 0.5, "Untrained position ids alone make it fail; small gaps alone do not make it fail."),
+        (0.5, 1.0, "Untrained position ids alone do not make it fail; small gaps alone make it fail."),
+        (1.0, 1.0, "Neither alone makes it fail: the cause is the length itself"),
+        (0.5, 0.5, "Either alone makes it fail."),
+        (0.92, 0.5, "ids alone make it fail; whether small gaps alone make it fail is undecided."),
     ],
 )
 def test_what_breaks_a_model_first(gaps, ids, told):
     apart = {"cropped_results": (cell(32, "adjacent", gaps),), "ids": (ShiftedIds(16, cell(16, "adjacent", ids), 1.0),)}
     made = report(a=stretch(**apart), b=stretch("learned", 256))
-    (found,) = (each for each in sentences(made) if "Why does a fail at 32?" in each.text)
+    (found,) = (each for each in sentences(made) if "Why does a fail at length 32?" in each.text)
     assert [row[:2] for row in cells(made, found.rests_on)] == [["a", "32"]]
     assert told in found.text
     assert found.is_decided == ("undecided" not in told)
@@ -174,7 +187,7 @@ def test_what_breaks_a_model_first(gaps, ids, told):
 
 def test_tables_have_a_row_for_each_model_and_a_column_for_each_length():
     made = report(a=stretch(), b=stretch("learned", refused_lengths=(256,), cells=stretch(up_to=8).cells[:-2]))
-    assert table(made, "reach-adjacent").columns == ("model", "given", "8", "16", "32", "64", "256")
+    assert table(made, "reach-adjacent").columns == ("model", "structure of the task", "8", "16", "32", "64", "256")
     assert cells(made, "reach-adjacent")[1][-1] == "refused"
     assert "headcount stretch runs/a runs/b --lengths 8,16,32,64,256" in table(made, "reach-adjacent").command
     assert [row[:3] for row in cells(made, "reach-classes")] == [
@@ -196,14 +209,14 @@ def test_the_exercises_lengths_have_a_narrow_table_with_training_lengths_counted
     assert found.is_narrow
     rows = cells(made, "reach-lengths")
     assert rows[0] == [
-        "a (generic)",
+        "a (nothing of the task built in)",
         "95.0 [92.4, 96.7]",
         "60.0 [53.1, 66.5]",
         "not measured",
         "not measured",
         "50.0 [43.1, 56.9]",
     ]
-    assert rows[1][0] == "b (given: locality)"
+    assert rows[1][0] == "b (built in: locality)"
     assert f"{100 * Proportion.of(380, 400).low:.1f}" == "92.4", "of both training lengths together"
     other = report(a=stretch(cells=some), b=stretch("learned", trained=(4, 16)))
     assert table(other, "reach-lengths").columns[1] == "training lengths"
@@ -247,4 +260,4 @@ def test_a_reach_ends_at_the_first_length_that_is_not_right():
 
 def test_models_of_others_have_no_encoding_that_is_known():
     made = report(a=stretch("", label="Sorter", pooling=""))
-    assert "a (encoding not known, one model)" in texts(made)
+    assert "a (encoding not known; one model)" in texts(made)

@@ -23,8 +23,8 @@ def test_a_model_whose_heads_were_not_measured_has_no_section() -> None:
 def test_which_heads_have_a_label_and_what_it_means() -> None:
     found = told("mostly aligned column (0.87)", "mostly aligned column (0.73), more when a carry comes in", "")
     require_sound(found)
-    assert "2 of 3 heads of adder attend to a target that the task names" in found.answer.text
-    assert "1 have no label" in found.answer.text
+    assert "2 of 3 heads of adder have a label, because they prefer one kind of token" in found.answer.text
+    assert "1 has none" in found.answer.text
     assert "(one seed)" in found.answer.text
     assert "E0H0 and E0H1 attend mostly to the aligned column, the digits" in texts(found)
     assert f"E0H0 most, with 90.0 % of its attention ({interval(0.88, 0.92)}; n = 400" in texts(found)
@@ -39,14 +39,16 @@ def test_the_most_is_another_head_if_that_has_more() -> None:
 def test_without_labels_it_is_undecided() -> None:
     found = told("", "")
     require_sound(found)
-    assert "undecided: none of 2 attends" in found.answer.text
+    assert "undecided: none of 2 prefers" in found.answer.text
     assert not found.answer.is_decided
 
 
 def test_a_label_in_one_column_is_not_one_over_all() -> None:
     heads = [head_stats("X0H0", "mostly aligned column in 1s (0.87)", columns=("1s",))]
     found = section(report_results(model_results(stats=stats(*heads))))
-    assert "Only from the place in brackets: X0H0 (1s) attends mostly to the aligned column" in texts(found)
+    assert "Only for queries at the position in brackets, X0H0 (1s) attends mostly to the aligned column" in texts(
+        found
+    )
     assert "90.0 % of its attention" in texts(found)  # in that column, not 50 % over all
 
 

@@ -24,8 +24,8 @@ def first_of(**changes: Any) -> str:
 
 def test_a_carrier_is_named_with_its_share_and_where_it_acts() -> None:
     assert first_of() == (
-        "From the 1s into the 10s, E0H2 carries the carry of the adder: its output alone moves 91 % of the gap "
-        "(95 % CI 89-93, n = 200 quartets), acting at a 10s (40 %) and b 10s (42 %)."
+        "E0H2 of the adder carries the carry from the 1s into the 10s: its output alone moves 91 % of the logit gap "
+        "between both answers (95 % CI 89-93, n = 200 sets of four examples), acting at a 10s (40 %) and b 10s (42 %)."
     )
 
 
@@ -38,7 +38,7 @@ def test_a_head_whose_placebo_moves_as_much_is_not_called_a_carrier() -> None:
     moved = patch("E0H2", "1s to 10s", 0.9)
     result = routes(heads=(replace(moved, placebo=moved.moved), patch("X0H1", "1s to 1000s", 0.3)))
     sentence = conclusions(result, "the adder")[0]
-    assert "it is undecided which head of the adder moves the carry: E0H2 moves most" in sentence.text
+    assert "Which head of the adder moves the carry from the 1s into the 10s is undecided: E0H2 moves most" in sentence.text
     assert sentence.text.endswith("But a placebo without the carry moves 90 %.")
     assert [[each.what for each in result.movers(way.name)] for way in result.ways] == [[], ["X0H1"]]
 
@@ -46,8 +46,8 @@ def test_a_head_whose_placebo_moves_as_much_is_not_called_a_carrier() -> None:
 def test_parts_are_listed_and_no_head_is_called_a_carrier() -> None:
     (_, far, *_) = conclusions(routes(), "the adder")
     assert far.text == (
-        "From the 1s into the 1000s, no head of the adder carries the carry alone. E0H2 (30 %) and E0H0 (20 %) each "
-        "move a part (n = 200 quartets)."
+        "No head of the adder alone carries the carry from the 1s into the 1000s. E0H2 (30 %) and E0H0 (20 %) each "
+        "move a part of it (n = 200 sets of four examples)."
     )
     assert far.is_decided
 
@@ -55,14 +55,17 @@ def test_parts_are_listed_and_no_head_is_called_a_carrier() -> None:
 def test_an_interval_across_a_threshold_is_undecided() -> None:
     heads = (patch("E0H2", "1s to 10s", 0.5, half=0.2), patch("E0H0", "1s to 10s", 0.0))
     sentence = conclusions(routes(heads=heads), "the adder")[0]
-    assert "it is undecided which head of the adder moves the carry: E0H2 moves most, 50 %" in sentence.text
+    assert (
+        "Which head of the adder moves the carry from the 1s into the 10s is undecided: E0H2 moves most, 50 %"
+        in sentence.text
+    )
     assert not sentence.is_decided
 
 
 def test_tables_name_their_model() -> None:
     captions = [block.caption for block in describe(routes(), "the adder") if isinstance(block, DataTable)]
     assert captions == [
-        "Part of the carry that each head of the adder moves (%), by way",
+        "Part of the carry that each head of the adder moves (%), by route",
         "Where the adder holds the carry: part of the answer's change (%) that comes along with a residual stream",
     ]
 
@@ -96,7 +99,9 @@ def test_a_model_with_too_few_right_answers_is_not_judged() -> None:
     result = routes(ways=(way("1s", "10s", 1, n=7),), **empty)
     (sentence,) = conclusions(result, "the adder", "a-table")
     assert (
-        sentence.text == "From the 1s into the 10s, the adder is not judged: it answers only 7 of 200 quartets right."
+        sentence.text
+        == "The carry from the 1s into the 10s was not followed in the adder: only in 7 of 200 sets of four "
+        "examples does it answer all four right."
     )
     assert (sentence.is_decided, sentence.rests_on) == (False, "")
     assert not [block for block in describe(result) if isinstance(block, DataTable | Picture)]
@@ -105,9 +110,10 @@ def test_a_model_with_too_few_right_answers_is_not_judged() -> None:
 def test_donors_idle_blocks_and_what_is_so_by_construction() -> None:
     text = " ".join(sentence.text for sentence in conclusions(routes(), "the adder"))
     assert (
-        "the 10s follow that example's carry in 188 of 188 cases, and stay where its carry is the same in 210" in text
+        "the 10s of the answer follow the carry of that example in 188 of 188 cases. If both examples have the same "
+        "carry, the 10s stay the same in 210" in text
     )
-    assert "All heads of D0 together move at most 2 % of the gap on every way" in text
+    assert "All heads of D0 together move at most 2 % of the logit gap on every route" in text
     assert "all cross-attention heads together move everything" in text
     assert "the decoder cannot read the carry from its own answer" in text
     least_first = routes(ways=(way("1s", "10s", 1, is_written_before=False), way("1s", "1000s", 3)))
@@ -119,7 +125,7 @@ def test_the_tables_leave_out_what_moves_nothing() -> None:
     heads, streams = (block for block in describe(routes()) if isinstance(block, DataTable))
     names = [str(row[0]) for row in heads.rows]
     assert names == ["E0H2", "X0H1", "E0H0", "E0, all heads", "X0, all heads"]
-    assert "2 heads or blocks below 5 % on every way left out" in heads.note
+    assert "2 heads or blocks below 5 % on every route left out" in heads.note
     assert ("E0.stream", "10s") in [row[:2] for row in streams.rows]
     assert "91 [89, 93] *" in printed(*describe(routes()))
 
@@ -133,7 +139,7 @@ def test_the_section_has_one_map_of_all_models() -> None:
     assert len([block for block in made.blocks if isinstance(block, Picture)]) == 1
     assert len([block for block in made.blocks if isinstance(block, DataTable)]) == 4
     assert made.answer == sentences(made)[0]
-    assert "E0H2 carries the carry of two" in texts(made)
+    assert "E0H2 of two carries the carry" in texts(made)
     assert section(report_results(model_results("one"))) is None
 
 

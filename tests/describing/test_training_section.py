@@ -59,7 +59,7 @@ def test_the_settings_are_told_in_words() -> None:
 @pytest.mark.parametrize(
     ("forced", "words", "is_decided"),
     [
-        ((1000, 2000), "The two accuracies agree", True),
+        ((1000, 2000), "these two accuracies agree", True),
         ((2000, 2000), "this gap is a fault of the pipeline", True),
         ((1010, 2000), "Whether the two accuracies agree is undecided", False),
     ],
@@ -74,9 +74,9 @@ def test_whether_the_two_accuracies_agree(forced, words, is_decided) -> None:
 @pytest.mark.parametrize(
     ("digits", "words", "is_decided"),
     [
-        ({"1s": (2000, 2000), "10s": (1500, 2000)}, "By digit, it is worst at the 10s", True),
-        ({"1s": (1500, 2000), "10s": (2000, 2000)}, "By digit, it is worst at the 1s", True),
-        ({"1s": (1500, 2000), "10s": (1510, 2000)}, "By digit, where it is worst is undecided", False),
+        ({"1s": (2000, 2000), "10s": (1500, 2000)}, "Grouped by digit, it is worst at the 10s", True),
+        ({"1s": (1500, 2000), "10s": (2000, 2000)}, "Grouped by digit, it is worst at the 1s", True),
+        ({"1s": (1500, 2000), "10s": (1510, 2000)}, "Grouped by digit, where it is worst is undecided", False),
     ],
 )
 def test_where_it_is_worst_only_if_intervals_are_apart(digits, words, is_decided) -> None:
@@ -101,7 +101,7 @@ def test_a_model_that_was_not_decoded_is_undecided() -> None:
     scores = evaluation(free=(900, 1000))
     scores = replace(scores, exact=replace(scores.exact, free_running=None))
     found = section(report_results(model_results(evaluation=scores)))
-    assert "stays undecided" in texts(found)
+    assert "so it is undecided how many" in texts(found)
     assert not sentences(found)[0].is_decided
     require_sound(found)
 
@@ -136,7 +136,7 @@ def test_several_models_are_rows_of_one_table() -> None:
     found = sorters((600, 1000), (990, 1000), (500, 1000), log=LOG)
     require_sound(found)
     settings, scores = (block for block in found.blocks if isinstance(block, DataTable))
-    assert settings.columns == ("model", "encoding", "given structure")
+    assert settings.columns == ("model", "encoding", "structure built in")
     assert [row[0] for row in scores.rows] == ["none", "learned", "alibi"]
     assert "Of none, learned and alibi, tested on the same examples, learned is right most often: 990" in texts(found)
     assert "least often alibi" in texts(found)
@@ -209,7 +209,7 @@ def test_several_adders_have_digits_and_both_accuracies() -> None:
     require_sound(found)
     table = next(block for block in found.blocks if isinstance(block, DataTable) and block.id == "training-addition")
     assert table.columns == ("model", "n", "teacher-forced", "free-running", "digit 1s", "longest chain 0", "note")
-    assert "which is a fault of the pipeline: two." in texts(found)
+    assert "which is a fault of the pipeline, in two." in texts(found)
     assert "fault of the pipeline" not in texts(
         section(report_results(model_results("one", evaluation=scores), model_results("two", evaluation=scores)))
     )

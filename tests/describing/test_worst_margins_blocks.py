@@ -18,7 +18,7 @@ def refuted(length: int = 64) -> WorstMargins:
     example = " ".join(["59"] * (length - 1) + ["99"])
     rows = [LengthMargins(n, WorstCase(1.0, "3 5", "sorted", 1.0, is_right=True), None) for n in (8, 16) if n != length]
     wrong = LengthMargins(length, WorstCase(-0.25, example, "unsorted", -0.25, is_right=False), None)
-    shown = WrongAnswer("7 7 7", "sorted", "unsorted", "no pair is broken")
+    shown = WrongAnswer("7 7 7", "sorted", "unsorted", "all neighbours are in order")
     return WorstMargins(
         name="runs/a",
         weights_sha256="digest",
@@ -29,7 +29,7 @@ def refuted(length: int = 64) -> WorstMargins:
         rows=tuple(sorted((*rows, wrong), key=lambda row: row.length)),
         constants=ConstantStretches({"5": -0.5, "7": 0.125}, "7", "", 3, shown, 3),
         rounding=1e-6,
-        wrong=(shown, WrongAnswer(example, "sorted", "unsorted", "no pair is broken")),
+        wrong=(shown, WrongAnswer(example, "sorted", "unsorted", "all neighbours are in order")),
     )
 
 

@@ -187,7 +187,7 @@ def test_answers_have_their_figures(answers) -> None:
     assert "| single adjacent swaps | 32 |" in lengths
     assert "n = 200 per cell" in lengths
     why = answer_to(text, "Why sinusoidal can extrapolate and learned cannot.")
-    assert "PE(p + k) = R(k) PE(p) holds" in why
+    assert "Sinusoidal encodings satisfy PE(p + k) = R(k) PE(p) for all p" in why
     assert "depends on t - s alone" in why
     assert "table lookup" in why
 

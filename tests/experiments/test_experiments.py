@@ -227,7 +227,7 @@ def test_a_class_is_not_told_by_its_place(tiny_sorter: Run) -> None:
 
 
 def test_sums_have_one_length(tiny_run: Run) -> None:
-    with pytest.raises(InputError, match="addition has one length only"):
+    with pytest.raises(InputError, match="all examples of addition have the same length"):
         of_length(tiny_run.task, 4, 10)
 
 

@@ -267,7 +267,7 @@ def test_an_intervention_without_heads_is_an_error() -> None:
         return margin(output, rows)
 
     for asked in ([Intervention(())], [*interventions("zero"), Intervention((), "mean")]):
-        with pytest.raises(InputError, match="an intervention without heads"):
+        with pytest.raises(InputError, match="an intervention names no heads"):
             run_interventions(experiment(counting), asked)
     assert not calls
 
@@ -327,7 +327,7 @@ def test_a_model_that_changes_meanwhile_is_found_out() -> None:
                 list(changing.parameters())[-1].add_(torch.tensor([0.1, -0.1]))
 
     run_interventions(last, interventions("zero"))
-    with pytest.raises(InstrumentError, match="passed again, the same inputs gave another output"):
+    with pytest.raises(InstrumentError, match="the same inputs gave another output in a second pass"):
         run_interventions(last, interventions("zero"), on_batch=change)
 
 

@@ -74,7 +74,7 @@ def test_a_note_says_so() -> None:
     model, sites = made()
     result = ablate_heads(model, [TOKENS], first_logit, sites=sites, quiet=True).result
     notes = [block.text for block in describe(result) if isinstance(block, Paragraph)]
-    assert any("each ablation was a whole forward pass" in note for note in notes)
+    assert any("each ablation needed a whole forward pass" in note for note in notes)
 
 
 def test_a_sound_model_is_not_swept_so() -> None:

@@ -81,7 +81,7 @@ def test_any_encoding_has_a_figure_and_a_description(learned, everything, name):
         assert png(figure).startswith(b"\x89PNG")
     words = dict(positions_rows(shown))
     assert describe(shown)
-    assert ("one rotation R_k for all p" in words) == (shown.encoding.table is not None)
+    assert ("is a step of k positions one rotation?" in words) == (shown.encoding.table is not None)
 
 
 def test_hidden_pairs_are_no_numbers(learned, everything):
@@ -99,7 +99,7 @@ def test_every_bias_has_its_curve(learned, everything):
 def test_every_encoding_is_named_with_what_it_gives_and_its_number(everything):
     figure = draw_encodings(everything)
     for encoding in everything.encodings:
-        given = f"gives: {encoding.hard_codes}" if encoding.hard_codes else "generic"
+        given = f"builds in: {encoding.hard_codes}" if encoding.hard_codes else "builds in nothing of the task"
         assert f"{encoding.name}\n{given}" in titles(figure)
     numbers = [title for title in titles(figure) if title.startswith("not explained")]
     expected = [f"not explained by t - s: {e.shift.variance_beyond_distance:.2f}" for e in everything.encodings]

@@ -125,11 +125,12 @@ def test_the_number_of_heads_must_be_given() -> None:
     model = tree(ADDER)
     pattern = "encoder_layers.*.self_attn.W_o"
     with pytest.raises(
-        InputError, match=r"how many heads end in encoder_layers\.0\.self_attn\.W_o\?\n  say n_heads=...$"
+        InputError,
+        match=r"heads that share encoder_layers\.0\.self_attn\.W_o is not known\n  say n_heads=...$",
     ):
         Sites.of(model, pattern)
     for given in ({"decoder": 4}, {}, ...):
-        with pytest.raises(InputError, match="how many heads"):
+        with pytest.raises(InputError, match="the number of heads"):
             Sites.of(model, pattern, n_heads=given)
     model.encoder_layers._modules["0"].self_attn.n_heads = 4
     with pytest.raises(InputError, match="a module above it says 4"):
@@ -155,7 +156,9 @@ def test_a_stack_that_no_path_tells_must_be_named() -> None:
     model = tree([*stack("a.*.o", 2), *stack("b.*.o", 2)])
     with pytest.raises(InputError, match=r"'a\.\*\.o' does not say which stack it belongs to"):
         Sites.of(model, "a.*.o", "b.*.o", n_heads=2)
-    with pytest.raises(InputError, match="no kind of site 'middle'\n  there are: layer, encoder, decoder, cross"):
+    with pytest.raises(
+        InputError, match="there is no kind of attention block 'middle'\n  there are: layer, encoder, decoder, cross"
+    ):
         Sites.of(model, middle="a.*.o", n_heads=2)
 
 

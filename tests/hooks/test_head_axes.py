@@ -293,9 +293,7 @@ def test_axes_that_cannot_be_are_refused() -> None:
         Sites.of(torch.nn.TransformerEncoderLayer(8, 2, 8), "self_attn", head_axis=1)
 
 
-@pytest.mark.parametrize(
-    ("style", "why"), [("einsum, heads first", "is a parameter"), ("a module", "an axis of their own")]
-)
+@pytest.mark.parametrize(("style", "why"), [("einsum, heads first", "is a parameter"), ("a module", "their own axis")])
 def test_what_they_cannot_be_is_said(style: str, why: str) -> None:
     """Such heads cannot be cut out or audited, and the error says so."""
     model, sites = case(style)

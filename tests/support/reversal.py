@@ -71,8 +71,8 @@ class Reversal(SequenceTask):
         self.start_id, self.pad_id = self.n_values, self.n_values + 1
         self.domain_size = self.n_values**n
         self.decoding_start = DecodingStart(self.start_id, (), n_tokens=n)
-        self.source_positions = tuple(Position("number", f"in {i + 1}") for i in range(n))
-        self.answer_positions = tuple(Position("number", f"out {i + 1}") for i in range(n))
+        self.source_positions = tuple(Position("number", f"question {i + 1}") for i in range(n))
+        self.answer_positions = tuple(Position("number", f"answer {i + 1}") for i in range(n))
         self.decoder_input_positions = (Position("start", "<s>"), *self.answer_positions[:-1])
 
     @cached_property

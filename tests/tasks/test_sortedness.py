@@ -336,8 +336,8 @@ def test_a_sequence_may_be_longer_than_any_in_training():
 def test_explanations_name_the_first_broken_pair():
     task = task_of()
     (broken,), (fine,) = task.parse("3 5 4 9 1"), task.parse("3 5 5 9")
-    assert task.explain(broken, 1) == "first broken pair at 1: 5 > 4"
-    assert task.explain(fine, 0) == "no pair is broken"
+    assert task.explain(broken, 1) == "first wrong order at position 1: 5 > 4"
+    assert task.explain(fine, 0) == "all neighbours are in order"
     assert task.explain(broken, 0) == task.explain(fine, 1) == ""
 
 

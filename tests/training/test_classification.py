@@ -1,6 +1,7 @@
 """The scores of a classifier agree with counts by hand."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from headcount.runs.run import build
 from headcount.stats import Proportion
 from headcount.tasks.sortedness import Sortedness, SortednessConfig
 from headcount.training.answers import RARELY, ClassAnswers, classify, constant_answer
-from headcount.training.evaluation import Classification, ClassLearner, SequenceLearner, learner_of
+from headcount.training.evaluation import Classification, ClassLearner, SequenceLearner, _groups, learner_of
 
 CLASSES = ("unsorted", "sorted")
 
@@ -143,6 +144,16 @@ def test_a_perfect_model_is_right_everywhere(task):
     assert all(scores.right.rate == 1 for scores in found.rows)
     assert (found.wrong, found.constant, found.weights_sha256, found.split) == ((), None, "abc", "test")
     assert [(each.group, each.right.correct) for each in found.answer_shares] == [("unsorted", 15), ("sorted", 15)]
+
+
+def test_groups_are_in_the_order_of_their_numbers():
+    task = SimpleNamespace(facets=lambda examples: {"length": ("10", "6", "16", "6"), "kind": ("b", "a", "b", "b")})
+    groups = [(facet, group, mask.tolist()) for facet, group, mask in _groups(task, np.zeros(4))]
+    assert [(facet, group) for facet, group, _ in groups] == [
+        *(("length", length) for length in ("6", "10", "16")),
+        *(("kind", kind) for kind in "ab"),
+    ]
+    assert groups[0][2] == [False, True, False, True]
 
 
 def test_groups_and_answers_add_up(sorter):

@@ -232,7 +232,9 @@ class AttentionPatterns(Attention):
         if self.example is None or self.correct is None:
             return self.title
         verdict = "right" if self.correct else f"wrong: {self.explanation}"
-        return f"{self.example} = {self.predicted} ({verdict}; probability {self.probability:.4f})"
+        answer = f"{self.predicted} ("
+        sign = self.title.removeprefix(shortened(self.example)).partition(answer)[0]
+        return f"{self.example}{sign}{answer}{verdict}; probability {self.probability:.4f})"
 
 
 def patterns_on(run: Run, text: str, *, norm_weighted: bool = False) -> AttentionPatterns:
@@ -271,7 +273,7 @@ def _patterns_of(
     return AttentionPatterns(
         name=run.name,
         weights_sha256=run.weights_sha256,
-        title=f"{shortened(prediction.example)} = {answer}",
+        title=f"{shortened(prediction.example)}{prediction.sign}{answer}",
         n=1,
         sites=_sites(run, moments, prediction.source, fed, steps),
         example=prediction.example,
@@ -292,7 +294,7 @@ def shortened(example: str) -> str:
 def average_patterns(model: TaskAttention, split: str, *, norm_weighted: bool = False) -> AttentionPatterns:
     """Average the attention of every head over a split, position by position.
 
-    Where examples differ in length, the average is taken over the longest ones.
+    Where examples differ in length, the average is taken over the longest ones, which have no padding.
     """
     examples = model.task.split(split)
     alike = model.aligned_examples(examples)

@@ -166,7 +166,7 @@ class Budget:
 
     def __init__(self, seconds: float | None, most_tried: int | None) -> None:
         if seconds is None and most_tried is None:
-            raise InputError("a search needs a budget", "give seconds=10, or most_tried=10_000")
+            raise InputError("a search needs a limit of time or of examples", "give seconds=10, or most_tried=10_000")
         for name, value in (("seconds", seconds), ("most_tried", most_tried)):
             if value is not None and not value > 0:
                 raise InputError(f"{name} must be above 0, got {value}")
@@ -301,17 +301,17 @@ class ClassProbe:
         return WrongAnswer(self.show(example), *names, task.explain(example, predicted))
 
     def sizes(self, examples: Examples) -> NDArray[np.int64]:
-        """Return the length of each example."""
+        """Return the number of tokens of each example, by which shorter counterexamples come first."""
         return self.model.task.lengths(examples)
 
     def show(self, example: Examples) -> str:
-        """Return the text of an example."""
+        """Return an example as text, as the task writes it."""
         return self.model.task.show(example)
 
 
 @dataclass(frozen=True)
 class SequenceProbe:
-    """The answers of a model that writes its answers token by token."""
+    """A model that writes answers token by token, as the search for counterexamples needs it."""
 
     model: SequenceModel
     name: str
@@ -343,7 +343,7 @@ class SequenceProbe:
         return np.array([len(self.show(example)) for example in examples], dtype=np.int64)
 
     def show(self, example: Examples) -> str:
-        """Return the text of an example."""
+        """Return an example as text, as the task writes it."""
         return self.model.task.show(example)
 
 

@@ -224,7 +224,9 @@ def _decode(
         part = examples[i : i + DECODED_AT_ONCE]
         decoded = answers.answer(part)
         if decoded.free is None:
-            raise InputError("a certificate needs free-running decoding", "write generate() in the adapter")
+            raise InputError(
+                "checking every example needs answers that the model decodes itself", "write generate() in the adapter"
+            )
         is_right = np.asarray(np.all(decoded.free_hits, axis=1))
         expected = np.arange(i, i + len(part)) >= len(wrong)
         if (is_right != expected).any():

@@ -52,7 +52,7 @@ AT_ONCE = 64
 
 @dataclass(frozen=True)
 class GreedyOrder:
-    """Heads in the order of their removal."""
+    """The heads in the order in which greedy removal took them, with the score after each removal."""
 
     order: tuple[HeadId, ...]
     """Removed heads: all heads, unless the time ran out."""
@@ -82,7 +82,7 @@ class Race:
 
     @property
     def last(self) -> int:
-        """Return the index of the last stage, which has all examples."""
+        """Return the index of the last stage of a step; earlier stages compare heads on fewer examples."""
         return len(self.added) - 1
 
     def cost(self, now: Pair, stage: int, earlier: Pair | None = None) -> tuple[float, float]:

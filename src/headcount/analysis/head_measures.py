@@ -28,7 +28,7 @@ from headcount.experiments.task_attention import TaskAttention
 from headcount.heads import HeadSite
 from headcount.models.reading import AttentionChunk
 from headcount.seeds import stream
-from headcount.tasks.base import AttentionTargets, ClassTask, Examples, Task
+from headcount.tasks.base import AttentionTargets, ClassTask, Examples, SequenceTask, Task, longest_rows
 
 ENTROPY, ENTROPY_SHARE, SPARSITY = "entropy", "entropy share", "sparsity"
 """Measures of how concentrated attention is. Every other measure is attention on a target."""
@@ -186,19 +186,25 @@ class EvalInputs:
 
 
 def eval_inputs(model: TaskAttention, length: int | None = None) -> EvalInputs:
-    """Return the test set or, for a classifier, new sequences of one length (default: the longest training length)."""
+    """Return examples without padding on which attention is measured.
+
+    These are the examples of the test set with the most tokens, which for most tasks are all. For a classifier, they
+    are new sequences of one length (default: the longest training length).
+    """
     if model.task.output_type == "sequence":
         if length is not None:
             raise InputError(
                 f"the examples of {model.name} have no length to choose",
                 "leave --length out: it is for models that classify sequences",
             )
-        examples = model.task.split("test")
+        test = model.task.split("test")
+        examples = test[longest_rows(cast(SequenceTask, model.task), test)]  # heads do not attend to padding
+        which = f"the longest {model.task.words.examples} of " if len(examples) < len(test) else ""
         if len(examples) < 2:
             raise InputError(
                 f"{model.name} has a test set of one example: there is no standard error", "raise --n-test"
             )
-        return EvalInputs(examples, model.task.longest, "the test set")
+        return EvalInputs(examples, model.task.longest, f"{which}the test set")
     task = cast(ClassTask, model.task)
     length = task.trained_lengths[1] if length is None else length
     if not 2 <= length <= LONGEST:

@@ -27,7 +27,7 @@ from headcount.stats import RankAgreement, rank_agreement
 
 @dataclass(frozen=True)
 class Importance:
-    """Gradient importance of one head."""
+    """The gradient importance of one head: the mean |dL/dg|, where the gate g scales the head's output."""
 
     head: HeadName
     importance: Size

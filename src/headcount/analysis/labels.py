@@ -59,7 +59,7 @@ T = TypeVar("T", float, NDArray[np.float64])
 
 @dataclass(frozen=True)
 class MeasureMean:
-    """Mean of one measure of one head."""
+    """The mean of one measure of one head over examples, such as its attention to a target, with its standard error."""
 
     measure: str
     """A target of the task, or entropy (in nats), entropy share or sparsity."""
@@ -105,11 +105,12 @@ class Thresholds:
     def words(self) -> str:
         """Describe the thresholds for the caption of a table."""
         return (
-            f"label: attention on the target above uniform attention, (weight - uniform) / (1 - uniform), in brackets; "
-            f"its lower {100 * self.confidence:g} % bound is at least {self.partly:g} and above the controls, “mostly” "
-            f"from {self.mostly:g}; over all columns, or in the named columns where the labelled targets do not "
-            f"exist; “more/less when”: a difference of at least {self.difference:g} (in the named columns); "
-            f"“{SPREADS}”: entropy of at least {100 * self.entropy_share:g} % of its maximum and above the controls"
+            f"a label names a target that a head prefers; in brackets, its attention above uniform attention, "
+            f"(weight - uniform) / (1 - uniform); the lower {100 * self.confidence:g} % bound must be at least "
+            f"{self.partly:g} and above that of control models; “mostly” means at least {self.mostly:g}; a label holds "
+            f"for all columns, and a column without any of its targets has its own; “more/less when” needs a "
+            f"difference of at least {self.difference:g}; “{SPREADS}” needs an entropy of at least "
+            f"{100 * self.entropy_share:g} % of its maximum, and above that of control models"
         )
 
 
@@ -234,8 +235,8 @@ class Calibration:
         kinds = " and ".join(self.controls) + " models" + " each" * (len(self.controls) > 1)
         missing = "" if "untrained" in self.controls else f"; {NOT_DRAWN}"
         return (
-            f"calibrated on {self.n_models} {kinds}, of this shape, on {self.n_examples:,} examples: on "
-            f"average at most {100 * self.error_rate:.2g} % of such models get any label{missing}"
+            f"the control models are {self.n_models} {kinds}, of the same shape, on {self.n_examples:,} examples; on "
+            f"average, at most {100 * self.error_rate:.2g} % of them get any label{missing}"
         )
 
 

@@ -112,7 +112,7 @@ class ShiftedIds:
 
 @dataclass(frozen=True)
 class Stretch(Result):
-    """Accuracy of one classifier at many lengths."""
+    """The accuracy of one classifier at many lengths, for each kind of unsorted sequence, and why it fails."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("cells",)
     SCHEMA: ClassVar[int] = 3
@@ -436,7 +436,7 @@ class AttentionShare:
 
     @property
     def neighbours(self) -> float:
-        """Return the attention on both neighbours."""
+        """Return the share of attention on the number to the left and the number to the right."""
         return self.left + self.right
 
 
@@ -454,7 +454,7 @@ class NeighbourMass:
         """Sums over queries for each batch, [example, head, (left, itself, right, alike)]."""
 
     def begin(self, tokens: Int[Tensor, "batch length"]) -> None:
-        """Begin a new batch, whose tokens are given."""
+        """Begin a new batch: keep its tokens, which say where equal numbers are."""
         self._tokens = tokens
         self._done.clear()
 

@@ -70,7 +70,7 @@ class Pair:
 
     @property
     def is_alike(self) -> bool:
-        """Return whether the two heads attend alike."""
+        """Return whether the verdict calls the two heads alike in attention, in their outputs or in their job."""
         return self.verdict in (ALIKE, WRITES_ALIKE, SAME_JOB)
 
 

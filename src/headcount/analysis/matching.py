@@ -83,7 +83,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Matching(Result):
-    """Comparison of the heads of two models."""
+    """A comparison of the heads of two models: each head with its best partner, and how alike they are."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("kinds.pairs",)
     SCHEMA: ClassVar[int] = 3
@@ -199,7 +199,7 @@ class ModelOnInputs:
     rows: Sequence[TokenizedText]
 
     def activity(self, n: int) -> Activity:
-        """Return the attention of the heads on the first `n` rows."""
+        """Return the attention weights of the heads on the first `n` examples."""
         return observe_inputs(self.module, self.sites, [row.inputs for row in self.rows[:n]])
 
     def stand_ins(self, n: int) -> tuple[str, StandIn]:

@@ -89,7 +89,7 @@ class Pairing:
 
     @property
     def mean(self) -> float:
-        """Return the mean overlap of the pairs."""
+        """Return the mean overlap of attention over all pairs of heads in this pairing."""
         return float(np.mean(self.values(pair_overlap)))
 
 
@@ -103,7 +103,7 @@ def pair_overlap(pairing: Pairing, kind: Kind, i: int, j: int) -> float:
 
 
 def pair_cka(pairing: Pairing, kind: Kind, i: int, j: int) -> float:
-    """Return the CKA of the outputs of two heads."""
+    """Return the linear CKA (centred kernel alignment) of the outputs of two heads; unrelated heads have about 0."""
     return cka(pairing.ours[kind].outputs[i], pairing.theirs[kind].outputs[j])
 
 

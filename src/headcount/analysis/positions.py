@@ -46,7 +46,7 @@ FEWEST_ROWS, MOST = 3, 512
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row of a learned table."""
+    """One row of a learned position table: whether it was trained, and how far training moved it."""
 
     position: Count
     state: RowState

@@ -91,7 +91,7 @@ class PrunableShare:
 
 @dataclass(frozen=True)
 class Pruning(Result):
-    """Scores of a model as its heads are removed."""
+    """The scores of a model as heads are removed together, in several orders, chosen on other examples."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("curves.points",)
     SCHEMA: ClassVar[int] = 5

@@ -72,7 +72,7 @@ class Marks:
         return ~(self.special | self.separator)
 
     def to(self, device: torch.device) -> Marks:
-        """Return a copy on a device."""
+        """Return a copy whose tensors are on this device."""
         return Marks(self.ids.to(device), self.special.to(device), self.separator.to(device))
 
 
@@ -147,7 +147,7 @@ def stacks_of(site: HeadSite) -> tuple[str, str]:
 
 
 def only_row(weights: Weights) -> Float[Tensor, "head query key"]:
-    """Return the weights of the only row of a batch."""
+    """Return the attention weights of a batch of one row; raise an error if the batch has more rows."""
     if len(weights) != 1:
         raise InputError(f"attention is measured on one row of inputs, got {len(weights)} rows", "give one row")
     return weights[0]
@@ -161,7 +161,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class QueryMeasure:
-    """One measure of one attention block on one text."""
+    """The values of one measure, such as attention to the previous token, for all heads of a block on one text."""
 
     values: Values
     """Values [head, query]."""

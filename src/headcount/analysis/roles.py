@@ -137,7 +137,7 @@ class HeadRole:
 
 @dataclass(frozen=True)
 class Naming:
-    """Thresholds for naming a head."""
+    """Thresholds that the attention of a head must exceed before the head is named for a role."""
 
     confidence: float = 0.95
     """Confidence level of the intervals."""

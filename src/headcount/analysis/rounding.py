@@ -75,7 +75,7 @@ class Arithmetic:
         return self.result(nn.functional.linear(x.value, weight, bias), error)
 
     def add(self, x: Bounded, y: Bounded) -> Bounded:
-        """Return x + y."""
+        """Return x + y with a bound of its rounding error."""
         value = x.value + y.value
         return self.result(value, x.error + y.error + self.unit * value.abs())
 
@@ -139,7 +139,7 @@ class BoundedPass:
         self.every = self._embed(torch.arange(n_tokens, device=model.to_logits.weight.device))
 
     def _embed(self, tokens: Tensor) -> Bounded:
-        """Return the embedding of each token."""
+        """Return the embedding of each token in double precision, with a bound of its rounding error."""
         table = self.model.tokens
         if not isinstance(table, FourierNumberEmbedding):
             rows = table.weight.detach().double()[tokens]

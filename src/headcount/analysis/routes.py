@@ -101,7 +101,7 @@ class Share:
 
     @property
     def is_absent(self) -> bool:
-        """Whether the whole interval lies between -0.1 and 0.1."""
+        """Whether the patch moves nothing to speak of: the whole interval of the share lies between -0.1 and 0.1."""
         return self.low > -PART and self.high < PART
 
 
@@ -124,7 +124,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """The name of the way, such as `1s to 10s`."""
+        """The name of the route: the place where a token changes, and the place that changes (`1s to 10s`)."""
         return f"{self.source} to {self.read}"
 
     @property
@@ -248,12 +248,12 @@ class EventPatches:
 
     @cached_property
     def clean(self) -> Moves:
-        """The logit difference of each receiver without a patch."""
+        """The logit of the token with the event minus that without it, for each example before any patch."""
         return self.differences(first_tensor(self.cached.output))
 
     @property
     def gap(self) -> Moves:
-        """The difference between both examples of each quartet."""
+        """The logit gap between the examples with and without the event, for each set of four examples."""
         return self.clean[self.n :] - self.clean[: self.n]
 
     def _inputs(self, rows: Tensor) -> list[Tensor]:
@@ -396,9 +396,11 @@ def _measure_way(
 
 
 def _way(task: SequenceTask, quartets: Quartets, n: int, gap: float) -> Way:
-    """Describe the quartets of a way."""
+    """Describe one route of the event: where it begins and ends, how many examples there are, and one pair of them."""
     pair = (part[0] for part in quartets.examples[1:3])
-    examples = [f"{task.show(each)} = {task.show_tokens(task.encode(each[None]).answer[0])}" for each in pair]
+    examples = [
+        f"{task.show(each)}{task.words.sign}{task.show_tokens(task.encode(each[None]).answer[0])}" for each in pair
+    ]
     written = [each.label for each in task.answer_positions]
     is_before = quartets.source in written and written.index(quartets.read) < written.index(quartets.source)
     names = quartets.source, quartets.read, quartets.chain

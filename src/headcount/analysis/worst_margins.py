@@ -65,7 +65,7 @@ class WorstCase:
 
 @dataclass(frozen=True)
 class LengthMargins:
-    """The worst sequences of one length."""
+    """For one length, the sequences of both classes on which the model is least certain or most wrong."""
 
     length: Positive
     last: WorstCase | None
@@ -119,12 +119,12 @@ class ConstantStretches:
 
     @property
     def smallest(self) -> tuple[str, float]:
-        """The token with the smallest lead, and the lead."""
+        """The token that adds least to the lead of the first class, and how much it adds."""
         return min(self.leads.items(), key=lambda item: item[1])
 
     @property
     def largest(self) -> tuple[str, float]:
-        """The token with the largest lead, and the lead."""
+        """The token that adds most to the lead of the first class, and how much it adds."""
         return max(self.leads.items(), key=lambda item: item[1])
 
 
@@ -422,7 +422,7 @@ def _answer(answers: ClassModel, sequences: Sequence[list[int]], in_last_class: 
 
 
 def _wrong_answer(task: ClassTask, sequence: list[int], answered: ClassAnswers, i: int | np.intp) -> WrongAnswer:
-    """Describe the wrong answer to one sequence."""
+    """Return a sequence with its right class, the predicted class, and what is wrong about the prediction."""
     example, predicted = np.array(sequence), int(answered.predicted[i])
     right = task.classes[int(answered.labels[i])]
     return WrongAnswer(task.show(example), right, task.classes[predicted], task.explain(example, predicted))

@@ -50,7 +50,9 @@ def audit(
     folder = folder_for(opened, save)
     with counting(f"auditing {opened.name}", quiet=quiet) as progress:
         result = run_checks(audited_model(opened, n), checks, ignore=ignore, progress=progress)
-    saved = save_in(folder, result_name("audit", n=n, only=tuple(checks) if only else None), result)
+    saved = save_in(
+        folder, result_name("audit", n=n, only=["", *(each.id for each in checks.values())] if only else None), result
+    )
     if folder is None:
         return saved
     feedback = saved.data[0].with_suffix(".md")

@@ -122,4 +122,6 @@ def _statement(claim: str | Statement) -> Statement:
 
 def _require(n: int | None) -> None:
     if n is not None and n < LEAST_N:
-        raise InputError(f"--n must be at least {LEAST_N}, got {n}", "leave it out: each kind of claim has a default")
+        raise InputError(
+            f"--n must be at least {LEAST_N}, got {n}", "or leave it out: each kind of claim has its own default"
+        )

@@ -81,7 +81,7 @@ class Submission(Generic[R]):
 
     @property
     def error(self) -> HeadcountError | None:
-        """The error, or None if there is a result."""
+        """The error that prevented a result, or None if there is a result."""
         return self.saved_or_error if isinstance(self.saved_or_error, HeadcountError) else None
 
     @property
@@ -264,7 +264,7 @@ class _Process:
                     del self.printed[4 * MOST_OUTPUT : -4 * MOST_OUTPUT]
 
     def text(self) -> str:
-        """Return the output, shortened."""
+        """Return what a submission printed; of a long output, only the beginning and the end."""
         text = bytes(self.printed).decode(errors="replace").strip()
         if len(text) <= 2 * MOST_OUTPUT and len(self.printed) == self.n_printed:
             return text

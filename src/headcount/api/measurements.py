@@ -118,7 +118,7 @@ def _ablate(model: OpenModel, data: Data, quiet: bool) -> Ablation:
 
 
 def _n_examples(model: OpenModel, data: Data) -> int:
-    """Return the default number of examples of an ablation."""
+    """Return how many examples an ablation of this model uses unless `n` is given."""
     dataset, rows = model.examples(data, None, None, None)
     return len(dataset) if rows is None else len(rows)
 

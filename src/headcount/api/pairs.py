@@ -124,7 +124,7 @@ def _text_pair(
         token_ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
         if len(token_ids) != 1:
             fix = "give answers of one token each; a leading space often matters"
-            raise InputError(f"{answer!r} is {len(token_ids)} tokens", fix)
+            raise InputError(f"{answer!r} has {len(token_ids)} tokens, and one is needed", fix)
         ids.append(int(token_ids[0]))
     last = one[0].shape[1] - 1
     return Pair(one, other, [last], ids[:1], ids[1:]), ["next token"], [(answers[0], answers[1])]
@@ -134,7 +134,10 @@ def _queries(opened: OpenModel, pair: Pair, heads: Sequence[HeadId], at: Sequenc
     """Return the query positions that these names stand for, in the stack of the heads."""
     stacks = {head.site.stack for head in heads}
     if len(stacks) > 1:
-        raise InputError("--at needs heads of one stack: encoder and decoder have other positions", "name fewer heads")
+        raise InputError(
+            "--at needs heads of one stack, because encoder and decoder have different positions",
+            "name heads of one of them",
+        )
     (stack,) = stacks
     n = pair.receiver[1 if stack == "decoder" and len(pair.receiver) > 1 else 0].shape[1]
     known: dict[str, list[int]] = {str(i): [i] for i in range(n)}

@@ -174,7 +174,9 @@ def _require_sense(
 def _require_searchable(opened: OpenModel, selection_set: Experiment, loss: float, n_orders: int) -> None:
     """Raise an error for invalid limits, or if the model is no better than guessing on the selection examples."""
     if not (0 <= loss < 1 or (loss >= 0 and not selection_set.metric.in_points)):
-        raise InputError(f"--loss must be in [0, 1), got {loss}", "0.01 stands for one point")
+        raise InputError(
+            f"--loss must be in [0, 1), got {loss}", "it is the largest drop that is allowed; 0.01 is one point"
+        )
     if not 1 <= n_orders <= MOST_ORDERS:
         raise InputError(f"--orders must be from 1 to {MOST_ORDERS:,}, got {n_orders:,}")
     scores = run_interventions(selection_set, [])

@@ -95,4 +95,7 @@ def _name(n: int, seed: int) -> str:
 
 def _require(n: int) -> None:
     if n < FEWEST:
-        raise InputError(f"--n must be at least {FEWEST}, got {n}", "shares of fewer quartets mean nothing")
+        raise InputError(
+            f"--n must be at least {FEWEST}, got {n}",
+            "it is the number of sets of four examples; fewer give no usable interval",
+        )

@@ -52,7 +52,7 @@ class Saved(Generic[T]):
         return "\n".join([*map(repr, results), where or "not saved: no folder was given"])
 
     def _repr_html_(self) -> str:
-        """Return HTML for a notebook."""
+        """Return the result as HTML, which Jupyter shows below a cell."""
         results = self.result if isinstance(self.result, tuple) else (self.result,)
         return "".join(result._repr_html_() for result in results if isinstance(result, Result))
 
@@ -91,7 +91,7 @@ def write_figures(folder: RunFolder | None, draw: Callable[[], Mapping[str, Figu
 
 
 def within(folder: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """Return the figures with a folder in front of their names."""
+    """Return the figures under names that begin with a folder."""
     return {f"{folder}/{title}": figure for title, figure in figures.items()}
 
 

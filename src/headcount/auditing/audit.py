@@ -129,7 +129,7 @@ class Audit(Result):
 
     @property
     def is_sound(self) -> bool:
-        """Whether no check fails."""
+        """Whether no check fails; warnings, and failures that another check explains, do not count."""
         return not self.of(FAIL)
 
 
@@ -137,6 +137,7 @@ def checks_named(names: Sequence[str] | None = None) -> dict[str, Check]:
     """Return the checks with these names or ids (default: all) by name, in the order of their ids."""
     checks = {name: CHECKS.get(name) for name in CHECKS.names()}
     checks = dict(sorted(checks.items(), key=lambda item: item[1].id))
+    _require_unique_ids(checks)
     if names is None:
         return checks
     by_id = {check.id: name for name, check in checks.items()}
@@ -147,6 +148,19 @@ def checks_named(names: Sequence[str] | None = None) -> dict[str, Check]:
             raise InputError(f"no check {name!r}", advice if advice.startswith("did you mean") else every_check)
     wanted = {by_id.get(name, name) for name in names}
     return {name: check for name, check in checks.items() if name in wanted}
+
+
+def _require_unique_ids(checks: Mapping[str, Check]) -> None:
+    """Raise an error if two checks have the same id, because an id names one check in results and in the docs."""
+    names: dict[str, str] = {}
+    for name, check in checks.items():
+        if other := names.get(check.id):
+            taken = ", ".join(each.id for each in checks.values())
+            raise InputError(
+                f"the checks {other!r} and {name!r} have the same id, {check.id}",
+                f"give one of them an id that is not taken; these are: {taken}",
+            )
+        names[check.id] = name
 
 
 def run_checks(

@@ -85,11 +85,11 @@ class AuditedModel(ABC):
     @property
     @abstractmethod
     def task(self) -> Task:
-        """The task that the model is audited on."""
+        """The task whose examples and right answers the audit uses."""
 
     @property
     def n(self) -> int:
-        """The number of audited examples."""
+        """The number of test examples on which the model is audited."""
         return len(self.examples)
 
     @property
@@ -116,7 +116,7 @@ class AuditedModel(ABC):
     @property
     @abstractmethod
     def answers(self) -> SequenceAnswers | ClassAnswers:
-        """The model's answers to the audited examples."""
+        """The model's answers to the audited examples, computed once for all checks."""
 
     @cached_property
     def right(self) -> Hits:
@@ -178,7 +178,7 @@ class AuditedSequenceModel(AuditedModel):
 
     @property
     def task(self) -> SequenceTask:
-        """The task that the model is audited on."""
+        """The task whose examples and right answers the audit uses."""
         return self.sequence_model.task
 
     @property
@@ -260,16 +260,16 @@ class AuditedSequenceModel(AuditedModel):
 
     @property
     def right_answers(self) -> Tokens:
-        """[example, place]: tokens of the right answers."""
+        """[example, place]: the token ids of the right answers to the audited examples."""
         return self.answers.batch.answer
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The name of each place of an answer, such as `10s`."""
+        """The name of each position of an answer, such as `10s`."""
         return tuple(position.label for position in self.task.answer_positions)
 
     def token(self, id: int) -> str:
-        """Return the text of a token id."""
+        """Return the text that the task writes for a token id."""
         return self.task.tokens[id]
 
     @property
@@ -376,7 +376,7 @@ def _in_thousands(parts: Sequence[str]) -> bool:
 
 
 class AuditedClassifier(AuditedModel):
-    """A model that outputs one of a few classes."""
+    """What checks see of a model that answers with one of a few classes."""
 
     def __init__(self, opened: OpenModel, class_model: ClassModel, n: int | None, split: str) -> None:
         self.class_model = class_model
@@ -384,7 +384,7 @@ class AuditedClassifier(AuditedModel):
 
     @property
     def task(self) -> ClassTask:
-        """The task that the model is audited on."""
+        """The task whose examples and right answers the audit uses."""
         return self.class_model.task
 
     @property
@@ -394,12 +394,12 @@ class AuditedClassifier(AuditedModel):
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """[example]: the lengths of the audited sequences."""
+        """[example]: the number of tokens of each audited sequence."""
         return self.task.lengths(self.examples)
 
     @cached_property
     def answers(self) -> ClassAnswers:
-        """The model's answers to the audited examples."""
+        """The model's answers to the audited examples, computed once for all checks."""
         return self.classify(self.examples)
 
     def classify(self, examples: Examples) -> ClassAnswers:

@@ -59,7 +59,7 @@ Grid = Tensor
 
 @dataclass(frozen=True)
 class OtherExample:
-    """The inputs with another example in one row, and z of every head on these inputs without the intervention."""
+    """The inputs with another example in one row, and the output of every head on them without the intervention."""
 
     pairs: tuple[tuple[Tensor, Tensor], ...]
     """Pairs of an audited input tensor and the tensor that replaces it."""
@@ -102,7 +102,7 @@ class Probes:
 
     @property
     def n_rows(self) -> int:
-        """The number of rows of z."""
+        """The number of examples in the batch; z, the outputs of all heads, has a row for each."""
         return len(next(iter(self.own.values()), ()))
 
     def following(self, head: HeadId, place: int) -> Following:

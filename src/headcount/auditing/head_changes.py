@@ -146,7 +146,7 @@ def _is_resampled(new: Tensor, own: Tensor) -> bool:
 
 
 def _is_in_other_row(output: Tensor, own: Tensor, row: int) -> bool:
-    """Whether another row of `own` has this output."""
+    """Whether another example of the batch has this output, so that the intervention took it from there."""
     return any(is_same(output, own[other]) for other in range(len(own)) if other != row)
 
 

@@ -36,7 +36,7 @@ class HeadSweep:
 
     @property
     def n(self) -> int:
-        """The number of examples."""
+        """The number of examples on which heads are ablated."""
         return len(self.clean)
 
     def drops(self, scores: NDArray[np.float64], rows: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float64]:

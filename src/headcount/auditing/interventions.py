@@ -52,7 +52,7 @@ NO_HEAD, NO_NUMBER = "changed something that is no head", "output that is not a 
 
 @dataclass(frozen=True)
 class HeadChange:
-    """The change of one head by an intervention."""
+    """What an intervention did to one head: whether it removed the head, changed it or left it alone."""
 
     head: str
     site: str
@@ -70,7 +70,7 @@ class HeadChange:
 
 @dataclass(frozen=True)
 class InterventionAudit(Result):
-    """The changes of all heads by an intervention."""
+    """The verdict on an intervention, and what it did to every head of the model."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("rows",)
     name: str
@@ -170,7 +170,7 @@ def _open(model: nn.Module | OpenModel | Run, sites: Sites | None) -> OpenModel:
         return model
     module = model.model if isinstance(model, Run) else model
     if not isinstance(module, nn.Module):
-        raise InputError(f"{type(model).__name__} is no model", "give a torch.nn.Module, or a run that was loaded")
+        raise InputError(f"{type(model).__name__} is not a model", "give a torch.nn.Module, or a run that was loaded")
     return OpenModel.of_module(module, sites)
 
 
@@ -187,7 +187,9 @@ def _call_of(module: nn.Module, sites: Sites, inputs: Inputs) -> tuple[list[Tens
     named = dict(inputs) if isinstance(inputs, Mapping) else {}
     given = [] if named else [inputs] if isinstance(inputs, Tensor) else list(inputs)
     if not (named or given) or not all(isinstance(each, Tensor) for each in (*given, *named.values())):
-        raise InputError("inputs should be tensors", "give one, several in order, or some by name")
+        raise InputError(
+            "the inputs are not tensors", "give one tensor, several in the order of forward(), or a mapping by name"
+        )
     caller = Wrapped(module, sites, tuple(named) or input_names(module))
     moved = {name: each.to(device) for name, each in named.items()}
     in_order = [cast(Tensor, each).to(device) for each in given]
@@ -198,7 +200,7 @@ def _require_heads(module: nn.Module, sites: Sites, tensors: Sequence[Tensor], h
     """Raise an error if the slices of z at these sites are not heads, so that no half head is audited as a head."""
     for name, check in check_heads(module, sites, tensors, dict.fromkeys(head.site for head in heads)).items():
         if check.fault:
-            what = f"the slices of z at {name} are not heads: {check.fault}"
+            what = f"the slices of the head outputs z at {name} are not heads: {check.fault}"
             raise InstrumentError(what, f"check n_heads={len(sites[name].heads)} and the path of the sites")
 
 
@@ -311,7 +313,8 @@ class _Trace:
     def _changes_of_z(self, site: HeadSite, new: Tensor, own: Tensor) -> list[OutputChange]:
         if new.shape != own.shape:
             raise InputError(
-                f"the intervention changes the shape of z at {site.short}: {list(own.shape)} becomes {list(new.shape)}",
+                f"the intervention changes the shape of the head outputs z at {site.short}: {list(own.shape)} becomes "
+                f"{list(new.shape)}",
                 "so it cannot be compared head by head; set heads to zero instead of cutting them out",
             )
         heads = self.layout.sites[site].heads

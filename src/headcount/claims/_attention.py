@@ -19,7 +19,8 @@ from headcount.heads import HeadId
 
 COPIES = ("duplicate", "induction")
 """Roles that are about copies of a token, which repeated tokens show best."""
-UNUSED = "The attention pattern is there, but the model does not need it: a pattern without an effect."
+UNUSED = "The head attends as claimed, but removing it costs less than the claim needs: the model does not need the "
+UNUSED += "pattern."
 
 
 def pattern_kind(name: str, phrase: str, targets: tuple[str, ...] = (), role: str = "") -> ClaimKind:
@@ -74,7 +75,7 @@ def _task_weights(case: ClaimCase, head: HeadId, targets: tuple[str, ...]) -> Ev
     measures = [each for each in map(own.find, targets) if each is not None and each.even is not None]
     if not measures:
         known = ", ".join(dict.fromkeys(m.measure for m in own.measures if m.even is not None))
-        raise InputError(f"the task has no such target for {head.short}", f"its targets are: {known}")
+        raise InputError(f"{head.short} never sees the tokens that this claim is about", f"its targets are: {known}")
     best, bars = max(measures, key=lambda each: each.mean), stats.calibration.at(own.stack, own.kind)
     bounds = (best.mean, best.mean - best.half(), best.mean + best.half())
     return _weight(head, best.measure, bounds, best.even or 0.0, best.n, "examples", bars.get((best.measure, "all"), 0))
@@ -108,5 +109,5 @@ def _weight(
 ) -> Evidence:
     """Return a weight above uniform attention, against the threshold of the controls."""
     value, low, high = (above_even(each, even) for each in bounds)
-    words = f"{head.short} puts {{}} of its weight above uniform attention on the target “{target}”"
+    words = f"{head.short} attends to the target “{target}” by {{}} more than uniform attention would"
     return Evidence(words, value, low, high, n, of, "share").at_least(round(max(THRESHOLDS.partly, bar), 4))

@@ -55,8 +55,9 @@ class Drops:
         clean = float(self.experiment.aggregate(self._clean)) if self._clean is not None else 0.0
         if self._needs_skill and clean - baseline < CRITICAL:
             raise InputError(
-                f"with all heads it scores {100 * clean:.1f} %, within 10 points of the best constant answer: it has "
-                "nothing to lose"
+                f"with all heads it scores {100 * clean:.1f} %, within 10 points of the best constant answer, so "
+                "there is "
+                "too little accuracy to lose"
             )
 
     def drop(self, heads: Sequence[HeadId]) -> PairedDifference:
@@ -78,7 +79,7 @@ class Drops:
         return PairedDifference(mean.mean, max(low, -most), min(high, most), mean.p)
 
     def evidence(self, words: str, drop: PairedDifference) -> Evidence:
-        """Return a drop as evidence."""
+        """Return a drop with its 95 % CI as evidence for or against a claim; `words` says what was removed."""
         return Evidence(words, drop.mean, drop.low, drop.high, self.n, "examples", self.unit)
 
 

@@ -26,7 +26,9 @@ def read_statements(file: str | Path) -> tuple[Statement, ...]:
     """Read the claims of a TOML file, or of a file that comes with headcount, given by its name."""
     path = HOME / f"{file}.toml" if str(file) in shipped() else Path(file)
     if not path.is_file():
-        raise InputError(f"no file of claims {str(file)!r}", f"with headcount come: {', '.join(shipped())}", FORM)
+        raise InputError(
+            f"there is no file of claims {str(file)!r}", f"headcount comes with these: {', '.join(shipped())}", FORM
+        )
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -41,7 +43,9 @@ def _statement(entry: dict[str, object], path: Path, i: int) -> Statement:
     """Return one claim of a file; an error names the file and the number of the claim."""
     for name in entry:
         if name not in ("text", "says"):
-            raise InputError(f"claim {i} of {path} has no setting {name!r}", suggestion(name, ("text", "says")))
+            raise InputError(
+                f"claim {i} in {path} sets {name!r}, which a claim does not have", suggestion(name, ("text", "says"))
+            )
     text, says = entry.get("text"), entry.get("says", "")
     if not isinstance(text, str) or not isinstance(says, str):
         raise InputError(f"claim {i} of {path} has no text", FORM)

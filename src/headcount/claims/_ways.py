@@ -1,4 +1,4 @@
-"""The way of a task's event that a claim is about, and what the architecture alone says about it."""
+"""Find the examples for a claim that heads carry an event, and what the architecture alone says about the claim."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ from headcount.tasks.base import Quartets, SequenceTask
 
 
 def way_into(case: ClaimCase, n: int) -> Quartets:
-    """Return the quartets of the way that the claim names: `10s` from the place before it, or `1s>100s`."""
+    """Return the sets of four examples for the route that the claim names.
+
+    The route is a place of the answer, such as `10s` (from the place before it), or two places, such as `1s>100s`.
+    """
     task, event = require_event(case.model), case.claim.event
     assert task.words.event is not None, "require_event has checked this"
     if task.words.event.name != event:
-        raise InputError(f"{task.name} has no {event}", f"its event is the {task.words.event.name}")
+        raise InputError(
+            f"the task {task.name} has no {event}", f"claims about {task.name} can be about the {task.words.event.name}"
+        )
     quartets = case.once(("quartets", n, case.seed), lambda: task.quartets(stream(case.seed, "quartets"), n))
     ways = {f"{each.source}>{each.read}": each for each in quartets}
     ways |= {each.read: each for each in quartets if each.chain == 1}
     place = case.claim.objects[0]
     if place not in ways:
-        raise InputError(f"no way of the {event} into {place!r}", suggestion(place, ways))
+        raise InputError(f"no {event} of this task goes into {place!r}", suggestion(place, ways))
     if not len(ways[place]):
-        raise InputError(f"{case.model.name} has no examples of the {event} on the way {place}")
+        raise InputError(f"the task of {case.model.name} has no examples with a {event} into {place}")
     return ways[place]
 
 

@@ -33,6 +33,7 @@ from headcount.registry import suggestion
 from headcount.results import ROUNDING, Contradiction, Count, Positive, Result
 from headcount.stats import Z95
 from headcount.tasks import TASKS
+from headcount.tasks.base import with_article
 
 Verdict = Literal["supported", "refuted", "undecided", "not judged"]
 Outcome = Literal["supports", "refutes", "open", "shown"]
@@ -82,12 +83,12 @@ class Evidence:
         return self._decided(f"above {self._shown(limit)}", outcome, limit)
 
     def at_most(self, limit: float) -> Evidence:
-        """Return the evidence for "at most `limit`"."""
+        """Return this evidence, judged by whether its whole interval is at most `limit`."""
         outcome: Outcome = "supports" if self.high <= limit else "refutes" if self.low > limit else "open"
         return self._decided(f"at most {self._shown(limit)}", outcome, limit)
 
     def within(self, limit: float) -> Evidence:
-        """Return the evidence for "between -`limit` and `limit`"."""
+        """Return this evidence, judged by whether its whole interval lies between -`limit` and `limit`."""
         is_outside = self.low > limit or self.high < -limit
         outcome: Outcome = (
             "supports" if -limit < self.low and self.high < limit else "refutes" if is_outside else "open"
@@ -224,7 +225,7 @@ class ClaimsResult(Result):
     """All models for the first claim, then all models for the second claim, and so on."""
 
     def of(self, statement: Statement) -> tuple[ClaimResult, ...]:
-        """Return the results of one claim, in the order of the models."""
+        """Return the results of one claim on all models, in the order of the models."""
         i, n = self.statements.index(statement), len(self.models)
         return self.results[i * n : (i + 1) * n]
 
@@ -243,7 +244,7 @@ class ClaimsResult(Result):
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """The verdicts of all claims on all models."""
+        """The verdict on each claim and model, in the order of the results."""
         return [result.verdict for result in self.results]
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -272,7 +273,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Claim:
-    """A parsed claim."""
+    """A claim that was read from text: its subject, such as `E0H1`, its kind, and what stands after the kind."""
 
     text: str
     subject: str
@@ -285,7 +286,7 @@ class Claim:
     def phrase(self) -> str:
         """The claim in plain English, without its subject."""
         source, _, place = self.objects[0].rpartition(">") if self.objects else ("", "", "")
-        way = f"from the {source} into the {place}" if source else f"into the {place}"
+        way = f"from {with_article(source)} into {with_article(place)}" if source else f"into {with_article(place)}"
         return self.kind.phrase.format(event=self.event, object=place, way=way)
 
 
@@ -341,7 +342,7 @@ class ClaimKind:
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """The objects of the grammar."""
+        """What must stand after the name of the kind, such as `PLACE` or `HEAD`."""
         return tuple(self.grammar.split()[2:])
 
 
@@ -382,7 +383,7 @@ def parse(text: str) -> Claim:
     n_least = sum(not each.startswith("[") for each in kind.objects)
     grammar = f"write {kind.grammar.replace(EVENT, event)}"
     if not n_least <= len(objects) <= len(kind.objects):
-        raise InputError(f"{text!r} has {len(objects)} objects behind {name}", grammar)
+        raise InputError(f"{text!r} names {len(objects)} things after {name}", grammar)
     for word, wanted in zip((subject, *objects), (kind.subject, *kind.objects), strict=False):
         _require(word, wanted.strip("[]"), grammar)
     return Claim(" ".join(text.split()), subject, kind, event, tuple(objects))
@@ -459,7 +460,7 @@ def _reason(error: InputError) -> str:
 
 
 def not_judged(model: OpenModel, claim: Claim, reason: str, audit: str = "") -> ClaimResult:
-    """Return the result of a claim that was not judged, with the reason."""
+    """Return the result `not judged`, with the reason why the claim does not apply to the model."""
     named = model.name, model.weights_sha256, claim.text, statement(model, claim)
     return ClaimResult(*named, "not judged", reason=reason, audit=audit)
 

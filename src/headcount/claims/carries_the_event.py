@@ -11,7 +11,10 @@ from headcount.claims._ways import construction, way_into
 from headcount.claims.base import ClaimCase, ClaimKind, Evidence, Judgement
 from headcount.errors import InputError
 from headcount.hooks.gates import eval_mode
+from headcount.tasks.base import with_article
 
+SETS = "sets of four examples"
+"""What the patches are counted in: four examples in which one token rises, and the event appears at the middle step."""
 LEAST_UNCHANGED = 0.95
 """Fraction of answers that random donors of the same event must leave right."""
 
@@ -23,18 +26,23 @@ def measure(case: ClaimCase) -> Judgement:
     with eval_mode(model.module), torch.no_grad():
         patches = routes.EventPatches(model, quartets)
         if patches.n < routes.FEWEST:
-            raise InputError(f"only {patches.n} of {len(quartets)} quartets have four right answers", "raise --n")
+            raise InputError(
+                f"in only {patches.n} of {len(quartets)} sets of four examples, the model answers all four right",
+                "raise --n",
+            )
         ((_, _, moved, placebo),) = patches.head_shares([case.heads], 1)
         donors = routes.donor_test(model, case.heads, quartets, case.seed, n_donors := max(n, routes.N_DONORS))
     if donors is None:
-        raise InputError("no random examples with and without the event are answered right", "raise --n")
-    way = f"from the {quartets.source} to the {quartets.read}"
-    share = Evidence(f"the patch moves {{}} of the gap {way}", *_bounds(moved), patches.n, "quartets", "share")
-    none = Evidence("the placebo patch moves {} of the gap", *_bounds(placebo), patches.n, "quartets", "share")
+        raise InputError("the model answers no random examples with and without the event right", "raise --n")
     event, kept, moves = case.claim.event, donors.unchanged, donors.followed
-    words = f"random donors with the same {event} leave {{}} of the answers right"
+    way = f"from {with_article(quartets.source)} to {with_article(quartets.read)}"
+    words = f"patching {case.claim.subject} moves {{}} of the logit gap that the {event} makes {way}"
+    share = Evidence(words, *_bounds(moved), patches.n, SETS, "share")
+    words = f"patching them where a token changes without the {event} (placebo) moves {{}} of the gap"
+    none = Evidence(words, *_bounds(placebo), patches.n, SETS, "share")
+    words = f"outputs of these heads from random examples with the same {event} leave {{}} of the answers right"
     same = Evidence(words, kept.rate, kept.low, kept.high, kept.n, "donors", "share")
-    words = f"random donors with another {event} change {{}} of the answers as the donor says"
+    words = f"outputs from random examples with another {event} change {{}} of the answers accordingly"
     other = Evidence(words, moves.rate, moves.low, moves.high, moves.n, "donors", "share")
     by_construction, is_true, note = construction(case, quartets)
     if not is_true:
@@ -53,8 +61,10 @@ def _bounds(share: routes.Share) -> tuple[float, float, float]:
 PART = ClaimKind(
     grammar="SUBJECT carries-the-{event} PLACE",
     phrase="carries the {event} {way}",
-    supported_if="the patch moves at least half of the gap between both answers (whole 95 % CI)",
-    refuted_if="the patch moves less than half of the gap (whole 95 % CI)",
-    controls="a placebo patch moves under 0.1 of the gap; random donors with the same event keep 95 % of the answers",
+    supported_if="patching the heads moves at least half of the logit gap between the answers with and without the "
+    "event (whole 95 % CI)",
+    refuted_if="patching the heads moves less than half of the logit gap (whole 95 % CI)",
+    controls="a changed token without the event (placebo) moves under 0.1 of the gap; outputs of random examples with "
+    "the same event keep 95 % of the answers right",
     measure=measure,
 )

@@ -20,7 +20,7 @@ def measure(case: ClaimCase) -> Judgement:
     length, trained = int(case.claim.objects[0]), case.model.trained
     if trained is not None and length <= trained[1]:
         raise InputError(
-            f"{case.model.name} was trained at {trained[0]} to {trained[1]}, so {length} is no extrapolation",
+            f"{case.model.name} was trained on lengths {trained[0]} to {trained[1]}, so {length} is no extrapolation",
             f"claim a length above {trained[1]}",
         )
     kind = cast(ClassTask, case.model.task).local_negative

@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class Command:
-    """One verb of the command line."""
+    """One verb of the command line: its help, its flags, and the function that runs it."""
 
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -100,7 +100,7 @@ def _folders_without(pattern: str, files: Sequence[str]) -> list[str]:
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the argument that names one model."""
+    """Add the argument MODEL, which names one model: a run, a sample, a folder or an adapter."""
     parser.add_argument("model", metavar="MODEL", help=MODEL)
     _add_run_adapter(parser)
 
@@ -141,7 +141,7 @@ def add_json(parser: argparse.ArgumentParser, *, quiet: bool = False) -> None:
 
 
 def comma_list(text: str) -> list[str]:
-    """Return the names of a list that is separated by commas."""
+    """Split a text at its commas into a list of names, without spaces."""
     return [name.strip() for name in text.split(",")]
 
 

@@ -37,8 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     printed = "print a table, Markdown or CSV [table]"
     parser.add_argument("--format", choices=("table", "markdown", "csv"), help=printed)
     add_json(parser, quiet=True)
-    add_int(advanced(parser), "--donors", "examples that each example is resampled from", DONORS)
-    add_int(advanced(parser), "--batch-size", "rows per forward pass", BATCH)
+    add_int(
+        advanced(parser),
+        "--donors",
+        "number of other examples whose head outputs resample ablation takes in turn",
+        DONORS,
+    )
+    add_int(advanced(parser), "--batch-size", "number of rows per forward pass", BATCH)
 
 
 def run(args: argparse.Namespace) -> Output:

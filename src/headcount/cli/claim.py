@@ -10,11 +10,15 @@ EXIT_CODES = {"supported": 0, "undecided": 0, "refuted": 1, "not judged": 2}
 
 
 def add_claim_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that `claim` and `claims` share."""
+    """Add the flags that the verbs `claim` and `claims` share: --n, --seed, --data and --anyway."""
     add_int(parser, "--n", N_HELP)
-    add_int(parser, "--seed", "seed of quartets, random donors, random sets of heads and sequences", 0)
-    parser.add_argument("--data", metavar="FILE", help="text or table for a model without a task")
-    parser.add_argument("--anyway", action="store_true", help="judge a model that fails its audit or guesses, too")
+    add_int(parser, "--seed", "seed of everything that is drawn at random: examples, sequences and sets of heads", 0)
+    parser.add_argument(
+        "--data", metavar="FILE", help="for a model without a task: a file of text or a table to measure it on"
+    )
+    parser.add_argument(
+        "--anyway", action="store_true", help="also judge a model that fails its audit or is no better than guessing"
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

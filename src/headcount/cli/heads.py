@@ -65,7 +65,10 @@ def run(args: argparse.Namespace) -> Output:
     if not args.stats and (args.data is not None or args.separator):
         raise InputError("--data and --separator need --stats", "add --stats")
     if args.stats and (args.all_test or args.head is not None):
-        raise InputError("--stats measures all heads", "leave --all-test and --head out, or --stats")
+        raise InputError(
+            "--stats measures all heads, so it cannot be combined with --all-test or --head",
+            "leave them out, or --stats",
+        )
     if args.head is not None and args.on is None:
         raise InputError("--head needs an example", 'add --on "a text"')
     if args.norm_weighted and not (args.stats or args.on or args.all_test):
@@ -159,7 +162,7 @@ def _roles(model: OpenModel, args: argparse.Namespace) -> Output:
     from headcount.describing.sections import roles
 
     if args.length is not None or args.norm_weighted:
-        raise InputError("--length and --norm-weighted are for models with a task", "leave them out")
+        raise InputError("--length and --norm-weighted need a model with a task", "leave them out")
     texts = list(dict.fromkeys(args.on or ()))
     others = args.match or ()
     matched = api.match_heads(model, *others, on=texts, data=args.data, save=True, quiet=args.quiet) if others else None

@@ -9,11 +9,13 @@ from headcount.cli._output import Output
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, both examples, the heads and the positions."""
     add_model_argument(parser)
-    parser.add_argument("receiver", metavar="EXAMPLE", help="the example whose answer is watched, such as 342+125")
-    parser.add_argument("donor", metavar="DONOR", help="the example that gives the outputs of heads, such as 348+125")
-    heads = "heads that are patched together, such as E0H2,X1H1 [the head that moves most alone]"
+    parser.add_argument("receiver", metavar="EXAMPLE", help="the example that the model answers, such as 342+125")
+    parser.add_argument(
+        "donor", metavar="DONOR", help="the example whose head outputs are put into it, such as 348+125"
+    )
+    heads = "heads to patch together, such as E0H2,X1H1 [the one head that changes the answer most]"
     parser.add_argument("--heads", type=comma_list, default=(), metavar="HEAD,...", help=heads)
-    at = "positions that are patched: a place such as 10s, a position such as 'a 10s', or a number [all]"
+    at = "positions to patch: a digit of the answer such as 10s, a position such as 'a 10s', or a number [all]"
     parser.add_argument("--at", type=comma_list, default=(), metavar="PLACE,...", help=at)
     answers = "for a model without a task: the next token to compare after each text, such as ' Paris' ' Rome'"
     parser.add_argument("--answers", nargs=2, metavar="TOKEN", help=answers)
@@ -39,7 +41,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 PART = Command(
-    "put the outputs of heads on one example into another one",
+    "put outputs of heads on one example into another; show how the answer changes",
     add_arguments,
     run,
     (

@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 PART = Command(
-    "show how a model represents positions, trained and beyond",
+    "show how a model represents positions, inside and beyond the training lengths",
     add_arguments,
     run,
     ("headcount positions sample:addition", "headcount positions sample:sortedness --n 64"),

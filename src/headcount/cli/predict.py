@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> Output:
     result = api.predict(args.model, args.example, args.without, run_adapter=args.run_adapter)
     clean, without = result.clean, result.without
     data = {"example": clean.example, **_answer(clean), "note": clean.note}
-    lines = [f"{clean.example} = {clean.predicted}  ({_verdict(clean)})"]
+    lines = [f"{clean.example}{clean.sign}{clean.predicted}  ({_verdict(clean)})"]
     if without:
         heads = {"heads": [str(head) for head in result.heads], "ablation": "zero", "proven_sites": result.n_sites}
         data["without"] = {**heads, **_answer(without), "changed": [vars(each) for each in result.changes]}

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_out(parser, "cut the heads out of the weights and save the smaller run or model in this folder")
     loss = f"largest drop that is allowed: 0.01 is one point of accuracy; other metrics have their own unit [{LOSS}]"
     parser.add_argument("--loss", type=float, default=LOSS, metavar="FLOAT", help=loss)
-    share = "remove this share of the heads, such as 0.2, whatever it costs"
+    share = "remove this share of the heads, such as 0.2, however much accuracy that costs"
     parser.add_argument("--share", type=float, metavar="FLOAT", help=share)
     heads = "remove these heads, such as E0H1,X1H2, without a search"
     parser.add_argument("--heads", type=comma_list, metavar="HEAD,...", help=heads)
@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     folding = "add the mean output of the removed heads to the bias of their block"
     parser.add_argument("--fold-mean", action="store_true", help=folding)
     add_json(parser, quiet=True)
-    add_int(advanced(parser), "--orders", "random removal orders to compare with", ORDERS)
-    add_int(advanced(parser), "--batch-size", "rows per forward pass", BATCH)
+    add_int(advanced(parser), "--orders", "number of random removal orders to compare with", ORDERS)
+    add_int(advanced(parser), "--batch-size", "number of rows per forward pass", BATCH)
 
 
 def run(args: argparse.Namespace) -> Output:

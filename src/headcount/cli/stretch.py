@@ -23,18 +23,18 @@ HOW_MANY = "[1000; 200 above length 1,024 unless attention has a window]"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the models and what they are measured on."""
+    """Add the models, and the flags for lengths, kinds of sequences and their number."""
     add_models_argument(parser)
     parser.add_argument("--lengths", type=lengths, metavar="INT,...", help="lengths to test [8,12,16,32,64,...,4096]")
-    negatives = "kinds of example to test: ways to break the order, and `patterns` [all five]"
+    negatives = "kinds of unsorted sequences to test, such as adjacent or shuffle, and `patterns` [all five]"
     parser.add_argument("--negatives", type=comma_list, metavar="KIND,...", help=negatives)
     add_int(parser, "--n", f"number of examples for each length and kind {HOW_MANY}")
-    draw = "which random draw of sequences to test; settings were chosen on draw 0, reports use draw 1 [0]"
+    draw = "number of the random draw of test sequences; settings were chosen on draw 0, reports use draw 1 [0]"
     add_int(parser, "--draw", draw)
     add_out(parser, "folder for the figure of several models [runs/stretch]")
     add_json(parser, quiet=True)
     add_timeout(parser)
-    add_int(advanced(parser), "--batch-size", "examples per forward pass [chosen by length]")
+    add_int(advanced(parser), "--batch-size", "number of examples per forward pass [chosen by length]")
 
 
 def run(args: argparse.Namespace) -> Output:

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_out(sub, f"the run folder to write [runs/{name}-SEED]")
         add_int(sub, "--seed", "seed of everything random in training [0]")
         sub.add_argument("--resume", action="store_true", help="continue the unfinished run in the folder")
-        repeated = "a named set of settings, listed below; repeatable"
+        repeated = "a named set of settings, listed below; give the flag again for another"
         sub.add_argument("--preset", action="append", default=[], metavar="NAME", help=repeated)
         sub.add_argument("--config", metavar="RUN", help="start from the settings of another run, or of a config file")
         add_json(sub, quiet=True)

@@ -7,13 +7,13 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model, the budget of a search and the output flags."""
+    """Add the model, the seconds and the seed of a search for wrong answers, and the output flags."""
     add_model_argument(parser)
     parser.add_argument(
         "--seconds",
         type=float,
         metavar="S",
-        help="how long to search for wrong answers where nothing can be proved [20]",
+        help="seconds to search for wrong answers, if the model cannot be proved right [20]",
     )
     add_int(parser, "--seed", "seed of the search [0]")
     add_json(parser, quiet=True)

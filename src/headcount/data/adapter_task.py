@@ -127,7 +127,7 @@ class AdapterSequences(AdapterModel):
 
     @property
     def generates(self) -> bool:
-        """Whether the adapter has `generate`."""
+        """Whether the adapter has `generate`, so that the model can be measured on its own answers."""
         return type(self.adapter).generate is not Adapter.generate
 
     def generate(self, questions: Sequence[str]) -> list[str]:
@@ -196,7 +196,7 @@ class AdapterSequences(AdapterModel):
 
 @dataclass(frozen=True)
 class AdapterClasses(AdapterModel):
-    """An adapter's classifier."""
+    """An adapter's model that answers with classes, in the terms of its task."""
 
     task: ClassTask
 

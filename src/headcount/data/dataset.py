@@ -246,7 +246,10 @@ def tensor_dataset(inputs: Sequence[Tensor], score: ScoreFunction) -> EvalDatase
     """Make a dataset from tensors whose first axis counts the examples, and from a function that scores outputs."""
     n = {len(each) for each in inputs}
     if len(n) != 1 or 0 in n:
-        raise InputError(f"inputs of {sorted(n)} rows", "give tensors whose first axis counts the same examples")
+        raise InputError(
+            f"the inputs have different numbers of rows: {sorted(n)}",
+            "give tensors whose first axis counts the same examples",
+        )
     metric, sizes = find_metric(score, ()), {size for each in inputs for size in each.shape[1:]}
 
     def encode(rows: Rows) -> EvalBatch:

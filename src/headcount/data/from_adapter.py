@@ -34,6 +34,7 @@ from headcount.errors import HeadcountError, InputError
 from headcount.external.adapter import Adapted, Adapter, adapter_name, task_of
 from headcount.external.user_code import UserCodeError, user_code_errors
 from headcount.seeds import stream
+from headcount.tasks import words_of
 from headcount.tasks.base import IGNORE, Examples, SequenceTask, Task
 
 Pairs = Sequence[tuple[str, str]]
@@ -356,10 +357,10 @@ def adapter_input(model: Adapted, question: str) -> TokenizedText:
     tokens = dict(zip(stacks, labels, strict=False))
     if not generates:
         return TokenizedText(inputs, tokens)
-    verdict = ""
+    verdict, sign = "", words_of(adapter.task).sign
     if right is not None:
         verdict = " (right)" if is_right(adapter, answer, right) else f" (wrong, should be {right})"
-    return TokenizedText(inputs, tokens, note=f"{question} = {answer}{verdict}{note}", predicted=answer, right=right)
+    return TokenizedText(inputs, tokens, note=f"{question}{sign}{answer}{verdict}{note}", predicted=answer, right=right)
 
 
 def own_answer(model: Adapted, question: str) -> tuple[str, str, str | None]:

@@ -50,12 +50,12 @@ class TokenizedModel:
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights."""
+        """The device that the weights are on, to which inputs are moved."""
         return next(self.model.parameters()).device
 
     @property
     def config(self) -> Any:
-        """The configuration of the model."""
+        """The configuration of the Hugging Face model, which says how inputs are built."""
         return self.model.model.config
 
     @property
@@ -173,7 +173,7 @@ def _for_text(tokenized: TokenizedModel) -> str | None:
 def require_text(text: str) -> None:
     """Raise an error for an empty text, or one that is not valid UTF-8."""
     if text.encode(errors="ignore").decode() != text:
-        raise InputError(f"{text!r} is no text in UTF-8", 'give one: --on "The cat sat on the mat."')
+        raise InputError(f"{text!r} is not valid UTF-8 text", 'give one: --on "The cat sat on the mat."')
     if not text.strip():
         raise InputError("there is nothing to look at in an empty text", 'give one: --on "The cat sat on the mat."')
 

@@ -41,7 +41,7 @@ def _opened(image: Any, mode: str) -> Any:
         with Image.open(image) as opened:
             return opened.convert(mode)
     except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise InputError(f"{image} is no image: {error}", f"give one of {', '.join(IMAGES)}") from error
+        raise InputError(f"{image} is not an image: {error}", f"give one of {', '.join(IMAGES)}") from error
 
 
 def _both(size: int | Sequence[int]) -> tuple[int, int]:

@@ -128,10 +128,10 @@ def reference_for(task: Task, length: int | None = None) -> Examples:
 def of_length(task: Task, length: int, n: int | None = None, name: str = "test") -> tuple[Examples, str]:
     """Draw `n` sequences of one length with a description: half of the last class, half of all kinds of negatives."""
     if task.output_type != "class":
-        raise InputError(f"{task.name} has one length only", "leave the lengths out")
+        raise InputError(f"all examples of {task.name} have the same length", "leave the lengths out")
     n = N_LENGTH if n is None else n
     if not 2 <= length <= LONGEST:
-        raise InputError(f"sequences of {length:,} cannot be made", f"choose a length from 2 to {LONGEST:,}")
+        raise InputError(f"sequences of length {length:,} cannot be drawn", f"choose a length from 2 to {LONGEST:,}")
     _require_possible(n, length)
     rng, sample = stream(0, f"heads {name}", length), cast(ClassTask, task).sample_of_length
     negatives, last_class = cast(ClassTask, task).negatives, cast(ClassTask, task).classes[-1]
@@ -156,5 +156,5 @@ def given_examples(task: Task, examples: Any) -> Examples:
 
 def _require_possible(n: int, length: int) -> None:
     if n < 2:
-        raise InputError(f"{n} examples are too few", "at least 2")
+        raise InputError(f"{n} examples are too few for an interval", "give at least 2")
     require_room_for(n, length, "lower --n")

@@ -55,11 +55,11 @@ class OwnData:
         return np.array([[self._number[text]]], dtype=np.int64)
 
     def show(self, example: Examples) -> str:
-        """Return the question of an example."""
+        """Return the question that an example stands for; examples are indices of questions."""
         return self._questions[int(example[0])]
 
     def answer(self, example: Examples) -> str:
-        """Return the right answer to an example."""
+        """Return the right answer that the user's data gives for an example."""
         return self._answers[self.show(example)]
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
@@ -85,12 +85,12 @@ class OwnSequences(OwnData, SequenceTask):
 
     @cached_property
     def pad_id(self) -> int:  # type: ignore[override]
-        """The token id of padding."""
+        """The token id of padding, which is the last token of the alphabet."""
         return len(self.tokens) - 1
 
     @cached_property
     def longest(self) -> int:  # type: ignore[override]
-        """Number of characters of the longest answer."""
+        """The number of characters of the longest answer in the user's data."""
         return max(map(len, self._answers.values()))
 
     @cached_property
@@ -112,7 +112,7 @@ class OwnSequences(OwnData, SequenceTask):
 
     @property
     def domain_size(self) -> int:  # type: ignore[override]
-        """The number of known questions."""
+        """The number of questions whose right answer is known."""
         return len(self._questions)
 
     def iter_domain(self) -> Iterator[Examples]:
@@ -120,7 +120,7 @@ class OwnSequences(OwnData, SequenceTask):
         raise _no_more("every question there is")
 
     def index(self, examples: Examples) -> Tokens:
-        """Return the index of each question."""
+        """Return the index of each question, which is the example itself."""
         return np.asarray(examples[:, 0], dtype=np.int64)
 
     def encode(self, examples: Examples) -> Batch:
@@ -130,7 +130,7 @@ class OwnSequences(OwnData, SequenceTask):
         return Batch(np.asarray(examples, dtype=np.int64), answers, answers, answers)
 
     def show_tokens(self, tokens: Tokens) -> str:
-        """Join the characters of an answer to a text."""
+        """Join the characters of an answer to one text; padding is left out."""
         return "".join(self.tokens[token] for token in tokens.tolist())
 
     def read_answer(self, text: str) -> Tokens | None:
@@ -172,7 +172,7 @@ class OwnClasses(OwnData, ClassTask):
 
     @property
     def longest(self) -> int:  # type: ignore[override]
-        """Length of the longest question in training."""
+        """The length of the longest question that training had, in words or characters."""
         return self.trained_lengths[1]
 
     @cached_property
@@ -193,7 +193,7 @@ class OwnClasses(OwnData, ClassTask):
         return np.array([len("".join(each)) if one_word else len(each) for each in words], dtype=np.int64)
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
-        """Group examples by the right answer."""
+        """Group examples by their right answer, so that accuracy can be reported for each."""
         return {"right answer": tuple(map(self.answer, examples))}
 
     def describe(self, example: Examples) -> str:
@@ -221,7 +221,9 @@ class OwnClasses(OwnData, ClassTask):
 
 
 def _no_more(what: str) -> InputError:
-    return InputError(f"{NAME} do not say {what}", "name a task of headcount's, if it is one: task = ...")
+    return InputError(
+        f"{NAME} do not say {what}", "if they belong to a task of headcount, name it in the adapter: task = ..."
+    )
 
 
 def own_task(adapter: Adapter) -> OwnSequences | OwnClasses:

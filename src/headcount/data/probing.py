@@ -103,7 +103,8 @@ class QuestionProbe:
         places, varies = by_input[source], (tokens != tokens[0]).any(axis=0)
         if missing := set(np.flatnonzero(varies)) - set(places):
             raise InputError(
-                f"encode() has no position for {len(missing)} tokens of a question: no position goes one to one with "
+                f"encode() has no position for {len(missing)} tokens of a question: no position holds an id for each "
+                "of "
                 "them",
                 ONE_POSITION,
             )
@@ -159,7 +160,7 @@ class AnswerProbe:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The number of positions of each input."""
+        """The number of token positions of each input tensor, which has the shape [example, position]."""
         return tuple(ids.shape[1] for ids in self.inputs)
 
     @property

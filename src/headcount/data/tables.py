@@ -54,10 +54,10 @@ class Columns(Protocol):
 
     @property
     def column_names(self) -> Any:
-        """Names of the columns."""
+        """The names of the table's columns, in the order of the file."""
 
     def __getitem__(self, name: Any) -> Any:
-        """Return the column of that name."""
+        """Return the values of the column with this name, one for each row."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Table:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Map the column names that formats use to the names in the header."""
+        """Map the names of columns that headcount knows, such as `label`, to those in the table's header."""
         return columns_in(self.header)
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
@@ -129,7 +129,9 @@ class Table:
 def text_lines(data: Any) -> TextLines:
     """Mark a file as having one text on every line, for `--lines`."""
     if not isinstance(data, str | Path):
-        raise InputError("--lines says how a file of texts is read", "name the file: --data texts.txt --lines")
+        raise InputError(
+            "--lines needs a file of texts, which it reads line by line", "name the file: --data texts.txt --lines"
+        )
     return TextLines(data)
 
 
@@ -169,7 +171,7 @@ def _read_text(path: Path) -> str:
         require_room(MEMORY_PER_BYTE * len(data), size, "give a part of it: a few thousand examples are enough")
         return data.decode("utf-8-sig").replace("\r\n", "\n")  # as spreadsheets write it
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no text in UTF-8: {error}", "save it as plain text, in UTF-8") from error
+        raise InputError(f"{path} is not valid UTF-8 text: {error}", "save it as plain text, in UTF-8") from error
 
 
 def _of_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]], lines: Sequence[int]) -> Table:

@@ -36,7 +36,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Conclusions:
-    """Several sentences."""
+    """Sentences that state what was found; a report shows them as a list."""
 
     sentences: tuple[Sentence, ...]
 
@@ -75,7 +75,7 @@ class DataTable:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure, drawn when a renderer needs it."""
+    """A figure with its caption and its description in words; it is drawn only when a renderer needs it."""
 
     id: str
     caption: str
@@ -179,7 +179,7 @@ parts that cannot be written in one line of text, such as a fraction.
 
 @dataclass(frozen=True)
 class Fraction:
-    """A numerator over a denominator."""
+    """A fraction in a formula: a numerator over a denominator."""
 
     above: Expression
     below: Expression
@@ -196,7 +196,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Root:
-    """A square root."""
+    """A square root in a formula, over the term `inside`."""
 
     inside: Expression
 
@@ -210,7 +210,7 @@ class Brackets:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix in round brackets."""
+    """A matrix in round brackets, given row by row."""
 
     rows: tuple[tuple[Expression, ...], ...]
 
@@ -224,7 +224,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Lines:
-    """Formulas below each other."""
+    """Several formulas that a report writes below each other."""
 
     lines: tuple[Expression, ...]
 

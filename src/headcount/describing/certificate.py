@@ -17,10 +17,10 @@ COLUMNS = (
     "checked",
     "wrong",
     "smallest margin (logits)",
-    "on",
-    "decoded",
+    "on the example",
+    "also decoded",
     "rounding error (logits)",
-    "within rounding error",
+    "examples within rounding error",
     "computed on",
 )
 
@@ -41,7 +41,7 @@ def details(certificate: Certificate) -> list[Block]:
 
 
 def clearest(certificate: Certificate) -> WrongAnswer:
-    """Return the first wrong answer."""
+    """Return the wrong answer that a description shows: the first one that was found."""
     return certificate.wrong[0]
 
 
@@ -61,7 +61,7 @@ def _margin(certificate: Certificate) -> str:
     if certificate.least_margin is None:
         return decoded
     margin = f"{certificate.least_margin:.2f} logits, on {certificate.tightest}"
-    return f"The smallest margin of a right token over its best rival is {margin}. {decoded}"
+    return f"The smallest lead of a right token over the next most likely token is {margin}. {decoded}"
 
 
 def _rounding(certificate: Certificate, rests_on: str) -> Sentence:
@@ -91,7 +91,9 @@ def checked_table(certificates: Sequence[tuple[str, Certificate]], name: str, co
         counts = Cell(f"{each.distinct:,}", each.distinct), errors, margin, each.tightest
         decoded, undecided = Cell(f"{each.decoded:,}", each.decoded), Cell(f"{each.undecided:,}", each.undecided)
         rows.append((title, *counts, decoded, error, undecided, _environment(each)))
-    return DataTable(name, "Certificates over all examples", COLUMNS, tuple(rows), command=command)
+    return DataTable(
+        name, "Models that were checked on all examples of their task", COLUMNS, tuple(rows), command=command
+    )
 
 
 def _environment(certificate: Certificate) -> str:

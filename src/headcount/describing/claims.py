@@ -11,7 +11,7 @@ from headcount.describing.words import amount, amount_interval, bracketed, count
 if TYPE_CHECKING:
     from headcount.claims.base import ClaimResult, ClaimsResult, Evidence, Statement
 
-NOT_CORRECTED = "Each interval is a 95 % CI of its own; it is not corrected for the number of claims."
+NOT_CORRECTED = "Each interval is the 95 % CI of one claim; the intervals are not corrected for the number of claims."
 
 
 def describe(result: ClaimResult) -> list[Block]:
@@ -30,7 +30,9 @@ def conclusions(result: ClaimResult) -> Iterator[Sentence]:
     for control in result.controls:
         if control.outcome in ("refutes", "open") and result.verdict == "undecided":
             fails = "A control fails" if control.outcome == "refutes" else "A control is undecided"
-            yield Sentence(f"{fails}: {clause(control)}; it must be {control.needed}.", "evidence", is_decided=False)
+            yield Sentence(
+                f"{fails}: {clause(control)}; this number must be {control.needed}.", "evidence", is_decided=False
+            )
     if result.verdict == "undecided":
         yield Sentence(_more(result), "evidence", is_decided=False)
     if result.note:
@@ -58,7 +60,7 @@ def _verdict_words(result: ClaimResult) -> str:
 
 
 def clause(evidence: Evidence) -> str:
-    """Return one number in its clause, with its interval and n."""
+    """Return a clause about one measured number, with its 95 % interval and n."""
     doubt = f"{_interval(evidence)}, n = {evidence.n:,} {evidence.of}"
     return f"{evidence.words.format(_number(evidence))} ({doubt})"
 
@@ -76,10 +78,10 @@ def _interval(evidence: Evidence) -> str:
 def _more(result: ClaimResult) -> str:
     """Say which n would decide an undecided claim, or that none would."""
     if result.failed_controls:
-        return "More examples would not change this."
+        return "More examples would not decide this claim, because a control fails."
     if result.n_needed is None:
-        return "The number of examples that would decide cannot be estimated: the interval is around the threshold."
-    return f"About {result.n_needed:,} would decide it: --n {result.n_needed}."
+        return "The number of examples that would decide this cannot be estimated: the estimate lies at the threshold."
+    return f"About {result.n_needed:,} examples would decide this claim: repeat it with --n {result.n_needed}."
 
 
 def _evidence_table(result: ClaimResult) -> DataTable:

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 def conclusions(result: ContextCertificate, title: str, rests_on: str = "") -> list[Sentence]:
     """Return the verdict, what was checked, the smallest lead, and what rounding can do."""
-    seen = f"A position of this model sees {result.width} neighbours at most"
-    checked = f"{seen}, so {result.n_contexts:,} contexts decide every length. All of them were checked."
-    texts = [checked, _leads(result) if result.verdict == "proved" else _violations(result), _rounding(result)]
+    texts = [_checked(result), _leads(result) if result.verdict == "proved" else _violations(result), _rounding(result)]
     return [_verdict(result, title, rests_on), *(Sentence(text, rests_on) for text in texts)]
 
 
@@ -30,6 +28,19 @@ def clearest(result: ContextCertificate) -> WrongAnswer:
     return in_range(result.wrong, result.trained)
 
 
+def _checked(result: ContextCertificate) -> str:
+    """Say what a context is, how many there are, and what checking all of them showed."""
+    outcomes = {
+        "proved": f"none of them allows a wrong answer, so no {result.example} of any length gets one",
+        "refuted": f"some of them make the model answer a {result.example} wrong",
+        "undecided": "for some of them, rounding could change the answer",
+    }
+    return (
+        f"Each position of this model sees a context of at most {result.width} neighbouring tokens, itself included. "
+        f"All {result.n_contexts:,} possible contexts were checked: {outcomes[result.verdict]}."
+    )
+
+
 def _verdict(result: ContextCertificate, title: str, rests_on: str) -> Sentence:
     if result.verdict == "proved":
         return Sentence(f"Proved: {title} is {result.claim}.", rests_on)
@@ -41,24 +52,24 @@ def _verdict(result: ContextCertificate, title: str, rests_on: str) -> Sentence:
 
 def _leads(result: ContextCertificate) -> str:
     return (
-        f"The least certain answers lead by {result.least_quiet:.2f} logits ({result.last_class}: any "
-        f"{result.example} with {result.tightest_quiet}) and {result.least_firing:.2f} logits "
-        f"({result.first_class}: {result.tightest_firing}). Rounding in double precision moves a lead by at most "
-        f"{result.double_error:.1e} logits, in any order of summation."
+        f"The right class leads by at least {result.least_quiet:.2f} logits on {result.last_class} {result.example}s "
+        f"(least on any {result.example} with {result.tightest_quiet}), and by at least {result.least_firing:.2f} "
+        f"logits on {result.first_class} ones (least on {result.tightest_firing}). Rounding in double precision moves "
+        f"such a lead by at most {result.double_error:.1e} logits, in any order of summation."
     )
 
 
 def _violations(result: ContextCertificate) -> str:
     return (
-        f"{result.n_wrong_contexts:,} of {result.n_unbroken:,} contexts of {result.last_class} {result.example}s have "
-        f"the wrong sign, and {result.n_wrong_paths:,} other contexts lie on {result.first_class} {result.example}s "
-        "that no context reveals."
+        f"{result.n_wrong_contexts:,} of {result.n_unbroken:,} contexts that occur in {result.last_class} "
+        f"{result.example}s make the model answer {result.first_class}. {result.n_wrong_paths:,} other contexts lie on "
+        f"{result.first_class} {result.example}s in which no context makes the model answer {result.first_class}."
     )
 
 
 def _rounding(result: ContextCertificate) -> str:
     return (
-        "The model runs in single precision: measured over all contexts, that moves a lead by "
-        f"{result.single_error:.1e} logits at most (first-order estimate: {result.first_order_error:.1e}). This is "
-        "measured, not proved."
+        f"The model itself runs in single precision, which moves a lead by at most {result.single_error:.1e} logits "
+        f"over all contexts. This is measured, not proved; a first-order error estimate is "
+        f"{result.first_order_error:.1e} logits."
     )

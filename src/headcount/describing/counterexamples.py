@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Sentence
-from headcount.describing.words import counted
+from headcount.describing.words import counted, sentence
 from headcount.describing.wrong_answers import mistake
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def conclusions(search: CounterexampleSearch, title: str, rests_on: str = "") ->
     """Return the verdict, how the search went, and why there is no proof."""
     texts = [_verdict(search, title), _effort(search)]
     if search.why_not_proved:
-        texts.append(f"This is a search, not a proof: {search.why_not_proved.rstrip('.')}.")
+        texts.append(f"This is a search, not a proof. {sentence(search.why_not_proved)}")
     return [Sentence(text, rests_on) for text in texts]
 
 
@@ -34,7 +34,7 @@ def clearest(search: CounterexampleSearch) -> WrongAnswer:
 def _verdict(search: CounterexampleSearch, title: str) -> str:
     tried = counted(search.n_tried, search.noun, search.plural)
     if not search.wrong:
-        return f"Not refuted: no wrong answer of {title} among {tried} tried, which proves nothing."
+        return f"Not refuted: {title} answers all {tried} that were tried right, which proves nothing about others."
     n_wrong = counted(len(search.wrong), "wrong answer")
     stopped = f"; the search stops after {search.stopped_at}" if len(search.wrong) == search.stopped_at else ""
     wrong = mistake(clearest(search), title, search.output_type)
@@ -51,4 +51,5 @@ def _effort(search: CounterexampleSearch) -> str:
     text = f"The search took {search.seconds:.1f} s and tried {tried or 'nothing'}."
     if search.wrong or search.least_margin is None:
         return text
-    return f"{text} The smallest margin of a right answer over its best rival is {search.least_margin:.2f} logits."
+    lead = "The smallest lead of a right answer over the next most likely answer"
+    return f"{text} {lead} is {search.least_margin:.2f} logits."

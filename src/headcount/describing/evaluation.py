@@ -25,15 +25,15 @@ GROUPS = {"token": "at {}"} | {
 BY = {facet: facet for facet in GROUPS if facet != "kind"} | {"class": "right on"}
 """Maps each facet whose groups are columns of the table of several models to the heading of these columns."""
 EACH_SEED = "Each is one training run: other seeds may give other results."
-INTERVALS = "95 % Wilson intervals."
+INTERVALS = "Brackets: 95 % Wilson intervals."
 BOTH_WAYS = (
-    "Exact match: every token of an answer. Teacher-forced: the model is fed the right tokens so far. Free-running: it "
-    "is fed its own tokens."
+    "Exact match: every token of an answer is right. Teacher-forced: the model is fed the right tokens of the answer "
+    "so far. Free-running: it is fed the tokens that it predicted itself."
 )
 
 
 def describe(evaluation: AnyEvaluation, title: str) -> list[Block]:
-    """Describe the accuracy of one model."""
+    """Describe the accuracy of one model: sentences, then a table by group of examples."""
     return [
         Conclusions(tuple(conclusions(title, evaluation, "accuracy"))),
         accuracy_table("accuracy", title, evaluation),
@@ -90,28 +90,31 @@ def _writer(title: str, evaluation: Any) -> list[Sentence]:
     """Describe a model that writes its answers."""
     forced, free = evaluation.exact.teacher_forced, evaluation.exact.free_running
     if free is None:
-        text = f"On the {evaluation.split} set, {title} gets {right_words(forced)}, teacher-forced. The adapter has no "
-        text += "generate(), so free-running accuracy was not measured and stays undecided."
+        text = f"On the {evaluation.split} set, {title} gets {right_words(forced)} when it is fed the right tokens "
+        text += "(teacher-forced). The adapter has no generate(), so it is undecided how many answers are right when "
+        text += "the model is fed its own tokens (free-running)."
         return [Sentence(text, is_decided=False)]
-    text = f"On the {evaluation.split} set, {title} gets {right_words(free)}, free-running. {ONE_SEED}"
+    text = f"On the {evaluation.split} set, {title} gets {right_words(free)} when it is fed its own tokens "
+    text += f"(free-running). {ONE_SEED}"
     return [Sentence(text), *([_agreement(forced, free)] if forced is not None else [])]
 
 
 def _agreement(forced: Proportion, free: Proportion) -> Sentence:
     """Say whether the two accuracies agree: in a sound pipeline, the first wrong token is the same either way."""
     if forced.correct == free.correct and forced.n == free.n:
-        text = f"The two accuracies agree, as in any sound pipeline: teacher-forced, it also gets {forced.correct:,}."
-        return Sentence(text)
+        text = f"Fed the right tokens instead (teacher-forced), it also gets {forced.correct:,} right. In any sound "
+        return Sentence(f"{text}pipeline, these two accuracies agree.")
     if _differ(forced, free):
-        text = f"The two accuracies do not agree: teacher-forced, it gets {right_words(forced)}. In a sound pipeline "
-        text += "they are one number, so this gap is a fault of the pipeline, not “cascading errors”. Is the model "
-        return Sentence(f"{text}decoded as it is fed, including the start token and filled-up zeros?")
-    text = f"Whether the two accuracies agree is undecided: teacher-forced, it gets {right_words(forced)}, and the "
-    return Sentence(f"{text}intervals overlap.", is_decided=False)
+        text = f"Fed the right tokens instead (teacher-forced), it gets {right_words(forced)}. The two accuracies do "
+        text += "not agree. In a sound pipeline they are one number, so this gap is a fault of the pipeline, not "
+        text += "“cascading errors”. Does decoding use the same start token and the same leading zeros as training?"
+        return Sentence(text)
+    text = f"Fed the right tokens instead (teacher-forced), it gets {right_words(forced)}. Whether the two accuracies "
+    return Sentence(f"{text}agree is undecided, because their intervals overlap.", is_decided=False)
 
 
 def _differ(one: Proportion, other: Proportion) -> bool:
-    """Return whether two intervals do not overlap."""
+    """Return whether the intervals of two accuracies lie apart."""
     return one.low > other.high or other.low > one.high
 
 
@@ -135,7 +138,7 @@ def _worst(evaluation: AnyEvaluation) -> list[Sentence]:
     share = main_share(evaluation)
     by_facet = {facet: groups for facet in GROUPS if len(groups := groups_of(evaluation, facet)) > 1}
     if by_facet and share.correct == share.n:
-        text = f"Where it is worst is undecided: it makes no error on these {share.n:,} examples."
+        text = f"Which examples it answers worst is undecided: it makes no error on these {share.n:,} examples."
         return [Sentence(text, is_decided=False)]
     return [_worst_group(facet, groups) for facet, groups in by_facet.items()]
 
@@ -145,11 +148,13 @@ def _worst_group(facet: str, groups: dict[str, Proportion]) -> Sentence:
     worst = leader(groups, lambda name: _estimate(groups[name]), least=True)
     lowest = f"{GROUPS[facet].format(worst.top)}: {right_words(groups[worst.top])}"
     if worst.rivals:
-        text = f"By {facet}, where it is worst is undecided: accuracy is lowest {lowest}, but the interval overlaps "
+        text = f"Grouped by {facet}, where it is worst is undecided: accuracy is lowest {lowest}, but the interval "
+        text += "overlaps "
         return Sentence(f"{text}that of {some(worst.rivals)}.", is_decided=False)
     best = worst.others[-1]
     return Sentence(
-        f"By {facet}, it is worst {lowest}; best {GROUPS[facet].format(best)}: {right_words(groups[best])}."
+        f"Grouped by {facet}, it is worst {lowest}; it is best {GROUPS[facet].format(best)}: "
+        f"{right_words(groups[best])}."
     )
 
 
@@ -196,10 +201,13 @@ def comparison(models: Sequence[tuple[str, AnyEvaluation]], rests_on: str) -> li
     sentences = [Sentence(each.text, rests_on, each.is_decided) for each in _rankings(models)]
     constant = [f"{title} (“{answer}”)" for title, each in models if (answer := getattr(each, "constant", None))]
     if constant:
-        sentences.append(Sentence(f"These give (nearly) every example one answer: {some(constant, 12)}.", rests_on))
+        sentences.append(
+            Sentence(f"These models give (nearly) every example the same answer: {some(constant, 12)}.", rests_on)
+        )
     faulty = [title for title, each in models if _accuracies_differ(each)]
     if faulty:
-        text = f"The two accuracies do not agree, which is a fault of the pipeline: {some(faulty, 12)}."
+        text = "The teacher-forced and the free-running accuracy differ, which is a fault of the pipeline, in "
+        text += f"{some(faulty, 12)}."
         sentences.append(Sentence(text, rests_on))
     return sentences
 
@@ -268,7 +276,7 @@ def models_table(
 
 
 def _model_cells(outcome: AnyEvaluation | HeadcountError, *, with_groups: bool) -> dict[str, Cell]:
-    """Return the cells of one model by column."""
+    """Return the row of one model in the table of several models, as cells by column heading."""
     if isinstance(outcome, HeadcountError):
         return {"note": Cell(f"broken: {outcome.what}")}
     n = main_share(outcome).n
@@ -290,15 +298,17 @@ def _notes(evaluation: AnyEvaluation) -> list[str]:
     notes = []
     exact = getattr(evaluation, "exact", None)
     if exact is not None and exact.free_running is None:
-        notes.append("not decoded: no generate()")
+        notes.append("not decoded: the adapter has no generate()")
     if _accuracies_differ(evaluation):
-        notes.append("the two accuracies differ: a fault of the pipeline")
+        notes.append("teacher-forced and free-running accuracy differ: a fault of the pipeline")
     if (claim := evaluation.claim) is not None and claim.agrees is False:
-        notes.append(f"the claim does not agree (by {claim.scoring} {percent(claim.measured, 2)})")
+        notes.append(
+            f"the claimed accuracy is not confirmed: measured by {claim.scoring}, it is {percent(claim.measured, 2)}"
+        )
     if constant := getattr(evaluation, "constant", None):
         notes.append(f"answers “{constant}” to (nearly) everything")
     if given := getattr(evaluation, "given", ""):
-        notes.append(f"given “{given}” as first token")
+        notes.append(f"“{given}” is given as the first token, not predicted")
     return [*notes, *([evaluation.common_error] if evaluation.common_error else [])]
 
 

@@ -48,7 +48,7 @@ class Extrapolation:
 
     @property
     def length(self) -> int:
-        """Return the longest accurate length, or 0."""
+        """Return the longest length up to which the model is accurate at every tested length; 0 if there is none."""
         return self.last_accurate.length if self.last_accurate else 0
 
     @property

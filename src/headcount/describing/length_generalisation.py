@@ -1,6 +1,6 @@
 """Describe length generalisation: how far each model extrapolates, and what makes it fail.
 
-Models that were given structure of the task are never ranked against generic models.
+Models with built-in structure of the task are never ranked against models that have to learn everything.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Par
 from headcount.describing.extrapolation import (
     ACCURATE,
     EXERCISE,
+    HARDEST,
     PATTERNS,
     Extrapolation,
     accuracy_cell,
@@ -40,13 +41,13 @@ ANSWER_START = "Trained on lengths"
 """The first words of the sentence that answers the exercise's question."""
 EASIEST = "shuffle"
 ENCODING_WORDS = {"none": "a model without positions"}
-"""Encodings that sentences call by another name."""
+"""Names of models by their encoding, where `a model with ... positions` does not fit."""
 LENGTHS = (32, 64, 128, 256)
 """Lengths that the exercise asks for."""
 UNCHANGED = 1e-3
 """Changes of a logit below this are rounding errors."""
-INTERVALS = "95 % Wilson intervals."
-MARKED = f"Marked: the whole interval lies above {percent(ACCURATE, 0)}."
+INTERVALS = "Brackets: 95 % Wilson intervals."
+MARKED = f"Bold or starred: the whole interval lies above {percent(ACCURATE, 0)}."
 
 
 class Model(NamedTuple):
@@ -57,7 +58,7 @@ class Model(NamedTuple):
 
     @property
     def marked_title(self) -> str:
-        """Return the name, followed by the structure of the task that the model was given."""
+        """Return the name, followed by the structure of the task that is built into the model."""
         return f"{self.title} ({given_structure(self.result)})"
 
 
@@ -95,8 +96,8 @@ def conclusions(models: Sequence[Model], kind: str, table: TableId) -> list[Sent
     given = [(model.marked_title, reach) for model, reach in tested if model.result.hard_codes]
     return [
         *_exercise(tested, table(kind)),
-        *_farthest(generic, "generic models", table(kind)),
-        *_farthest(given, "models that were given structure", table(kind)),
+        *_farthest(generic, "models with nothing of the task built in", table(kind)),
+        *_farthest(given, "models with structure of the task built in", table(kind)),
         *(_one_model(*each, table(kind)) for each in tested),
         *_easy_kind(tested, table),
         *_one_answer(tested, table(kind)),
@@ -118,7 +119,9 @@ def exercise_answer(
 ) -> Sentence:
     """Say which of sinusoidal, learned and no positions extrapolate."""
     groups = {
-        ENCODING_WORDS.get(name, name): [reach for encoding, reach in by_encoding if encoding == name]
+        ENCODING_WORDS.get(name, f"a model with {name} positions"): [
+            reach for encoding, reach in by_encoding if encoding == name
+        ]
         for name in EXERCISE
         if name in dict(by_encoding)
     }
@@ -131,6 +134,7 @@ def exercise_answer(
     n = size_range(cell.n for _, reach in by_encoding for cell in reach.cells)
     seeds = "one seed each" if len(by_encoding) == len(groups) else f"{len(by_encoding)} runs"
     kind = kind_words(by_encoding[0][1].kind)
+    kind += " (two neighbours exchanged)" if by_encoding[0][1].kind == HARDEST else ""
     text = f"{ANSWER_START} {trained[0]} to {trained[1]} and tested on {kind}, {some(parts)}"
     return Sentence(f"{text}: {verdict} (n = {n} per length, {seeds}).", rests_on, is_clear)
 
@@ -171,9 +175,9 @@ def other_extrapolators(models: Sequence[Model], kind: str, answer: Sentence) ->
         if _is_asked(result) or not reach or not reach.last_accurate or not result.trained:
             continue
         if reach.length > result.trained[1]:
-            who = f"{title} ({result.label}; {given_structure(result)})"
+            who = f"{title} ({given_structure(result)})"
             names.append(f"{who} {reach.words} ({accuracy_words(reach.last_accurate)})")
-    return [f"Accurate beyond the training lengths: {some(names)}."] if names else []
+    return [f"Other models are accurate beyond the training lengths: {some(names)}."] if names else []
 
 
 def _is_asked(result: Stretch) -> bool:
@@ -182,7 +186,7 @@ def _is_asked(result: Stretch) -> bool:
 
 
 def _farthest(reaches: Sequence[tuple[str, Extrapolation]], what: str, rests_on: str) -> list[Sentence]:
-    """Say which of several models extrapolates farthest; `what` names the models, such as `generic models`."""
+    """Say which of several models extrapolates farthest; `what` names the models, such as `models`."""
     if len(reaches) < 2:
         return []
     longest, kind = max(reach.length for _, reach in reaches), kind_words(reaches[0][1].kind)
@@ -206,11 +210,11 @@ def _farthest(reaches: Sequence[tuple[str, Extrapolation]], what: str, rests_on:
 def _one_model(model: Model, reach: Extrapolation, rests_on: str) -> Sentence:
     """Say up to which length one model is accurate, with its accuracy there and at the next length."""
     result, seed = model.result, "one seed" if model.result.encoding else "one model"
-    text = f"On {kind_words(reach.kind)}, {model.title} ({given_structure(result)}, {seed}) is"
+    text = f"On {kind_words(reach.kind)}, {model.title} ({given_structure(result)}; {seed}) is"
     if reach.undecided:
         first = reach.undecided[0]
         certain = f" accurate up to {reach.length:,};" if reach.last_accurate else " accurate at no length for certain;"
-        text += f"{certain} from {first.length:,} on that is undecided ({accuracy_words(first)})"
+        text += f"{certain} from {first.length:,} on this is undecided ({accuracy_words(first)})"
     elif reach.last_accurate is None:
         first = reach.cells[0]
         is_trained = result.trained is not None and first.length <= result.trained[1]
@@ -264,27 +268,32 @@ def _failure(model: Model, reach: Extrapolation, rests_on: str) -> list[Sentence
     if causes is None:
         return []
     first, ids, gaps = causes
-    text = f"Why does {model.title} fail at {first.length:,}? On sequences of {ids.length} numbers with the last "
-    text += f"position ids of length {first.length:,}, accuracy is {_brief(ids)}; with its small gaps, {_brief(gaps)}. "
+    text = (
+        f"Why does {model.title} fail at length {first.length:,}? On sequences of {ids.length} numbers with the last "
+    )
+    text += f"position ids of length {first.length:,}, it {_brief(ids)}. On equally long sequences with gaps "
+    text += f"between neighbours as small as at length {first.length:,}, it {_brief(gaps)}. "
     if is_accurate(ids) and is_accurate(gaps):
-        verdict = "Neither makes it fail alone: the cause is the length itself, or several causes together"
+        verdict = "Neither alone makes it fail: the cause is the length itself, or several causes together"
     elif is_inaccurate(ids) and is_inaccurate(gaps):
-        verdict = "Either makes it fail alone"
+        verdict = "Either alone makes it fail"
     else:
-        verdict = f"Untrained positions alone {_effect(ids)}, small gaps alone {_effect(gaps)}"
+        verdict = f"{_effect('Untrained position ids', ids)}; {_effect('small gaps', gaps)}"
     is_clear = is_decided(ids) and is_decided(gaps)
-    return [Sentence(f"{text}{verdict}{'' if is_clear else ', which is undecided'}.", rests_on, is_clear)]
+    return [Sentence(f"{text}{verdict}.", rests_on, is_clear)]
 
 
 def _brief(cell: LengthResult) -> str:
-    """Write an accuracy with its interval and n in brackets."""
+    """Write what a model does at a length, with n in brackets: its accuracy, or its one answer to everything."""
     accuracy, _, doubt = accuracy_words(cell).partition(", ")
-    return f"{accuracy} ({doubt})"
+    return f"{accuracy.removeprefix('it ')} ({doubt})" if cell.constant else f"has {accuracy} accuracy ({doubt})"
 
 
-def _effect(cell: LengthResult) -> str:
-    """Complete the sentence on whether one cause alone makes a model fail, given the accuracy with this cause."""
-    return "make it fail" if is_inaccurate(cell) else "do not" if is_accurate(cell) else "may make it fail"
+def _effect(cause: str, cell: LengthResult) -> str:
+    """Say whether one cause alone makes a model fail, given the accuracy with this cause."""
+    if not is_decided(cell):
+        return f"whether {cause[:1].lower()}{cause[1:]} alone make it fail is undecided"
+    return f"{cause} alone {'make' if is_inaccurate(cell) else 'do not make'} it fail"
 
 
 # --- tables of several models -----------------------------------------------------------------------------------------
@@ -302,8 +311,8 @@ def accuracy_table(models: Sequence[Model], kind: str, command: str = "") -> Dat
             shown = [accuracy_cell(cells.get(length), _reason(result, length)) for length in lengths]
             rows.append((title, given_structure(result), *shown))
     draws = some([str(draw) for draw in sorted({result.draw for result in results})])
-    note = f"n = {size_range(sizes)} per cell, draw {draws}. {INTERVALS} {MARKED}"
-    columns = ("model", "given", *(f"{length:,}" for length in lengths))
+    note = f"n = {size_range(sizes)} sequences per cell (--draw {draws}). {INTERVALS} {MARKED}"
+    columns = ("model", "structure of the task", *(f"{length:,}" for length in lengths))
     caption = f"Accuracy (%) by length; unsorted sequences: {kind_words(kind)}"
     return DataTable(f"reach-{kind}", caption, columns, tuple(rows), note, command)
 
@@ -338,7 +347,10 @@ def lengths_table(
     spans = {model.trained for _, model in models}
     only = spans.pop() if len(spans) == 1 else None
     columns = (column, f"{only[0]}-{only[1]}" if only else "training lengths", *map(str, LENGTHS))
-    note = f"n = {size_range(sizes)} per length, half of them sorted; training lengths are pooled. {INTERVALS} {MARKED}"
+    note = (
+        f"n = {size_range(sizes)} sequences per length, half of them sorted; all training lengths are in one column. "
+    )
+    note += f"{INTERVALS} {MARKED}"
     return DataTable(name, caption, columns, tuple(rows), note, command, is_narrow=True)
 
 
@@ -355,7 +367,9 @@ def recall_table(name: str, models: Sequence[Model], kinds: Sequence[str], comma
                 shares.append(_share_cell(cell.recall[class_index] if cell else None))
             rows.append((*([] if is_alone else [title]), _count(length), *shares))
     columns = (*([] if is_alone else ["model"]), "length", *(heading for heading, _, _ in _recall_columns(kinds)))
-    note = f"All kinds but the hard patterns share their sorted sequences. {INTERVALS}"
+    note = "All kinds of unsorted sequences are tested beside the same sorted sequences; the hard patterns have their "
+    note += "own. "
+    note += INTERVALS
     return DataTable(name, "Accuracy (%) on each class", columns, tuple(rows), note, command)
 
 
@@ -397,9 +411,13 @@ def causes_table(models: Sequence[Model], kind: str, command: str = "") -> list[
             rows.append((title, _count(causes[0].length), *map(accuracy_cell, causes)))
     if not rows:
         return []
-    caption = f"Accuracy (%) at the first inaccurate length, and with its causes alone; unsorted: {kind_words(kind)}"
-    columns = ("model", "length", "at that length", "its last position ids alone", "its small gaps alone")
-    note = "Alone: sequences of the longest training length, with the position ids or the gaps of the longer length."
+    caption = "Why models fail: accuracy (%) at the first inaccurate length, and with one possible cause at a time; "
+    caption += f"unsorted sequences: {kind_words(kind)}"
+    columns = ("model", "length", "at that length", "with its last position ids alone", "with its small gaps alone")
+    note = (
+        "The last two columns: sequences of the longest training length that get the last position ids of the longer "
+    )
+    note += "length, or gaps between neighbouring numbers as small as there."
     return [DataTable("reach-causes", caption, columns, tuple(rows), note, command)]
 
 
@@ -443,7 +461,7 @@ def _changed_alone(result: Stretch) -> list[DataTable]:
     gaps = {cell.length: cell for cell in result.cropped_results}
     ids = {each.first + longest: each.cell for each in result.ids}
     whole = {cell.length: cell for cell in result.cells if cell.negative == kind}
-    columns = {"its gaps alone": gaps, **({"its last position ids alone": ids} if ids else {}), "at that length": whole}
+    columns = {"with its gaps": gaps, **({"with its last position ids": ids} if ids else {}), "at that length": whole}
     rows = ((_count(x), *(accuracy_cell(cells.get(x), "refused") for cells in columns.values())) for x in gaps)
     caption = f"Accuracy (%) on {kind_words(kind)}: {longest} numbers with the gaps or the ids of a longer sequence"
     return [DataTable("stretch-causes", caption, ("length", *columns), tuple(rows))]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Row, Sentence
 from headcount.describing.words import percent, short, some
 from headcount.figures.pair_patching import draw_pair_patch
+from headcount.tasks.base import with_article
 
 if TYPE_CHECKING:
     from headcount.analysis.pair_patching import PairPatch
@@ -28,11 +29,13 @@ def describe(result: PairPatch) -> list[Block]:
     else:
         texts = [f"{heading} {first.donor!r} more by {first.patched_difference - first.own_difference:+.2f} logits."]
     texts.append(
-        f"At the {first.place}, {percent(first.share)} of the gap between {first.own!r} and {first.donor!r} follows "
-        f"({first.own_difference:.1f} logits without the patch, {first.patched_difference:.1f} with it, "
-        f"{first.donor_difference:.1f} in the donor). This is one pair of examples."
+        f"At {with_article(first.place)}, the patch closes {percent(first.share)} of the logit gap from "
+        f"{first.own!r}, the own "
+        f"answer, to {first.donor!r}, the donor's ({first.own_difference:.1f} logits without the patch, "
+        f"{first.patched_difference:.1f} with it, {first.donor_difference:.1f} in the donor). This is one pair of "
+        "examples."
     )
-    caption = f"Part of the gap that follows at the {first.place}, each head patched alone"
+    caption = f"Part of the logit gap at {with_article(first.place)} that each head closes when it is patched alone"
     picture = Picture(FIGURE, caption, texts[0], lambda: draw_pair_patch(result))
     return [
         Conclusions(tuple(Sentence(text, PLACES) for text in texts)),
@@ -48,12 +51,15 @@ def _place_table(result: PairPatch) -> DataTable:
         logits = each.own_difference, each.patched_difference, each.donor_difference
         cells = [*(Cell(f"{value:.2f}", value) for value in logits), Cell(percent(each.share), each.share)]
         rows.append((each.place, each.own, each.donor, *cells))
-    columns = ("place", "own", "donor's", "own (logits)", "patched (logits)", "donor (logits)", "follows")
-    note = "Logits: the donor's token minus the own token, fed with the receiver's right answer."
-    return DataTable(PLACES, "Places at which both answers differ", columns, tuple(rows), note)
+    columns = ("position", "own", "donor's", "own (logits)", "patched (logits)", "donor (logits)", "gap closed")
+    note = (
+        "Logits: the logit of the donor's token minus that of the own token; the decoder is fed the receiver's right "
+    )
+    note += "answer."
+    return DataTable(PLACES, "Positions at which the two answers differ", columns, tuple(rows), note)
 
 
 def _ranking_table(result: PairPatch, caption: str) -> DataTable:
     rows = tuple((short(each.head), Cell(percent(each.share), each.share)) for each in result.ranking[:MOST])
     note = f"The first {len(rows)} of {len(result.ranking)} heads; each is patched at all positions."
-    return DataTable(RANKING, caption, ("head", "follows"), rows, note)
+    return DataTable(RANKING, caption, ("head", "gap closed"), rows, note)

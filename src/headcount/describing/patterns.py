@@ -62,7 +62,7 @@ class PatternBook:
 
     @property
     def n_heads(self) -> int:
-        """Return the number of heads of the model."""
+        """Return the number of heads over all attention blocks."""
         return sum(len(site.heads) for site in self.sites)
 
     def header(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _places(average: PatternPage) -> tuple[tuple[str, ...], ...]:
 
 
 def sites_of(result: Attention) -> tuple[SiteHeads, ...]:
-    """Return every site with its heads."""
+    """Return every attention block of a result with the short names of its heads."""
     return tuple(
         SiteHeads(site.site, site.stack, site.kind, site.layer, tuple(head.short for head in site.heads))
         for site in result.sites
@@ -120,7 +120,7 @@ def sites_of(result: Attention) -> tuple[SiteHeads, ...]:
 
 
 def page_of(result: Attention) -> PatternPage:
-    """Build the page of one result."""
+    """Build the page of one result: the tokens and the attention weights of all heads on one example."""
     tokens: list[tuple[str, ...]] = []
     axes = []
     for site in result.sites:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Row, Sentence
 from headcount.describing.words import counted, percent, some
 from headcount.figures.routes import draw_routes
+from headcount.tasks.base import with_article
 
 if TYPE_CHECKING:
     from headcount.analysis.routes import DonorTest, PatchShare, Routes, Way
@@ -46,26 +47,27 @@ def conclusions(result: Routes, title: str, rests_on: str = "") -> list[Sentence
 
 
 def _way_sentence(result: Routes, way: Way, title: str, rests_on: str) -> Sentence:
-    start = f"From the {way.source} into the {way.read}"
+    event, route = result.event, f"from {with_article(way.source)} into {with_article(way.read)}"
     shares = sorted((each for each in result.heads if each.way == way.name), key=lambda each: -each.moved.share)
     if not shares:
-        right = f"{way.n:,} of {way.n_drawn:,} quartets"
-        return Sentence(f"{start}, {title} is not judged: it answers only {right} right.", rests_on, is_decided=False)
+        text = f"The {event} {route} was not followed in {title}: only in {way.n:,} of {way.n_drawn:,} sets of four "
+        text += "examples "
+        return Sentence(f"{text}does it answer all four right.", rests_on, is_decided=False)
     movers = result.movers(way.name)
     carriers, parts = ([each for each in movers if each.moved.role == role] for role in ("carrier", "part"))
-    event, n = result.event, f"n = {way.n:,} quartets"
+    n = f"n = {way.n:,} sets of four examples"
     if carriers:
         top, others = carriers[0], carriers[1:]
         moved = f"its output alone moves {_part(top, n)}{_at(result, top)}"
         verb = "carries" if len(others) == 1 else "carry"
         more = f" {some([_named(each) for each in others])} {verb} it as well." if others else ""
-        return Sentence(f"{start}, {top.what} carries the {event} of {title}: {moved}.{more}", rests_on)
+        return Sentence(f"{top.what} of {title} carries the {event} {route}: {moved}.{more}", rests_on)
     if parts:
-        text = f"{start}, no head of {title} carries the {event} alone. {some([_named(each) for each in parts])} "
-        verb = "moves a part" if len(parts) == 1 else "each move a part"
+        text = f"No head of {title} alone carries the {event} {route}. {some([_named(each) for each in parts])} "
+        verb = "moves a part of it" if len(parts) == 1 else "each move a part of it"
         return Sentence(f"{text}{verb} ({n}).", rests_on)
     top = shares[0]
-    text = f"{start}, it is undecided which head of {title} moves the {event}: {top.what} moves most, {_part(top, n)}."
+    text = f"Which head of {title} moves the {event} {route} is undecided: {top.what} moves most, {_part(top, n)}."
     if not top.placebo.is_absent:
         text += f" But a placebo without the {event} moves {percent(top.placebo.share, 0)}."
     return Sentence(text, rests_on, is_decided=False)
@@ -73,7 +75,8 @@ def _way_sentence(result: Routes, way: Way, title: str, rests_on: str) -> Senten
 
 def _part(each: PatchShare, n: str) -> str:
     moved = each.moved
-    return f"{100 * moved.share:.0f} % of the gap (95 % CI {100 * moved.low:.0f}-{100 * moved.high:.0f}, {n})"
+    share = f"{100 * moved.share:.0f} % of the logit gap between both answers"
+    return f"{share} (95 % CI {100 * moved.low:.0f}-{100 * moved.high:.0f}, {n})"
 
 
 def _named(each: PatchShare) -> str:
@@ -81,7 +84,7 @@ def _named(each: PatchShare) -> str:
 
 
 def _at(result: Routes, head: PatchShare) -> str:
-    """Name the query positions at which a head acts."""
+    """Name the positions at which a patch of this head moves a part of the logit gap."""
     places = [
         each
         for each in result.queries
@@ -106,8 +109,9 @@ def _donor_texts(result: Routes) -> list[str]:
             continue
         followed, kept = _counts(test)
         texts.append(
-            f"With {test.head}'s output on any other example, the {test.read} follow that example's {result.event} in "
-            f"{followed} cases, and stay where its {result.event} is the same in {kept}."
+            f"With {test.head}'s output taken from a random other example, the {test.read} of the answer follow the "
+            f"{result.event} of that example in {followed} cases. If both examples have the same {result.event}, the "
+            f"{test.read} stay the same in {kept} cases."
         )
     return texts
 
@@ -129,7 +133,7 @@ def _idle_blocks(result: Routes) -> list[str]:
         return []
     largest = percent(max(most[block] for block in idle), 0)
     blocks = f"{some(idle)} together" if len(idle) == 1 else f"{some(idle)}, block by block,"
-    return [f"All heads of {blocks} move at most {largest} of the gap on every way (upper end of the 95 % CI)."]
+    return [f"All heads of {blocks} move at most {largest} of the logit gap on every route (upper end of the 95 % CI)."]
 
 
 def _by_construction(result: Routes, ways: Sequence[Way]) -> list[str]:
@@ -164,10 +168,10 @@ def _head_table(result: Routes, title: str, prefix: str) -> DataTable:
     n_hidden = counted(len(by_head) - len(shown), "head or block", "heads or blocks")
     note = (
         "A share is the part of the gap between both answers that comes along with a head's output, with its 95 % CI "
-        "corrected for all heads and ways. Bold: the whole interval is at least 50 %. Placebo shares: "
-        f"{percent(placebo)} at most. {n_hidden} below 5 % on every way left out.{_negative(result)}{_few(result)}"
+        "corrected for all heads and routes. Bold: the whole interval is at least 50 %. Placebo shares: "
+        f"{percent(placebo)} at most. {n_hidden} below 5 % on every route left out.{_negative(result)}{_few(result)}"
     )
-    caption = f"Part of the {result.event} that each head of {title} moves (%), by way"
+    caption = f"Part of the {result.event} that each head of {title} moves (%), by route"
     return DataTable(f"{prefix}{HEADS}", caption, ("head", *ways), tuple(rows), note)
 
 
@@ -210,7 +214,7 @@ def _stream_table(result: Routes, title: str, prefix: str) -> DataTable:
         for (stream, place), shares in by_place.items()
         if max(abs(each.moved.share) for each in shares.values()) >= NOTHING
     ]
-    note = f"{counted(len(by_place) - len(rows), 'place')} below 5 % on every way left out."
+    note = f"{counted(len(by_place) - len(rows), 'place')} below 5 % on every route left out."
     held = f"Where {title} holds the {result.event}"
     caption = f"{held}: part of the answer's change (%) that comes along with a residual stream"
     return DataTable(f"{prefix}{STREAMS}", caption, ("stream", "place", *ways), tuple(rows), note)

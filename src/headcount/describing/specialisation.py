@@ -10,6 +10,7 @@ from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Pic
 from headcount.describing.words import counted, interval, percent, plus_minus, sentence, share, some
 from headcount.figures.head_stats import HALF, caption, draw_stats, find_measure, measures_of
 from headcount.tasks import target_meanings
+from headcount.tasks.base import with_article
 
 if TYPE_CHECKING:
     from headcount.analysis.contrasts import ContrastShift
@@ -34,13 +35,18 @@ def describe(result: Specialisation) -> list[Block]:
 def conclusions(result: Specialisation, title: str, rests_on: str) -> list[Sentence]:
     """Say how many heads have a label, and which heads attend to each target."""
     n, labelled = len(result.heads), [head for head in result.heads if head.label]
-    error_rate = f"on average at most {percent(result.calibration.error_rate)} of such models get any label"
-    doubt = f"({error_rate}; n = {result.n:,})"
+    error_rate = (
+        f"on average, at most {percent(result.calibration.error_rate)} of models that learned nothing get a label"
+    )
+    doubt = f"(n = {result.n:,} examples; {error_rate})"
     if not labelled:
-        text = f"What the heads of {title} do is undecided: none of {n} attends to a target that the task names more "
-        return [Sentence(f"{text}than heads of models that learned nothing {doubt}.", rests_on, is_decided=False)]
-    text = f"{len(labelled)} of {counted(n, 'head')} of {title} attend to a target that the task names more than heads "
-    text += f"of models that learned nothing {doubt}; {n - len(labelled)} have no label."
+        text = f"What the heads of {title} attend to is undecided: none of {n} prefers one kind of token clearly more "
+        text += "than "
+        return [Sentence(f"{text}heads of models that learned nothing {doubt}.", rests_on, is_decided=False)]
+    text = f"{len(labelled)} of {counted(n, 'head')} of {title} have a label, because they prefer one kind of token "
+    text += "clearly "
+    text += f"more than heads of models that learned nothing; {n - len(labelled)} "
+    text += f"{'has' if n - len(labelled) == 1 else 'have'} none {doubt}."
     return [Sentence(text, rests_on), *(Sentence(each, rests_on) for each in _targets(result))]
 
 
@@ -67,12 +73,12 @@ def _target(strength: str, target: str, heads: list[Attending]) -> str:
     meaning = f", {meanings[target]}" if target in meanings else ""
     text = f"{names} {verb} {strength} to the {target}{meaning}"
     text = text if strength else f"{names} {verb} evenly: {target}"
-    text = f"Only from the place in brackets: {text}" if heads[0][2] else text
+    text = f"Only for queries at the position in brackets, {text}" if heads[0][2] else text
     measured = [(head, measure, column) for head, measure, column in heads if measure is not None]
     if not measured:
         return f"{text}."
     head, most, column = max(measured, key=lambda each: each[1].mean)
-    which = "" if len(heads) == 1 else f"{head.short}{f' from the {column}' if column else ''} most, with "
+    which = "" if len(heads) == 1 else f"{head.short}{f' at {with_article(column)}' if column else ''} most, with "
     is_near_all = most.mean > 0.999  # to a tenth of a percent an interval would say no more
     doubt = "" if is_near_all else f"{interval(max(most.mean - most.half(), 0), min(most.mean + most.half(), 1))}; "
     even = "" if most.even is None else f"; even attention would give {percent(most.even)}"
@@ -81,7 +87,7 @@ def _target(strength: str, target: str, heads: list[Attending]) -> str:
 
 
 def stats_picture(result: Specialisation, title: str, name: str, command: str = "") -> Picture:
-    """Return the figure of all heads and measures."""
+    """Return the figure that shows every measure of every head, with its labels as description."""
     labels = [f"{head.short} {head.label}" for head in result.heads if head.label]
     words = f"What each head of {title} attends to: {result.weighting}, {result.data}, n = {result.n:,}"
     alt = f"Labels: {some(labels, 40)}."

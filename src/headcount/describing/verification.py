@@ -48,7 +48,7 @@ def conclusions(
         return [first, *others]
     missed = tested.n - tested.correct
     shown = counted(missed, "wrong answer") if missed else "no wrong answer: a sample misses rare errors"
-    return [first, Sentence(f"Its test set of {tested.n:,} examples shows {shown}.", rests_on), *others]
+    return [first, Sentence(f"The test set of {tested.n:,} examples shows {shown}.", rests_on), *others]
 
 
 def details(outcome: Verification, prefix: str = "") -> list[Block]:
@@ -58,7 +58,7 @@ def details(outcome: Verification, prefix: str = "") -> list[Block]:
 
 
 def verdict(outcome: Verification, title: str, rests_on: str = "") -> Sentence:
-    """Return the verdict in one sentence."""
+    """Return the first sentence of the description: proved, refuted or undecided, and what that is about."""
     return conclusions(outcome, title, rests_on)[0]
 
 

@@ -124,7 +124,7 @@ def amount(drop: float, unit: str) -> str:
 
 
 def amount_interval(low: float, high: float, unit: str) -> str:
-    """Write the 95 % interval of a drop.
+    """Write the 95 % interval of a drop, in points or in the metric's own unit.
 
     >>> amount_interval(0.74, 0.75, "points"), amount_interval(0.011, 0.0135, "nats")
     ('95 % CI 74.0-75.0', '95 % CI 0.0110-0.0135')
@@ -158,7 +158,7 @@ def some(names: Sequence[str], most: int = 6) -> str:
 
 
 def short(head: str) -> str:
-    """Return the short name of a head.
+    """Return the short name of a head, such as `E0H2`, for its long name.
 
     >>> short("encoder.0.self.2")
     'E0H2'
@@ -176,7 +176,7 @@ def counted(n: int, one: str, many: str = "") -> str:
 
 
 def fraction(n: int, total: int, noun: str = "head") -> str:
-    """Write how many of how many things, and the percentage.
+    """Write a count with its total and the percentage.
 
     >>> fraction(11, 24)
     '11 of 24 heads (45.8 %)'
@@ -237,7 +237,7 @@ def stand_ins(replacements: Sequence[str]) -> str:
 
 
 def removed_alone(replacement: str) -> str:
-    """Say how a head was ablated by itself.
+    """Return the phrase for the ablation of one head at a time.
 
     >>> removed_alone("zero"), removed_alone("mean")
     ('when removed alone', 'alone under mean ablation')

@@ -57,7 +57,7 @@ def in_range(wrong: Sequence[WrongAnswer], trained: tuple[int, int]) -> WrongAns
 
 
 def abbreviated(example: str) -> str:
-    """Write a long sequence by its runs of equal tokens.
+    """Shorten a long sequence: write a run of equal tokens once, with its length.
 
     >>> abbreviated("3 5 4"), abbreviated(" ".join(["59"] * 63 + ["99"]))
     ('3 5 4', '59 x 63, 99')

@@ -23,7 +23,7 @@ class SymmetricAlibi(Encoding):
     is_bias_of_distance: ClassVar[bool] = True
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
-        """Return -m_h |i - j|."""
+        """Return the penalty -m_h |i - j| of head h, which is the same to the left and to the right."""
         distance = (query_id - key_id).abs()[..., None]
         return -slopes(self.n_heads, distance.device) * distance
 

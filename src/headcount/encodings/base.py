@@ -26,7 +26,7 @@ KeyIds = Int[Tensor, "#batch key"]
 
 
 class Positions(NamedTuple):
-    """The position ids of a batch of tokens."""
+    """The position ids of a batch of tokens, and the number of tokens of each row."""
 
     ids: Int[Tensor, "#batch length"]
     """The id of each position; a single row serves all rows of the batch."""
@@ -106,7 +106,7 @@ class Encoding(nn.Module):
 def build_encoding(
     settings: EncodingSettings, d_model: int, n_heads: int, *, causal: bool = False, random_positions: int | None = None
 ) -> Encoding:
-    """Build the encoding that the settings name."""
+    """Build the position encoding that the settings of a model name."""
     encoding: Encoding = ENCODINGS.get(settings.encoding)(d_model, n_heads, settings, causal=causal)
     return encoding if random_positions is None else Randomised(encoding, random_positions)
 
@@ -127,7 +127,7 @@ class Randomised(Encoding):
         self.hides_keys = inner.hides_keys or inner.forces_causal  # type: ignore[misc]
 
     def assign_ids(self, positions: Positions) -> Positions:
-        """Replace the ids by a random subset of all ids, in the same order."""
+        """Replace consecutive position ids by random ones in ascending order, drawn from all ids."""
         length = positions.ids.shape[1]
         if length > self.n_ids:
             raise InputError(
@@ -159,7 +159,7 @@ class Randomised(Encoding):
         return self.inner.rotate_qk(query, key, query_ids, key_ids)
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"] | None:
-        """Return the bias of the inner encoding."""
+        """Return the bias that the wrapped encoding adds to attention scores; None if it adds none."""
         return self.inner.bias(query_id, key_id)
 
 
@@ -175,7 +175,7 @@ class FoundTable(Encoding):
         self.rows = nn.Parameter(rows.detach().float().cpu().clone(), requires_grad=is_learned)
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """Return x + rows[ids]."""
+        """Add the table's row of each position id to the embeddings: x + rows[ids]."""
         return x + self.rows[positions.ids].to(x.dtype)
 
 

@@ -31,7 +31,7 @@ class Learned(Encoding):
         self.rows = nn.Embedding(settings.n_positions, d_model)
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """Return x + rows[ids]."""
+        """Add the learned row of each position id to the embeddings: x + rows[ids]."""
         ids, table = positions.ids, self.rows.weight
         last = int(ids.max()) if positions.n_ids is None else positions.n_ids - 1
         if last < len(table):

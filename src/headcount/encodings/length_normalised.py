@@ -22,11 +22,11 @@ class LengthNormalised(Encoding):
     needs_length: ClassVar[bool] = True
 
     def step(self, n: int) -> float:
-        """Return 512 / n."""
+        """Return the step between neighbouring positions, 512 / n, so that a sequence of n tokens spans 512."""
         return PLACES / n
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """Return x + PE(512 ids / n)."""
+        """Add sinusoids of the position as a fraction of the length to the embeddings: x + PE(512 ids / n)."""
         places = positions.ids * (PLACES / positions.n_tokens.clamp(min=1)[:, None])
         return x + sinusoids(places, self.d_model).to(x.dtype)
 

@@ -11,7 +11,7 @@ from headcount.encodings.base import Encoding
 
 
 class NoPositions(Encoding):
-    """An encoding that changes nothing."""
+    """No position encoding: embeddings, queries, keys and scores stay as they are."""
 
     uses_ids: ClassVar[bool] = False
     is_bias_of_distance: ClassVar[bool] = True

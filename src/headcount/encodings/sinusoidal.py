@@ -21,7 +21,7 @@ class Sinusoidal(Encoding):
     """Sinusoidal position vectors, which are added to the embeddings."""
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """Return x + PE(ids)."""
+        """Add the sinusoidal encoding of each position id to the embeddings: x + PE(ids)."""
         return x + sinusoids(positions.ids, self.d_model).to(x.dtype)
 
 
@@ -33,7 +33,7 @@ def sinusoids(places: Tensor, d_model: int) -> Float[Tensor, "*places d_model"]:
 
 
 def frequencies(d_model: int, device: torch.device) -> Float[Tensor, " pair"]:
-    """Return the frequencies w_i."""
+    """Return the frequencies w_i = 10000^(-2i / d_model), one for each pair of dimensions."""
     even = torch.arange(0, d_model, 2, device=device, dtype=torch.float32)
     return torch.exp(even * (-math.log(10000.0) / d_model))
 

@@ -168,7 +168,7 @@ def _carry_sentence(result: Specialisation) -> str:
     """Return a sentence on how many heads respond to a carry, and which head responds most."""
     top, *others = sensitivities(result)
     n = f"{len(responding_heads(result))} of {counted(1 + len(others), 'head')}"
-    doubt = f"{interval(top.low, top.high)}; n = {top.shift.n:,} contrasts"
+    doubt = f"{interval(top.low, top.high)}; n = {top.shift.n:,}"
     most = f"it moves {percent(top.shift.mean)} of its attention; {doubt}"
     return f"{n} respond to a carry, {top.short} most ({most})."
 
@@ -237,7 +237,5 @@ def _why(models: Sequence[ModelResults]) -> str:
     """Return the mathematical reason, its numerical errors, and the measured extrapolation."""
     width = width_of(models)
     texts = [each.text for each in identity_sentences(width, rotation_error(width), kernel_error(width))]
-    lookup = (
-        "A learned encoding is a table lookup: a row beyond the trained positions gets no gradient and stays random."
-    )
+    lookup = "A learned encoding is a table lookup: untrained rows get no gradient and stay random."
     return " ".join([*texts, lookup, *(each.text for each in extrapolation_sentences(models))])

@@ -166,7 +166,7 @@ def _poolings(report_results: ReportResults) -> Iterator[tuple[str, bytes]]:
 
 
 def _log(model: ModelResults) -> dict[str, Any]:
-    """Return the settings and the training log of a model."""
+    """Return the settings and the training log of a model, as text for the file that the exercise asks for."""
     return {"settings": dict(model.settings), "weights_sha256": model.weights_sha256, "log": list(model.log)}
 
 

@@ -71,7 +71,7 @@ MOST_POOLED = 256
 
 @dataclass(frozen=True)
 class AdditionLab:
-    """Results of the addition experiment."""
+    """Results of the addition experiment: the adder, its accuracy, the check of all sums, and the pruning."""
 
     run: Run
     evaluation: Evaluation

@@ -82,7 +82,7 @@ def _read() -> dict[str, Any]:
 
 
 def adders() -> list[PublishedAdder]:
-    """Return the adders of the five reports."""
+    """Return the figures that the five published reports give for their adders, from `published.toml`."""
     return [_adder(name, parts["addition"]) for name, parts in _read().items()]
 
 

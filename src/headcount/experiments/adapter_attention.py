@@ -144,9 +144,13 @@ class AdapterAttention:
         shown = self._token_names((question, answer), layout)
         if self._is_class:
             names = list(map(str, range(len(layout.source_places))))
-            words = f"the sequences of {pattern[1]} in "
+            words = f"the sequences of {pattern[1]} tokens in "
             return AlignedExamples(rows, words, _labels(layout.source_places, names, shown[layout.source]))
-        words = f"the examples that are as long as {question} = {answer} in " if len(rows) < len(examples) else ""
+        words = (
+            f"the examples that are as long as {question}{self.task.words.sign}{answer} in "
+            if len(rows) < len(examples)
+            else ""
+        )
         return AlignedExamples(rows, words, *_axes(cast(SequenceTask, self.task), layout, shown))
 
     def value_outputs(self, examples: Examples) -> None:

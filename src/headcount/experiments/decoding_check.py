@@ -267,7 +267,7 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """The number of broken answers in one group of examples."""
+    """How many answers of one group of examples are right with all heads and wrong without some."""
 
     facet: str
     """Property by which examples are grouped, such as the number of carries or the length."""

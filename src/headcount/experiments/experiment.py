@@ -88,7 +88,7 @@ class Experiment:
 
     @property
     def examples(self) -> Examples | None:
-        """The examples; None if they have no task."""
+        """The examples in the terms of their task; None if they have no task."""
         return None if self.dataset.examples is None else self.dataset.examples[self.rows]
 
     @property
@@ -114,7 +114,7 @@ class Experiment:
 
     @property
     def decode(self) -> Callable[[Rows], NDArray[np.bool_]] | None:
-        """A function that decodes examples with the model's own code and returns which are right; None without one."""
+        """A function that decodes examples and returns which answers are right; None if the model cannot decode."""
         decode = self.dataset.decode
         return None if decode is None or self.is_part else (lambda some: decode(self.rows[some]))
 
@@ -131,7 +131,7 @@ class Experiment:
         return None if answers is None else (lambda some, *given: answers(self.rows[some], *given))
 
     def score(self, batch: EvalBatch, output: Tensor) -> Tensor:
-        """Score each example of a batch by the metric."""
+        """Return the score of each example of a batch by the metric of this experiment."""
         return batch.scores[self.metric.name](output)
 
     def aggregate(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -140,7 +140,7 @@ class Experiment:
 
     @property
     def n(self) -> int:
-        """The number of examples."""
+        """The number of examples in all batches."""
         return sum(len(batch.rows) for batch in self.batches)
 
     @property
@@ -168,7 +168,7 @@ class Experiment:
 
 
 def _no_other_batches(rows: Rows) -> EvalBatch:
-    raise AssertionError("these examples are in batches already")
+    raise AssertionError("these examples were already put into batches")
 
 
 def experiment_on(
@@ -187,7 +187,7 @@ def experiment_on(
     """
     rows = np.arange(len(dataset)) if rows is None else rows
     if len(rows) < 2 and dataset.width:
-        raise InputError(f"{len(rows)} examples are too few", "at least 2")
+        raise InputError(f"{len(rows)} examples are too few for an interval", "give at least 2")
     chosen, function = find_metric(metric, dataset.metrics), metric if callable(metric) else None
 
     def batches_of(source: EvalDataset, indices: Rows) -> tuple[EvalBatch, ...]:

@@ -52,6 +52,7 @@ from headcount.runs.folder import RunFolder, claimed_folder, digest
 from headcount.runs.prune import cut_and_prove
 from headcount.runs.run import Prediction
 from headcount.surgery.cutting import Cut, Inputs, Size
+from headcount.tasks import words_of
 from headcount.training.evaluation import ClassModel, SequenceModel
 from headcount.training.loop import Listener
 
@@ -110,7 +111,7 @@ class ExternalModel(OpenModel):
 
     @property
     def model(self) -> Wrapped | Adapted:
-        """The module as the type that knows its heads."""
+        """The model as a `Wrapped` module, which knows where its heads are."""
         return cast(Wrapped | Adapted, self.module)
 
     @property
@@ -125,7 +126,7 @@ class ExternalModel(OpenModel):
 
     @property
     def takes_images(self) -> bool:
-        """Whether the model takes images."""
+        """Whether the inputs of the model are images, which an image processor prepares."""
         return "pixel_values" in getattr(self.model, "inputs", ())
 
     @cached_property
@@ -204,7 +205,15 @@ class ExternalModel(OpenModel):
         question, answer, right = own_answer(self._adapted, text)
         fault = "" if right is None or is_right(self.adapter, answer, right) else f"should be {right}"
         places = tuple(map(str, range(len(answer))))
-        return Prediction(question, answer, right or "", fault, output_tokens=tuple(answer), positions=places)
+        return Prediction(
+            question,
+            answer,
+            right or "",
+            fault,
+            output_tokens=tuple(answer),
+            positions=places,
+            sign=words_of(self.adapter.task).sign,
+        )
 
     def dataset(self, data: Data = None, length: int | None = None, n: int | None = None) -> EvalDataset:
         """Return the examples of a file, a folder, a Hugging Face dataset, or a split of the adapter's task."""
@@ -220,7 +229,7 @@ class ExternalModel(OpenModel):
             return adapter_dataset(self._adapted, str(data or "test"), length, n)
         if data is None:
             raise InputError(
-                f"what shall {self.name} be measured on?",
+                f"{self.name} has no task, so it needs examples to be measured on",
                 "add --data FILE: plain text, or a table (.tsv, .csv or .jsonl): text label; first second score; "
                 "source target; or a folder of images by class",
             )
@@ -287,6 +296,7 @@ def _classified(answers: AdapterClasses, text: str) -> Prediction:
         task.explain(example[0], predicted),
         note=task.describe(example[0]),
         probability=float(probability[predicted]),
+        sign=task.words.sign,
     )
 
 
@@ -336,7 +346,7 @@ def prune_external(
     """
     removed = tuple(dict.fromkeys(model.find_head(head) for head in heads))
     if len(removed) == len(model.sites.heads):
-        raise InputError(f"all heads of {model.name} would go", "lower --loss, or name the heads: --heads")
+        raise InputError(f"this would remove all heads of {model.name}", "lower --loss, or name the heads: --heads")
     cut, difference, prove = cut_and_prove(model.model, removed, inputs, means, n_means)
     is_adapted = isinstance(cut, Adapted)  # the adapter's code has run already, so it may run again
     if is_adapted:

@@ -69,7 +69,7 @@ class BatchOutcome:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Scores of all examples."""
+    """The scores of all examples with all heads, and under each intervention."""
 
     clean: Scores
     """Scores with all heads, [example]."""
@@ -91,14 +91,14 @@ def run_interventions(
     progress: Progress | None = None,
     on_batch: Callable[[BatchOutcome], None] | None = None,
 ) -> Outcome:
-    """Score every intervention on every example.
+    """Ablate the heads of each intervention, and score every example with and without them.
 
     The hooks are first proven to act, unless they were `proven` on this model already. Mean head outputs are computed
     if they are needed and not given as `means`. At the end, the first batch is passed again and must give the same
     output as at the beginning. If modules keep state, a cached pass would be wrong, and every pass is a whole one.
     """
     if not all(each.heads for each in interventions):
-        raise InputError("an intervention without heads", "name at least one head to ablate")
+        raise InputError("an intervention names no heads", "name at least one head to ablate")
     replacements = [REPLACEMENTS.get(name) for name in dict.fromkeys(each.replacement for each in interventions)]
     what = f"scores of {experiment.n:,} examples, {len(interventions):,} times"
     require_room(8 * len(interventions) * experiment.n, what, "lower --n")
@@ -143,7 +143,7 @@ def _require_same(experiment: Experiment, first: Tensor) -> None:
     apart = difference(first, again) if first.shape == again.shape else math.inf
     if not apart <= tolerance(first.dtype):
         raise InstrumentError(
-            f"passed again, the same inputs gave another output (by {apart:.1e} of the largest value)",
+            f"the same inputs gave another output in a second pass (it differs by {apart:.1e} of the largest value)",
             "the model changes from call to call, so no head causes the difference: does it keep state, or draw noise?",
         )
 
@@ -234,7 +234,9 @@ def _with_values(
     """Return the interventions with the values that replace head outputs z in this batch, the `number`-th."""
     n, replacements = cached.n_rows, {each.replacement for each in interventions}
     if n < 2 and any(REPLACEMENTS.get(name).needs_donors for name in replacements):
-        raise InputError("an example is alone in its length, so there is none to resample from", "try more examples")
+        raise InputError(
+            "no other example has the length of one of these, so there is none to resample from", "give more examples"
+        )
 
     @cache
     def values(name: str, site: HeadSite, draw: int) -> Tensor | None:

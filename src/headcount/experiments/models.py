@@ -150,7 +150,7 @@ class OpenModel:
 
     @property
     def description(self) -> ModelDescription:
-        """The known settings of the model."""
+        """What is known about how the model was built, such as its encoding and its pooling."""
         return ModelDescription(self.label, digest=self.weights_sha256)
 
     @property
@@ -223,7 +223,9 @@ class OpenModel:
         if isinstance(data, EvalDataset):
             return data, subsample(data, n)
         if not callable(metric):
-            raise InputError("a model of your own needs a metric", "give a function: metric(output, rows) -> [row]")
+            raise InputError(
+                "a PyTorch module needs a metric to score its output", "give a function: metric(output, rows) -> [row]"
+            )
         inputs = [data] if isinstance(data, Tensor) else data
         if (
             not isinstance(inputs, list | tuple)
@@ -305,7 +307,7 @@ class RunModel(OpenModel):
 
     @classmethod
     def of(cls, run: Run) -> RunModel:
-        """Open a loaded run."""
+        """Wrap a loaded run with its heads and its task, so that every analysis can use it."""
         sites = Sites.of(run.model) if run.model.heads else Sites.empty()
         return cls(run.name, run.name, run.weights_sha256, run.model, sites, run.task, run)
 
@@ -320,7 +322,7 @@ class RunModel(OpenModel):
 
     @property
     def answers(self) -> SequenceModel | ClassModel:
-        """The run's model together with its task."""
+        """The run's model with its task, which computes and scores answers."""
         return learner_of(self.run.model, self.run.task)
 
     def in_double(self) -> SequenceModel | ClassModel:
@@ -340,7 +342,7 @@ class RunModel(OpenModel):
 
     @property
     def trained(self) -> tuple[int, int] | None:
-        """The training lengths, according to the settings of the run."""
+        """The shortest and the longest training length, from the settings of the run."""
         return getattr(self.run.task, "trained_lengths", None)
 
     def task_attention(self) -> TaskAttention:
@@ -367,7 +369,7 @@ class RunModel(OpenModel):
     ) -> tuple[EvalDataset, Rows | None]:
         """Return examples of a split, given examples, or sequences of one length."""
         if not self.sites:
-            raise InputError(f"{self.name} has no heads", "choose a run that was not stripped of all of them")
+            raise InputError(f"{self.name} has no heads", "choose a run from which not all heads were cut out")
         task, data = self.run.task, "test" if data is None else data
         is_file = isinstance(data, str) and data not in SPLITS and Path(data).is_file()
         if isinstance(data, Path | TextLines | EvalDataset) or is_file or is_dataset(data):

@@ -46,7 +46,7 @@ Inputs = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Table:
-    """A position table in a model."""
+    """A tensor of a model with one row for each position, such as learned position embeddings."""
 
     name: str
     """Path of the tensor in the model."""

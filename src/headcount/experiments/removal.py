@@ -36,7 +36,7 @@ class Removal:
         self._unchecked = True
 
     def clean(self) -> Scores:
-        """Score every example without the removed heads."""
+        """Score every example without the heads that were removed so far."""
         scores = np.empty(self.experiment.n)
         with eval_mode(self.experiment.model), torch.no_grad():
             for i, batch in enumerate(self.experiment.batches):

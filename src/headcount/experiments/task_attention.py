@@ -28,7 +28,7 @@ class TaskAttention(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that results give to the model."""
+        """The name of the model in results, such as `runs/addition-0`."""
 
     @property
     def weights_sha256(self) -> str:
@@ -48,7 +48,7 @@ class TaskAttention(Protocol):
 
     @property
     def sites(self) -> tuple[HeadSite, ...]:
-        """Every attention block that has heads."""
+        """Every attention block of the model that still has heads."""
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
         """Return the heads of one attention block, in the order of their weights."""

@@ -189,7 +189,7 @@ def load_adapter(name: str) -> Adapter:
     path, _, class_name = name.rpartition(":")
     file = Path(path)
     if not file.is_file():
-        raise InputError(f"no file {path}", "write one: headcount adapt my_model.py:MyModel")
+        raise InputError(f"there is no file {path}", "write one: headcount adapt my_model.py:MyModel")
     advice = "make a class there that inherits headcount.Adapter"
     adapter_class = import_class(file, class_name, Adapter, "adapter", advice)
     adapter_class.folder, adapter_class.origin = file.resolve().parent, f"{file.resolve()}:{class_name}"
@@ -201,11 +201,11 @@ def load_adapted(adapter: Adapter) -> Adapted:
     """Build the adapter's model, load its weights and find its heads; the model is in evaluation mode."""
     claimed = adapter.claimed
     if claimed is not None and not (isinstance(claimed, int | float) and math.isfinite(claimed)):
-        raise InputError(f"claimed = {claimed!r} is no number", "99.85 % is written as claimed = 0.9985")
+        raise InputError(f"claimed = {claimed!r} is not a number", "99.85 % is written as claimed = 0.9985")
     n = adapter.claimed_n
     if n is not None and not (isinstance(n, int) and n > 0):
         raise InputError(
-            f"claimed_n = {n!r} is no number of examples", "write a whole number from 1 on, or leave it out"
+            f"claimed_n = {n!r} is not a number of examples", "write a whole number from 1 on, or leave it out"
         )
     model = built(adapter)
     with user_code_errors(adapter, "load"):
@@ -280,7 +280,7 @@ def _no_logits(output: Any) -> InputError:
 
 
 def adapter_name(adapter: Adapter) -> str:
-    """Return the file and class of an adapter, for messages."""
+    """Return the name of an adapter in messages: its file and its class."""
     return adapter.origin.rpartition("/")[2] or type(adapter).__name__
 
 
@@ -297,7 +297,7 @@ def read_weights(file: Path) -> Any:
     """Read the weights of a checkpoint; code in the file is never run."""
     with friendly_os_errors(f"read {file}"):
         if file.exists() and not file.is_file():
-            raise InputError(f"{file} is no regular file", "name the file that torch.save wrote")
+            raise InputError(f"{file} is not a regular file", "name the file that torch.save wrote")
         try:
             saved = torch.load(file, map_location="cpu", weights_only=True)
         except OSError:
@@ -328,7 +328,7 @@ def read_tensors(file: Path, advice: str) -> Mapping[str, Tensor]:
     """Read the weights of a checkpoint; if it has anything but tensors by name, raise an error with this advice."""
     weights = read_weights(file)
     if not isinstance(weights, Mapping) or not all(isinstance(each, Tensor) for each in weights.values()):
-        raise InputError(f"{file} holds no weights by name", advice)
+        raise InputError(f"{file} holds no mapping from names to weights", advice)
     return weights
 
 
@@ -380,7 +380,8 @@ def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tenso
     file, _, class_name = adapted.adapter.origin.rpartition(":")
     if not file:
         raise InputError(
-            "this model's adapter came from no file", "load it by name: load_external('my_adapter.py:Model')"
+            "the adapter of this model was not loaded from a file",
+            "load it by name: load_external('my_adapter.py:Model')",
         )
     state = adapted.model.state_dict()
     if odd := [name for name, each in state.items() if not isinstance(each, Tensor)]:

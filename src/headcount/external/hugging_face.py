@@ -201,7 +201,7 @@ def _dtype_name(tensor: Tensor) -> str:
 
 def _settings(path: Path) -> dict[str, Any]:
     if not path.is_dir():
-        raise InputError(f"no folder {path}", "give a folder that save_model or save_pretrained wrote")
+        raise InputError(f"there is no folder {path}", "give a folder that save_model or save_pretrained wrote")
     if not (path / CONFIG).exists():
         raise InputError(f"{path} is no model's folder: it has no {CONFIG}", "was it written to the end?")
     try:
@@ -219,7 +219,9 @@ def _class_of(path: Path, settings: dict[str, Any]) -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise InputError(f"{path} needs transformers", "install it: pip install 'headcount[hf]'") from error
+        raise InputError(
+            f"opening {path} needs the package transformers", "install it: pip install 'headcount[hf]'"
+        ) from error
 
     model_type, names = settings.get("model_type"), settings.get("architectures")
     if not isinstance(model_type, str):

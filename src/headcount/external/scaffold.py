@@ -69,14 +69,16 @@ def write_scaffold(
     function that returns a model. `say` prints a message before the user's code is run.
     """
     if out.suffix != ".py":
-        raise InputError(f"{out} is no Python file", "end its name in .py")
+        raise InputError(f"{out} is not a Python file", "end its name in .py")
     if out.exists() or out.is_symlink():
-        raise InputError(f"{out} exists", "it is not overwritten: choose another name with -o")
+        raise InputError(f"the file {out} already exists", "it is not overwritten: choose another name with -o")
     if Path(name).is_dir():
         return _for_folder(Path(name), out, checkpoint)
     path, _, maker_name = name.rpartition(":")
     if not path:
-        raise InputError(f"which class of {name}?", f"say {name}:Class, one that inherits torch.nn.Module")
+        raise InputError(
+            f"{name} does not say which class to adapt", f"say {name}:Class, one that inherits torch.nn.Module"
+        )
     home, here = _home(path), out.resolve().parent
     maker = _maker_in(home, maker_name, say)
     weights = None if checkpoint is None else _weights(checkpoint)
@@ -107,7 +109,7 @@ def write_scaffold(
 def _for_folder(folder: Path, out: Path, checkpoint: Path | None) -> Scaffold:
     """Write an adapter that names the output projections of a Hugging Face model of an unknown family."""
     if checkpoint is not None:
-        raise InputError(f"the weights of {folder} are in it", "leave --checkpoint out")
+        raise InputError(f"the folder {folder} holds its own weights", "leave --checkpoint out")
     tree = module_tree(folder)
     if family_of(model_type_of(tree)) is not None:
         raise InputError(

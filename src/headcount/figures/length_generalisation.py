@@ -20,14 +20,18 @@ MARKERS = "osD^vP*Xhd"
 NAMES = ("encoding", "pooling")
 
 
-def given_structure(model: PooledModel | Stretch) -> str:
-    """Name the structure of the task that the model was given, or `generic`.
+NOTHING_BUILT_IN = "nothing of the task built in"
+"""Mark of a model that has to learn everything about its task."""
 
-    A comparison of models always shows this mark, because a model with given structure has an easier task.
+
+def given_structure(model: PooledModel | Stretch) -> str:
+    """Name the structure of the task that is built into the model, such as `built in: window of ±1`.
+
+    A comparison of models always shows this mark, because a model with built-in structure has an easier task.
     """
     if not model.encoding:
         return "encoding not known"
-    return f"given: {', '.join(model.hard_codes)}" if model.hard_codes else "generic"
+    return f"built in: {', '.join(model.hard_codes)}" if model.hard_codes else NOTHING_BUILT_IN
 
 
 def size_range(sizes: Iterable[int]) -> str:

@@ -31,7 +31,7 @@ def draw_pair_patch(result: PairPatch) -> Figure:
     axes.axvline(0, color=GREY, linewidth=0.8)
     axes.axvline(100, color=GREY, linewidth=0.8, linestyle="--")
     place = result.places[0]
-    axes.set_xlabel(f"part of the gap that follows at the {plain(place.place, 16)} (%; 100: as in the donor)")
+    axes.set_xlabel(f"part of the logit gap that is closed, {plain(place.place, 16)} (%; 100: as in the donor)")
     figure.headline(f"{result.receiver} with the output of one head on {result.donor}, at all positions", size=11)
     figure.caption(f"{result.name}; one pair of examples; logit of {place.donor!r} minus logit of {place.own!r}.")
     return figure

@@ -122,8 +122,8 @@ def _draw_encoding(figure: Figure, top: Axes, bottom: Axes, encoding: EncodingPr
 
 
 def given(encoding: EncodingProfile) -> str:
-    """Return the structure of the task that the encoding gives to the model, or `generic`."""
-    return f"gives: {encoding.hard_codes}" if encoding.hard_codes else "generic"
+    """Return the structure of the task that the encoding builds into the model, or say that it builds in nothing."""
+    return f"builds in: {encoding.hard_codes}" if encoding.hard_codes else "builds in nothing of the task"
 
 
 def _not_explained(encoding: EncodingProfile) -> str:
@@ -154,7 +154,7 @@ def _draw_table(axes: Axes, encoding: EncodingProfile, trained: int | None) -> A
 
 
 def _draw_kernel(axes: Axes, encoding: EncodingProfile, trained: int | None) -> AxesImage:
-    """Draw K(t, s) as a heat map."""
+    """Draw K(t, s), the similarity of positions t and s, as a heat map."""
     kernel = np.array(encoding.kernel, dtype=float)  # hidden pairs are None, and become NaN
     image = _heat_map(axes, kernel)
     axes.set(xlabel="position s (key)", ylabel="position t (query)", aspect="equal")

@@ -93,7 +93,7 @@ def _places(result: Routes, ways: Sequence[str]) -> list[str]:
 
 
 def _rows(result: Routes, way: str) -> list[Row]:
-    """Return the rows of a way, from the input to the last layer."""
+    """Return the rows of the map for one route: the residual streams from the input to the last layer."""
     rows: dict[str, Row] = {}
     for each in result.streams:
         if each.way == way and each.position:
@@ -103,7 +103,7 @@ def _rows(result: Routes, way: str) -> list[Row]:
 
 
 def _row_title(stream: str) -> str:
-    r"""Return the title of a row.
+    r"""Return the words for a residual stream that stand beside its row of the map.
 
     >>> _row_title("E0.input"), _row_title("D1.stream"), _row_title("L0.stream")
     ('encoder input', 'after decoder\nlayer 1', 'after layer 0')

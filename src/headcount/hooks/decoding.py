@@ -41,7 +41,7 @@ class DecodingPositions:
 
     @contextmanager
     def watching(self, model: nn.Module, sites: Sites) -> Iterator[None]:
-        """Watch the passes of this model inside the context."""
+        """Record every forward pass of this model inside the context."""
         with ExitStack() as hooks:
             hooks.callback(model.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
             hooks.callback(model.register_forward_hook(self._leave, always_call=True).remove)

@@ -56,7 +56,7 @@ class Gates:
         allow_prefix: bool = False,
         skipped: Mapping[nn.Module, int] | None = None,
     ) -> None:
-        """Check the gates against the sites.
+        """Check that every gate belongs to an attention block of the model and has its number of heads.
 
         With `allow_prefix`, a pass may have fewer positions than a replacement, as in decoding without a cache. (With a
         cache, each pass has one position and would always get the replacement of the first one.) `skipped` counts the
@@ -77,7 +77,9 @@ class Gates:
                 wanted = f"give [rows or 1, {n_heads}]: a column for each head"
                 raise InputError(f"gates at {name} have shape {tuple(gate.shape)}", wanted)
         if unknown := set(self._replacements) - set(self._gates):
-            raise InputError(f"a replacement for {sorted(map(str, unknown))[0]}, but no gate", "shut a gate there")
+            raise InputError(
+                f"there is a replacement for {sorted(map(str, unknown))[0]}, but no gate", "give a gate for it, too"
+            )
 
     def __enter__(self) -> Self:
         self.calls.clear()
@@ -124,7 +126,7 @@ class Gates:
 
 
 def input_of(name: HeadSite, args: tuple[Any, ...]) -> Tensor:
-    """Return the z that a projection was called with."""
+    """Return z, the outputs of all heads, as the output projection was called with them."""
     if not args or not isinstance(args[0], Tensor):
         what = f"the output projection of {name} was not called with a tensor"
         raise InstrumentError(what, "its input cannot be gated; or is this a whole attention block?")
@@ -208,7 +210,7 @@ class Capture:
         self._kept.setdefault(name, []).append(kept)
 
     def z(self, site: HeadSite) -> Float[Tensor, "row query head d_head"]:
-        """Return the output of each head, before the projection."""
+        """Return z, the output of each head before the output projection mixes the heads."""
         return split_heads(site, self._only_call(site)[0], len(self._sites[site].heads), self._sites[site].head_axis)
 
     def output(self, site: HeadSite) -> Float[Tensor, "row query d_model"]:

@@ -39,7 +39,7 @@ class ParameterProjection(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The parameter that acts as output projection."""
+        """The parameter that the model uses as output projection instead of a linear layer."""
         weight: Tensor = getattr(self.holder, self.name)
         return weight
 
@@ -102,7 +102,8 @@ class _ProductCalls(TorchFunctionMode):
             others = [tensor for tensor in _operands(func, args, kwargs) if not self._is_weight(tensor)]
             if len(others) != 1:
                 raise InstrumentError(
-                    f"the parameter {owner.name} is multiplied with {len(others)} tensors at once, so there is no z",
+                    f"the parameter {owner.name} is multiplied with {len(others)} tensors at once, so no tensor holds "
+                    "head outputs",
                     "compute the heads' outputs first, and multiply them with the parameter in a step of its own",
                 )
             return owner.multiply(func, args, kwargs, others[0])

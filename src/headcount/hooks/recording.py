@@ -208,7 +208,7 @@ class ReplayPatcher:
         return patched_forward
 
     def _skip(self, call: ModuleCall) -> None:
-        """Count the calls inside this call as skipped."""
+        """Count the module calls inside this call as skipped, because a replay leaves them out."""
         for inner in call.inside:
             self.n_called[inner.module] += 1
             self.n_skipped[inner.module] += 1

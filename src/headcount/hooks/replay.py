@@ -167,7 +167,7 @@ class CachedPass:
                 return first_tensor(self.model(*inputs))
         except RuntimeError as error:
             raise InstrumentError(
-                f"a plain pass over {times} times {n} rows failed: {error}",
+                f"the model failed on a batch of {times} copies of {n} rows: {error}",
                 "the first axis of every input must be the batch",
             ) from error
 

@@ -48,7 +48,7 @@ class SupportsHeads(Protocol):
 
     @property
     def projections(self) -> Mapping[HeadSite, nn.Module]:
-        """The output projection of every site that has heads."""
+        """The output projection of every attention block that has heads."""
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
         """Return the heads of a site, in their order in z."""
@@ -82,7 +82,7 @@ class Site:
 
 
 class Sites(dict[HeadSite, Site]):
-    """All output projections of a model by site; immutable."""
+    """The output projections of all attention blocks of a model, with the heads that each mixes; immutable."""
 
     def __init__(self, sites: Mapping[HeadSite, Site]) -> None:
         super().__init__(sites)
@@ -237,7 +237,7 @@ def _find_sites(
     roles = [(pattern, _role(pattern, alone=len(patterns) == 1)) for pattern in patterns]
     for role, given in named.items():
         if role not in _ROLES:
-            raise InputError(f"no kind of site {role!r}", suggestion(role, _ROLES))
+            raise InputError(f"there is no kind of attention block {role!r}", suggestion(role, _ROLES))
         roles += [(pattern, role) for pattern in ([given] if isinstance(given, str) else given)]
     sites: dict[HeadSite, Site] = {}
     for pattern, role in roles:
@@ -275,7 +275,7 @@ def _site_at(
     if not isinstance(count, int):  # such as a pasted n_heads=...
         count = _count_above(model, path, module)
         hint = "" if count is None else f"; a module above it says {count}"
-        raise InputError(f"how many heads end in {path}?", f"say n_heads=...{hint}")
+        raise InputError(f"the number of heads that share {path} is not known", f"say n_heads=...{hint}")
     if candidates := _projections_inside(path, module):
         raise InputError(
             f"{path} is a whole attention block ({type(module).__name__}), not an output projection",
@@ -292,7 +292,9 @@ def _axis(site: Site, head_axis: int | None) -> int | None:
     if head_axis is not None and site.mha is not None:
         raise InputError("head_axis is given for nn.MultiheadAttention", "leave it out: its heads share the last axis")
     if head_axis == 0:
-        raise InputError("head_axis=0 is the axis of the batch", "rows come first in z; [batch, head, ...] has axis 1")
+        raise InputError(
+            "head_axis=0 is the axis of the batch", "examples come first; for [batch, head, ...] give head_axis=1"
+        )
     return head_axis
 
 
@@ -370,7 +372,7 @@ def _roles(paths: Sequence[str]) -> list[str]:
 
 
 def _starred(path: str) -> str:
-    """Replace the layer numbers of a path by `*`."""
+    """Replace the layer numbers in the path of a module by `*`, so that one pattern stands for all layers."""
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 

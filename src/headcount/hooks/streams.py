@@ -73,7 +73,7 @@ class StreamId:
 
 @dataclass(frozen=True)
 class StreamPlace:
-    """The module call whose input or output is a stream."""
+    """The module whose input or output is a residual stream, and which of its calls."""
 
     module: nn.Module
     call: int = 0
@@ -126,7 +126,9 @@ def _layers(model: nn.Module, sites: Sites) -> dict[tuple[str, int], nn.Module]:
         prefixes = [".".join(parts[:i]) for i in range(1, len(parts) + 1) if parts[i - 1].isdigit()]
         chain = [model.get_submodule(prefix) for prefix in prefixes]
         if not chain:
-            raise InputError(f"the layer of {name} is not known", "its path has no number of a layer")
+            raise InputError(
+                f"the layer of {name} is not known", "the path of its output projection has no layer number"
+            )
         chains.setdefault((name.stack, name.layer), chain)
     layers: dict[tuple[str, int], nn.Module] = {}
     for stack in dict.fromkeys(stack for stack, _ in chains):

@@ -48,14 +48,17 @@ class Wrapped(nn.Module):
         self._always: dict[str, Any] = {"use_cache": False} if self.inputs and "use_cache" in takes else {}
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
-        """Return the heads of one site."""
+        """Return the heads of one attention block, in the order of their slices of z."""
         return self.head_sites[site].heads
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """Return the model's logits or, if it has none, its last hidden state."""
         if self.inputs:
             if len(inputs) > len(self.inputs):
-                raise InputError(f"{len(inputs)} tensors given", f"this model takes {', '.join(self.inputs)}")
+                raise InputError(
+                    f"{len(inputs)} tensors were given, which is not what the model takes",
+                    f"this model takes {', '.join(self.inputs)}",
+                )
             named = dict(zip(self.inputs, inputs, strict=False)) | named
             inputs = ()
         return output_tensor(self.model(*inputs, **self._always | named))

@@ -116,7 +116,7 @@ class AttentionCache(dict[HeadSite, Tensor]):
     """A reader that keeps all attention weights [batch, head, query, key] of each attention block."""
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
-        """Append the weights of the next queries."""
+        """Keep the attention weights of the next queries of an attention block, behind those that were read before."""
         over_all_keys = F.pad(weights, (keys.start, n_keys - keys.stop))
         self[site] = torch.cat([self[site], over_all_keys], dim=2) if site in self else over_all_keys
 

@@ -38,7 +38,7 @@ HeadNames = Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(
 
 @config
 class StackConfig(EncodingSettings):
-    """The settings that both kinds of model share."""
+    """The settings that classifiers and encoder-decoders share, such as widths, heads and encoding."""
 
     d_model: Count = 128
     """Width of the residual stream."""
@@ -96,7 +96,7 @@ class StackConfig(EncodingSettings):
 
 @config
 class EncoderDecoderConfig(StackConfig):
-    """The architecture of an encoder-decoder."""
+    """The architecture of an encoder-decoder: layers, heads, widths, encoding and normalisation."""
 
     n_encoder_layers: Layers = 2
     """Number of encoder layers."""
@@ -113,7 +113,7 @@ class EncoderDecoderConfig(StackConfig):
 
 @config
 class ClassifierConfig(StackConfig):
-    """The architecture of a classifier."""
+    """The architecture of a classifier: an encoder, a pooling over positions, and a linear layer."""
 
     d_model: Count = 64
     """Width of the residual stream."""
@@ -136,7 +136,7 @@ class ClassifierConfig(StackConfig):
 
     @property
     def sites(self) -> tuple[HeadSite, ...]:
-        """One site per layer."""
+        """The attention blocks of the classifier: one self-attention block per layer."""
         return tuple(HeadSite("layer", i, "self") for i in range(self.n_layers))
 
 

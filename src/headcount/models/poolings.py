@@ -38,7 +38,7 @@ class Pooling(nn.Module, ABC):
 
 
 def hide(x: Float[Tensor, "batch length d"], is_token: Tokens, value: float) -> Float[Tensor, "batch length d"]:
-    """Replace padding by `value`."""
+    """Replace the vectors of padding by `value`, so that they do not change a sum, a maximum or a minimum."""
     return x.masked_fill(~is_token[..., None], value)
 
 
@@ -46,7 +46,7 @@ class Max(Pooling):
     """The maximum of each dimension over positions; one position can decide at any length."""
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Return the maximum over tokens."""
+        """Return the maximum of each dimension over all tokens, without padding."""
         return hide(x, is_token, -torch.inf).amax(dim=1)
 
 
@@ -54,7 +54,7 @@ class Min(Pooling):
     """The minimum of each dimension over positions."""
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Return the minimum over tokens."""
+        """Return the minimum of each dimension over all tokens, without padding."""
         return hide(x, is_token, torch.inf).amin(dim=1)
 
 
@@ -64,7 +64,7 @@ class Mean(Pooling):
     combines: ClassVar[Literal["max", "mean", ""]] = "mean"
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Return the mean over tokens."""
+        """Return the mean of the vectors over all tokens, without padding."""
         return hide(x, is_token, 0.0).sum(dim=1) / is_token.sum(dim=1, keepdim=True).clamp(min=1)
 
 
@@ -74,7 +74,7 @@ class First(Pooling):
     symmetric: ClassVar[bool] = False
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Return x_0."""
+        """Return the vector of the first token, x_0."""
         return x[:, 0]
 
 
@@ -84,7 +84,7 @@ class Last(Pooling):
     symmetric: ClassVar[bool] = False
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Return x_(n-1) of a sequence of n tokens."""
+        """Return the vector of the last token, x_(n-1) in a sequence of n tokens."""
         last = is_token.sum(dim=1).clamp(min=1) - 1
         return x[torch.arange(len(x), device=x.device), last]
 
@@ -100,7 +100,7 @@ class AttentionPooling(Pooling):
         self.score = nn.Linear(d_model, 1)
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Return the sum of weight_i x_i."""
+        """Return the sum of weight_i x_i over all tokens, where the weights are a learned softmax."""
         weights = hide(self.score(x), is_token, torch.finfo(x.dtype).min).softmax(dim=1)
         return (weights * hide(x, is_token, 0.0)).sum(dim=1)
 
@@ -132,7 +132,7 @@ class ScoreMax(Pooling):
         self.d_pooled = 2
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Return the maximum and the minimum of the scores."""
+        """Return the maximum and the minimum of each learned score over all tokens, without padding."""
         score = self.score(x)
         ends = hide(score, is_token, -torch.inf).amax(dim=1), hide(score, is_token, torch.inf).amin(dim=1)
         return torch.cat(ends, dim=1)

@@ -50,7 +50,7 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Rows, block: Callable[[Tensor], Tensor]) -> Stream:
-        """Return the residual stream after the block."""
+        """Apply a block and its normalisation, and return the residual stream after it."""
         if self.pre:
             return x + self.dropout(block(self.norm(x)))
         return self.norm(x + self.dropout(block(x)))
@@ -157,7 +157,7 @@ class HeadlessAttention(nn.Module):
         self.output = nn.ParameterDict({"bias": torch.zeros(d_model)})  # keeps the parameter's name, output.bias
 
     def forward(self, x: Rows, memory: SourceStream | None = None, **ignored: object) -> Stream:
-        """Return the bias for every position and row."""
+        """Return the bias alone for every row and position: the output of an attention block without heads."""
         rows = x if memory is None else memory
         return self.output["bias"].expand(len(rows), x.shape[1], -1)
 
@@ -186,7 +186,7 @@ class Transformer(nn.Module):
 
     @property
     def heads(self) -> tuple[HeadId, ...]:
-        """All heads that are not cut out."""
+        """All heads of the model that were not cut out, in the order of its layers."""
         return tuple(head for block in self.blocks.values() for head in block.heads)
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
@@ -279,7 +279,7 @@ class EncoderDecoder(Transformer):
     def encode(
         self, source: Tokens, *, weights: AttentionReader | None = None, padding: Padding | None = None
     ) -> Memory:
-        """Encode the source."""
+        """Run the encoder on the source, and return its output with the mask that hides padding."""
         x, _, masking = self._encode(source, self.source_tokens, self.source_positions, self.encoder, weights, padding)
         return Memory(self.encoder_norm(x), AttentionMask(masking.mask, padding=masking.padding))
 
@@ -379,7 +379,7 @@ class FourierNumberEmbedding(nn.Module):
         self.mix = nn.Linear(1 + 2 * N_WAVES, d_model)
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "batch length d_model"]:
-        """Return the vector of each number."""
+        """Return the embedding of each number: a linear mix of its sine and cosine waves."""
         return self.mix(self.waves[tokens].to(self.mix.weight.dtype))
 
 

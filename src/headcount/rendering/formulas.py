@@ -16,7 +16,7 @@ SUM, PRIME = "∑", "′"
 
 
 def mathml(expression: Expression) -> str:
-    """Return the content of a `math` element.
+    """Return a formula as the content of an HTML `math` element.
 
     >>> mathml("x_i = 1")
     '<mrow><msub><mi>x</mi><mi>i</mi></msub><mo>=</mo><mn>1</mn></mrow>'

@@ -77,20 +77,20 @@ class Markdown:
         self._folder, self.pictures = path.parent, dict[Path, bytes]()
 
     def page(self, report: Report) -> str:
-        """Return the whole text."""
+        """Return the report as one Markdown text, from the title to the last section."""
         sections = map(self.section, report.sections)
         parts = [f"# {plain(report.title)}", plain(report.subtitle), *sections, plain(report.made)]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def section(self, section: Section) -> str:
-        """Write a section with its title."""
+        """Return a section as Markdown: an anchor, its title and its blocks."""
         return "\n\n".join(
             [f'<a id="{section.id}"></a>\n\n## {plain(section.title)}', *map(self.block, section.blocks)]
         )
 
     @singledispatchmethod
     def block(self, block: Block) -> str:
-        """Write one block."""
+        """Return a block of the report (sentences, a table or a figure) as Markdown."""
         raise TypeError(f"no Markdown for {type(block).__name__}")
 
     @block.register

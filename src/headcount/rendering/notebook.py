@@ -52,7 +52,7 @@ FRAME = "headcount-frame"
 
 
 def result_html(result: Result) -> str:
-    """Return a frame that shows the result."""
+    """Return an HTML frame in which a notebook shows the description of a result."""
     name = _name(result)
     title = name if getattr(result, "name", "") else name.capitalize()  # a path stays as it is
     section = _section(result) or Section("result", type(result).__name__, tuple(_blocks(result)))

@@ -70,7 +70,7 @@ def tag(name: str, *inside: str, **attributes: str | bool | None) -> str:
 
 
 def html_page(report: Report) -> str:
-    """Return the whole file."""
+    """Return the report as one HTML file, with its styles, scripts and figures inside."""
     style = _static("report.css") + figure_colours()
     theme, script = _static("theme.js"), _script(report)
     policy = (
@@ -215,7 +215,7 @@ def _card(card: Card) -> str:
 
 @singledispatch
 def block_html(block: Block) -> str:
-    """Return the markup of a block."""
+    """Return a block of the report (sentences, a table or a figure) as HTML."""
     raise TypeError(f"no HTML for {type(block).__name__}")
 
 

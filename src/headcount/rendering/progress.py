@@ -108,7 +108,7 @@ class TrainingProgress:
             self._show(last_step)
 
     def on_evaluation(self, step: int, scores: StepScores) -> None:
-        """Show the scores of an evaluation."""
+        """Show the validation scores that the training loop has just measured."""
         shares = {"train": next(iter(scores.training.values())), **scores.validation}
         self._scores = " ".join(f"{_SHORT.get(name, name)} {share.rate:.1%}" for name, share in shares.items())
         self._validation_loss = f"/{scores.validation_loss:.3f}"

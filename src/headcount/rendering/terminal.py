@@ -127,7 +127,7 @@ class FittedTable:
 
 @dataclass(frozen=True)
 class _Column:
-    """The name and the texts of one column."""
+    """One column of a table in the terminal: its name, and the text of each cell."""
 
     name: str
     cells: Sequence[str]

@@ -39,7 +39,7 @@ class RunConfig:
 
     @staticmethod
     def sections(task_name: str) -> dict[str, type]:
-        """Return the settings classes of a run, by section."""
+        """Return the dataclass of each section of a run's settings: task, model and training."""
         task = TASKS.get(task_name)
         return {"task": task.config_class, "model": MODEL_CONFIGS[task.output_type], "training": TrainingConfig}
 
@@ -120,7 +120,7 @@ class RunConfig:
         return {"schema": SCHEMA, "task_name": self.task_name, "seed": self.seed, **data}
 
     def to_json(self) -> str:
-        """Return the text of `config.json`."""
+        """Return all settings of the run as the JSON text of `config.json`."""
         return json.dumps(self.to_dict(), indent=1) + "\n"
 
     def differences(self, other: RunConfig) -> list[str]:

@@ -145,19 +145,19 @@ class RunFolder:
         return read_config(self.config_file)
 
     def read_environment(self) -> dict[str, Any]:
-        """Read the versions and the device of the training."""
+        """Read which versions and which device the run was trained with."""
         return _read_json(self.environment_file)
 
     def write_json(self, file: Path, data: Any) -> None:
-        """Write `data` as JSON, atomically."""
+        """Write `data` as JSON; an interruption leaves the old file or the new one, and never a part."""
         write_atomically(file, (json.dumps(data, indent=1) + "\n").encode())
 
     def result_file(self, name: str) -> Path:
-        """Return the path `results/NAME.json`."""
+        """Return the path of a result in this folder, `results/NAME.json`."""
         return self.path / "results" / f"{name}.json"
 
     def write_result(self, name: str, result: Result) -> Path:
-        """Write a result and return its path."""
+        """Write a result as JSON into `results/`, and return the path of the file."""
         file = self.result_file(name)
         write_atomically(file, result.to_json().encode())
         return file
@@ -171,11 +171,11 @@ class RunFolder:
             raise ResultError(f"{file} is damaged: {error}", f"delete {file} to measure it again") from error
 
     def figure_file(self, name: str) -> Path:
-        """Return the path `figures/NAME`."""
+        """Return the path of a figure in this folder, `figures/NAME`."""
         return self.path / "figures" / name
 
     def write_figure(self, name: str, png: bytes) -> Path:
-        """Write a figure and return its path."""
+        """Write the bytes of an image into `figures/`, and return the path of the file."""
         file = self.figure_file(name)
         write_atomically(file, png)
         return file
@@ -272,7 +272,7 @@ class RunFolder:
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Path]:
-        """Return the paths of the checkpoints, oldest first."""
+        """Return the paths of all checkpoints in the folder, the oldest first."""
         return sorted(file for file in self.path.glob("checkpoint-*") if _CHECKPOINT.fullmatch(file.name))
 
     def write_checkpoint(self, step: int, data: bytes) -> None:
@@ -337,7 +337,7 @@ def _is_marked(marker: Path, mark: dict[str, Any]) -> bool:
 
 
 def digest(data: bytes) -> str:
-    """Return the SHA-256 digest in hexadecimal."""
+    """Return the SHA-256 digest of bytes in hexadecimal, which identifies weights and files."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -380,4 +380,7 @@ def require_vacant(path: Path) -> None:
         )
     folder.require_free()
     if path.exists() and (any(path.iterdir()) or path.samefile(Path.cwd())):
-        raise RunError(f"{path} is in use", "choose a folder that does not exist yet with -o")
+        raise RunError(
+            f"the folder {path} already exists, and headcount does not write over it",
+            "choose a folder that does not exist yet with -o",
+        )

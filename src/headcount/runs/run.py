@@ -47,7 +47,7 @@ from headcount.runs.config import RunConfig
 from headcount.runs.folder import SAMPLE, RunFolder, claimed_folder
 from headcount.seeds import integer
 from headcount.tasks import TASKS
-from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
+from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, TaskWords, Tokens, longest_rows
 from headcount.training.answers import on_device
 from headcount.training.device import workers
 from headcount.training.evaluation import Classification, Evaluation, learner_of
@@ -57,7 +57,7 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model, its task and its folder."""
+    """A model that headcount trained, with its task, its settings and the folder that holds them."""
 
     name: str
     folder: RunFolder
@@ -81,7 +81,7 @@ class Run:
         return RunFolder(claimed_folder(self.name.replace(":", "-"), self.name, self.weights_sha256))
 
     def predict(self, text: str) -> str:
-        """Return the model's answer."""
+        """Return the model's answer to one example, given as text."""
         return self.predict_one(text, with_attention=False).predicted
 
     def attention(self, text: str, head: str | HeadId) -> Float[Tensor, "query key"]:
@@ -142,19 +142,21 @@ class Run:
         return batch.source, batch.decoder_input
 
     def aligned_examples(self, examples: Examples) -> AlignedExamples:
-        """Return examples whose positions have the same meaning: the longest ones for a classifier, otherwise all."""
+        """Return examples whose positions have the same meaning: those with the most tokens, none of them padded."""
         if self.task.output_type == "class":
             lengths = cast(ClassTask, self.task).lengths(examples)
             rows = np.flatnonzero(lengths == lengths.max())
             n = self.inputs(examples[rows])[0].shape[1]
-            return AlignedExamples(rows, f"the sequences of {n} in ", tuple(map(str, range(n))))
+            return AlignedExamples(rows, f"the sequences of {n} tokens in ", tuple(map(str, range(n))))
         task = cast(SequenceTask, self.task)
         source, fed = (tuple(p.label for p in ps) for ps in (task.source_positions, task.decoder_input_positions))
         steps = tuple(f"→ {position.label}" for position in task.answer_positions[len(task.decoding_start.given) :])
-        return AlignedExamples(np.arange(len(examples)), "", source, fed, steps)
+        rows = longest_rows(task, examples)
+        words = f"the longest {task.words.examples} in " if len(rows) < len(examples) else ""
+        return AlignedExamples(rows, words, source, fed, steps)
 
     def value_outputs(self, examples: Examples) -> dict[HeadSite, ValueOutputs]:
-        """Return the values and output projections of all sites for these examples."""
+        """Return the value vectors and output projections of all attention blocks for these examples."""
         with eval_mode(self.model, gradients=False) as device, ValueNorms(self.model) as heads:
             self.model(*on_device(device, *self.inputs(examples)))
         outputs = {}
@@ -296,6 +298,8 @@ class Prediction:
     """The token predicted after each token of the decoder input; empty for a classifier."""
     positions: tuple[str, ...] = ()
     """The label of each output position, such as `10s`."""
+    sign: str = TaskWords().sign
+    """What stands between the example and its answer, in the words of the task."""
     weights: Mapping[HeadSite, Float[Tensor, "head query key"]] = field(default_factory=dict)
 
 
@@ -343,6 +347,7 @@ def _predict_sequences(
             decoder_input=tuple(task.tokens[token] for token in decoder_input[i]),
             output_tokens=tuple(task.tokens[token] for token in own[i]),
             positions=tuple(position.label for position in task.answer_positions[len(start.given) :]),
+            sign=task.words.sign,
         )
         for i, example in enumerate(examples)
     ]
@@ -366,6 +371,7 @@ def _predict_classes(
             note=task.describe(example),
             probability=float(probability[i, predicted[i]]),
             source=tuple(task.tokens[token] for token in batch.source[i]),
+            sign=task.words.sign,
         )
         for i, example in enumerate(examples)
     ]

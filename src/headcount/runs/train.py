@@ -139,7 +139,7 @@ def weights_of(model: Model, step: int) -> bytes:
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """Return the versions and the hardware of a run."""
+    """Return the versions of headcount, PyTorch and Python, and the machine that a run is trained on."""
     return {
         "headcount": __version__,
         "torch": torch.__version__,
@@ -151,7 +151,7 @@ def environment(device: torch.device) -> dict[str, str]:
 
 
 class Log:
-    """A listener that writes `log.jsonl`."""
+    """A listener of the training loop that writes `log.jsonl`, a line for each step and each evaluation."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -167,13 +167,13 @@ class Log:
             self._file.close()
 
     def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
-        """Write one line per step."""
+        """Write the loss and the learning rate of each step as a line of `log.jsonl`."""
         first = last_step - len(losses) + 1
         for step, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=first):
             self._write({"step": step, "loss": loss, "learning_rate": rate})
 
     def on_evaluation(self, step: int, scores: StepScores) -> None:
-        """Write one line per evaluation."""
+        """Write the losses and scores of an evaluation as a line of `log.jsonl`."""
         self._write({"step": step, **scores.to_dict()})
 
     def flush(self) -> int:
@@ -239,7 +239,7 @@ class Timings:
         return round(self._before + time.monotonic() - self._started, 3)
 
     def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
-        """Do nothing: the log records the steps."""
+        """Do nothing: `log.jsonl` has a line for each step already."""
 
     def on_evaluation(self, step: int, scores: StepScores) -> None:
         """Write the file again with one more line."""
@@ -274,7 +274,7 @@ class TensorBoard:
         self.writer.add_scalar("learning rate", rates[-1], last_step)
 
     def on_evaluation(self, step: int, scores: StepScores) -> None:
-        """Write all scores."""
+        """Write the validation loss and all scores of an evaluation as TensorBoard scalars."""
         self.writer.add_scalar("validation/loss", scores.validation_loss, step)
         for split, shares in (("validation", scores.validation), ("training", scores.training)):
             for name, share in shares.items():

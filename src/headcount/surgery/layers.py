@@ -87,7 +87,7 @@ class InputSubset(nn.Module):
         self.register_buffer("kept", kept)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Project the kept features of z."""
+        """Apply the output projection to the features of z that belong to the heads that are left."""
         return self.inner(z.index_select(-1, self.kept))
 
 

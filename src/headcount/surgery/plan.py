@@ -85,7 +85,7 @@ class SitePlan:
 
     @property
     def name(self) -> HeadSite:
-        """The site as a `HeadSite`."""
+        """The attention block that this plan cuts, as a `HeadSite`."""
         return HeadId.parse(f"{self.site}.0").site
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class SitePlan:
     def from_dict(cls, data: Mapping[str, Any]) -> SitePlan:
         """Read a stored plan, for a model whose weights are loaded afterwards; raise a ValueError if it is invalid."""
         if unknown := sorted(map(str, data.keys() - set(WRITTEN))):
-            raise ValueError(f"a cut has no field {unknown[0]!r}")
+            raise ValueError(f"a stored plan of a cut has no field {unknown[0]!r}")
         heads, keep = tuple(data["heads"]), tuple(data["keep"])
         counts = [*heads, *data["layers"].values(), *data["numbers"].values(), *data["tensors"].values()]
         if invalid := [count for count in counts if type(count) is not int or not 0 <= count <= MOST]:
@@ -105,9 +105,9 @@ class SitePlan:
         if len(set(heads)) != len(heads) or list(keep) != [place for place in range(len(heads)) if place in keep]:
             raise ValueError(f"the places {list(keep)[:8]} do not fit the heads {list(heads)[:8]}")
         if invalid := [name for name in ("site", "way", "projection") if not isinstance(data[name], str)]:
-            raise ValueError(f"{invalid[0]} = {data[invalid[0]]!r}")
+            raise ValueError(f"{invalid[0]} must be a text, got {data[invalid[0]]!r}")
         if data["way"] not in TRACED_WAYS:
-            raise ValueError(f"no way to cut is called {data['way']!r}")
+            raise ValueError(f"there is no way of cutting called {data['way']!r}")
         HeadId.parse(f"{data['site']}.0")
         layers = {path: tuple(range(n)) for path, n in data["layers"].items()}
         return cls(**{**data, "heads": heads, "keep": keep, "layers": layers})
@@ -160,7 +160,7 @@ def apply_plan(plan: SitePlan, model: nn.Module, narrowed: Narrowed, custom: Cus
 
 
 def apply_to_sites(plan: SitePlan, model: nn.Module, sites: Sites, custom: CustomCut | None = None) -> Sites:
-    """Apply a plan to a model in place, and return the sites of its remaining heads."""
+    """Cut heads out of a model in place as the plan says, and return the attention blocks that are left."""
     name = plan.name
     if [head.index for head in sites[name].heads] != list(plan.heads):
         raise ValueError(f"the heads of {name} differ from those that the plan was made for")
@@ -209,7 +209,7 @@ def _narrow(plan: SitePlan, model: nn.Module, narrowed: Narrowed) -> str:
 
 
 def _replace(model: nn.Module, path: str, new: nn.Module) -> None:
-    """Replace the module at a path."""
+    """Replace the module at a path by `new`, which takes over its training mode."""
     above, _, last = path.rpartition(".")
     setattr(model.get_submodule(above), last, new.train(model.get_submodule(path).training))
 
@@ -251,12 +251,12 @@ def features(places: Sequence[int], size: int) -> Places:
 
 
 def n_inputs(layer: nn.Module) -> int:
-    """Return the number of input features of a layer."""
+    """Return the number of input features of a linear layer or of a `Conv1D` of GPT-2."""
     return weight_of(layer).shape[0 if is_conv(layer) else 1]
 
 
 def n_outputs(layer: nn.Module) -> int:
-    """Return the number of output features of a layer."""
+    """Return the number of output features of a linear layer or of a `Conv1D` of GPT-2."""
     return weight_of(layer).shape[1 if is_conv(layer) else 0]
 
 

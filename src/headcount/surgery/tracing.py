@@ -52,7 +52,7 @@ class Traceable(Protocol):
 
     @property
     def head_sites(self) -> Sites:
-        """The sites of its heads."""
+        """The attention blocks of the model, each with its heads and its output projection."""
 
     def after(self, plan: SitePlan, model: nn.Module, sites: Sites) -> Self:
         """Return a wrapper of the same kind around a model that a plan was applied to."""
@@ -62,7 +62,7 @@ def cut_traced(traced: Traceable, heads: Sequence[HeadId], inputs: Sequence[Tens
     """Return a copy of a wrapped module without these heads."""
     gone = traced.head_sites.head_slots(heads)
     if set(heads) >= set(traced.head_sites.heads):
-        raise InputError("these are all the heads that the model has", "leave one in")
+        raise InputError("these are all heads of the model, and a model needs at least one", "keep one of them")
     for name, places in gone.items():
         traced = _cut_site(traced, name, places, [tensor[:ROWS] for tensor in inputs])
     return traced
@@ -75,7 +75,8 @@ def _cut_site(traced: Traceable, name: HeadSite, places: Sequence[int], inputs: 
         raise InputError(f"{name} shares its output projection with other sites", "its heads can only be ablated")
     is_parameter, has_axis = isinstance(sites[name].projection, ParameterProjection), sites[name].head_axis is not None
     if is_parameter or has_axis:
-        why = "its output projection is a parameter" if is_parameter else "heads have an axis of their own in its z"
+        why = "its output projection is a parameter" if is_parameter else "its heads have their own axis in the input "
+        why += "of the output projection"
         raise InputError(f"heads cannot be cut out of {name}: {why}", "they can be ablated: headcount.ablated")
     gone, failed = [sites[name].heads[place] for place in places], list[str]()
     for plan in _plans(traced, name, places, inputs):
@@ -120,7 +121,9 @@ def _require_order(whole: Traceable, cut: Traceable, name: HeadSite, keep: Place
         outputs.append(seen.z(name))
     kept = outputs[0][..., list(keep), :]
     if kept.shape != outputs[1].shape or not difference(kept, outputs[1]) <= DOUBLE_TOLERANCE:
-        raise CheckFailed("the remaining heads are not in their old order in z", "keep the order of `keep`")
+        raise CheckFailed(
+            "the remaining heads changed their order in the input of the output projection", "keep the order of `keep`"
+        )
 
 
 # --- candidate plans --------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ TRIES = 40
 
 @config
 class AdditionConfig:
-    """Settings of the data."""
+    """Settings of the sums: the range of the operands, the sizes of the splits, and faults planted on purpose."""
 
     digits: Annotated[int, Field(ge=1, le=9)] = 3
     """Digits of each operand; shorter numbers are zero-filled."""
@@ -85,7 +85,7 @@ class AdditionConfig:
 
     @property
     def range(self) -> tuple[int, int]:
-        """Smallest and largest operand."""
+        """The smallest and the largest operand of a sum."""
         return _range(self.digits, self.low, self.high)
 
     @field_validator("low", "high")
@@ -141,7 +141,7 @@ def _first_rows(table: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def column_name(column: int) -> str:
-    """Return the name of a column: `1s`, `10s`, `100s`, ..."""
+    """Return the name of a digit's column, counted from the right: `1s`, `10s`, `100s`, ..."""
     return f"{10**column}s" if column < 6 else f"10^{column}s"
 
 
@@ -170,6 +170,7 @@ WORDS = TaskWords(
     },
     groups={"digit": "at the {}", "longest chain": "where the longest carry chain is {}"},
     model="the adder",
+    sign=" = ",
     mark="longest chain",
     event=CARRY,
 )
@@ -299,7 +300,7 @@ class Addition(SequenceTask):
     # --- tokens -------------------------------------------------------------------------------------------------------
 
     def encode(self, examples: Examples) -> Batch:
-        """Return the token ids of these sums."""
+        """Return the token ids of these sums: the question, the decoder's input, the labels and the answer."""
         operands = self._in_order(digits_of(examples, self.n_columns))
         answer = self._in_order(digits_of(examples.sum(axis=1), self.n_columns + 1))
         plus = np.full((len(examples), 1), PLUS)
@@ -427,7 +428,7 @@ class Addition(SequenceTask):
         return before[rows], pairs[rows], after[rows]
 
     def quartets(self, rng: np.random.Generator, n: int) -> list[Quartets]:
-        """Return up to `n` quartets of sums for each column that makes a carry and each column that the carry reaches.
+        """Return up to `n` sets of four sums for each column that makes a carry and each column that the carry reaches.
 
         From the 1s into the 100s, the 10s add to 9 and pass the carry on; the 100s do not add to 9 and stop it:
 
@@ -480,7 +481,7 @@ class Addition(SequenceTask):
         return np.pad(self.carries(examples).out, ((0, 0), (1, 0)))[:, self.answer_positions[place].column or 0]
 
     def repeated_tokens(self) -> Examples | None:
-        """Return sums whose digits are all the same.
+        """Return sums in which one digit is repeated, such as 555+555.
 
         >>> Addition().repeated_tokens()[4].tolist()
         [555, 555]
@@ -565,7 +566,7 @@ class Addition(SequenceTask):
         return f"{example[0]}+{example[1]}"
 
     def answer(self, example: Examples) -> str:
-        """Return the right answer, such as `1188`."""
+        """Return the sum of the operands as text, such as `1188`."""
         return str(int(example[0]) + int(example[1]))
 
     def show_tokens(self, tokens: Tokens) -> str:

@@ -5,6 +5,7 @@ The answer of a task is either a sequence of tokens (`SequenceTask`) or a class 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
@@ -36,7 +37,7 @@ EMPTY = -1
 
 @dataclass(frozen=True)
 class Position:
-    """The meaning of one token position.
+    """What one token position means in every example of a task, such as the tens digit of the first operand.
 
     `role` is operand, operator, start, sum or number. `column` counts digits from the least significant (0), so that
     the same column of an operand and of the sum have the same number.
@@ -138,7 +139,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Quartets:
-    """Fours of examples in which one token rises in equal steps, and an event appears at the middle step alone.
+    """Sets of four examples in which one token rises in equal steps; only the middle step makes an event appear.
 
     In `smaller` and `without`, the event is absent; in `with_event` and `larger`, it is present. The outer steps change
     the same token by the same amount as the middle one, so they show what the token does without the event (placebo).
@@ -197,6 +198,8 @@ class TaskWords:
     """Phrase for a group of a facet, such as `where the longest carry chain is {}`."""
     model: str = "the model"
     """Name of a model of this task that has no other name."""
+    sign: str = " → "
+    """What stands between an example and its answer, such as ` = ` in `374+814 = 1188`."""
     mark: str = ""
     """A facet or group of examples that only this task has; it identifies the task of a result without a task name."""
     event: EventWords | None = None
@@ -204,7 +207,7 @@ class TaskWords:
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings by section, and a help text."""
+    """A named set of settings for `train --preset`: the settings by section, and a help text."""
 
     help: str
     settings: Mapping[str, Mapping[str, Any]]
@@ -266,7 +269,7 @@ class Task(Protocol):
         """Return `n` training examples, none of which is held out."""
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
-        """Return the group of each example, for each way of grouping examples (facet)."""
+        """Return the group of each example for each facet, such as its length or its number of carries."""
 
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> AttentionTargets:
         """Return the possible attention targets at a site, such as `decoder` `cross`, for these examples."""
@@ -304,7 +307,7 @@ class Task(Protocol):
         """Return the text that names this example."""
 
     def answer(self, example: Examples) -> str:
-        """Return the right answer as text."""
+        """Return the right answer to an example as text."""
 
 
 class SequenceTask(Task, Protocol):
@@ -317,7 +320,7 @@ class SequenceTask(Task, Protocol):
     domain_size: int
 
     def encode(self, examples: Examples) -> Batch:
-        """Return the token ids of these examples."""
+        """Return the token ids of these examples: the source, the decoder's input, the labels and the answer."""
 
     def iter_domain(self) -> Iterator[Examples]:
         """Yield every example of the task, in blocks of examples with the same answer."""
@@ -326,19 +329,23 @@ class SequenceTask(Task, Protocol):
         """Return a unique number for each example, from 0 to `domain_size` - 1; raise an error for invalid examples."""
 
     def quartets(self, rng: np.random.Generator, n: int) -> list[Quartets]:
-        """Return up to `n` quartets for each way of the task's event; an empty list if the task has no event."""
+        """Return up to `n` sets of four examples for each route of the task's event; empty if there is no event."""
         return []
 
     def event_tokens(self, examples: Examples, place: int) -> Tokens:
         """Return the right token at a place of the answer without and with the event there, [example, 2]."""
-        raise InputError(f"{self.name} names no event", "give the task one: words.event and quartets()")
+        raise InputError(
+            f"the task {self.name} names no event, such as a carry", "give it one: words.event and quartets()"
+        )
 
     def has_event(self, examples: Examples, place: int) -> NDArray[np.bool_]:
-        """Return whether the event changes this place of the answer."""
-        raise InputError(f"{self.name} names no event", "give the task one: words.event and quartets()")
+        """[example]: whether the event, such as a carry, changes this place of the answer."""
+        raise InputError(
+            f"the task {self.name} names no event, such as a carry", "give it one: words.event and quartets()"
+        )
 
     def show_tokens(self, tokens: Tokens) -> str:
-        """Return tokens as text."""
+        """Return the tokens of an answer as text, as the task writes answers."""
 
     def read_answer(self, text: str) -> Tokens | None:
         """Return the tokens of a written answer, or None if the text is not an answer."""
@@ -348,6 +355,32 @@ class SequenceTask(Task, Protocol):
 
     def faults(self, example: Examples, predicted: Tokens) -> tuple[str, ...]:
         """Return the kinds of mistakes in a wrong answer, for counting."""
+
+
+def with_article(place: str) -> str:
+    """Return the name of a place with its article where it needs one: `the 10s`, but `answer 3`.
+
+    >>> with_article("10s"), with_article("answer 3")
+    ('the 10s', 'answer 3')
+    """
+    return f"the {place}" if place[:1].isdigit() else place
+
+
+def natural_order(group: str) -> list[tuple[bool, int, str]]:
+    """Return a key that sorts names by the numbers in them, so that 6 comes before 10.
+
+    >>> sorted(["10", "6", "3 or more", "below 1000"], key=natural_order)
+    ['3 or more', '6', '10', 'below 1000']
+    """
+    parts = (each for each in re.split(r"(\d+)", group) if each.strip())
+    return [(not each.isdecimal(), int(each) if each.isdecimal() else 0, each) for each in parts]
+
+
+def longest_rows(task: SequenceTask, examples: Examples) -> NDArray[np.int64]:
+    """Return the indices of the examples with the most tokens; shorter examples are padded to their length."""
+    batch = task.encode(examples)
+    n_tokens = sum((part != task.pad_id).sum(axis=1) for part in (batch.source, batch.decoder_input))
+    return np.flatnonzero(n_tokens == np.max(n_tokens))
 
 
 class ClassTask(Task, Protocol):
@@ -376,7 +409,7 @@ class ClassTask(Task, Protocol):
         return None
 
     def lengths(self, examples: Examples) -> NDArray[np.int64]:
-        """Return the length of each example."""
+        """Return the number of tokens of each example, without padding."""
 
     def sample_of_length(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
         """Return `n` new examples of one length: of the first class and this kind, or of the last class if None."""
@@ -392,7 +425,7 @@ class ClassTask(Task, Protocol):
         """Return a piece of each local negative around its fault, and the same values as examples of the last class."""
 
     def describe(self, example: Examples) -> str:
-        """Return the reason for the right answer."""
+        """Return why the right answer is right, such as the first pair of numbers in the wrong order."""
 
     def explain(self, example: Examples, predicted: int) -> str:
         """Return a description of what is wrong with an answer; empty for a right one."""

@@ -65,7 +65,7 @@ class Values:
 
 
 def sorted_rows(rng: np.random.Generator, lengths: NDArray[np.int64], values: Values) -> Rows:
-    """Return sorted sequences of random numbers."""
+    """Return sorted sequences of random numbers, with the length that is given for each."""
     shape = len(lengths), int(lengths.max(initial=0))
     if values.small_steps:
         # The width of the range is log-uniform, so that small steps are as common as large ones.
@@ -110,7 +110,7 @@ def adjacent(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -
 
 
 def moved_one(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
-    """Move one value of each row to another place."""
+    """Move one number of each sequence to another place, so that the sequence is not sorted any more."""
     i, j = (place[:, None] for place in _two_places(rng, lengths))
     at = np.broadcast_to(np.arange(rows.shape[1]), rows.shape)
     source = np.where((i <= at) & (at < j), at + 1, np.where((j < at) & (at <= i), at - 1, at))
@@ -204,7 +204,7 @@ def _two_places(rng: np.random.Generator, lengths: NDArray[np.int64]) -> tuple[N
 
 @config
 class SortednessConfig:
-    """Settings of the data."""
+    """Settings of the sequences: lengths, numbers, kinds of unsorted sequences, and the sizes of the splits."""
 
     n_values: Annotated[int, Field(ge=2, le=100_000)] = 100
     """Number of different values; values run from 0 to one less."""
@@ -262,7 +262,7 @@ class SortednessConfig:
 
 
 def kind_shares(text: str) -> dict[str, float]:
-    """Return the share of each kind of unsorted example.
+    """Return the share of each kind of unsorted sequence in training, from weights such as `shuffle:1,adjacent:3`.
 
     >>> kind_shares("shuffle,adjacent:3")
     {'shuffle': 0.25, 'adjacent': 0.75}
@@ -579,15 +579,15 @@ class Sortedness(ClassTask):
         return " ".join(map(str, example[example != EMPTY].tolist()))
 
     def answer(self, example: Examples) -> str:
-        """Return the right answer, `sorted` or `unsorted`."""
+        """Return the class of a sequence, `sorted` or `unsorted`; equal neighbours count as sorted."""
         return self.classes[int(self.encode(example[None]).labels[0])]
 
     def describe(self, example: Examples) -> str:
         """Describe the first broken pair, counted from 0."""
         place = int(self.first_broken(example[None])[0])
         if place < 0:
-            return "no pair is broken"
-        return f"first broken pair at {place}: {example[place]} > {example[place + 1]}"
+            return "all neighbours are in order"
+        return f"first wrong order at position {place}: {example[place]} > {example[place + 1]}"
 
     def explain(self, example: Examples, predicted: int) -> str:
         """Describe what is wrong with an answer; empty for a right one."""

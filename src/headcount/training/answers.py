@@ -180,7 +180,7 @@ def in_blocks(batch: Batch) -> Iterator[Batch]:
 
 
 def on_device(device: torch.device, *arrays: Tokens) -> list[torch.Tensor]:
-    """Return arrays as tensors on a device."""
+    """Return NumPy arrays as PyTorch tensors on this device."""
     return [torch.from_numpy(array).to(device) for array in arrays]
 
 
@@ -197,12 +197,12 @@ class ClassAnswers:
 
     @property
     def predicted(self) -> Tokens:
-        """The class with the largest logit."""
+        """[example]: the index of the class with the largest logit."""
         return np.asarray(self.logits.argmax(axis=1))
 
     @property
     def hits(self) -> NDArray[np.bool_]:
-        """Which predictions are right."""
+        """[example]: whether the predicted class is the right one."""
         return np.asarray(self.predicted == self.labels)
 
     @property
@@ -224,7 +224,7 @@ class ClassAnswers:
 
     @property
     def loss(self) -> float:
-        """Cross-entropy per example."""
+        """The mean cross-entropy of the right classes, in nats."""
         logits = self.logits.astype(np.float64)
         right = logits[np.arange(len(logits)), self.labels]
         with np.errstate(invalid="ignore"):  # logits that are NaN give a loss of NaN

@@ -88,7 +88,7 @@ class ContextShape:
 
     @property
     def width(self) -> int:
-        """The number of places of a context."""
+        """The number of tokens in a context: those to the left, the token itself, and those to the right."""
         return self.left + 1 + self.right
 
     @property

@@ -26,7 +26,7 @@ from headcount.models.masking import padding_of
 from headcount.models.transformer import Classifier, EncoderDecoder, Model
 from headcount.results import Contradiction, Positive, Result, outside
 from headcount.stats import Proportion
-from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task, Tokens
+from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task, Tokens, natural_order
 from headcount.training.answers import (
     ClassAnswers,
     SequenceAnswers,
@@ -42,7 +42,7 @@ from headcount.training.answers import (
 def _groups(task: Task, examples: Examples) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
     """Yield each group of examples with its facet and a mask of its examples."""
     for facet, labels in task.facets(examples).items():
-        for group in sorted(set(labels)):
+        for group in sorted(set(labels), key=natural_order):
             yield facet, group, np.array(labels) == group
 
 
@@ -64,7 +64,7 @@ class Scores:
 
 
 def _is_incomplete(whole: Proportion | None, groups: Sequence[Scores | ClassScores], column: str) -> bool:
-    """Return whether the groups of some facet do not add up to all examples and all right answers."""
+    """Return whether the groups of some grouping, such as by length, do not add up to all examples."""
     totals: dict[str, tuple[int, int]] = {}
     for row in groups:
         (n, correct), share = totals.get(row.facet, (0, 0)), getattr(row, column)
@@ -98,7 +98,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class WrongAnswer:
-    """One example whose decoded answer is wrong."""
+    """One example that the model answers wrong, with the right answer and what went wrong."""
 
     example: str
     right: str
@@ -172,7 +172,7 @@ class SequenceModel(Protocol):
 
     @property
     def task(self) -> SequenceTask:
-        """The task of the model."""
+        """The task whose examples and right answers the model is scored on."""
 
     @property
     def given(self) -> str:
@@ -360,7 +360,7 @@ class ClassModel(Protocol):
 
     @property
     def task(self) -> ClassTask:
-        """The task of the model."""
+        """The task whose examples and right answers the model is scored on."""
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
         """Classify these examples; `first` is the id of the first position."""
@@ -371,7 +371,7 @@ class ClassModel(Protocol):
 
 @dataclass(frozen=True)
 class ClassLearner:
-    """A classifier and its task."""
+    """A classifier with its task: what the training loop needs to compute losses and scores."""
 
     model: Classifier
     task: ClassTask
@@ -399,7 +399,7 @@ class ClassLearner:
         return shares, answers.loss
 
     def training_scores(self, examples: Examples) -> dict[str, Proportion]:
-        """Return the accuracy."""
+        """Return the accuracy on these training examples, as the share of right classes."""
         return {"accuracy": Proportion.count(self.classify(examples).hits)}
 
     def margins(self, examples: Examples) -> NDArray[np.floating]:
@@ -456,5 +456,5 @@ Learner = SequenceLearner | ClassLearner
 
 
 def learner_of(model: Model, task: Task) -> Learner:
-    """Return the learner for the output type of the task."""
+    """Return the object that computes losses and scores: one for classes, or one for sequences of tokens."""
     return {"sequence": SequenceLearner, "class": ClassLearner}[task.output_type](model, task)

@@ -79,7 +79,7 @@ class Listener(Protocol):
         """Receive the losses and learning rates of the steps since the last report, up to `last_step`."""
 
     def on_evaluation(self, step: int, scores: StepScores) -> None:
-        """Receive the scores after an evaluation."""
+        """Receive the scores that were measured after this training step."""
 
 
 @dataclass
@@ -103,7 +103,7 @@ class TrainingState:
 
 
 def new_state(model: Model, config: TrainingConfig) -> TrainingState:
-    """Return the state before the first step."""
+    """Return the model with a new AdamW optimizer, as training begins."""
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=config.learning_rate,

@@ -46,7 +46,7 @@ class Decision:
 
     @cached_property
     def unbroken(self) -> Marks:
-        """The contexts without a broken pair; next to a place outside of the sequence, every token is allowed."""
+        """The contexts whose neighbours may follow each other in the last class, such as sorted numbers."""
         n, width = self.shape.n_tokens + 1, self.shape.width
         pairs = np.ones((n, n), dtype=bool)
         pairs[:-1, :-1] = self.allowed
@@ -57,7 +57,7 @@ class Decision:
 
     @cached_property
     def wrong_contexts(self) -> NDArray[np.int64]:
-        """The contexts without a broken pair that are not quiet, the largest lead first."""
+        """The contexts of the last class (such as sorted) that vote for the first class, the largest lead first."""
         leads = np.where(self.unbroken, self.leads, -np.inf)
         found = np.argwhere(leads >= -self.margin)
         return found[np.argsort(-leads[tuple(found.T)], kind="stable")]
@@ -99,12 +99,12 @@ class Decision:
 
     @cached_property
     def to_end(self) -> Marks:
-        """The nodes from which quiet contexts reach an end."""
+        """The windows from which a sequence can go on to its end without a context that votes for the first class."""
         return _closure(self.ends, self.quiet, _backward)
 
     @cached_property
     def wrong_edges(self) -> NDArray[np.int64]:
-        """The quiet contexts with a broken pair that lie on a path from a start to an end."""
+        """Contexts of sequences of the first class in which no context votes for the first class."""
         on_path = self.quiet & self.from_start[..., None] & self.to_end[None] & ~self.unbroken
         return np.argwhere(on_path)
 
@@ -133,7 +133,7 @@ class Decision:
         return self._shortest(rng, self._violations(), shortest)
 
     def shortest_quiet_sequence(self, rng: np.random.Generator) -> list[int]:
-        """Return a shortest sequence with a broken pair in which no context surely fires; empty if there is none."""
+        """Return a shortest sequence of the first class in which no context surely votes for it; empty if none is."""
         return self._shortest(rng, self._violations()[1:], 1)
 
     def _shortest(

@@ -40,10 +40,10 @@ def run(model: AuditedModel) -> Finding:
     """Compare the author's figure with accuracy or exact match; if they differ, find a scoring that gives it."""
     adapter = model.adapter
     if adapter is None or adapter.claimed is None:
-        return not_applicable("nobody reports a figure: an adapter's `claimed`")
+        return not_applicable("the author reports no accuracy: an adapter can set `claimed`")
     claimed, ours, n = float(adapter.claimed), Proportion.count(model.right), model.n
     if not 0 <= claimed <= 1:
-        return not_applicable(f"the author's figure is {claimed:g}, which is no share of 1")
+        return not_applicable(f"the author's figure is {claimed:g}, which is not between 0 and 1")
     n_theirs = adapter.claimed_n or len(model.task.split(model.split))
     theirs = Proportion.of(round(claimed * n_theirs), n_theirs)
     figures = f"{model.scoring} is {100 * ours.rate:.2f} % of {n:,}, and the author reports {100 * claimed:.2f} %"
@@ -170,7 +170,7 @@ def _sequence_scorings(model: AuditedSequenceModel) -> Shares:
 
 def _by_label(model: AuditedSequenceModel) -> dict[str, Hits]:
     """Return teacher-forced hits over all labels, including end tokens, and with padding counted as right."""
-    assert model.adapted is not None, "only an adapter claims a figure"
+    assert model.adapted is not None, "only adapters have an accuracy that their author reports"
     hits, is_label = list[Hits](), list[Hits]()
     for logits, labels in model.adapted.passes(model.pairs, BLOCK):
         hits.append(((logits.argmax(dim=-1) == labels) | (labels == IGNORE)).flatten().cpu().numpy())
@@ -184,7 +184,7 @@ def _by_label(model: AuditedSequenceModel) -> dict[str, Hits]:
 
 PART = Check(
     "HC802",
-    "Is the author's figure what the model does?",
+    "Does the model reach the accuracy that its author reports?",
     sequences=run,
     classes=run,
     affects=CONCLUSIONS,

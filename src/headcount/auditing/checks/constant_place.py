@@ -23,7 +23,7 @@ def run(model: AuditedSequenceModel) -> Finding:
     n, places = model.n, answer_places(model)
     constants = [(each, each.constant) for each in places if _is_faulty(model, each)]
     if not constants:
-        return passed("every place of the answer varies as right answers do", places=len(places), n=n)
+        return passed("every place of the decoded answers varies, as in right answers", places=len(places), n=n)
     sentences = [
         f"the {place.name} is {model.token(token or 0)} in {int((place.predicted == token).sum()):,} of {n:,} answers, "
         f"and in {int((place.right == token).sum()):,} of the right ones"
@@ -34,9 +34,9 @@ def run(model: AuditedSequenceModel) -> Finding:
     elsewhere = Proportion.count(model.right_when_readable[still_right]) if still_right.any() else None
     if elsewhere is not None and elsewhere.high < MIN_RIGHT_ELSEWHERE:
         return warned(
-            f"{'; '.join(sentences)}; of the {elsewhere.n:,} answers that this leaves right, only "
-            f"{elsewhere.correct:,} are right",
-            cause="consistent with a model that has learned little: more is wrong than this place",
+            f"{'; '.join(sentences)}; of the {elsewhere.n:,} answers that could still be right, only "
+            f"{elsewhere.correct:,} are",
+            cause="consistent with a model that has learned little: other places of the answer are wrong, too",
             fix="look at the loss first, and check that the trained weights are the ones that are measured",
             n=n,
         )

@@ -27,14 +27,14 @@ def run(model: AuditedModel) -> Finding:
     if measured.low <= constant and n >= MIN_EXAMPLES:
         return failed(
             f"{accuracy}, and {versus}: no head can cost anything, so a ranking of heads by drops is noise",
-            cause="the model is at the floor of its task",
+            cause="the model is no better than a constant answer",
             fix="repair or train the model before its heads are ranked, or rank them by loss",
             **evidence,
         )
     if measured.rate < constant + MIN_LEAD:
         return warned(
             f"{accuracy}, and {versus}: all heads together can cost {100 * (measured.rate - constant):.1f} points",
-            cause="the model is near the floor of its task",
+            cause="the model is hardly better than a constant answer",
             fix="rank heads by loss, or train the model further",
             **evidence,
         )

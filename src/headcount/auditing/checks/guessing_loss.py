@@ -73,7 +73,7 @@ def check_classes(model: AuditedClassifier) -> Finding:
 def _losses(model: AuditedModel, unit: str, guessing: float) -> tuple[str, Evidence]:
     """Return the model's loss and the loss of guessing, as the first words of the finding and as its evidence."""
     shown = "ln 2 = 0.693" if abs(guessing - math.log(2)) < 5e-4 else f"{guessing:.3f}"
-    losses = f"the loss is {model.loss:.3f} per {unit}, and {shown} by guessing"
+    losses = f"the loss is {model.loss:.3f} per {unit}, and guessing has {shown}"
     return losses, {"loss": model.loss, "guessing": guessing}
 
 

@@ -69,25 +69,34 @@ def run(model: AuditedModel) -> Finding:
     n_places = len(model.places) if isinstance(model, AuditedSequenceModel) else 1
     claimed = None if model.adapter is None else model.adapter.claimed
     if claimed is None:
-        return not_applicable("nobody reports a figure: an adapter's `claimed`")
+        return not_applicable("the author reports no accuracy: an adapter can set `claimed`")
     n, figure = len(model.task.split(model.split)), Figure.of(claimed)
     if not 0 <= claimed <= 1:
         return warned(
-            f"the author's figure is {claimed:g}, which is no share of 1",
+            f"the author's figure is {claimed:g}, which is not between 0 and 1",
             cause="consistent with a percentage",
             fix="write it as a share: claimed = 0.9985",
             claimed=claimed,
         )
     if figure.decimals < MIN_DECIMALS or not figure.can_exclude(n):
-        return not_applicable(f"{claimed:g} has too few digits to be told from a count of {n:,}")
+        return not_applicable(
+            f"the author's figure of {claimed:g} has too few digits: some count out of {n:,} always fits"
+        )
     if (count := figure.count_of(n)) is not None:
-        return passed(f"{claimed:g} is {count:,} of {n:,}", claimed=claimed, count=count, n=n)
+        return passed(
+            f"the author's figure of {claimed:g} is {count:,} of {n:,} examples", claimed=claimed, count=count, n=n
+        )
     others = [(figure.count_of(size), size) for size in USUAL_SIZES if figure.can_exclude(size)]
     if fitting := [(count, size) for count, size in others if count is not None]:
-        return passed(f"{claimed!r} is {fitting[0][0]:,} of {fitting[0][1]:,}", claimed=claimed, n=fitting[0][1])
+        words = f"the author's figure of {claimed!r} is {fitting[0][0]:,} of {fitting[0][1]:,} examples"
+        return passed(words, claimed=claimed, n=fitting[0][1])
     cause, fix = _cause(figure, n, n_places)
     return warned(
-        f"{claimed!r} is no count out of {n:,}: {_nearest(figure, n)}", cause=cause, fix=fix, claimed=claimed, n=n
+        f"the author's figure of {claimed!r} is no count out of {n:,}: {_nearest(figure, n)}",
+        cause=cause,
+        fix=fix,
+        claimed=claimed,
+        n=n,
     )
 
 

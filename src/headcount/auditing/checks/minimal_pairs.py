@@ -27,8 +27,9 @@ def run(model: AuditedClassifier) -> Finding:
     hard = recognised.pop(task.local_negative)
     name, easy = max(recognised.items(), key=lambda item: item[1].rate)
     finding = (
-        f"{hard.correct} of {N_EXAMPLES} examples of length {length} that differ from {task.classes[-1]} ones in one "
-        f"place ({task.local_negative}) are recognised, and {easy.correct} of {N_EXAMPLES} of the kind {name}"
+        f"of {task.classes[0]} examples of length {length}, the model recognises {hard.correct} of {N_EXAMPLES} that "
+        f"differ from {task.classes[-1]} ones in one place ({task.local_negative}), and {easy.correct} of {N_EXAMPLES} "
+        f"of the kind {name}"
     )
     is_failure = hard.high < MAX_HARD and easy.low > MIN_EASY
     if easy.low - hard.high <= MAX_DIFFERENCE and not is_failure:

@@ -41,7 +41,8 @@ def _finding(model: AuditedModel, predicted: np.ndarray, right: np.ndarray, cons
         return passed(f"{len(set(predicted.tolist())):,} different answers to {n:,} examples", n=n)
     still_right = np.asarray(right == constant)
     return failed(
-        f"the answer is {constant or 'empty'} to {count:,} of {n:,} examples, and right on {int(still_right.sum()):,}",
+        f"{count:,} of {n:,} examples get the answer {constant or 'empty'}, which is right for "
+        f"{int(still_right.sum()):,}",
         cause="consistent with a training loss that never fell below that of guessing, or with a fault behind the "
         "model, such as answers read at a position that does not vary",
         fix="compare the loss with that of guessing, train longer or with a lower learning rate, and report accuracy "

@@ -57,7 +57,7 @@ class LogitDifference:
 
     @property
     def evidence(self) -> Evidence:
-        """The difference as the evidence of a finding."""
+        """The numbers that a finding reports: how many answers changed, by how much logits moved, and n."""
         return {"changed": self.n_changed, "moved": self.moved, "n": self.n}
 
     def __str__(self) -> str:

@@ -16,6 +16,7 @@ from headcount.auditing.answer_formats import fitting_format
 from headcount.auditing.audited_model import AuditedSequenceModel, Hits
 from headcount.auditing.check import FAIL, WARN, Check, Finding, passed
 from headcount.stats import Proportion
+from headcount.tasks.base import natural_order, with_article
 
 MAX_ROUNDING_SHARE = 0.005
 """Share of examples that may differ because rounding decides between two equal logits."""
@@ -72,7 +73,7 @@ def _first_place(model: AuditedSequenceModel, forced: Hits, decoded: Hits) -> st
         return ""
     first = (model.decoded[rows] != model.right_answers[rows]).argmax(axis=1)
     place, count = int(np.bincount(first).argmax()), int(np.bincount(first).max())
-    return f", first at the {model.places[place]} in {count:,} of {int(rows.sum()):,}"
+    return f", first at {with_article(model.places[place])} in {count:,} of {int(rows.sum()):,}"
 
 
 def _condition(model: AuditedSequenceModel, differs: Hits) -> str:
@@ -100,7 +101,7 @@ def _conditions(model: AuditedSequenceModel) -> Iterator[tuple[str, Hits]]:
     for token in np.unique(right).tolist():
         yield f"the right answer contains {model.token(token)}", (right == token).any(axis=1)
     for facet, labels in model.task.facets(model.examples).items():
-        for group in sorted(set(labels)):
+        for group in sorted(set(labels), key=natural_order):
             yield f"{facet} = {group}", np.array(labels) == group
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from headcount.auditing.audited_model import AuditedSequenceModel
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
 from headcount.stats import Proportion
+from headcount.tasks.base import with_article
 
 MAX_CONSTANT_SHARE = 0.95
 """Places are skipped if their most common token has a larger share than this: a guess is nearly always right there."""
@@ -47,13 +48,13 @@ def run(model: AuditedSequenceModel) -> Finding:
     guessed = [each for each in places if each.is_guessed]
     lowest = min(each.right.rate for each in places if each not in guessed[:1])
     if len(guessed) != 1 or lowest < MIN_LEARNED:
-        accuracies = ", ".join(f"{100 * each.right.rate:.1f} % at the {each.name}" for each in places)
+        accuracies = ", ".join(f"{100 * each.right.rate:.1f} % at {with_article(each.name)}" for each in places)
         return passed(f"teacher-forced accuracy by place: {accuracies}", places=len(places), lowest=lowest, n=model.n)
     (place,) = guessed
     still_right = model.answers.teacher_forced_hits[:, place.column]
     return failed(
         f"the {place.name} {model.task.words.place} is right in {place.right.correct:,} of {place.right.n:,} answers, "
-        f"no more than {place.token} as a constant ({place.n_constant:,}); all other places are right in at least "
+        f"no more than if it always were {place.token} ({place.n_constant:,}); all other places are right in at least "
         f"{100 * lowest:.1f} %",
         cause="consistent with a loss that leaves this place out, such as labels that are cut or shifted by one",
         fix="include every place of the answer in the loss, and train again",

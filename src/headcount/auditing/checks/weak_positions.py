@@ -53,14 +53,14 @@ def _check(model: AuditedModel, examples: Examples) -> Finding:
     inputs = model.inputs(examples)
     vectors = [stream[:, number_columns(stream, inputs)] for stream in streams]  # [token, place, width] each
     if any(min(each.shape[:2]) < MIN_COMPARED for each in vectors):
-        return not_applicable("too few places have the same tokens to compare positions with tokens")
+        return not_applicable("too few positions have the same tokens to compare positions with tokens")
     spreads = [(_spread(each.mean(dim=0)), _spread(each.mean(dim=1)), *each.shape[:2]) for each in vectors]
     # Positions may be added to queries and keys only, so the input in which positions are strongest is used.
     positions, tokens, n_tokens, n = max(spreads, key=lambda spread: spread[0] / max(spread[1], 1e-30))
     ratio = positions / max(tokens, 1e-30)
     if ratio < MIN_SIGNAL:
         return not_applicable("positions are not added to the embeddings")
-    sizes = f"embeddings differ by {positions:.3g} over {n} places, and by {tokens:.3g} over {n_tokens} tokens"
+    sizes = f"embeddings differ by {positions:.3g} between {n} positions, and by {tokens:.3g} between {n_tokens} tokens"
     if ratio >= MIN_RATIO:
         return passed(f"positions are strong enough: {sizes}", ratio=ratio, places=n)
     return warned(

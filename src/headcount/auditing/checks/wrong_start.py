@@ -64,7 +64,7 @@ class Feeding:
 
     @property
     def start(self) -> int:
-        """The id that encode() starts from."""
+        """The token id that the adapter's encode() feeds to the decoder first."""
         return int(self.inputs[self.fed][0, self.position])
 
     def first(self, n: int) -> Feeding:

@@ -68,7 +68,7 @@ def classes_of(table: Table, labels: list[str], config: Any) -> tuple[Rows, str]
 
 
 def _few(names: Sequence[str]) -> str:
-    """List the first ten names."""
+    """Join the first ten names for a message, and say if there are more."""
     return ", ".join([*names[:10], "..."] if len(names) > 10 else names)
 
 

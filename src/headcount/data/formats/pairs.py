@@ -78,7 +78,7 @@ def _number(where: str, text: str) -> float:
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
-        raise InputError(f"{where}: {text!r} is no number", "scores say how alike two sentences are")
+        raise InputError(f"{where}: {text!r} is not a number", "scores say how alike two sentences are")
     return score
 
 

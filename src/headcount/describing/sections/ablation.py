@@ -35,9 +35,8 @@ ACTIONS = {
     "mean": "replacing {}'s output with its mean",
 }
 """Phrases that say what each kind of ablation does to a head."""
-BAND_NOTE = (
-    f"Bands by the whole 95 % CI of the drop: {'; '.join(f'{band}: {limit}' for band, limit in LIMITS.items())}."
-)
+BAND_NOTE = "The band says where the whole 95 % CI of a head's drop lies: "
+BAND_NOTE += f"{'; '.join(f'{band}: {limit}' for band, limit in LIMITS.items())}."
 MOST_FAULTS = 6
 """Largest number of kinds of error that are listed for one head."""
 
@@ -114,8 +113,8 @@ def _redundant(result: Ablation, condition: AblationCondition) -> list[Sentence]
     effects = result.effects(result.ranked_by, condition.length)
     redundant, undecided = ([e.short for e in effects if e.band == band] for band in ("redundant", "undecided"))
     text = f"For {fraction(len(redundant), len(effects))}, the 95 % CI of the drop under {result.ranked_by} ablation "
-    text += f"lies {LIMITS['redundant']}"
-    text += f"; for {some(undecided)} it is undecided." if undecided else "."
+    text += f"lies {LIMITS['redundant']}, so {'it is' if len(redundant) == 1 else 'they are'} redundant"
+    text += f"; for {some(undecided)} this is undecided." if undecided else "."
     if len(result.replacements) > 1:
         heads = [short(head) for head in result.harmless(condition.length)]
         names = f": {some(heads, 24)}" if heads else ""
@@ -147,13 +146,14 @@ def warnings(result: Ablation, condition: AblationCondition) -> list[Notice]:
     texts = []
     if result.unit == "points" and not any(effect.band for effect in effects):
         texts.append(
-            f"No head gets a band: the model scores {clean} with all heads, and the best constant answer scores "
+            f"No head is rated: the model scores {clean} with all heads, and the best constant answer scores "
             f"{baseline}. {proves}"
         )
     if result.unit == "nats" and condition.clean <= condition.majority_baseline:
         texts.append(
-            f"The model is no better than guessing: its loss is {clean} nats with all heads, and even odds over "
-            f"{math.exp(-condition.majority_baseline):,.0f} tokens or classes have {baseline}. {proves}"
+            f"The model is no better than guessing: its loss is {clean} nats with all heads, and equal probabilities "
+            "for "
+            f"all {math.exp(-condition.majority_baseline):,.0f} tokens or classes give {baseline}. {proves}"
         )
     few = [effect for effect in effects if effect.carried > 0.5 and effect.n > 2 * FEW]
     if result.unit != "points" and few:
@@ -202,13 +202,15 @@ def _ranking_note(result: Ablation, condition: AblationCondition) -> str:
     test = "permutation test" if result.unit == "points" else "bootstrap-t"
     test = "exact McNemar test" if result.is_accuracy else test
     sentences = [
-        "Drop with the 95 % CI of each head by itself.",
+        "Each drop has its own 95 % CI in brackets.",
         f"Bold or starred: p < 0.05 ({test}, Holm correction over the {n_heads} heads of each ablation).",
         "A rank is a range where intervals overlap.",
     ]
     if condition.decided_on:
         sentences.append(
-            f"†: this head changes an answer, so it was measured again, on {condition.decided_on}, which alone count."
+            f"†: removing this head changes an answer, so the head was measured again on {condition.decided_on}; the "
+            "table "
+            "has the second measurement."
         )
     sentences += [f"{name.capitalize()}: {action(name)}." for name in result.replacements]
     if condition.importances:
@@ -227,7 +229,7 @@ def _band_tables(result: Ablation, condition: AblationCondition, name: str) -> l
         rows.append((replacement, *cells, some(undecided, 5) if undecided else ""))
     if not any(effect.band for effect in result.effects(result.ranked_by, condition.length)):
         return []
-    columns = ("ablation", *BANDS, "examples that would decide")
+    columns = ("ablation", *BANDS, "number of examples that would decide")
     return [DataTable(name, "Heads in each band", columns, tuple(rows), BAND_NOTE)]
 
 
@@ -235,7 +237,7 @@ def _examples_needed(effect: Effect) -> str:
     """Say how many examples would decide the band of a head, to two digits."""
     least, most = effect.examples_needed, effect.examples_needed_most
     if least is None:
-        return "on a border"
+        return "none: the drop is at a limit"
     return f"{_rounded(least)} or more" if most is None else f"{_rounded(least)} to {_rounded(most)}"
 
 
@@ -274,16 +276,17 @@ def _method_notes(result: Ablation, condition: AblationCondition, *, is_last: bo
     if condition.n_mean:
         notes.append(
             f"Mean ablation uses the mean over {condition.n_mean:,} inputs. The intervals include the noise of this "
-            "mean; p-values are for this mean."
+            "mean; the p-values take it as fixed."
         )
     if condition.donors:
         notes.append(
             f"Resample ablation takes the output from {counted(condition.donors, 'other example')}"
-            f"{' in turn' if condition.donors > 1 else ''}. It is real but does not fit the rest of the example, so the"
-            " drop also counts how far the head misleads others."
+            f"{' in turn' if condition.donors > 1 else ''}. Such an output does not fit the rest of the example, so "
+            "the drop "
+            "also counts how far it misleads later layers."
         )
     if condition.is_plain:
-        notes.append("Modules of this model keep state, so each ablation was a whole forward pass (slower).")
+        notes.append("Modules of this model keep state, so each ablation needed a whole forward pass, which is slower.")
     if condition.decoded:
         is_all = set(condition.decoded_replacements) >= set(result.replacements)
         which = "" if is_all else f" {' and '.join(condition.decoded_replacements)}"
@@ -327,18 +330,26 @@ def _failure_table(condition: AblationCondition, profile: FailureProfile, name: 
         for each in profile.examples
     ]
     is_one_of = profile.replacement == "resample" and condition.donors > 1
-    donor = f", the first of {condition.donors} donors" if is_one_of else ""
-    caption = f"Without {profile.head} ({profile.replacement}{donor}): {profile.n_broken:,} of {condition.n:,} broke"
-    return DataTable(name, caption, ("what", "broke"), tuple(rows), is_folded=True)
+    donor = f", output of the first of {condition.donors} other examples" if is_one_of else ""
+    caption = (
+        f"Without {profile.head} ({profile.replacement} ablation{donor}): {profile.n_broken:,} of {condition.n:,} "
+    )
+    caption += "answers become wrong"
+    return DataTable(
+        name, caption, ("group or example", "become wrong, or what went wrong"), tuple(rows), is_folded=True
+    )
 
 
 # --- the section of a report ------------------------------------------------------------------------------------------
 
 EXPLANATION = (
     "Zero ablation removes a head: it sets the head's output to zero where it enters the residual stream. Heads are "
-    "ranked by what that costs. Resample ablation replaces the output with the head's output on another example. This "
-    "misleads the model, so a head that can be removed for nothing may cost much here. Mean ablation keeps the head's "
-    "mean output. Every ablation was verified to act, and is compared with the whole model on the same examples."
+    "ranked by how much accuracy that costs (or how far the loss rises). Resample ablation replaces the output with "
+    "the head's output on another example. This "
+    "misleads the model, so a head that can be removed at no cost may cost much here. Mean ablation replaces the "
+    "output "
+    "with the head's mean output. Every ablation was verified to act, and is compared with the whole model on the "
+    "same examples."
 )
 
 

@@ -101,7 +101,7 @@ def verdict_tables(
     loud = [pair for pair in verdicts if pair[1].verdict not in QUIET]
     quiet = [pair for pair in verdicts if pair[1].verdict in (QUIET if is_complete else QUIET[:1])]
     note = f"{counted(n_left_out, 'check')} that do not apply are left out." if n_left_out else ""
-    note += " Quick checks alone." if any(audit.is_quick for _, audit in audits) else ""
+    note += " Only the quick checks were run." if any(audit.is_quick for _, audit in audits) else ""
     columns = (*(["model"] if len(audits) > 1 else []), "id", "check", "verdict", "evidence")
 
     def rows(pairs: list[tuple[str, Verdict]]) -> tuple[Row, ...]:
@@ -232,7 +232,7 @@ def section(results: ReportResults) -> Section | None:
         Paragraph(
             "The audit checks a model and its results for known mistakes, by the model's behaviour and not by its "
             "settings. A check fails where figures or conclusions are wrong, and warns where they may mislead. A "
-            "finding about one section is repeated there."
+            "finding that concerns one section of this report is repeated in that section."
         ),
         *(notice for model in audited for notice in notices(model)),
         *(Notice("fail", f"{each.title}: {sentence(quick_fault(each))}") for each in quick),

@@ -32,9 +32,10 @@ def section(results: ReportResults) -> Section | None:
         return None
     blocks: list[Block] = [
         Paragraph(
-            "A test set is a sample, and a sample misses rare errors. Here a model is verified in the strongest way it "
-            "allows: on every example of a finite task, on every context that a position can see, which decides every "
-            "length, or by a search for wrong answers. A search that finds nothing proves nothing."
+            "A test set is a sample, and a sample misses rare errors. Here each model is verified in the strongest way "
+            "that it allows. If its task is finite, every example is checked. If each of its positions sees only a few "
+            "neighbours, every such context is checked, which decides the answers at every length. Otherwise, wrong "
+            "answers are searched for; a search that finds none proves nothing."
         )
     ]
     for model, outcome in verified:
@@ -53,21 +54,29 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _table_of(outcome: Verification) -> str:
-    """Return the id of the table in which the outcome of a verification is a row."""
+    """Return the id of the report's table that lists a verification: checks of all examples have their own."""
     return TABLE if type(outcome).__name__ == "Certificate" else VERDICTS
 
 
 def _verdict_table(verified: list[tuple[ModelResults, Verification]]) -> list[DataTable]:
     """Tabulate the models that were not verified on every example: how they were verified, and how much was checked."""
-    ways = {"ContextCertificate": "every context", "WorstMargins": "worst margins", "CounterexampleSearch": "search"}
+    ways = {
+        "ContextCertificate": "every context",
+        "WorstMargins": "worst case by length",
+        "CounterexampleSearch": "search",
+    }
     rows: list[tuple[Cell | str, ...]] = []
     for model, outcome in verified:
         n = getattr(outcome, "n_contexts", getattr(outcome, "n_tried", None))
         checked = Cell("" if n is None else f"{n:,}", n)
         wrong = Cell(f"{len(outcome.wrong):,}", len(outcome.wrong), "strong" if outcome.wrong else "")
         rows.append((model.title, ways.get(type(outcome).__name__, ""), outcome.verdict, checked, wrong))
-    columns = ("model", "way", "verdict", "checked", "wrong answers listed")
-    return [DataTable(VERDICTS, "Verdicts", columns, tuple(rows), command=_command(verified))] if rows else []
+    columns = ("model", "what was checked", "verdict", "number checked", "wrong answers listed")
+    return (
+        [DataTable(VERDICTS, "How each model was verified", columns, tuple(rows), command=_command(verified))]
+        if rows
+        else []
+    )
 
 
 def _command(verified: Sequence[tuple[ModelResults, object]]) -> str:

@@ -31,6 +31,7 @@ from headcount.describing.words import (
     briefly,
     counted,
     interval,
+    number,
     percent,
     removed_alone,
     sentence,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def event_name(words: TaskWords) -> str:
-    """Return what the task calls its event."""
+    """Return the task's name for its event (what some examples have inside and others lack), such as `carry`."""
     assert words.event is not None, "asked about a task with an event"
     return words.event.name
 
@@ -67,16 +68,17 @@ def response_sentence(title: str, result: Specialisation, words: TaskWords, rest
     """Say which head responds most to the event, whether another head may respond as much, and how many respond."""
     first = leader(sensitivities(result), lambda each: (each.shift.mean, each.low, each.high), bound=0)
     top, n, event = first.top, 1 + len(first.others), event_name(words)
-    doubt = f"{interval(top.low, top.high)} corrected for {n} heads, n = {top.shift.n:,} contrasts"
-    moved = f"{percent(top.shift.mean)} of its attention more than another token does ({doubt})"
+    doubt = f"{interval(top.low, top.high)} corrected for {n} heads, n = {top.shift.n:,}"
+    moved = f"changing one token moves {number(100 * top.shift.mean)} percentage points more of its attention if that "
+    moved += f"makes a {event} ({doubt})"
     if not first.is_shown:
-        text = f"Whether any head of {title} responds to a {event} is undecided: a {event} moves {top.short} most, "
+        text = f"Whether any head of {title} responds to a {event} is undecided. {top.short} responds most: "
         return Sentence(f"{text}{moved}. {ONE_SEED}", rests_on, is_decided=False)
     n_responding = len(responding_heads(result))
     text = f"{n_responding} of {counted(n, 'head')} of {title} respond to a {event}, {top.short} most: "
     last = f"{some([each.short for each in first.rivals])} may respond as much" if first.rivals else ""
     last = last or "no other head responds as much"
-    return Sentence(f"{text}the {event} moves {moved}; {last}. {ONE_SEED}", rests_on)
+    return Sentence(f"{text}{moved}; {last}. {ONE_SEED}", rests_on)
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def broken_sentences(breaks: list[Breaks], responding: list[str], words: TaskWor
     needed, first = [each.short for each in breaks if each.is_for_event], most_broken(breaks, words)
     which = f"{words.examples} with a {event_name(words)}"
     if not needed:
-        text = f"It is undecided whether {which} break more often than others without any head: {first}."
+        text = f"It is undecided whether removing any head breaks {which} more often than others: {first}."
         return [Sentence(text, rests_on, is_decided=False)]
     more = f"{which} also break more often without {some(needed[1:])}" if len(needed) > 1 else ""
     conclusion = Sentence(" ".join(filter(None, map(sentence, (first, more)))), rests_on)
@@ -202,7 +204,7 @@ def error_sentences(breaks: list[Breaks], words: TaskWords, rests_on: str, most:
         *([f"undecided without {some(unsure, min(most, 6))}"] if unsure else []),
     ]
     how = f"up to 100 decoded answers for each head; 95 % CIs corrected for {counted(len(decoded), 'head')}"
-    text = f"The broken answers are {'; '.join(clauses)} ({how}). In a {event} error {words.event.error}."
+    text = f"The answers that become wrong are {'; '.join(clauses)} ({how}). In a {event} error {words.event.error}."
     return [Sentence(text, rests_on, is_decided=bool(mostly or rarely))]
 
 
@@ -218,7 +220,7 @@ def most_broken(breaks: list[Breaks], words: TaskWords) -> str:
         f"{_counts(side)} {words.examples} {which} ({percent(side.rate)}, {interval(side.low, side.high)})"
         for side, which in sides
     )
-    return f"without {top.short} the model breaks on {counts}, corrected for {counted(len(breaks), 'head')}"
+    return f"without {top.short}, the answers to {counts} become wrong, corrected for {counted(len(breaks), 'head')}"
 
 
 def _agreement(responding: list[str], needed: list[str], words: TaskWords, rests_on: str) -> list[Sentence]:
@@ -230,7 +232,7 @@ def _agreement(responding: list[str], needed: list[str], words: TaskWords, rests
     only_responding = [name for name in responding if name not in needed]
     clauses = []
     if only_needed:
-        clauses.append(f"{which} need {some(only_needed)}, whose attention is not shown to respond")
+        clauses.append(f"{which} need {some(only_needed)}, whose attention is not shown to respond to it")
     if only_responding:
         clauses.append(f"{some(only_responding, 4)} respond to a {event}, and {which} are not shown to need them")
     rest = f" {sentence('; '.join(clauses))}" if clauses else ""
@@ -290,11 +292,14 @@ def _explanation(words: TaskWords, *, is_contrasted: bool) -> Paragraph:
         f"{words.event.contrast} A head responds to the {event} if its attention moves further in the first pair. "
         "That is correlation, not proof that the model uses what the head reads. "
     )
-    return Paragraph(f"{contrast if is_contrasted else ''}Ablation shows which {words.examples} break without a head.")
+    ablation = (
+        f"Ablation shows which {words.examples} break without a head: the whole model answers them right, and the "
+    )
+    return Paragraph(f"{contrast if is_contrasted else ''}{ablation}model without the head answers them wrong.")
 
 
 def conclusions(model_results: ModelResults, words: TaskWords, rests_on: str) -> list[Sentence]:
-    """Say what attention shows, then what ablation shows."""
+    """Say which heads respond to the event with their attention, then which heads the model needs for it."""
     sentences: list[Sentence | None] = []
     responding: list[str] = []
     breaks = _breaks(model_results, words)
@@ -336,7 +341,8 @@ def _shown(model_results: ModelResults, words: TaskWords, name: str) -> list[Blo
     blocks: list[Block] = []
     if result is not None and _is_contrasted(model_results):
         heads = some([f"{each.short} {each.shift.mean:.2f}" for each in sensitivities(result)], 8)
-        caption = f"How far a {event} moves the attention of each head of {model_results.title}, beyond another token"
+        caption = f"How much more the attention of each head of {model_results.title} moves if a changed token makes "
+        caption += f"a {event}"
         command = f"headcount heads {model} --stats"
         blocks.append(Picture(f"{name}-moved", caption, f"Most: {heads}.", lambda: draw_sensitivity(result), command))
     blocks.append(_table(model_results, words, name))
@@ -363,11 +369,14 @@ def _table(model_results: ModelResults, words: TaskWords, name: str) -> DataTabl
             cells += [Cell(text, shift.mean, "strong" if is_sure else ""), Cell(f"{shift.n:,}", shift.n)]
         rows.append((head, *cells, _difference_cell(largest.get(head)), *_broken_cells(breaks.get(head))))
     largest_change = f"largest change with a {event} (points)"
-    moved = ("moved by a token", f"by a token and a {event}", "difference", "n", largest_change)
-    broken = (f"broken with a {event}", "broken without", f"{event} errors") if breaks else ()
+    changes = f"moved without a {event}", f"moved with a {event}", "difference"
+    moved = (*changes, "n", largest_change)
+    broken = (f"broken with a {event}", f"broken without a {event}", f"{event} errors") if breaks else ()
     columns = ("head", *moved, *broken)
-    note = "Shares of attention that move (total variation), with 95 % CIs that hold for all heads at once; bold if 0 "
-    note += "lies outside the CI."
+    note = (
+        "Moved: the share of attention that moves to other keys (total variation) when one token changes, without or "
+    )
+    note += f"with a {event}. 95 % CIs hold for all heads at once; bold if 0 lies outside the CI."
     note += f" {event.capitalize()} errors: broken answers in which {words.event.error}." if breaks else ""
     command = f"headcount heads {argument(model_results.name)} --stats"
     caption = f"The heads of {model_results.title} and the {event}"

@@ -102,9 +102,10 @@ LEARNED = Formula(
 )
 MULTISET = Formula(
     "mathematics-multiset",
-    "Without positions, bidirectional attention treats all places alike, and a symmetric pooling does not know which "
-    "place is which. Such a model is a function of the multiset of its numbers: it cannot tell a sequence from its "
-    "sorted version.",
+    "Without positions, bidirectional attention treats all positions alike, and a symmetric pooling ignores their "
+    "order. "
+    "Such a model is a function of the multiset of its numbers (which numbers occur, and how often): it cannot tell a "
+    "sequence from its sorted version.",
     (
         "f(x_1, …, x_n) = f(",
         Script("x", below="π(1)"),
@@ -153,15 +154,18 @@ def identity_sentences(width: int, rotation: float, kernel: float) -> list[Sente
     """Say whether the identities of sinusoidal encodings hold, given their numerical errors at this width."""
     over = f"all p up to {PLACES} and k up to {STEPS} at d = {width}"
     if rotation < EXACT:
-        text = f"PE(p + k) = R(k) PE(p) holds for {over}, to within {rotation:.1e}. A step of k positions therefore "
-        text += "means the same at trained and at untrained positions; a learned table has no such step."
+        text = f"Sinusoidal encodings satisfy PE(p + k) = R(k) PE(p) for {over}, to within {rotation:.1e}. A step of "
+        text += "k positions therefore "
+        text += "means the same at trained and untrained positions; a learned table has no such step."
     else:
-        text = f"PE(p + k) = R(k) PE(p) does not hold for {over}: the largest error is {rotation:.1e}."
+        text = f"Sinusoidal encodings do not satisfy PE(p + k) = R(k) PE(p) for {over}: the largest error is "
+        text += f"{rotation:.1e}."
     bounds = f"(t and s up to {PLACES}, d = {width})"
     if kernel < EXACT:
-        product = f"P_t · P_s depends on t - s alone, to within {kernel:.1e} {bounds}."
+        product = f"The similarity P_t · P_s of two positions depends on t - s alone, to within {kernel:.1e} {bounds}."
     else:
-        product = f"P_t · P_s does not depend on t - s alone: the largest error is {kernel:.1e} {bounds}."
+        product = "The similarity P_t · P_s of two positions does not depend on t - s alone: the largest error is "
+        product += f"{kernel:.1e} {bounds}."
     return [Sentence(text, ROTATION.id), Sentence(product, KERNEL.id)]
 
 
@@ -219,7 +223,9 @@ def _table_errors(models: Sequence[ModelResults]) -> str:
         table = np.array(profile.table, dtype=float)
         pairs = sinusoids(np.arange(len(table), dtype=float), table.shape[1]).reshape(len(table), -1)
         error = float(np.abs(table[:, : pairs.shape[1]] - pairs).max())
-        sentences.append(f"The table of {each.title} equals this at {len(table)} positions, to within {error:.1e}.")
+        sentences.append(
+            f"The table of {each.title} equals this formula at {len(table)} positions, to within {error:.1e}."
+        )
     return " ".join(sentences)
 
 
@@ -305,7 +311,7 @@ TITLE = "Why sinusoidal encodings extrapolate and learned tables do not"
 PREDICTIONS = {
     "sinusoidal": "the same step at every position: can extrapolate",
     "learned": "untrained rows beyond the training lengths: cannot extrapolate",
-    "none": "sees only the multiset of numbers: cannot tell order at all",
+    "none": "sees which numbers occur but not their order: cannot solve the task",
     "length-normalised": "a different step at every length",
 }
 """What the mathematics predicts, by encoding."""
@@ -355,7 +361,13 @@ def _measured(models: Sequence[ModelResults]) -> list[DataTable]:
         )
     if not rows:
         return []
-    columns = ("model", "configuration", "prediction for its encoding", "trained up to", "accurate on the hardest kind")
+    columns = (
+        "model",
+        "configuration",
+        "prediction for its encoding",
+        "trained up to",
+        "accurate on the hardest unsorted sequences",
+    )
     note = "The section on length generalisation has the accuracies."
     return [DataTable("mathematics-measured", "Prediction and measurement", columns, tuple(rows), note)]
 
@@ -365,8 +377,8 @@ def _prediction(model: ModelResults, result: Stretch) -> str:
     if result.encoding != "none" or is_plain(result):
         return PREDICTIONS[result.encoding]
     if model.settings.get("causal"):
-        return "none: its causal mask tells order, because a number sees only the numbers before it"
-    return "none: order enters elsewhere"
+        return "no prediction: its causal mask reveals order, because a number sees only the numbers before it"
+    return "no prediction: order enters through another part of the model"
 
 
 PART = section

@@ -23,7 +23,7 @@ def section(results: ReportResults) -> Section | None:
         Paragraph(
             "Each square is one head. Rows are queries, columns are keys: the darker a cell, the more of the query's "
             "attention goes to that key. Choose an example, then a head, to read its weights. Below each head is the "
-            "drop without it, if it was measured: a pattern alone does not show that a head matters."
+            "drop of the score without it, if that was measured: a pattern alone does not show that a head matters."
             f"{_replaced(models)}"
         )
     ]

@@ -1,4 +1,4 @@
-"""How do poolings compare? The same encodings under several poolings, and the structure that a pooling gives away."""
+"""How do poolings compare? The same encodings under several poolings, and the structure that a pooling builds in."""
 
 from __future__ import annotations
 
@@ -52,8 +52,9 @@ def section(results: ReportResults) -> Section | None:
         Paragraph(
             "Pooling turns the vectors of all positions into one vector. Mean, max and score-max ignore order: without "
             "an encoding, such a model sees which numbers occur but not where, so an accuracy of 50 % is a theorem. "
-            "Report 003 pools [min, least difference of neighbours, mean difference of neighbours, first, last] "
-            "instead (`neighbour-difference`). Differences of neighbours contain the order itself."
+            "Report 003, one of five published solutions of this exercise, pools [min, least difference of neighbours, "
+            "mean difference of neighbours, first, last] instead. Here this is called neighbour-difference pooling. "
+            "Differences of neighbours contain the order itself."
         ),
         Conclusions(tuple(sentences)),
         *(_table(models, kind) for kind in (KIND, EASY) if _results(models, kind)),
@@ -120,9 +121,9 @@ def _given_away(models: Sequence[Model]) -> list[Sentence]:
     sentences = []
     for name, result in given.items():
         others = f" With {some(list(plain))} pooling it has {_range(list(plain.values()))}." if plain else ""
-        gift = f"This pooling gives away the {some(list(without[name].hard_codes))}"
+        gift = f"This pooling builds in the {some(list(without[name].hard_codes))}"
         if is_accurate(result):
-            end = f"{gift}, so a comparison of encodings under it does not test the encoding."
+            end = f"{gift}, so a comparison of encodings under this pooling does not test the encodings."
         elif is_inaccurate(result):
             end = f"{gift}, but that alone does not solve the task: the encoding still matters."
         else:
@@ -154,14 +155,22 @@ def _beyond(models: Sequence[Model], kind: str) -> Sentence:
     what = f"at length {results[0][1].length:,} on {kind_words(kind)}"
     n, sentences = len(results), []
     if len(right) == n:
-        sentences = [f"All {n} models are accurate {what}."]
+        sentences = [f"{'The model is' if n == 1 else f'All {n} models are'} accurate {what}."]
     elif right:
-        sentences = [f"{len(right)} of {n} models {_is(right)} accurate {what}: {_list(right)}."]
+        sentences = [
+            f"{len(right)} of {n} models {_is(right)} accurate {what}. {'It has' if len(right) == 1 else 'They have'} "
+            f"{_list(right)}."
+        ]
     elif not unclear:
         best = max(results, key=lambda each: (not each[1].constant, each[1].accuracy))
-        sentences = [f"No pooling makes any of these {n} models accurate {what}. The best is {_list([best])}."]
+        sentences = [
+            f"None of these {n} models, which differ in pooling and encoding, is accurate {what}. The most accurate "
+            "one "
+            f"has {_list([best])}."
+        ]
     if unclear:
-        sentences.append(f"Whether {_list(unclear)} {_is(unclear)} accurate {what} is undecided.")
+        which = "the model" if len(unclear) == 1 else f"the {len(unclear)} models"
+        sentences.append(f"Whether {which} with {_list(unclear)} {_is(unclear)} accurate {what} is undecided.")
     return Sentence(" ".join(sentences), TABLE.format(kind), not unclear)
 
 
@@ -170,8 +179,14 @@ def _is(models: Sequence[object]) -> str:
 
 
 def _list(results: Sequence[tuple[Model, LengthResult]]) -> str:
-    """List models with their accuracy."""
-    return some([f"{model.pooling} with {model.encoding} ({accuracy_words(result)})" for model, result in results], 12)
+    """List models by pooling and encoding, each with its accuracy."""
+    return some([f"{_described(model)} ({accuracy_words(result)})" for model, result in results], 12)
+
+
+def _described(model: Model) -> str:
+    """Write the pooling and the encoding of a model: `mean pooling with sinusoidal positions`."""
+    positions = "without positions" if model.encoding == WITHOUT else f"with {model.encoding} positions"
+    return f"{model.pooling} pooling {positions}"
 
 
 def _results(models: Sequence[Model], kind: str) -> list[tuple[Model, LengthResult]]:
@@ -202,8 +217,8 @@ def _table(models: Sequence[Model], kind: str) -> DataTable:
     command = " ".join(flags) if steps else ""
     caption = f"Accuracy (%) by pooling, encoding and length; unsorted sequences: {kind_words(kind)}"
     rows = [(f"{_title(each)} ({given_structure(each)})", each) for each in models]
-    table = lengths_table(TABLE.format(kind), caption, "pooling, encoding (given structure)", rows, kind, command)
-    trained = f", trained for {size_range(steps)} steps (below)" if steps else ""
+    table = lengths_table(TABLE.format(kind), caption, "pooling, encoding (structure of the task)", rows, kind, command)
+    trained = f", trained for {size_range(steps)} steps (a table below has the losses)" if steps else ""
     note = f"{table.note} Seed {some([str(each) for each in seeds])}, one model per row{trained}."
     return replace(table, note=note)
 
@@ -215,7 +230,7 @@ def _records(models: Sequence[Model]) -> list[tuple[str, TrainingRecord]]:
 
 def _picture(models: Sequence[Model]) -> Picture:
     """Return the figure of all models, with their accuracy at the longest length as its description."""
-    caption = "Poolings on the same encodings; dashed lines are models with given structure"
+    caption = "Poolings on the same encodings; dashed lines are models with structure of the task built in"
     ends = [
         f"{_title(each)}: {accuracy_words(max(_cells(each, KIND), key=lambda cell: cell.length))}" for each in models
     ]

@@ -27,7 +27,7 @@ LIKE_GUESSING = 0.95
 
 
 def describe(shown: PositionsShown) -> list[Block]:
-    """Describe the positions of one model."""
+    """Describe how one model represents position: sentences, then a table of questions and answers."""
     return [Conclusions(tuple(conclusions(shown.name, shown, "positions"))), positions_table("positions", shown)]
 
 
@@ -67,7 +67,9 @@ def _moved(shown: PositionsShown, rests_on: str) -> list[Sentence]:
         norms = [row.norm for row in trained]
         text = "The initial rows are not known, so how far training moved them is undecided; norms of trained rows are "
         return [Sentence(f"{text}{min(norms):.2f} to {max(norms):.2f}.", rests_on, is_decided=False)]
-    text = f"Training moved its {counted(len(trained), 'row')} by {_distances(trained)} from their initial values"
+    text = f"Training moved the {counted(len(trained), 'trained row')} of the table by {_distances(trained)} from "
+    text += "where "
+    text += "they began"
     if not others:
         return [Sentence(f"{text}.", rests_on)]
     text += f", and the {len(others)} untrained rows"
@@ -91,8 +93,8 @@ def _next_row(shown: PositionsShown, rests_on: str) -> list[Sentence]:
     linear = shown.encoding.shift.linear
     if linear is None:
         return []
-    text = f"A linear step fitted on its {linear.n_rows} trained rows misses a held-out step by "
-    text += f"{percent(linear.held_out)} of its size: "
+    text = f"A linear map from each of its {linear.n_rows} trained rows to the next misses a held-out step by "
+    text += f"{percent(linear.held_out)} of the step's size: "
     if linear.held_out >= LIKE_GUESSING:
         return [Sentence(f"{text}no better than predicting 0, so trained rows do not predict the next row.", rests_on)]
     return [Sentence(f"{text}better than predicting 0, so trained rows partly predict the next row.", rests_on)]
@@ -102,19 +104,19 @@ def _step(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
     """Say whether the similarity of two positions depends on their distance alone."""
     encoding, beyond = shown.encoding, shown.n_positions - shown.n_trained
     if encoding.acts_on == "nothing":
-        text = f"All {shown.n_positions} positions are the same to {title}: its encoding does nothing (K = 0)."
+        text = f"All {shown.n_positions} positions are the same to {title}: its encoding does nothing."
         return Sentence(text, rests_on)
     unexplained = encoding.shift.variance_beyond_distance
     text = f"In {title}{'' if encoding.name in title else f' ({encoding.name})'}, the similarity of two positions "
     if unexplained >= EXACT:
-        text += f"does not depend on their distance alone: t - s leaves {percent(unexplained)} of the variance of K "
+        text += f"does not depend on their distance alone: distance leaves {percent(unexplained)} of its variance "
         return Sentence(f"{text}unexplained, over {shown.n_positions} positions.", rests_on)
     text += "depends on their distance alone"
-    text += f" in sequences of {encoding.at_length}, but otherwise at other lengths" if encoding.at_length else ""
+    text += f" in sequences of {encoding.at_length} tokens, but differs at other lengths" if encoding.at_length else ""
     text += f", also at the {beyond} positions beyond the last trained one" if beyond > 0 else ""
     if _is_rotation(encoding):
-        text += f": one rotation maps every P(p) to P(p + k), to within {encoding.shift.rotation_error:.1g} of entries "
-        text += f"up to {encoding.shift.largest_entry:.2g}"
+        text += ": one rotation maps the vector of every position to the vector k positions later (largest error "
+        text += f"{encoding.shift.rotation_error:.1g}, entries up to {encoding.shift.largest_entry:.2g})"
     return Sentence(f"{text}.", rests_on)
 
 
@@ -144,15 +146,19 @@ def positions_rows(shown: PositionsShown) -> list[tuple[str, str]]:
         *((f"rows {state}", _row_words(shown, state)) for state in dict.fromkeys(row.state for row in shown.rows)),
     ]
     if shift.rotation_error is not None:
-        rows.append(("one rotation R_k for all p", _rotation_words(encoding)))
+        rows.append(("is a step of k positions one rotation?", _rotation_words(encoding)))
     if (linear := shift.linear) is not None:
         fitted, held_out, rotation = share(linear.fitted), percent(linear.held_out), percent(linear.rotation)
-        exact = " (some map always fits: fewer steps than dimensions)" if linear.n_rows <= linear.d_model else ""
+        exact = (
+            " (there are fewer steps than dimensions, so some map always fits)"
+            if linear.n_rows <= linear.d_model
+            else ""
+        )
         verdict = " (no better than predicting 0)" if linear.held_out >= LIKE_GUESSING else ""
         text = f"fitted on rows 0 to {linear.n_rows - 1}, it misses their steps by {fitted}{exact} and a held-out step "
         text += f"by {held_out}{verdict}; the best rotation misses by {rotation}"
-        rows.append(("one linear map for a step", text))
-    return [*rows, ("K depends on t - s alone", _kernel_words(encoding))]
+        rows.append(("is a step one linear map?", text))
+    return [*rows, ("does similarity depend on distance alone?", _kernel_words(encoding))]
 
 
 def _row_words(shown: PositionsShown, state: str) -> str:
@@ -177,19 +183,20 @@ def _rotation_words(encoding: EncodingProfile) -> str:
     if not _is_rotation(encoding):
         return f"no: {error}"
     if at:
-        return f"yes{at}: {error}. R_k is another one at other lengths"
+        return f"yes{at}: {error}. At other lengths, the rotation R_k is another one"
     return f"yes: {error}. A step is the same beyond the trained positions; whether the model uses that is not tested"
 
 
 def _kernel_words(encoding: EncodingProfile) -> str:
     """Say how much of the variance of the similarity K(t, s) the distance t - s does not explain."""
     if encoding.acts_on == "nothing":
-        return "K is 0: all positions are the same"
+        return "yes: all positions are the same"
     shift, among = encoding.shift, encoding.shift.variance_beyond_distance_trained
     trained = "" if among is None else f" (among trained positions {among:.2f})"
     verdict = "yes" if shift.variance_beyond_distance < EXACT else "no"
-    text = f"{verdict}: t - s leaves {shift.variance_beyond_distance:.2f} of its variance unexplained{trained}; "
-    return f"{text}largest deviation {shift.deviation:.2g}. {encoding.kernel_is}"
+    text = f"{verdict}: the distance t - s leaves {shift.variance_beyond_distance:.2f} of the variance "
+    text += f"unexplained{trained}"
+    return f"{text}; largest deviation {shift.deviation:.2g}. {encoding.kernel_is}"
 
 
 # --- the section of a report ------------------------------------------------------------------------------------------
@@ -250,7 +257,7 @@ def _one_model(results: ReportResults, model: ModelResults) -> list[Block]:
     table = positions_table(f"{name}-table", shown, model.title, command)
     if shown.encoding.acts_on == "nothing":
         return [replace(table, id=name)]
-    caption = f"Positions of {model.title}: {shown.encoding.name}, trained on 0 to {shown.n_trained - 1}"
+    caption = f"Positions of {model.title}: {shown.encoding.name}, trained on positions 0 to {shown.n_trained - 1}"
     answers = " ".join(f"{question}: {answer}." for question, answer in positions_rows(shown)[2:4])
     alt = f"{caption}; {shown.n_positions} are shown. {answers}"
     return [Picture(name, caption, alt, lambda: draw_positions(shown), command), table]

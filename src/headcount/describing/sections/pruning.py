@@ -38,6 +38,14 @@ ORDERS = {
     "gradient": "in the order of their gradients",
 }
 """Maps each order of removal other than greedy removal to the phrase that describes it."""
+HEADINGS = {
+    "together": "by own drop",
+    "every way": "by largest drop",
+    "greedy": "greedy removal",
+    "gradient": "by gradient",
+}
+"""Maps each order of removal to the heading of its column."""
+RANDOM = "random orders: median [10 %, 90 %]"
 
 
 def describe(result: Pruning) -> list[Block]:
@@ -60,7 +68,7 @@ def conclusions(
         *_without_heads(result),
     ]
     if result.not_measured:
-        text = f"Not measured within the budget of {result.budget:g} s, and so undecided: "
+        text = f"There was no time to measure this within the budget of {result.budget:g} s, so it is undecided: "
         sentences.append(Sentence(f"{text}{'; '.join(result.not_measured)}.", is_decided=False))
     return [Sentence(each.text, rests_on, each.is_decided) for each in sentences]
 
@@ -93,7 +101,9 @@ def _with_verdict(text: str, result: Pruning, drop: PairedDifference, loss: floa
     if drop.high <= loss:
         return Sentence(f"{text}, at most the limit of {limit}.")
     if drop.low > loss:
-        return Sentence(f"{text}, more than the limit of {limit}, which held where the heads were chosen.")
+        return Sentence(
+            f"{text}, more than the limit of {limit}. The limit held on the examples on which the heads were chosen."
+        )
     return Sentence(f"{text}: whether it is at most {limit} is undecided.", is_decided=False)
 
 
@@ -110,7 +120,9 @@ def _share_sentence(result: Pruning, share: PrunableShare, *, is_first: bool = F
     limit, n = limit_text(share.loss, result.unit), share.n_together
     alone = f"Removed one at a time, {fraction(share.n_alone, result.n_heads)} cost less than {limit}"
     is_stricter = share.n_alone < n
-    alone += ", a stricter count: the whole 95 % CI must lie below the limit." if is_stricter else " (whole 95 % CI)."
+    alone += (
+        ". This count is stricter: the whole 95 % CI must lie below the limit." if is_stricter else " (whole 95 % CI)."
+    )
     if is_first and result.share is None:
         return Sentence(alone)
     text = f"For a drop of at most {limit}, greedy removal takes "
@@ -205,7 +217,8 @@ def _other_examples(result: Pruning, ablation: Ablation | None) -> list[Sentence
     if condition.length is not None or not ablation.heads[0].band or set(heads) == set(result.harmless):
         return []
     text = f"The ablation above finds {counted(len(heads), 'such head')} on {condition.decided_on or condition.data}; "
-    text += f"the pruning finds {n} on {result.alone_on or result.chosen_on}. Close to the limit, the examples decide."
+    text += f"the pruning finds {n} on {result.alone_on or result.chosen_on}. Drops close to the limit depend on the "
+    text += "examples."
     return [Sentence(text)]
 
 
@@ -276,13 +289,14 @@ def curve_table(result: Pruning, name: str, command: str = "", title: str = "") 
         baseline = _score_cell(result, at_k.median, at_k.low, at_k.high) if at_k else Cell("")
         if at_k or any(k in each for each in points):  # a budget may have ended before
             rows.append((Cell(str(k), k), *(_point_cell(result, each.get(k)) for each in points), baseline))
-    columns = ("removed", *(curve.name for curve in measured), "random orders: median [10 %, 90 %]")
+    columns = ("heads removed", *(HEADINGS.get(curve.name, curve.name) for curve in measured), RANDOM)
     measured_on = f"{result.measured_on}, n = {result.n:,}"
     caption = f"{title or result.name}: {metric_label(result)} after each removal, on {measured_on}"
-    orders = [f"{curve.name.capitalize()}: heads {ORDERS[curve.name]}." for curve in measured if curve.name in ORDERS]
-    note = " ".join(["What is left, with its 95 % CI and the head that was removed last.", *orders])
-    note += " Greedy removal, chosen on "
-    note += f"{result.chosen_on}, takes in order: {some([short(head) for head in result.chosen], 40)}."
+    names = [curve.name for curve in measured if curve.name in ORDERS]
+    orders = [f"{HEADINGS[name].capitalize()}: heads are removed {ORDERS[name]}." for name in names]
+    first = "Each cell has the score that is left, its 95 % CI, and after a minus sign the head that was removed last."
+    chosen = f"Greedy removal chose these heads on {result.chosen_on}, in order: "
+    note = " ".join([first, *orders, f"{chosen}{some([short(head) for head in result.chosen], 40)}."])
     return DataTable(name, caption, columns, tuple(rows), note, command)
 
 
@@ -311,11 +325,15 @@ def share_table(result: Pruning, title: str, name: str, command: str) -> list[Da
         )
         for each in result.prunable
     ]
-    left = f"left without those together: {metric_label(result)}"
+    left = f"{metric_label(result)} without the heads removed together"
     columns = ("drop of at most (points)", "one at a time", "together", left)
-    note = "One at a time: heads whose whole 95 % CI of the drop, when removed alone, lies below the limit (on "
-    note += f"{result.alone_on or result.chosen_on}). Together: heads that greedy removal takes, by the point estimate "
-    note += f"on {result.chosen_on}. What is left: on {result.measured_on}, n = {result.n:,}, with its 95 % CI."
+    note = (
+        "One at a time: heads whose drop, when they are removed alone, is below the limit with its whole 95 % CI (on "
+    )
+    note += f"{result.alone_on or result.chosen_on}). Together: the most heads that greedy removal takes while "
+    note += f"the drop on {result.chosen_on} stays within the limit (point estimate). The last column was measured on "
+    note += f"{result.measured_on}, "
+    note += f"n = {result.n:,}, with its 95 % CI."
     caption = f"How many heads of {title} can be removed"
     return [DataTable(name, caption, columns, tuple(rows), note, command)] if rows else []
 
@@ -323,7 +341,7 @@ def share_table(result: Pruning, title: str, name: str, command: str) -> list[Da
 def describe_cost(cost: Cost) -> list[Block]:
     """Tabulate size, speed and score of a model before and after heads were cut out."""
     heads = ", ".join(map(short, cost.heads))
-    blocks = ", ".join(cost.lost_blocks) or "no block"
+    blocks = ", ".join(cost.lost_blocks) or "none"
     drop = amount_cell(cost.drop.mean, cost.drop.low, cost.drop.high, cost.unit).text
     scores = [score_text(cost, each, *ends) for each, ends in zip(cost.score, cost.score_intervals, strict=True)]
     sizes = [
@@ -331,7 +349,7 @@ def describe_cost(cost: Cost) -> list[Block]:
         for name, pair in (("parameters", cost.parameters), ("bytes", cost.n_bytes))
     ]
     rows = (
-        ("heads", *map(str, cost.n_heads), f"cut out as a whole: {blocks}"),
+        ("heads", *map(str, cost.n_heads), f"blocks that lost all heads: {blocks}"),
         *sizes,
         ("µs per example", *(f"{time:.1f}" for time in cost.microseconds), f"{cost.faster:.2f} times as fast"),
         (
@@ -344,7 +362,11 @@ def describe_cost(cost: Cost) -> list[Block]:
             "",
             f"{cost.difference:.1e}",
             "relative to the largest logit"
-            + (f"; folded over {cost.folded_over:,} unlabelled examples" if cost.folded_over else "")
+            + (
+                f"; means over {cost.folded_over:,} unlabelled examples were added to the biases"
+                if cost.folded_over
+                else ""
+            )
             + (f"; then fine-tuned for {cost.fine_tuned:,} steps" if cost.fine_tuned else ""),
         ),
     )
@@ -357,7 +379,7 @@ def describe_cost(cost: Cost) -> list[Block]:
 EXPLANATION = (
     "Removing a head sets its output to zero. Heads are chosen on some examples and measured on others. At each step, "
     "greedy removal takes the head whose removal costs least, and measures all heads again. It is compared with "
-    "simpler orders, with random orders, and with the best of as many random sets as greedy removal tried."
+    "simpler orders, with random orders, and with the best of as many random sets of heads as greedy removal tried."
 )
 
 
@@ -388,7 +410,7 @@ def _described(model: ModelResults, name: str) -> tuple[list[Sentence], list[Blo
     notices = [Notice("fail", f"{model.title}: {result.audit}.")] if result.audit else []
     about = f"chosen on {result.chosen_on}, measured on {result.measured_on} (n = {result.n:,})"
     alt = " ".join(each.text for each in (greedy_sentence(model.title, result), *harmless_sentences(result)))
-    caption = f"What is left of {model.title} as heads are removed: {about}"
+    caption = f"Score of {model.title} as heads are removed: {about}"
     return conclusions(result, model.title, name, model.ablation), [
         *notices,
         *share_table(result, model.title, f"{name}-shares", command),

@@ -44,8 +44,9 @@ def section(report_results: ReportResults) -> Section | None:
             "measured separately: a full shuffle breaks the order nearly everywhere, a single adjacent swap at one "
             f"pair. A model is called accurate at a length if the 95 % CI of its accuracy lies above "
             f"{percent(ACCURATE, 0)}. Where a model gives every sequence the same answer, the tables show that answer "
-            "instead of an accuracy. `generic` models were given no structure of the task. The other models are "
-            "marked with what they were given, and are not ranked against generic models."
+            "instead of an accuracy. Some models have structure of the task built in, such as attention that reaches "
+            "only the neighbours of a number. They are marked, and are not ranked against models that have to learn "
+            "everything."
         ),
         Conclusions(tuple(sentences)),
         *exercise_table(models, kind, command),
@@ -88,7 +89,7 @@ def _on_common_lengths(results: Sequence[Stretch]) -> list[Stretch]:
 def _dispersions(report_results: ReportResults, all_models: Sequence[ModelResults], kind: str) -> list[Picture]:
     """Draw attention and confidence by length: of the first plain model, and of the model that extrapolates farthest.
 
-    Models that were given structure of the task are drawn only if there are no others.
+    Models with built-in structure of the task are drawn only if there are no others.
     """
     generic = [each for each in all_models if each.stretch and not each.stretch.hard_codes] or list(all_models)
     plain = [each for each in generic if each.stretch and is_plain(each.stretch)] or generic

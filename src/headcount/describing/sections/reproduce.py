@@ -54,7 +54,7 @@ def train_command(model: ModelResults) -> str:
 
 
 def _flag(name: str, value: Any) -> str:
-    """Write a setting as a flag.
+    """Write a setting of a run as a flag of `headcount train`.
 
     >>> _flag("n_heads", 2), _flag("start_token", False), _flag("window", None), _flag("negatives", "a:1,b:2")
     ('--n-heads 2', '--no-start-token', '--window none', '--negatives a:1,b:2')
@@ -193,7 +193,7 @@ def section(results: ReportResults) -> Section:
 
 
 def _origin(model: ModelResults) -> str:
-    """Say why no command trains a model."""
+    """Say why the report has no training command for a model: it is a sample, pruned or external."""
     if train_command(model):
         return ""
     if model.name.startswith(SAMPLE):

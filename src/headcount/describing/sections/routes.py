@@ -19,10 +19,12 @@ def section(results: ReportResults) -> Section | None:
     event = followed[0][1].event
     blocks: list[Block] = [
         Paragraph(
-            f"Four examples differ in one token that rises in equal steps, and the {event} appears at the middle step "
-            "alone. The output of a head on one example is put into another one, and the logits show how far the "
-            f"answer follows. The same step without the {event} is the placebo. This is causal: it shows what the "
-            "model uses, not where it looks."
+            "Four examples differ in one token, which rises in three equal steps. Only the middle step makes a "
+            f"{event}. "
+            f"The output of a head on the example with the {event} is put into the pass on the example without it. The "
+            "logit gap is how far the logits of the two answers differ, and a head moves 100 % of it if the answer "
+            f"changes as if the {event} were there. The outer steps change the token without the {event}: they are the "
+            "placebo. This is causal: it shows what the model uses, not where it looks."
         )
     ]
     answers: list[Sentence] = []

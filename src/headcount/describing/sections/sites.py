@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from headcount.bands import BANDS, CRITICAL, limit_text
+from headcount.bands import BANDS, CRITICAL, IMPORTANT, limit_text
 from headcount.describing.blocks import Block, Cell, DataTable, Picture, Section, Sentence
 from headcount.describing.leader import Estimate, leader
 from headcount.describing.report import ModelResults, ReportResults, section_by_model
@@ -43,7 +43,7 @@ class HeadGroup:
         return amount_cell(*self.estimate, unit)
 
     def count(self, band: str) -> int:
-        """Count the heads in a band."""
+        """Count the heads in a band of importance, such as `critical` or `redundant`."""
         return sum(each.band == band for each in self.effects)
 
 
@@ -66,7 +66,7 @@ def sites_of(result: Ablation) -> list[HeadSite]:
 
 
 def _at(result: Ablation, replacement: str, sites: Sequence[HeadSite]) -> tuple[Effect, ...]:
-    """Return the effects of the heads at these attention blocks."""
+    """Return the drops of the heads at these attention blocks, each ablated alone."""
     effects = result.effects(replacement, result.conditions[0].length)
     return tuple(each for each in effects if HeadId.parse(each.head).site in sites)
 
@@ -117,7 +117,10 @@ def _critical(result: Ablation, rests_on: str) -> list[Sentence]:
     if len(kinds) < 2 or not any(each.band for group in kinds for each in group.effects):
         return []
     n_critical, n_undecided = (sum(group.count(band) for group in kinds) for band in ("critical", "undecided"))
-    rest = f" The band of {counted(n_undecided, 'head')} is undecided." if n_undecided else ""
+    limits = f"{100 * IMPORTANT:g} or {limit_text(CRITICAL)}"
+    verb = "is" if n_undecided == 1 else "are"
+    undecided = f" {counted(n_undecided, 'head')} {verb} undecided: the 95 % CI of the drop crosses {limits}."
+    rest = undecided if n_undecided else ""
     how = f"over {limit_text(CRITICAL)} {removed_alone(result.ranked_by)} (the whole 95 % CI)"
     if not n_critical:
         return [Sentence(f"No head costs {how}.{rest}", rests_on, is_decided=not n_undecided)]
@@ -166,7 +169,8 @@ def block_table(result: Ablation, title: str, name: str, command: str) -> DataTa
     by = f" ({result.ranked_by})" if len(result.replacements) > 1 else ""
     drops_of = (f"{each} ({result.unit} per head)" for each in result.replacements)
     columns = ("attention block", "heads", *drops_of, f"costliest{by}", *(f"{each}{by}" for each in bands))
-    note = "Mean drop over heads that were ablated one at a time, with the means of their 95 % bounds."
+    note = "Mean drop over the heads of a block, each ablated alone; in brackets, the means of the bounds of their 95 "
+    note += "% CIs."
     caption = f"Mean drop per head of {title}, by attention block"
     return DataTable(f"{name}-table", caption, columns, tuple(rows), note, command)
 
@@ -176,7 +180,7 @@ def block_table(result: Ablation, title: str, name: str, command: str) -> DataTa
 EXPLANATION = (
     "An attention block is one layer of one kind of attention. The cost of a block is the mean drop of its heads, each "
     "ablated alone. Drops of single heads do not add up, because heads can replace each other or depend on each other. "
-    "So this shows where the important heads are, and not what a whole block is worth."
+    "So this section shows where the important heads are, and not what removing a whole block would cost."
 )
 
 
@@ -192,7 +196,7 @@ def _described(model: ModelResults, name: str) -> tuple[list[Sentence], list[Blo
     result, command = model.ablation, ablate_command(model)
     assert result is not None, "only models with an ablation are described"
     drops = [f"{each.name} {amount(each.estimate[0], result.unit)}" for each in by_block(result, result.ranked_by)]
-    caption = f"Drop without each head of {model.title}: attention blocks down, heads across"
+    caption = f"Drop without each head of {model.title}; a row for each attention block"
     alt = f"Mean drop per head: {some(drops, 12)}."
     return conclusions(result, model.title, name), [
         Picture(name, caption, alt, lambda: draw_map(result, result.conditions[0]), command),

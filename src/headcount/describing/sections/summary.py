@@ -39,7 +39,7 @@ def _key(results: ReportResults) -> str:
     """Explain how heads are named, and what an ablation does."""
     stacks = {site.short[0] for each in results.models for site in _sites(each)}
     names = [words for letter, words in LETTERS.items() if letter in stacks]
-    naming = f"A head is named by its place, counted from 0: {some(names)}." if names else ""
+    naming = f"The name of a head says where it is, counted from 0: {some(names)}." if names else ""
     ablations = [each.ablation for each in results.models if each.ablation is not None]
     replacements = dict.fromkeys(each.ranked_by for each in ablations)
     replacements |= dict.fromkeys("resample" for each in ablations if "resample" in each.replacements)

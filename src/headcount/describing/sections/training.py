@@ -53,11 +53,11 @@ def recipe_blocks(task: str | None, models: Sequence[ModelResults], name: str) -
         return []
     if len(runs) == 1:
         structure = given_structure(runs[0])
-        gift = f" It was given structure: {some(structure)}." if structure else ""
+        gift = f" Structure of the task is built in: {some(structure)}." if structure else ""
         return [Paragraph(recipe_words(runs[0].title, task, runs[0].settings) + gift)]
     same = {key: value for key, value in shared(runs).items() if key != "seed"}
     names = differing(runs)
-    columns = ("model", *(each.replace("_", " ") for each in names), "given structure")
+    columns = ("model", *(each.replace("_", " ") for each in names), "structure built in")
     rows = list[Row]()
     for each in runs:
         rows.append((each.title, *(_cell(each.settings.get(key)) for key in names), _given(each)))
@@ -68,7 +68,7 @@ def recipe_blocks(task: str | None, models: Sequence[ModelResults], name: str) -
 
 
 def _given(model: ModelResults) -> str:
-    """Name the structure of the task that a model was given; write `none`, or `not known` if that was not measured."""
+    """Name the structure of the task that is built into a model, or `none`; `not known` if that was not measured."""
     structure = given_structure(model)
     is_known = model.stretch is not None or model.positions is not None
     return some(structure) if structure else "none" if is_known else "not known"
@@ -129,7 +129,7 @@ def recipe_words(whose: str, task: str | None, settings: Settings) -> str:
 
 
 def given_structure(model: ModelResults) -> list[str]:
-    """Return the structure of the task that a model was given instead of having to learn it."""
+    """Return the structure of the task that is built into a model, so that it need not learn it."""
     structure: list[str] = []
     if model.stretch is not None:
         structure += model.stretch.hard_codes
@@ -159,10 +159,10 @@ def _steps(settings: Settings) -> str:
     steps = f"{settings['steps']:,} steps"
     steps += f" of {settings['batch_size']} examples" if "batch_size" in settings else ""
     n_train = settings.get("n_train", 0)
-    examples = f"from a fixed set of {n_train:,}" if n_train else "drawn anew at each step"
-    examples += "" if settings.get("splits_may_overlap") else " and never held-out"
-    seed = f", with seed {settings['seed']}" if "seed" in settings else ""
-    return f"Training took {steps}, {examples}{seed}."
+    examples = f"came from a fixed set of {n_train:,}" if n_train else "were drawn anew at each step"
+    examples += "" if settings.get("splits_may_overlap") else ", never from the held-out sets"
+    seed = f" with seed {settings['seed']}" if "seed" in settings else ""
+    return f"Training took {steps}{seed}. Its examples {examples}."
 
 
 def _faults(settings: Settings) -> str:
