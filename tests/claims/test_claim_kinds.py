@@ -123,6 +123,7 @@ def test_a_task_without_an_event_is_not_judged(sorter: OpenModel) -> None:
     assert judged(sorter, "L0H0 carries-the-carry 10s").verdict == "not judged"
 
 
+@pytest.mark.slow
 def test_the_packaged_adder_has_one_carrier_into_the_10s(adder: OpenModel) -> None:
     """Nothing is planted."""
     carrier, mover, chain = (
@@ -207,6 +208,7 @@ def test_unequal_groups_are_noted(adder: OpenModel, monkeypatch: pytest.MonkeyPa
     assert judged(adder, "E0 more-important-than D0H1").note == "E0 has 4 heads, and D0H1 has 1."
 
 
+@pytest.mark.slow
 def test_drops_agree_with_the_ablation_of_the_api(adder: OpenModel) -> None:
     """Two routes to one number; nothing is planted."""
     effects = api.ablate_heads(adder, n=N, replacements=["zero"], quiet=True).result.heads
