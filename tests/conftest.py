@@ -100,13 +100,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _terminal_signals() -> None:
-    """Let Ctrl-C interrupt the tests, and the processes that they start, as it does in a terminal.
+def take_interrupts() -> None:
+    """Let Ctrl-C interrupt this process, and the processes that it starts, as it does in a terminal.
 
     A shell starts its background jobs (`make test &` in a script) with SIGINT ignored, and every child inherits that.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _terminal_signals() -> None:
+    take_interrupts()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _written_later() -> Iterator[None]:
+    """Let the system write files when it likes: waiting for the disk protects from power cuts, which no test makes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

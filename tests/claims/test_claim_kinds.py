@@ -90,6 +90,7 @@ def test_the_event_is_carried_if_the_patch_moves_half_and_the_controls_hold(
     assert judged(adder, "E0H2 carries-the-carry 10s").verdict == verdict
 
 
+@pytest.mark.slow
 def test_what_the_architecture_decides_is_labelled(adder: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_shares(monkeypatch, (1.0, 1.0), (0.3, 0.4), 0.1)
     for subject in ("cross", "cross+E0", "model"):
