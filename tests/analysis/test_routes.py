@@ -96,6 +96,11 @@ def require_shares(shares: tuple[PatchShare, ...], expected: Callable[[PatchShar
         assert each.placebo.share == pytest.approx(0, abs=EXACT), name
 
 
+def looked_up(expected: dict[str, tuple[float, float]]) -> Callable[[PatchShare], tuple[float, float]]:
+    """Return a function that looks up the shares of what was patched; what is not named moves nothing."""
+    return lambda each: expected.get(each.what, (0.0, 0.0))
+
+
 def quartets_of(task: Addition, n: int = N) -> dict[str, Quartets]:
     """Return the quartets that `routes` draws, by the name of their way."""
     return {f"{each.source} to {each.read}": each for each in task.quartets(stream(0, "quartets"), n)}
@@ -322,7 +327,7 @@ def test_two_heads_that_do_the_same(task: Addition, measured: dict[str, Routes])
     assert alone.keys() & measured.keys()
     for name in alone.keys() & measured.keys():
         expected = {"X0H1": alone[name], "X0H2": alone[name], "E0H0": (1.0, 1.0)}
-        require_shares(measured[name].heads, lambda each, known=expected: known.get(each.what, (0.0, 0.0)))
+        require_shares(measured[name].heads, looked_up(expected))
         model = MODELS[name](task)
         for quartets in quartets_of(task).values():
             ((_, _, both, placebo),) = EventPatches(model, quartets).head_shares([(carrier, twin)], 1)
