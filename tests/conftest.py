@@ -68,8 +68,8 @@ PROVABLE: dict[str, Any] = {
 """Settings for the preset `far` with which six numbers are proved after 100 to 300 steps, in seconds."""
 
 
-SHAPED = ("encodings", "models", "training")
-"""Rooms in whose tests every call is checked for the shapes of its tensors."""
+SHAPED = ("encodings", "models", "test_every_classifier")
+"""Rooms and files in whose tests every call is checked for the shapes of its tensors."""
 PAINTED = ("figures", "describing", "rendering")
 """Rooms in whose tests figures have content."""
 
@@ -133,7 +133,8 @@ def _checked_shapes(request: pytest.FixtureRequest) -> None:
     """Elsewhere the same functions are called, and checking them takes as long as small models do."""
     import jaxtyping
 
-    jaxtyping.config.update("jaxtyping_disable", request.path.parent.name not in SHAPED)
+    is_shaped = request.path.parent.name in SHAPED or request.path.stem in SHAPED
+    jaxtyping.config.update("jaxtyping_disable", not is_shaped)
 
 
 @pytest.fixture(scope="module", autouse=True)
