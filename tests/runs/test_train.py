@@ -99,6 +99,13 @@ def test_killed_again_and_again_it_ends_in_the_same_bytes(tiny, tmp_path, pytest
     assert not killed.checkpoints()
 
 
+def test_the_newest_two_checkpoints_are_kept(tmp_path):
+    folder = RunFolder(tmp_path)
+    for step, data in enumerate((b"first", b"second", b"third", b"fourth")):
+        folder.write_checkpoint(step, data)
+    assert [file.read_bytes() for file in folder.checkpoints()] == [b"third", b"fourth"]
+
+
 def test_a_crash_in_the_middle_resumes_to_the_same_weights_and_log(tiny, tmp_path, monkeypatch):
     config, clock = RunConfig.build("addition", **tiny), Clock(monkeypatch)
     whole = train_run(config, tmp_path / "whole", listeners=[clock])
