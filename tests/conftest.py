@@ -68,8 +68,8 @@ PROVABLE: dict[str, Any] = {
 """Settings for the preset `far` with which six numbers are proved after 100 to 300 steps, in seconds."""
 
 
-SHAPED = ("encodings", "models", "training")
-"""Rooms in whose tests every call is checked for the shapes of its tensors."""
+SHAPED = ("encodings", "models", "test_every_classifier")
+"""Rooms and files in whose tests every call is checked for the shapes of its tensors."""
 PAINTED = ("figures", "describing", "rendering")
 """Rooms in whose tests figures have content."""
 
@@ -100,13 +100,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _terminal_signals() -> None:
-    """Let Ctrl-C interrupt the tests, and the processes that they start, as it does in a terminal.
+def take_interrupts() -> None:
+    """Let Ctrl-C interrupt this process, and the processes that it starts, as it does in a terminal.
 
     A shell starts its background jobs (`make test &` in a script) with SIGINT ignored, and every child inherits that.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _terminal_signals() -> None:
+    take_interrupts()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _written_later() -> Iterator[None]:
+    """Let the system write files when it likes: waiting for the disk protects from power cuts, which no test makes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -121,7 +133,8 @@ def _checked_shapes(request: pytest.FixtureRequest) -> None:
     """Elsewhere the same functions are called, and checking them takes as long as small models do."""
     import jaxtyping
 
-    jaxtyping.config.update("jaxtyping_disable", request.path.parent.name not in SHAPED)
+    is_shaped = request.path.parent.name in SHAPED or request.path.stem in SHAPED
+    jaxtyping.config.update("jaxtyping_disable", not is_shaped)
 
 
 @pytest.fixture(scope="module", autouse=True)

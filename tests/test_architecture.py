@@ -73,6 +73,11 @@ def own_imports() -> list[Import]:
     return list(all_imports(SOURCE))
 
 
+@cache
+def own_modules() -> dict[str, Path]:
+    return modules(SOURCE)
+
+
 def faults(source: Path) -> list[str]:
     """Every forbidden import below a package folder."""
     told = [(item, fault(item)) for item in (own_imports() if source == SOURCE else all_imports(source))]
@@ -158,6 +163,7 @@ print("torch" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_help_and_the_torchless_rooms_do_not_load_torch() -> None:
     names = [name for name in modules(SOURCE) if room(name) in KNOW_NO_TORCH]
     assert "headcount.figures.attention" in names
@@ -261,7 +267,7 @@ def resolve(name: str) -> Any:
     """`models.transformer.greedy`: the longest module, then attributes."""
     parts = name.removeprefix("headcount.").split(".")
     module = headcount
-    while parts and f"{module.__name__}.{parts[0]}" in modules(SOURCE):
+    while parts and f"{module.__name__}.{parts[0]}" in own_modules():
         module = importlib.import_module(f"{module.__name__}.{parts.pop(0)}")
     found: Any = module
     for part in parts:
@@ -312,9 +318,14 @@ def test_every_function_that_a_page_names_is_there(page: str) -> None:
         assert name in groups or resolve(name) is not None
 
 
-def registry_homes() -> Iterator[str]:
+@cache
+def registry_homes() -> tuple[str, ...]:
     """Every registry in the source."""
-    for path in modules(SOURCE).values():
+    return tuple(_registry_homes())
+
+
+def _registry_homes() -> Iterator[str]:
+    for path in own_modules().values():
         yield from re.findall(r"^\w+ = Registry\(\"([\w.]+)\"\)", path.read_text(), flags=re.MULTILINE)
 
 

@@ -53,7 +53,8 @@ def test_double(x):
 
 
 @pytest.mark.slow
-def test_a_fault_is_caught_by_a_test_that_passes_without_it(tmp_path: Path) -> None:
+def test_a_fault_is_caught_by_a_test_that_passes_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # plugins take most of the time of a small run
     (tmp_path / "src" / "headcount").mkdir(parents=True)
     (tmp_path / "src" / "headcount" / "__init__.py").touch()
     (tmp_path / "src" / "headcount" / "number.py").write_text(SOURCE)

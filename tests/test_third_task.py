@@ -45,6 +45,7 @@ def audited(name: str, style: str) -> Audit:
     return run_checks(observed(type(name, (fault,), {"settings": fault.settings | STYLES[style]})), checks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_of_decoding_is_named(fault: str, style: str) -> None:

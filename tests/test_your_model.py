@@ -49,9 +49,11 @@ def test_a_students_submission(in_tmp: Path, capsys: pytest.CaptureFixture[str])
     assert main(first) == 0
     assert "24, E0H0 to X1H3" in capsys.readouterr().out
     (adapter,) = blocks(SUBMISSION)
-    Path("adder_adapter.py").write_text(adapter)
+    assert adapter.count(": 500") == 2
     for name in ("alice", "bob"):
         shutil.copytree(ADDER, in_tmp / "submissions" / name)
+    for home in (in_tmp, in_tmp / "submissions/alice", in_tmp / "submissions/bob"):
+        (home / "adder_adapter.py").write_text(adapter.replace(": 500", ": 60"))  # fewer sums take less time
     codes, printed = dict[str, int](), dict[str, str]()
     for line in others:
         what = f"{line[0]} {' '.join(word for word in line[2:] if word.startswith('--'))}"

@@ -94,7 +94,8 @@ def all_imports(source: Path = SOURCE) -> list[Import]:
 def imports(module: str, path: Path, known: set[str]) -> Iterator[Import]:
     """Yield all imports of a file, also those inside functions."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    guards = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) in GUARDS]
+    ifs = [n for n in ast.walk(tree) if isinstance(n, ast.If) and isinstance(n.test, ast.Name | ast.Attribute)]
+    guards = [n for n in ifs if ast.unparse(n.test) in GUARDS]
     for_types = {id(node) for guard in guards for part in guard.body for node in ast.walk(part)}
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(tree):

@@ -111,25 +111,26 @@ def test_untrained_models_do_not_attend_alike(tiny_run):
 
 @pytest.mark.slow
 def test_the_error_rate_is_that_which_is_stated(good_run):
-    """Compare untrained runs with untrained and with trained ones: of 20 comparisons, 1 may err on average.
+    """Compare untrained runs with untrained and with trained ones: of 12 comparisons, 0.6 may err on average.
 
-    More than 3 errors have a probability of 1 in 60. Only the untrained null models are used, as their p-values are
+    More than 2 errors have a probability of 1 in 50. Only the untrained null models are used, as their p-values are
     exact; relabelling can only make fewer heads alike.
     """
     least = []
-    for i in range(20):
+    for i in range(12):
         one = good_run if i % 2 else fresh(good_run, 100 + i)
         pair = (one, fresh(good_run, 200 + i))[:: (1, -1)[i // 2 % 2]]
         matching = match(pair[0], pair[1], effort=replace(NO_NULL, untrained=19, seed=i))
         pairs = [each for kind in matching.kinds for each in kind.pairs]
         least.append([min(getattr(each, name).p_untrained for each in pairs) for name in ("attention", "outputs")])
-    assert (np.count_nonzero(np.array(least) <= 0.05, axis=0) <= 3).all()
+    assert (np.count_nonzero(np.array(least) <= 0.05, axis=0) <= 2).all()
 
 
 @pytest.mark.slow
 def test_a_twin_restores_what_a_head_does_and_an_untrained_model_does_not(monkeypatch):
-    monkeypatch.setattr("headcount.analysis.transplants.N_TEST", 200)
-    run, effort = load("sample:addition"), Effort(untrained=2, relabelled=1, transplants=2)
+    for name, n in {"N_FIT": 200, "N_TEST": 200, "N_MEAN": 1024}.items():
+        monkeypatch.setattr(f"headcount.analysis.transplants.{name}", n)
+    run, effort = load("sample:addition"), Effort(untrained=1, relabelled=1, transplants=1)
     for other, is_twin in ((permuted(run, [1, 0, 3, 2]), True), (fresh(run, 3), False)):
         matching = match(run, other, effort=effort)
         moved = {pair.head: pair.transplant for kind in matching.kinds for pair in kind.pairs}

@@ -157,6 +157,7 @@ def test_a_matching_head_across_a_separator() -> None:
     separators=st.sampled_from(["", ">", "|", ">|"]),
     seed=st.integers(0, 10**6),
 )
+@pytest.mark.slow
 def test_any_attention_is_measured_as_loops_do(tokens: str, causal: bool, separators: str, seed: int) -> None:
     """The token `|` is special, and the weights are different softmax weights."""
     scores = torch.randn(3, len(tokens), len(tokens), generator=torch.Generator().manual_seed(seed))

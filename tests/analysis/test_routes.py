@@ -41,37 +41,47 @@ pytestmark = pytest.mark.slow  # every head of many models is patched
 
 EXACT = 1e-3
 """Largest difference between a measured share and the share that arithmetic predicts."""
-N = 40
+N = 20
 FOREIGN = Path(__file__).parents[1] / "foreign_adder"
+ONE, TWO, BOTH = "one carrier", "either of two", "both of two"
 TASKS = [
-    pytest.param(task_of(1), id="1 digit"),
-    pytest.param(task_of(2), id="2 digits"),
-    pytest.param(task_of(2, least_first=True), id="least first"),
-    pytest.param(task_of(2, low=25, high=88), id="a range"),
-    pytest.param(task_of(3), id="3 digits", marks=pytest.mark.slow),
+    pytest.param((task_of(1), None), id="1 digit"),
+    pytest.param((task_of(2), None), id="2 digits"),
+    pytest.param((task_of(2, least_first=True), (ONE, TWO)), id="least first"),
+    pytest.param((task_of(2, low=25, high=88), (ONE, BOTH)), id="a range"),
+    pytest.param((task_of(3), (ONE, TWO)), id="3 digits"),
 ]
+"""Tasks, and the models that are measured on each; None stands for all models, as `--long` has them everywhere."""
 Build = Callable[[Addition], KnownModel]
 carrier, aligner, twin, mover = (HeadId.parse(name) for name in ("X0H1", "X0H0", "X0H2", "E0H0"))
 
 
 @pytest.fixture(scope="module", params=TASKS)
-def task(request: pytest.FixtureRequest) -> Addition:
+def case(request: pytest.FixtureRequest) -> tuple[Addition, tuple[str, ...] | None]:
     return request.param
 
 
 @pytest.fixture(scope="module")
-def measured(task: Addition) -> dict[str, Routes]:
-    """The routes of every model, measured once."""
-    return {name: routes(build(task), N) for name, build in MODELS.items()}
+def task(case: tuple[Addition, Any]) -> Addition:
+    return case[0]
+
+
+@pytest.fixture(scope="module")
+def measured(case: tuple[Addition, tuple[str, ...] | None], pytestconfig: pytest.Config) -> dict[str, Routes]:
+    """The routes of each model of this task, measured once."""
+    task, names = case
+    if names is None or pytestconfig.getoption("--long"):
+        names = tuple(MODELS)
+    return {name: routes(MODELS[name](task), N) for name in names}
 
 
 MODELS: dict[str, Build] = {
-    "one carrier": known.one_carrier,
+    ONE: known.one_carrier,
     "thrown away": lambda task: known.one_carrier(task, echo="nothing"),
     "unread": lambda task: known.one_carrier(task, echo="unread"),
     "digit movers": known.digit_movers,
-    "either of two": known.two_carriers,
-    "both of two": lambda task: known.two_carriers(task, needs_both=True),
+    TWO: known.two_carriers,
+    BOTH: lambda task: known.two_carriers(task, needs_both=True),
 }
 
 
@@ -84,6 +94,11 @@ def require_shares(shares: tuple[PatchShare, ...], expected: Callable[[PatchShar
         assert (moved.on, moved.off) == pytest.approx((on, off), abs=EXACT), name
         assert moved.share == pytest.approx((on + off) / 2, abs=EXACT), name
         assert each.placebo.share == pytest.approx(0, abs=EXACT), name
+
+
+def looked_up(expected: dict[str, tuple[float, float]]) -> Callable[[PatchShare], tuple[float, float]]:
+    """Return a function that looks up the shares of what was patched; what is not named moves nothing."""
+    return lambda each: expected.get(each.what, (0.0, 0.0))
 
 
 def quartets_of(task: Addition, n: int = N) -> dict[str, Quartets]:
@@ -100,9 +115,8 @@ def rising_share(quartets: Quartets) -> float:
 
 
 @pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
-@pytest.mark.parametrize("digits", [1, 2])
-def test_the_models_are_right_on_every_sum(build: Build, digits: int) -> None:
-    for task in (task_of(digits), task_of(digits, least_first=True)):
+def test_the_models_are_right_on_every_sum(build: Build) -> None:
+    for task in (task_of(1), task_of(1, least_first=True)):
         assert known.is_right(build(task), known.all_sums(task))
 
 
@@ -111,11 +125,10 @@ def test_the_smooth_model_is_right_on_every_sum() -> None:
     assert known.is_right(known.smooth(task), known.all_sums(task))
 
 
-def test_longer_sums_are_right_too() -> None:
-    task = task_of(3, low=0)
-    sums = np.concatenate(
-        [task.sample(np.random.default_rng(0), 500), task.hard_examples(np.random.default_rng(0), 500)]
-    )
+@pytest.mark.parametrize("settings", [{"digits": 2}, {"digits": 2, "least_first": True}, {"digits": 3}], ids=str)
+def test_longer_sums_are_right_too(settings: dict[str, Any]) -> None:
+    task, rng = task_of(**settings, low=0), np.random.default_rng(0)
+    sums = np.concatenate([task.sample(rng, 500), task.hard_examples(rng, 500)])
     for build in MODELS.values():
         assert known.is_right(build(task), sums)
 
@@ -124,7 +137,7 @@ def test_longer_sums_are_right_too() -> None:
 
 
 def test_one_head_carries_and_no_other_does(measured: dict[str, Routes]) -> None:
-    for name in ("one carrier", "thrown away", "unread"):
+    for name in {ONE, "thrown away", "unread"} & measured.keys():
         found = measured[name]
         require_shares(found.heads, lambda each: (1, 1) if each.what == "X0H1" else (0, 0))
         assert {each.what for each in found.heads if each.moved.role == "carrier"} == {"X0H1"}
@@ -178,15 +191,16 @@ def test_the_streams_hold_the_event_where_it_is(measured: dict[str, Routes]) -> 
 # --- one head moves digits --------------------------------------------------------------------------------------------
 
 
-def test_a_head_that_moves_the_digits_of_one_operand(task: Addition, measured: dict[str, Routes]) -> None:
+@torch.no_grad()
+def test_a_head_that_moves_the_digits_of_one_operand(task: Addition) -> None:
     """Its patch moves the carry in those quartets alone in which the digit that it moves rises."""
-    quartets = quartets_of(task)
-
-    def expected(each: PatchShare) -> tuple[float, float]:
-        share = {"X0H1": 1.0, "E0H0": rising_share(quartets[each.way])}.get(each.what, 0.0)
-        return share, share
-
-    require_shares(measured["digit movers"].heads, expected)
+    model = known.digit_movers(task)
+    for quartets in quartets_of(task).values():
+        expected = {"X0H1": 1.0, "E0H0": rising_share(quartets)}
+        shares = EventPatches(model, quartets).head_shares([(head,) for head in model.sites.heads], 1)
+        for head, (_, _, moved, placebo) in zip(model.sites.heads, shares, strict=True):
+            share = expected.get(head.short, 0.0)
+            assert (moved.on, moved.off, placebo.share) == pytest.approx((share, share, 0), abs=EXACT), head
 
 
 def donors_of(task: Addition, seed: int = 0) -> tuple[Examples, Examples]:
@@ -306,22 +320,22 @@ def test_blocks_that_nothing_reads_are_proven_and_named(echo: str) -> None:
 # --- two heads --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "alone"), [("either of two", (1.0, 0.0)), ("both of two", (0.0, 1.0))])
 @torch.no_grad()
-def test_two_heads_that_do_the_same(
-    task: Addition, measured: dict[str, Routes], name: str, alone: tuple[float, float]
-) -> None:
+def test_two_heads_that_do_the_same(task: Addition, measured: dict[str, Routes]) -> None:
     """If either is enough, each alone can switch the carry on; if both are needed, each alone can switch it off."""
-    expected = {"X0H1": alone, "X0H2": alone, "E0H0": (1.0, 1.0)}
-    require_shares(measured[name].heads, lambda each: expected.get(each.what, (0.0, 0.0)))
-    model = MODELS[name](task)
-    for quartets in quartets_of(task).values():
-        ((_, _, both, placebo),) = EventPatches(model, quartets).head_shares([(carrier, twin)], 1)
-        assert (both.share, both.on, both.off, placebo.share) == pytest.approx((1, 1, 1, 0), abs=EXACT)
-        test = donor_test(model, carrier, quartets)
-        # A donor with a carry is followed if either is enough. As many donors have a carry for a sum without one as
-        # have none for a sum with one, because the donors are the sums themselves, moved by one place.
-        assert (test.followed.rate, test.unchanged.rate) == (0.5, 1.0)
+    alone = {TWO: (1.0, 0.0), BOTH: (0.0, 1.0)}
+    assert alone.keys() & measured.keys()
+    for name in alone.keys() & measured.keys():
+        expected = {"X0H1": alone[name], "X0H2": alone[name], "E0H0": (1.0, 1.0)}
+        require_shares(measured[name].heads, looked_up(expected))
+        model = MODELS[name](task)
+        for quartets in quartets_of(task).values():
+            ((_, _, both, placebo),) = EventPatches(model, quartets).head_shares([(carrier, twin)], 1)
+            assert (both.share, both.on, both.off, placebo.share) == pytest.approx((1, 1, 1, 0), abs=EXACT)
+            test = donor_test(model, carrier, quartets)
+            # A donor with a carry is followed if either is enough. As many donors have a carry for a sum without one as
+            # have none for a sum with one, because the donors are the sums themselves, moved by one place.
+            assert (test.followed.rate, test.unchanged.rate) == (0.5, 1.0)
 
 
 # --- shares and roles -------------------------------------------------------------------------------------------------

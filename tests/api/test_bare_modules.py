@@ -114,6 +114,7 @@ def permuted(tagger: Tagger, order: list[int]) -> Tagger:
     return copy
 
 
+@pytest.mark.slow
 def test_heads_of_two_modules_are_matched_on_tensors(tagger: Tagger, tmp_path: Path) -> None:
     """A planted order is found; a module of other weights has no partners beyond chance."""
     with torch.no_grad():

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from headcount import Adapter
 from headcount.auditing.decoded_answers import DecodedAnswer
 
+pytestmark = pytest.mark.slow  # models of others are audited
+
 
 class Mistaken(Styled):
     """encode() writes answers in one style, and the model was trained in another; nothing is decoded."""

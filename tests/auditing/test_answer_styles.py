@@ -20,6 +20,8 @@ from headcount.auditing.audited_model import audited_model
 from headcount.experiments.external_models import ExternalModel
 from headcount.training.evaluation import Evaluation
 
+pytestmark = pytest.mark.slow  # every style of answer is audited
+
 STYLES: dict[str, dict[str, Any]] = {
     "zero-filled": {},
     "unfilled": {"fills": False},

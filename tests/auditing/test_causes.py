@@ -203,6 +203,7 @@ def test_a_place_that_is_right_by_chance_is_named() -> None:
 
 
 @pytest.mark.parametrize("sound", [PlantedAdder, PlainAdder])
+@pytest.mark.slow
 def test_sound_models_learn_every_place(sound: type[Adapter]) -> None:
     verdicts = {each.id: each.verdict for each in audit(sound, 200).verdicts}
     assert verdicts["HC108"] == "pass"

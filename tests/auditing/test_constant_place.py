@@ -10,6 +10,8 @@ from torch import nn
 
 from headcount import Adapter
 
+pytestmark = pytest.mark.slow  # whole audits
+
 
 class NeverPredictsTheFirst(PlantedAdder):
     """As a decoder does that was trained without a start token: generation begins with a 0 that it made up."""

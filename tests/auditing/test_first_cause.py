@@ -32,6 +32,8 @@ from headcount.auditing.check import (
 from headcount.describing.sections.audit import audit_page, describe
 from headcount.rendering.markdown import report_text
 
+pytestmark = pytest.mark.slow  # whole audits
+
 # --- by what they explain ---------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,8 @@ from torch.nn import functional as F
 
 from headcount import Adapter
 
+pytestmark = pytest.mark.slow  # whole audits
+
 
 class KeepsClasses(PlantedSorter):
     """encode() keeps the labels, and forward() returns them."""

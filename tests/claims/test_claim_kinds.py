@@ -90,6 +90,7 @@ def test_the_event_is_carried_if_the_patch_moves_half_and_the_controls_hold(
     assert judged(adder, "E0H2 carries-the-carry 10s").verdict == verdict
 
 
+@pytest.mark.slow
 def test_what_the_architecture_decides_is_labelled(adder: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_shares(monkeypatch, (1.0, 1.0), (0.3, 0.4), 0.1)
     for subject in ("cross", "cross+E0", "model"):
@@ -132,6 +133,7 @@ def test_a_task_without_an_event_is_not_judged(sorter: OpenModel) -> None:
     assert judged(sorter, "L0H0 carries-the-carry 10s").verdict == "not judged"
 
 
+@pytest.mark.slow
 def test_the_packaged_adder_has_one_carrier_into_the_10s(adder: OpenModel) -> None:
     """Nothing is planted."""
     carrier, mover, chain = (
@@ -216,6 +218,7 @@ def test_unequal_groups_are_noted(adder: OpenModel, monkeypatch: pytest.MonkeyPa
     assert judged(adder, "E0 more-important-than D0H1").note == "E0 has 4 heads, and D0H1 has 1."
 
 
+@pytest.mark.slow
 def test_drops_agree_with_the_ablation_of_the_api(adder: OpenModel) -> None:
     """Two routes to one number; nothing is planted."""
     effects = api.ablate_heads(adder, n=N, replacements=["zero"], quiet=True).result.heads

@@ -12,6 +12,8 @@ from headcount.analysis.routes import N_VERDICT
 from headcount.claims.base import ClaimCase, heads_of, judge, parse
 from headcount.tasks.addition import Addition
 
+pytestmark = pytest.mark.slow  # every head of many models is patched
+
 MODELS: dict[str, Callable[[Addition], KnownModel]] = {
     "one carrier": lambda task: known.one_carrier(task, echo="unread"),
     "digit movers": known.digit_movers,

@@ -49,7 +49,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> s
 def test_the_verdict_is_the_first_line_and_the_exit_code(
     text: str, code: int, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert printed(capsys, "claim", "sample:addition", text, "--n", "150", code=code).startswith(words)
+    assert printed(capsys, "claim", "sample:addition", text, "--n", "60", code=code).startswith(words)
 
 
 def test_an_undecided_claim_says_what_would_decide_it(capsys: pytest.CaptureFixture[str]) -> None:

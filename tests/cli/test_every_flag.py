@@ -224,6 +224,7 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("report", "--markdown"): ("report run", "--markdown", "markdown", True),
     ("report", "--latex"): ("report run", "--latex", "latex", True),
     ("report", "--force"): ("report run", "--force", "force", True),
+    ("report", "--live-only"): ("report run", "--live-only", "live_only", True),
     ("report", "--exercise"): ("report run", "--exercise there", "exercise", "there"),
     ("report", "--run-adapter"): ("report run", "--run-adapter", "run_adapter", True),
     ("report", "--quiet"): ("report run", "--quiet", "quiet", True),

@@ -104,17 +104,27 @@ def test_an_adder_gets_its_certificate(capsys: pytest.CaptureFixture[str], besid
     assert found["decoded"] >= 2000
 
 
-def test_what_breaks_without_a_head_of_an_adder(
-    capsys: pytest.CaptureFixture[str], beside: None, digits: Addition
-) -> None:
+FEW = f"""
+from adder_adapter import Adder
+
+class Few(Adder):
+    checkpoint = {str(TESTS / "foreign_adder" / "adder.pth")!r}
+    settings = {{"digits": 2, "n_validation": 60, "n_test": 100}}
+"""
+
+
+def test_what_breaks_without_a_head_of_an_adder(capsys: pytest.CaptureFixture[str], beside: None, in_tmp: Path) -> None:
     """Its own code silences the same head; teacher-forced and free-running exact match are one number."""
     from adder_ablation import ablate
     from adder_model import load_adder
 
-    sums = sums_of(digits, digits.split("test"))
+    Path("few.py").write_text(FEW)
+    few = Addition(AdditionConfig(digits=2, n_validation=60, n_test=100))
+    sums = sums_of(few, few.split("test"))
     own = ablate(load_adder(), sums)
+    asked = ("ablate", "few.py:Few", "--replacements", "zero", "--examples", "--quiet")
     for metric in ("free-running", "teacher-forced"):
-        found = run_json(capsys, "ablate", ADDER, "--replacements", "zero", "--metric", metric, "--examples", "--quiet")
+        found = run_json(capsys, *asked, "--metric", metric)
         for effect in found["heads"]:
             stack, layer, kind, head = effect["head"].split(".")
             right = own[stack, int(layer), kind, int(head)]

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from headcount.analysis.head_measures import eval_inputs
+from headcount.analysis.matching import Effort
 from headcount.analysis.specialisation import specialise
 from headcount.api import open_model
 from headcount.cli import main
@@ -34,6 +35,7 @@ LENGTH = 12
 def _few(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Controls are made as always, but few."""
     monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(4, 1)))
+    monkeypatch.setattr(Effort.__init__, "__defaults__", (19, 499, 0, 0))  # enough to call 24 heads alike at 5 %
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:

@@ -2,12 +2,13 @@
 
 import json
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from headcount.analysis.labels import N_CONTROLS, RANK, THRESHOLDS
-from headcount.analysis.specialisation import Specialisation
+from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.cli import main
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
@@ -18,6 +19,7 @@ def run_json(capsys, *arguments):
     return code, json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.usefixtures("little_work")
 def test_statistics_of_a_run_and_of_its_twin(tiny_sorter, capsys):
     path = tiny_sorter.folder.path
     code, predicted = run_json(capsys, "heads", path, "--stats", "--match", path)
@@ -34,7 +36,8 @@ def test_statistics_of_a_run_and_of_its_twin(tiny_sorter, capsys):
 
 
 @pytest.mark.slow
-def test_statistics_of_the_sample(in_tmp, capsys):
+def test_statistics_of_the_sample(in_tmp, capsys, monkeypatch):
+    monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(19, 1)))
     code, predicted = run_json(capsys, "heads", "sample:addition", "--stats")
     assert code == 0
     labels = {head["short"]: head["label"] for head in predicted["heads"]}

@@ -181,6 +181,7 @@ def test_the_exercises_encodings_stand_side_by_side(shown):
     assert not any(block.id == "positions-side-by-side" for block in other.blocks if isinstance(block, Picture))
 
 
+@pytest.mark.slow
 def test_the_line_behind_the_last_trained_position_is_seen_on_heat_maps_in_a_dark_theme(shown):
     """A page turns black into the colour of its text, which is light on dark paper, and so are the maps."""
     made = report(shown("learned", rows(*NEVER)))

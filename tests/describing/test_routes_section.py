@@ -38,7 +38,10 @@ def test_a_head_whose_placebo_moves_as_much_is_not_called_a_carrier() -> None:
     moved = patch("E0H2", "1s to 10s", 0.9)
     result = routes(heads=(replace(moved, placebo=moved.moved), patch("X0H1", "1s to 1000s", 0.3)))
     sentence = conclusions(result, "the adder")[0]
-    assert "Which head of the adder moves the carry from the 1s into the 10s is undecided: E0H2 moves most" in sentence.text
+    assert (
+        "Which head of the adder moves the carry from the 1s into the 10s is undecided: E0H2 moves most"
+        in sentence.text
+    )
     assert sentence.text.endswith("But a placebo without the carry moves 90 %.")
     assert [[each.what for each in result.movers(way.name)] for way in result.ways] == [[], ["X0H1"]]
 

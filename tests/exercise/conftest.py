@@ -62,6 +62,9 @@ def small_lab(
 
 
 @pytest.fixture(scope="session")
-def lab_results(small_lab: SmallLab) -> Lab:
-    """Return the results of the small lab, which tests read and do not change."""
-    return small_lab.run()
+def lab_results(small_lab: SmallLab, pytestconfig: pytest.Config) -> Lab:
+    """Return the results of the small lab, which tests read and do not change.
+
+    Pictures in its report, which take half of the time, are for `--long`: tests/rendering has a page with real ones.
+    """
+    return small_lab.run(painted=pytestconfig.getoption("--long"))

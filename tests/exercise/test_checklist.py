@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,7 @@ def checklist() -> list[list[str]]:
 ROWS = checklist()[1:]
 
 
+@cache
 def titles() -> set[str]:
     """Every text in the sections of the report, their titles among them, and titles that tasks name."""
     rooms = ROOT / "src/headcount"

@@ -171,7 +171,7 @@ def test_neither_batches_nor_passes_change_a_score(at_once: int, batch_size: int
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=30, derandomize=True)
+@settings(deadline=None, max_examples=12, derandomize=True)
 @given(at_once=st.integers(1, N + 2), batch_size=st.integers(1, 60))
 def test_no_batches_and_no_passes_change_a_score(at_once: int, batch_size: int) -> None:
     test_neither_batches_nor_passes_change_a_score(at_once, batch_size)

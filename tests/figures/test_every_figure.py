@@ -357,17 +357,19 @@ ONLY = {
     "draw_heads_weights": ["odd", "many"],
     "draw_kind": ["two"],
     "draw_role_maps": ["two"],
+    "draw_roles": ["odd", "many", "most"],
+    "draw_over_examples": ["one", "long", "odd", "most"],
     "draw_pages": ["two"],
     "draw_heads": ["two"],
-    "draw_panels": ["two"],
+    "draw_panels": ["many"],
     "draw_over_texts": ["one", "long", "odd", "many"],
     "draw_lengths": ["one", "two", "long", "odd", "many"],
     "draw_page": ["one", "two", "long", "many"],
     "draw_conditions": ["one", "odd"],
     "draw_sensitivity": ["two", "long", "odd", "many"],
-    "draw_positions": ["long", "many"],
+    "draw_positions": ["long"],
     "draw_encodings": ["many"],
-    "draw_side_by_side": ["long", "many"],
+    "draw_side_by_side": ["long"],
 }
 """Shapes that say all there is to say: many axes take time."""
 COMMON = ("one", "long", "odd", "many")

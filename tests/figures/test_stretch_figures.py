@@ -29,6 +29,7 @@ def legend(figure):
 # --- the figure -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_there_is_one_panel_per_negative_with_its_numbers():
     figure = draw_stretch([result()])
     assert [axes.get_title() for axes in figure.axes] == ["negatives: shuffle", "negatives: adjacent"]
@@ -108,6 +109,7 @@ def test_the_title_says_how_many_examples_a_point_stands_for():
     assert "n = 20 to 1,000 per point" in draw_stretch([result(cells=more)]).get_suptitle()
 
 
+@pytest.mark.slow
 def test_dispersion_shows_every_head_and_both_classes():
     figure = draw_dispersion(result())
     attention, alike, leads, _ = figure.axes

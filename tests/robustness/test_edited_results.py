@@ -39,7 +39,7 @@ from headcount.runs.run import Run
 
 pytestmark = pytest.mark.slow  # a result of every kind is measured
 
-MUTATIONS = 300
+MUTATIONS = 150
 """Of every result."""
 SHOWN_ANYWAY = 12
 """Mutations of every result that only the digests can tell, and that are read and put into sentences without them."""

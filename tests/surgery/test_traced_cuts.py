@@ -25,8 +25,9 @@ pytestmark = pytest.mark.slow  # models of others, or many processes
 
 
 @pytest.mark.parametrize("site", ["E0", "E1", "D0", "D1", "X0", "X1"])
-def test_every_head_of_the_adder(adder, sums, site):
-    for place in range(4):
+def test_every_head_of_the_adder(adder, sums, site, pytestconfig):
+    """The first and the last head of each block; `--long` cuts out those between them as well."""
+    for place in range(4) if pytestconfig.getoption("--long") else (0, 3):
         cut = check(adder.model, named(f"{site}H{place}"), *sums)
         assert [plan.way for plan in cut.cuts] == ["narrow"]
         assert size(adder.model) - size(cut) == 12 * 48 * 4 + 3 * 12

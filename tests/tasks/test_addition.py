@@ -107,6 +107,7 @@ def test_carries_and_facets_are_those_of_a_plain_loop(made: Sums) -> None:
 
 @unhurried
 @given(sums(), st.booleans(), st.booleans())
+@pytest.mark.slow
 def test_each_fault_changes_decoder_input_and_labels_and_nothing_else(made: Sums, unstarted: bool, zeros: bool) -> None:
     task, pairs = made
     faulty = Addition(dataclasses.replace(task.config, start_token=not unstarted, loss_ignores_zero=zeros))

@@ -33,6 +33,7 @@ def addition(**settings: Any) -> Addition:
 
 @unhurried
 @given(st.integers(0, 10**6), st.integers(1, 13), st.integers(1, 14))
+@pytest.mark.slow
 def test_draws_are_all_of_the_domain_but_what_is_held_out(seed: int, n_validation: int, n_test: int) -> None:
     """One digit has 55 pairs, so 4,000 draws leave none of the others out (chance below 1e-15)."""
     task = addition(digits=1, n_validation=n_validation, n_test=n_test, split_seed=seed)
@@ -46,6 +47,7 @@ def test_draws_are_all_of_the_domain_but_what_is_held_out(seed: int, n_validatio
 
 @unhurried
 @given(st.integers(0, 10**6))
+@pytest.mark.slow
 def test_two_digits_half_held_out_are_never_drawn(seed: int) -> None:
     task = addition(digits=2, n_validation=1000, n_test=1000, split_seed=seed)
     held = unordered(task.split("validation")) | unordered(task.split("test"))
@@ -90,6 +92,7 @@ def test_older_data_shares_nothing_between_splits() -> None:
     assert (sets[0].min(), sets[0].max()) == (0, 999)
 
 
+@pytest.mark.slow
 def test_newer_data_shares_as_much_as_chance_has_it() -> None:
     """Two splits drawn apart share 2,000 * 10,000 / 810,000 = 24.7 sums; over 20 seeds 494, give or take 22."""
     shared = 0

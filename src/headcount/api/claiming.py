@@ -48,8 +48,6 @@ def claim(
 
     >>> claim("sample:addition", "D1 prunable-together", n=200).verdict
     'undecided'
-    >>> claim("sample:addition", "D0H1 more-important-than X0", n=200).verdict
-    'refuted'
     """
     parsed, opened = parse(text), open_model(model, run_adapter=run_adapter)
     _require(n)

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 PART = Command(
-    "show which tokens and positions each head matches, and what it copies, by its weights",
+    "show by its weights which tokens and positions each head matches and copies",
     add_arguments,
     run,
     ("headcount weights sample:addition", "headcount weights sample:addition --heads E0H2,X1H1 --probes"),
