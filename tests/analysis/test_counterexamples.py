@@ -216,7 +216,7 @@ def test_the_search_stops_when_it_has_enough() -> None:
 
 @pytest.mark.parametrize("budget", [{}, {"seconds": 0}, {"most_tried": -1}, {"seconds": float("nan")}])
 def test_a_search_needs_a_budget(budget: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"needs a budget|must be above 0"):
+    with pytest.raises(InputError, match=r"needs a limit|must be above 0"):
         search(Classifier(Sortedness(), sure).opened, **budget)
 
 
