@@ -18,7 +18,7 @@ from benchmarks import Ratio
 
 SPEED = (
     *("startup", "overhead", "verification", "accuracy", "sortedness", "ablation"),
-    *("hugging_face", "gpt2_size", "patching", "pruning", "auditing", "report"),
+    *("hugging_face", "gpt2_size", "patching", "pruning", "auditing", "report", "live_page"),
 )
 """Benchmarks of speed and size, which run by default."""
 STUDIES = ("coverage", "labels", "matching", "audited_runs", "route_errors")

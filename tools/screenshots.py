@@ -1,4 +1,6 @@
-"""Take screenshots of a report in two widths, light and dark: its beginning, and its attention patterns.
+"""Take screenshots of a report in two widths, light and dark: its beginning, and its live model.
+
+`live.gif` shows how a head is switched off: a sum is typed, E0H2 is replaced by zeros and by its output on another sum.
 
     python -m tools.screenshots runs/lab/report.html docs/images
 
@@ -7,17 +9,19 @@ This needs chromium.
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 from pathlib import Path
 from typing import Literal
 
-from playwright.sync_api import Page, sync_playwright
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
 
 WIDTHS: tuple[int, ...] = (1280, 390)
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 HEIGHT = {1280: 900, 390: 844}
-SHOWN = {"": "header", "-patterns": "#patterns"}
+SHOWN = {"": "header", "-live": "#live"}
 """Parts of the page that are shown, by the ending of the file name."""
 
 
@@ -39,6 +43,7 @@ def main(words: list[str]) -> int:
                 for ending, part in SHOWN.items():
                     print(_screenshot(page, part, folder / f"report-{width}-{theme}{ending}.png"))
                 page.close()
+        print(_animation(browser, report, folder / "live.gif"))
         browser.close()
     return 0
 
@@ -47,6 +52,35 @@ def _screenshot(page: Page, part: str, file: Path) -> Path:
     page.locator(part).first.evaluate("element => element.scrollIntoView()")
     page.wait_for_timeout(1000)  # until the part in view is drawn
     page.screenshot(path=file)
+    return file
+
+
+STEPS = (
+    ("", 1600),
+    ("live.type('999+100')", 1600),
+    ("live.toggle('E0H2')", 2600),
+    ("live.setReplaced(new Map())", 1000),
+    ("live.type('348+125')", 1600),
+    ("live.setDonor('342+125')", 800),
+    ("live.toggle('E0H2')", 2800),
+)
+"""What the animation shows: a script for the live adder, and the milliseconds for which its outcome is seen."""
+
+
+def _animation(browser: Browser, report: Path, file: Path) -> Path:
+    """Write an animation of one head being switched off, in the report's first live model."""
+    page = browser.new_page(viewport={"width": 1000, "height": 760}, reduced_motion="reduce")
+    page.goto(report.as_uri())
+    page.wait_for_function("() => 'isReady' in document.querySelector('.live').dataset")
+    page.evaluate("() => document.querySelector('figure.live-figure').scrollIntoView({ behavior: 'instant' })")
+    frames = []
+    for script, _ in STEPS:
+        page.evaluate(f"() => {{ const {{ live }} = document.querySelector('figure.live-figure'); {script}; }}")
+        page.wait_for_timeout(300)
+        frames.append(Image.open(io.BytesIO(page.screenshot())).convert("P", palette=Image.Palette.ADAPTIVE, colors=64))
+    page.close()
+    durations = [milliseconds for _, milliseconds in STEPS]
+    frames[0].save(file, save_all=True, append_images=frames[1:], duration=durations, loop=0, optimize=True)
     return file
 
 
