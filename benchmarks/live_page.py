@@ -3,7 +3,7 @@
     make browser
     python -m benchmarks live_page             # the lab's report, if `make lab` has run; else the packaged models
 
-Times of clicks are the processor time of the page's own thread (Chromium's TaskDuration), because the clock of a busy machine
+Times of clicks are the processor time of the page, as Chromium counts it (TaskDuration): the clock of a busy machine
 says little. A click switches a random head on or off; its time ends when the answer has changed.
 """
 
@@ -23,7 +23,7 @@ from headcount import api
 
 LAB = Path("runs/lab/report.html")
 MEGABYTES, PAINT, READY, CLICK = 6.0, 0.5, 2.0, 0.1
-"""Largest size, and largest seconds until first paint, until the first live model is ready, and from click to answer."""
+"""Largest size, and most seconds to the first paint, to the first live model, and from a click to the answer."""
 CLICKS, MINUTE = 100, 180
 """Clicks that are timed, and clicks of a minute at three a second."""
 GROWTH = 1.2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,17 +14,19 @@ import torch
 from browsing import DARK, LIGHT, WIDE, background, grave_faults, tab_to, watched
 from live_pages import in_page, in_torch, worst
 
+import headcount
 from headcount.api.live import live_model
 from headcount.api.opening import open_run
 from headcount.describing.blocks import LiveEntry, LiveModels, Section
 from headcount.describing.report import Report
 from headcount.encodings import ENCODINGS
+from headcount.errors import InputError
 from headcount.experiments.models import RunModel
 from headcount.models.config import POOLINGS, ClassifierConfig, EncoderDecoderConfig
 from headcount.models.exporting import export, in_half_precision
 from headcount.models.transformer import Classifier, EncoderDecoder
 from headcount.rendering.page import html_page
-from headcount.runs.run import load
+from headcount.runs.run import Run, load
 
 pytestmark = pytest.mark.slow
 
@@ -49,9 +52,11 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     rows = LiveEntry("the sorter", sorter, proof="proved right at every length", wrong=("3 2 1",))
     twin = LiveEntry("its twin", sorter)
+    stranger = replace(adder, task=replace(adder.task, name="other", script=""))
     blocks = (
         LiveModels("live-addition", "adders", (entry,), "headcount report sample:addition --live-only"),
         LiveModels("live-sortedness", "sorters", (rows, twin)),
+        LiveModels("live-other", "a task without a script", (LiveEntry("other", stranger),)),
     )
     page = tmp_path_factory.mktemp("live") / "try.html"
     page.write_text(html_page(Report("Try", EVIL, (Section("live", "Try it", blocks),), "")))
@@ -307,3 +312,35 @@ def test_a_head_of_one_of_several_models_is_switched_off(page: Any) -> None:
     names = page.locator("#live-sortedness .rivals tbody button").all_inner_texts()
     assert "its twin without L0H0, L0H1, L0H2 and L0H3" in names
     assert "the sorter" in names
+
+
+def test_examples_of_a_task_without_a_script_are_chosen_from_a_list(page: Any) -> None:
+    first, second = page.locator("#live-other-some option").evaluate_all("(all) => all.slice(0, 2).map((e) => e.value)")
+    assert said(page, "other").startswith(f"All heads on: {first} = ")
+    page.fill("#live-other-on", second)
+    assert said(page, "other").startswith(f"All heads on: {second} = ")
+    page.fill("#live-other-on", "1+1")
+    assert page.locator("#live-other .error").inner_text() == "Choose one of the listed examples."
+
+
+# --- files and notebooks ----------------------------------------------------------------------------------------------
+
+
+def test_the_small_page_alone(in_tmp: Path, tiny_run: Run) -> None:
+    (page,) = headcount.report(tiny_run, out="try.html", live_only=True, on=["3+4"])
+    text = page.read_text()
+    assert text.count('class="live-figure"') == 1
+    assert 'class="folded"' not in text
+    assert '"named":["3+4"]' in text
+    with pytest.raises(InputError, match="--live-only writes one page"):
+        headcount.report(tiny_run, out="try.html", live_only=True, markdown=True)
+    module: Any = torch.nn.Linear(2, 2)
+    with pytest.raises(InputError):
+        headcount.report(module, out="other.html", live_only=True)
+    assert not Path("other.html").exists()
+
+
+def test_a_notebook_shows_the_live_model(tiny_run: Run) -> None:
+    html = tiny_run.live()._repr_html_()
+    assert html.startswith("<iframe srcdoc=")
+    assert "live-figure" in html

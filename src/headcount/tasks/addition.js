@@ -13,7 +13,8 @@ LIVE_TASKS.addition = ({ digits, low, high, least_first: isLeastFirst }) => {
     parse(text) {
       const [, ...operands] = /^\s*([0-9]{1,15})\s*\+\s*([0-9]{1,15})\s*$/.exec(text) ?? [];
       const [a, b] = operands.map(Number);
-      if (!operands.length) return { error: `Write two numbers from ${smallest} to ${greatest} with a plus between them.` };
+      if (!operands.length)
+        return { error: `Write two numbers from ${smallest} to ${greatest} with a plus between them.` };
       const off = [a, b].find((each) => each < smallest || each > greatest);
       if (off !== undefined) return { error: `${off} is out of range: write numbers from ${smallest} to ${greatest}.` };
       const source = [...written(a, digits), PLUS, ...written(b, digits)];

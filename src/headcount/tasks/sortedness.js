@@ -12,7 +12,10 @@ LIVE_TASKS.sortedness = ({ n_values: nValues }) => {
     hint: `numbers from 0 to ${nValues - 1}, such as 3 5 5 9`,
     highest: nValues - 1,
     parse(text) {
-      const parts = text.trim().split(/[\s,]+/).filter(Boolean);
+      const parts = text
+        .trim()
+        .split(/[\s,]+/)
+        .filter(Boolean);
       const wrong = parts.find((part) => !/^[0-9]{1,6}$/.test(part) || Number(part) >= nValues);
       if (!parts.length) return { error: `Write numbers from 0 to ${nValues - 1} with spaces between them.` };
       if (wrong !== undefined) return { error: `‘${wrong}’ is not a number from 0 to ${nValues - 1}.` };
@@ -43,7 +46,14 @@ LIVE_TASKS.sortedness = ({ n_values: nValues }) => {
           return steps.length ? swapped(row, steps[random(steps.length)]) : row;
         },
       },
-      { label: "Shuffle", act: (row) => row.map((value) => [Math.random(), value]).sort(([a], [b]) => a - b).map(([, value]) => value) },
+      {
+        label: "Shuffle",
+        act: (row) =>
+          row
+            .map((value) => [Math.random(), value])
+            .sort(([a], [b]) => a - b)
+            .map(([, value]) => value),
+      },
       { label: "Sort", act: inOrder },
     ],
   };

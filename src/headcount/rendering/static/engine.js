@@ -137,7 +137,9 @@ class PositionEncoding {
 
   prepareFire(module) {
     const part = (name) => this.arrays[`${module}.${name}`].data;
-    const [first, bias, second, last] = ["0.weight", "0.bias", "2.weight", "2.bias"].map((name) => part(`network.${name}`));
+    const [first, bias, second, last] = ["0.weight", "0.bias", "2.weight", "2.bias"].map((name) =>
+      part(`network.${name}`),
+    );
     this.threshold = softplus(part("raw_threshold")[0]);
     this.psi = (x) => Math.log1p(softplus(part("raw_c")[0]) * x);
     this.network = (x, head) => {
@@ -219,7 +221,9 @@ class Engine {
   embed(tokens, table) {
     const { data } = this.part(table);
     const x = new Float32Array(tokens.length * this.width);
-    tokens.forEach((token, row) => x.set(data.subarray(token * this.width, (token + 1) * this.width), row * this.width));
+    tokens.forEach((token, row) =>
+      x.set(data.subarray(token * this.width, (token + 1) * this.width), row * this.width),
+    );
     return x;
   }
 
@@ -358,7 +362,17 @@ class Engine {
   // --- both kinds of model -------------------------------------------------------------------------------------------
 
   newRun(encoding, { replaced = new Map(), isTraced = true }, isCausal) {
-    return { encoding, replaced, isTraced, isCausal, ids: [], caches: new Map(), seen: {}, memory: null, nMemory: 0 };
+    return {
+      encoding,
+      replaced,
+      isTraced,
+      isCausal,
+      ids: [],
+      caches: new Map(),
+      seen: {},
+      memory: null,
+      nMemory: 0,
+    };
   }
 
   stack(tokens, table, stack, run) {
@@ -398,7 +412,11 @@ class Engine {
   /** Decodes an answer of `n` tokens, greedily, from the token `first`; `forced` are tokens to feed instead. */
   answer(source, { first, n, forced = null, ...how }) {
     const encoder = this.newRun(this.source, how, false);
-    const memory = this.norm(this.stack(source, "source_tokens.weight", "encoder", encoder), source.length, "encoder_norm");
+    const memory = this.norm(
+      this.stack(source, "source_tokens.weight", "encoder", encoder),
+      source.length,
+      "encoder_norm",
+    );
     const decoder = this.newRun(this.target, how, true);
     Object.assign(decoder, { memory, nMemory: source.length });
     const [tokens, logits] = [[], []];

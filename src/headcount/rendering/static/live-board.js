@@ -19,7 +19,10 @@ class HeadBoard {
   /** `toggled(short)` is told which head a reader switches; `namesOf(site)` gives the tokens of queries and keys. */
   constructor(name, toggled, namesOf) {
     Object.assign(this, { name, toggled, namesOf, tiles: [], looked: null });
-    this.large = new LargeView(() => {}, () => {});
+    this.large = new LargeView(
+      () => {},
+      () => {},
+    );
     this.large.enlarge.remove();
     const words = "Heads: arrow keys move between them, Enter switches one off or on";
     this.heads = make("div", { class: "heads", role: "group", "aria-label": words });
@@ -27,7 +30,12 @@ class HeadBoard {
     this.arrows.setAttribute("class", "arrows");
     this.arrows.setAttribute("role", "img");
     this.arrows.setAttribute("aria-label", "No route is shown");
-    this.element = make("div", { class: "board beside" }, make("div", { class: "heads-box" }, this.heads, this.arrows), this.large.element);
+    this.element = make(
+      "div",
+      { class: "board beside" },
+      make("div", { class: "heads-box" }, this.heads, this.arrows),
+      this.large.element,
+    );
     this.heads.addEventListener("click", (event) => this.onTile(event, (tile) => this.toggled(tile.short)));
     for (const kind of ["pointerover", "focusin"]) {
       this.heads.addEventListener(kind, (event) => this.onTile(event, (tile) => this.look(tile)));
@@ -57,7 +65,12 @@ class HeadBoard {
   tileOf(site, short, worth) {
     const canvas = make("canvas", { "aria-hidden": "true" });
     const state = make("span", { class: "state" });
-    const button = make("button", { type: "button", class: "thumb live-tile", tabindex: "-1", "aria-pressed": "false" });
+    const button = make("button", {
+      type: "button",
+      class: "thumb live-tile",
+      tabindex: "-1",
+      "aria-pressed": "false",
+    });
     button.append(make("span", { class: "pixels" }, canvas), make("span", { class: "short" }, short, " ", state));
     if (worth) button.append(make("span", { class: "worth" }, worth));
     return { site, short, worth, canvas, state, button };
@@ -107,7 +120,11 @@ class HeadBoard {
   }
 
   onKey(event, tile) {
-    const next = Patterns.prototype.neighbour.call({ thumbs: this.indexed() }, event.key, this.indexed().find((each) => each.tile === tile));
+    const next = Patterns.prototype.neighbour.call(
+      { thumbs: this.indexed() },
+      event.key,
+      this.indexed().find((each) => each.tile === tile),
+    );
     if (!next) return;
     event.preventDefault();
     for (const { button } of this.tiles) button.tabIndex = -1;
@@ -128,7 +145,10 @@ class HeadBoard {
   onResize() {
     if (!this.shown) return;
     this.element.classList.toggle("beside", this.element.clientWidth >= ROOM_BESIDE);
-    this.heads.style.setProperty("--columns", columnsFor(Math.max(...this.sites.map(({ heads }) => heads.length)), this.heads.clientWidth));
+    this.heads.style.setProperty(
+      "--columns",
+      columnsFor(Math.max(...this.sites.map(({ heads }) => heads.length)), this.heads.clientWidth),
+    );
     this.large.resize();
     this.drawRoute(this.route);
   }
@@ -150,9 +170,13 @@ class HeadBoard {
     this.arrows.setAttribute("aria-label", route ? `Route ${route.title}: ${shares.join(", ")}` : "No route is shown");
     if (!route) return this.arrows.replaceChildren();
     this.arrows.setAttribute("viewBox", `0 0 ${box.width} ${box.height}`);
-    const groups = this.sites.map((site) => this.tiles.filter((tile) => tile.site === site && tile.mover)).filter((group) => group.length);
+    const groups = this.sites
+      .map((site) => this.tiles.filter((tile) => tile.site === site && tile.mover))
+      .filter((group) => group.length);
     const ends = groups.map((group) => group.map((tile) => this.middleOf(tile, route, box)));
-    const lines = ends.slice(1).flatMap((group, i) => ends[i].flatMap((from) => group.map((to) => arrowFrom(from, to))));
+    const lines = ends
+      .slice(1)
+      .flatMap((group, i) => ends[i].flatMap((from) => group.map((to) => arrowFrom(from, to))));
     this.arrows.replaceChildren(...lines);
   }
 

@@ -14,11 +14,21 @@ class LiveRow extends Live {
     this.error = make("p", { class: "note error", role: "alert", hidden: true });
     this.said = make("p", { class: "said", "aria-live": "polite" });
     this.rows = make("tbody");
-    this.board = new HeadBoard(this.name, (short) => this.toggle(short), () => this.namesOf());
+    this.board = new HeadBoard(
+      this.name,
+      (short) => this.toggle(short),
+      () => this.namesOf(),
+    );
     const table = make("table", { class: "rivals" }, this.rowOfHeadings(), this.rows);
     this.boardTitle = make("h3", { class: "board-title" });
     const parts = [this.chart(), this.typing(), this.buttons()];
-    const heads = make("details", { class: "row-heads" }, make("summary", {}, this.boardTitle), this.buildControls(), this.board.element);
+    const heads = make(
+      "details",
+      { class: "row-heads" },
+      make("summary", {}, this.boardTitle),
+      this.buildControls(),
+      this.board.element,
+    );
     heads.addEventListener("toggle", () => this.update());
     this.root.append(...parts, this.error, make("div", { class: "scroll" }, table), this.said, heads);
     for (let i = 1; i < this.models.length; i += 1) this.engineOf(i).then(() => this.update());
@@ -28,13 +38,21 @@ class LiveRow extends Live {
   rowOfHeadings() {
     const [first, last] = [this.header.classes[0], this.header.classes.at(-1)];
     const evidence = `evidence of each place: above for ${first}, below for ${last}`;
-    return make("thead", {}, make("tr", {}, ...["model", "answer", evidence, "known"].map((words) => make("th", { scope: "col" }, words))));
+    return make(
+      "thead",
+      {},
+      make("tr", {}, ...["model", "answer", evidence, "known"].map((words) => make("th", { scope: "col" }, words))),
+    );
   }
 
   // --- the row -------------------------------------------------------------------------------------------------------
 
   chart() {
-    this.canvas = make("canvas", { class: "row-chart", role: "img", "aria-label": "The row as bars; drag one to change it" });
+    this.canvas = make("canvas", {
+      class: "row-chart",
+      role: "img",
+      "aria-label": "The row as bars; drag one to change it",
+    });
     const drag = (event) => {
       const { left, top, width, height } = this.canvas.getBoundingClientRect();
       const { source } = this.example;
@@ -62,7 +80,13 @@ class LiveRow extends Live {
 
   typing() {
     const id = (name) => `${this.name}-${name}`;
-    this.input = make("input", { id: id("on"), type: "text", class: "typed wide", autocomplete: "off", spellcheck: "false" });
+    this.input = make("input", {
+      id: id("on"),
+      type: "text",
+      class: "typed wide",
+      autocomplete: "off",
+      spellcheck: "false",
+    });
     this.input.addEventListener("input", () => this.type(this.input.value));
     this.length = make("input", { id: id("length"), type: "range", min: 1, max: this.longest });
     this.length.addEventListener("input", () => this.setLength(Number(this.length.value)));
@@ -74,18 +98,32 @@ class LiveRow extends Live {
     const label = (input, words, ...more) => make("label", { for: input.id }, `${words} `, input, ...more);
     const length = label(this.length, "Length", " ", this.lengthShown);
     length.hidden = !this.reader?.resize;
-    return make("div", { class: "ask" }, label(this.input, capital(this.header.words.symbols)), length, label(this.spot, "Place"), label(this.value, "Number"));
+    return make(
+      "div",
+      { class: "ask" },
+      label(this.input, capital(this.header.words.symbols)),
+      length,
+      label(this.spot, "Place"),
+      label(this.value, "Number"),
+    );
   }
 
   buttons() {
-    const acts = (this.reader?.actions ?? []).map(({ label, act }) => this.buttonOf(label, () => this.setRow(act(this.example.source))));
-    const named = new Map(this.models.flatMap(({ named = [] }) => named.map((text) => [text, this.buttonOf(cut(text, 30), () => this.type(text))])));
+    const acts = (this.reader?.actions ?? []).map(({ label, act }) =>
+      this.buttonOf(label, () => this.setRow(act(this.example.source))),
+    );
+    const named = new Map(
+      this.models.flatMap(({ named = [] }) =>
+        named.map((text) => [text, this.buttonOf(cut(text, 30), () => this.type(text))]),
+      ),
+    );
     return make("div", { class: "live-buttons" }, ...acts, ...named.values());
   }
 
   read(text) {
     const example = super.read(text);
-    if (example.source?.length > this.longest) return { error: `The models here take at most ${this.longest} ${this.header.words.symbols}.` };
+    if (example.source?.length > this.longest)
+      return { error: `The models here take at most ${this.longest} ${this.header.words.symbols}.` };
     return example;
   }
 
@@ -154,15 +192,23 @@ class LiveRow extends Live {
     this.clean = this.models.map((_, i) => this.engines[i] && this.run(this.engines[i], this.example));
     const others = this.state.replaced.size ? this.replacements(this.engine, this.read(this.state.donor).source) : null;
     this.now = others ? this.run(this.engine, this.example, { replaced: others }) : this.clean[this.state.model];
-    const fields = [[this.input, this.example.text], [this.length, length], [this.spot, this.place + 1], [this.value, this.example.source[this.place]]];
+    const fields = [
+      [this.input, this.example.text],
+      [this.length, length],
+      [this.spot, this.place + 1],
+      [this.value, this.example.source[this.place]],
+    ];
     this.spot.max = length;
     for (const [field, value] of fields) if (document.activeElement !== field) field.value = value;
-    this.lengthShown.textContent = `${length}${length > this.header.trainedLengths[1] ? ` (trained on ${this.header.trainedLengths.join(" to ")})` : ""}`;
+    const [shortest, longest] = this.header.trainedLengths;
+    this.lengthShown.textContent = `${length}${length > longest ? ` (trained on ${shortest} to ${longest})` : ""}`;
     this.showControls();
     this.showAnswers();
     this.drawRow();
     this.boardTitle.textContent = `The heads of ${this.model.title}: switch them off`;
-    const shown = new Map([...this.state.replaced].map(([short, way]) => [short, { zero: "off", mean: "mean", donor: "other row" }[way]]));
+    const shown = new Map(
+      [...this.state.replaced].map(([short, way]) => [short, { zero: "off", mean: "mean", donor: "other row" }[way]]),
+    );
     this.board.show(this.now.heads(), this.clean[this.state.model].heads(), shown, null);
     this.board.onResize();
     this.showAddress();
@@ -179,7 +225,9 @@ class LiveRow extends Live {
     const truth = this.header.classes[this.example.right[0]];
     const wrong = rows.filter(({ run }) => run && !this.isRight(run, this.example.right)).map(({ words }) => words);
     const many = `${this.models.length - wrong.length} of ${this.models.length} models are right`;
-    const words = `The row is ${truth}: ${this.models.length > 1 ? many : wrong.length ? "the model is wrong" : "the model is right"}${wrong.length && this.models.length > 1 ? `; wrong: ${listed(wrong)}` : ""}.`;
+    const one = wrong.length ? "the model is wrong" : "the model is right";
+    const others = wrong.length && this.models.length > 1 ? `; wrong: ${listed(wrong)}` : "";
+    const words = `The row is ${truth}: ${this.models.length > 1 ? many : one}${others}.`;
     if (this.said.textContent !== words) this.said.textContent = words;
   }
 
@@ -188,7 +236,11 @@ class LiveRow extends Live {
     const isChanged = isChosen && this.state.replaced.size > 0;
     const run = isChanged ? this.now : this.clean[i];
     const words = isChanged ? `${model.title} ${this.change}` : model.title;
-    const choose = make("button", { type: "button", "aria-pressed": String(isChosen), title: "Show the heads of this model" }, words);
+    const choose = make(
+      "button",
+      { type: "button", "aria-pressed": String(isChosen), title: "Show the heads of this model" },
+      words,
+    );
     choose.addEventListener("click", () => this.chooseModel(i));
     const canvas = make("canvas", { class: "strip-chart", role: "img" });
     const cells = [make("th", { scope: "row" }, choose)];
@@ -197,8 +249,14 @@ class LiveRow extends Live {
       const [answer, isRight] = [largest(run.logits), this.isRight(run, this.example.right)];
       const chance = percent(softmax(run.logits)[answer]);
       const verdict = make("span", { class: `verdict ${isRight ? "is-right" : "is-wrong"}` }, isRight ? "✓" : "✗");
-      cells.push(make("td", {}, verdict, ` ${this.header.classes[answer]} `, make("small", {}, chance)), make("td", { class: "strip-cell" }, canvas));
-      const most = run.evidence.reduce((best, value, at) => (Math.abs(value) > Math.abs(run.evidence[best]) ? at : best), 0);
+      cells.push(
+        make("td", {}, verdict, ` ${this.header.classes[answer]} `, make("small", {}, chance)),
+        make("td", { class: "strip-cell" }, canvas),
+      );
+      const most = run.evidence.reduce(
+        (best, value, at) => (Math.abs(value) > Math.abs(run.evidence[best]) ? at : best),
+        0,
+      );
       canvas.setAttribute("aria-label", `strongest evidence at place ${most + 1}, number ${this.example.source[most]}`);
     }
     const mistakes = model.wrong.map((text, at) => this.buttonOf(`mistake ${at + 1}`, () => this.type(text)));
@@ -216,13 +274,29 @@ class LiveRow extends Live {
   drawRow() {
     const { source } = this.example;
     const marks = new Set((this.reader?.marks?.(source) ?? []).flatMap((i) => [i, i + 1]));
-    drawBars(this.canvas, CHART_HEIGHT, source.map((value, i) => ({ from: 0, to: value / this.highest, isMarked: marks.has(i), isChosen: i === this.place, text: String(value) })), 0);
+    drawBars(
+      this.canvas,
+      CHART_HEIGHT,
+      source.map((value, i) => ({
+        from: 0,
+        to: value / this.highest,
+        isMarked: marks.has(i),
+        isChosen: i === this.place,
+        text: String(value),
+      })),
+      0,
+    );
   }
 
   drawStrips() {
     for (const { run, canvas } of this.strips ?? []) {
       const most = Math.max(1e-6, ...run.evidence.map(Math.abs));
-      drawBars(canvas, STRIP_HEIGHT, [...run.evidence].map((value) => ({ from: 0.5, to: 0.5 + value / most / 2, isMarked: value > 0 })), 0.5);
+      drawBars(
+        canvas,
+        STRIP_HEIGHT,
+        [...run.evidence].map((value) => ({ from: 0.5, to: 0.5 + value / most / 2, isMarked: value > 0 })),
+        0.5,
+      );
     }
   }
 }
@@ -242,7 +316,9 @@ function drawBars(canvas, height, bars, base) {
   const ink = canvas.getContext("2d");
   ink.scale(devicePixelRatio, devicePixelRatio);
   const [each, yOf] = [width / bars.length, (share) => 4 + (1 - share) * (height - 8)];
-  const [plain, marked, chosen, line] = ["--bar", "--bar-marked", "--bar-chosen", "--bar-line"].map((name) => colourOf(canvas, name));
+  const [plain, marked, chosen, line] = ["--bar", "--bar-marked", "--bar-chosen", "--bar-line"].map((name) =>
+    colourOf(canvas, name),
+  );
   bars.forEach(({ from, to, isMarked, isChosen, text }, i) => {
     ink.fillStyle = isMarked ? marked : isChosen ? chosen : plain;
     const [top, bottom] = [yOf(Math.max(from, to)), yOf(Math.min(from, to))];

@@ -71,7 +71,14 @@ class Live {
 
   buildControls() {
     const id = (name) => `${this.name}-${name}`;
-    this.donor = make("input", { id: id("other"), type: "text", class: "donor", autocomplete: "off", spellcheck: "false", "aria-label": `the other ${this.header.words.example}` });
+    this.donor = make("input", {
+      id: id("other"),
+      type: "text",
+      class: "donor",
+      autocomplete: "off",
+      spellcheck: "false",
+      "aria-label": `the other ${this.header.words.example}`,
+    });
     this.ways = Object.entries(WAYS).map(([way, words]) => {
       const radio = make("input", { type: "radio", name: id("way"), value: way, id: id(way) });
       radio.addEventListener("change", () => this.setWay(way));
@@ -117,15 +124,19 @@ class Live {
     this.harmless.textContent = `Switch off all ${harmless.length} heads that are harmless alone`;
     setDisabled(this.undoButton, !this.past.length);
     setDisabled(this.allOn, !this.state.replaced.size);
-    for (const radio of this.root.querySelectorAll(".ways input[type=radio]")) radio.checked = radio.value === this.state.way;
+    for (const radio of this.root.querySelectorAll(".ways input[type=radio]"))
+      radio.checked = radio.value === this.state.way;
     if (document.activeElement !== this.donor) this.donor.value = this.state.donor ?? "";
   }
 
   showRoute() {
     const route = this.model.routes[this.routes.value - 1] ?? null;
     this.routeNote.hidden = !route;
-    const words = `Arrows join the heads that move the ${this.header.words.event}, in the order of layers. “moves 91 %”: putting this head's output from another ${this.header.words.example} in place moves the answer 91 % of the way to the other one. Each head was measured alone.`;
-    this.routeNote.textContent = words;
+    const { event, example } = this.header.words;
+    this.routeNote.textContent = [
+      `Arrows join the heads that move the ${event}, in the order of layers. “moves 91 %”: this head's output,`,
+      `taken from another ${example}, moves the answer 91 % of the way to the other answer. Each head was measured alone.`,
+    ].join(" ");
     this.board.drawRoute(route);
   }
 
@@ -181,13 +192,16 @@ class Live {
     return [...this.state.replaced.values()].includes("donor");
   }
 
-  /** The outputs of all heads on a source; those of held-out examples are kept, because counting asks for them often. */
+  /** The outputs of all heads on a source; they are kept while the source is, because counting asks for them often. */
   outputsOn(engine, source) {
     engine.outputs ??= new WeakMap();
     const known = engine.outputs.get(source);
     if (known) return known;
     const heads = this.run(engine, { source }).heads();
-    engine.outputs.set(source, Object.fromEntries(Object.entries(heads).map(([short, { z, rows }]) => [short, { z, rows }])));
+    engine.outputs.set(
+      source,
+      Object.fromEntries(Object.entries(heads).map(([short, { z, rows }]) => [short, { z, rows }])),
+    );
     return heads;
   }
 
@@ -195,7 +209,11 @@ class Live {
   get change() {
     const names = [...this.state.replaced.keys()];
     const heads = names.length > 4 ? `${names.length} heads` : listed(names);
-    const words = { zero: `without ${heads}`, mean: `with the mean of ${heads}`, donor: `with ${heads} from ${this.state.donor}` };
+    const words = {
+      zero: `without ${heads}`,
+      mean: `with the mean of ${heads}`,
+      donor: `with ${heads} from ${this.state.donor}`,
+    };
     return words[[...this.state.replaced.values()][0]];
   }
 
@@ -205,7 +223,8 @@ class Live {
   count() {
     clearTimeout(this.counting);
     const { examples, words } = this.header;
-    const all = `All heads on: ${percent(this.model.nRight / examples.length)} of ${examples.length} held-out ${words.examples} are right.`;
+    const share = percent(this.model.nRight / examples.length);
+    const all = `All heads on: ${share} of ${examples.length} held-out ${words.examples} are right.`;
     this.tally.textContent = all;
     if (!this.state.replaced.size) return;
     const { engine, isDonated } = this;
@@ -216,7 +235,10 @@ class Live {
       for (; i < examples.length && performance.now() < end; i += 1) {
         const donor = examples[(i + 1) % examples.length][1];
         const replaced = fixed ?? this.replacements(engine, donor);
-        right += this.isRight(this.run(engine, { source: examples[i][1] }, { replaced, isTraced: false }), examples[i][2]);
+        right += this.isRight(
+          this.run(engine, { source: examples[i][1] }, { replaced, isTraced: false }),
+          examples[i][2],
+        );
       }
       const [low, high] = wilson(right, i);
       const by = isDonated ? ` (each gets the outputs on another one)` : "";
@@ -253,7 +275,12 @@ class Live {
   /** The state as the part of an address behind #. */
   get address() {
     const { model, text, donor, replaced } = this.state;
-    const parts = { model, on: text, donor, heads: [...replaced].map(([short, way]) => `${short}:${way}`).join(",") };
+    const parts = {
+      model,
+      on: text,
+      donor,
+      heads: [...replaced].map(([short, way]) => `${short}:${way}`).join(","),
+    };
     const given = Object.entries(parts).filter(([, value]) => value);
     return `#${this.name}?${given.map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join("&")}`;
   }
@@ -266,7 +293,10 @@ class Live {
     const heads = (given.get("heads") ?? "").split(",").map((each) => each.split(":"));
     const known = new Set(this.model.architecture.sites.flatMap((site) => site.heads));
     this.state.replaced = new Map(heads.filter(([short, way]) => known.has(short) && WAYS[way]));
-    for (const [key, name] of [["on", "text"], ["donor", "donor"]]) {
+    for (const [key, name] of [
+      ["on", "text"],
+      ["donor", "donor"],
+    ]) {
       const example = given.has(key) && this.read(given.get(key));
       if (example?.source) this.state[name] = example.text;
     }
@@ -297,7 +327,9 @@ class Live {
   read(text) {
     if (this.reader) return this.reader.parse(text);
     const known = this.header.examples.find(([shown]) => shown === text.trim());
-    return known ? { text: known[0], source: known[1], right: known[2] } : { error: "Choose one of the listed examples." };
+    return known
+      ? { text: known[0], source: known[1], right: known[2] }
+      : { error: "Choose one of the listed examples." };
   }
 
   complain(words) {
@@ -315,7 +347,8 @@ function meanOf(engine, short) {
   const [n, nHeads, width] = shape;
   const head = site.heads.indexOf(short);
   const rows = new Float32Array(n * width);
-  for (let at = 0; at < n; at += 1) rows.set(data.subarray((at * nHeads + head) * width, (at * nHeads + head + 1) * width), at * width);
+  for (let at = 0; at < n; at += 1)
+    rows.set(data.subarray((at * nHeads + head) * width, (at * nHeads + head + 1) * width), at * width);
   return { rows, n, wraps: false };
 }
 
@@ -328,7 +361,14 @@ class LiveSequence extends Live {
     this.state.text = named[0] ?? examples[0][0];
     this.state.donor = named[1] ?? examples[1][0];
     this.step = null;
-    this.input = make("input", { id: `${this.name}-on`, type: "text", class: "typed", autocomplete: "off", spellcheck: "false", list: `${this.name}-some` });
+    this.input = make("input", {
+      id: `${this.name}-on`,
+      type: "text",
+      class: "typed",
+      autocomplete: "off",
+      spellcheck: "false",
+      list: `${this.name}-some`,
+    });
     this.input.addEventListener("input", () => this.type(this.input.value));
     const some = examples.slice(0, 40).map(([text]) => make("option", { value: text }));
     this.chips = make("span", { class: "chips" });
@@ -341,7 +381,14 @@ class LiveSequence extends Live {
     this.board = new HeadBoard(this.name, (short) => this.toggle(short), namesOf);
     this.root.append(
       ...this.modelPicker(),
-      make("div", { class: "ask" }, label, this.input, this.chips, make("datalist", { id: `${this.name}-some` }, ...some)),
+      make(
+        "div",
+        { class: "ask" },
+        label,
+        this.input,
+        this.chips,
+        make("datalist", { id: `${this.name}-some` }, ...some),
+      ),
       this.error,
       make("div", { class: "scroll" }, this.table),
       this.said,
@@ -354,7 +401,11 @@ class LiveSequence extends Live {
 
   modelPicker() {
     if (this.models.length < 2) return [];
-    const select = make("select", { id: `${this.name}-model` }, ...this.models.map(({ title }, i) => make("option", { value: i }, title)));
+    const select = make(
+      "select",
+      { id: `${this.name}-model` },
+      ...this.models.map(({ title }, i) => make("option", { value: i }, title)),
+    );
     select.addEventListener("change", () => this.chooseModel(Number(select.value)));
     return [make("p", {}, make("label", { for: select.id }, "Model "), select)];
   }
@@ -399,8 +450,18 @@ class LiveSequence extends Live {
   }
 
   paintHeads() {
-    const shown = new Map([...this.state.replaced].map(([short, way]) => [short, { zero: "off", mean: "mean", donor: `from ${this.state.donor}` }[way]]));
-    this.board.show(this.now.heads(), this.whole.heads(), shown, this.step === null ? null : this.step - this.header.start.given.length);
+    const shown = new Map(
+      [...this.state.replaced].map(([short, way]) => [
+        short,
+        { zero: "off", mean: "mean", donor: `from ${this.state.donor}` }[way],
+      ]),
+    );
+    this.board.show(
+      this.now.heads(),
+      this.whole.heads(),
+      shown,
+      this.step === null ? null : this.step - this.header.start.given.length,
+    );
     this.board.onResize();
   }
 
@@ -422,32 +483,62 @@ class LiveSequence extends Live {
 
   showAnswers() {
     const { right } = this.example;
-    const rows = [["All heads on", this.whole], ...(this.state.replaced.size ? [[capital(this.change), this.now]] : [])];
-    const heads = make("tr", {}, make("td"), ...this.places.map((place) => make("th", { scope: "col" }, place)), make("td"));
-    this.table.replaceChildren(make("thead", {}, heads), make("tbody", {}, ...rows.map(([words, run]) => this.answerRow(words, run, right))));
+    const rows = [
+      ["All heads on", this.whole],
+      ...(this.state.replaced.size ? [[capital(this.change), this.now]] : []),
+    ];
+    const heads = make(
+      "tr",
+      {},
+      make("td"),
+      ...this.places.map((place) => make("th", { scope: "col" }, place)),
+      make("td"),
+    );
+    this.table.replaceChildren(
+      make("thead", {}, heads),
+      make("tbody", {}, ...rows.map(([words, run]) => this.answerRow(words, run, right))),
+    );
     const verdict = (run) => (this.isRight(run, right) ? "right" : `wrong: it should be ${this.shown(right)}`);
-    const sentences = rows.map(([words, run]) => `${words}: ${this.example.text} = ${this.shown(this.answerOf(run))}, ${verdict(run)}.`);
+    const sentences = rows.map(
+      ([words, run]) => `${words}: ${this.example.text} = ${this.shown(this.answerOf(run))}, ${verdict(run)}.`,
+    );
     const words = sentences.at(-1);
     if (this.said.textContent !== words) this.said.textContent = words;
     this.showChoices();
   }
 
   shown(tokens) {
-    return this.reader?.show ? this.reader.show(tokens.map((token) => this.header.tokens[token])) : tokens.map((token) => this.header.tokens[token]).join(" ");
+    return this.reader?.show
+      ? this.reader.show(tokens.map((token) => this.header.tokens[token]))
+      : tokens.map((token) => this.header.tokens[token]).join(" ");
   }
 
   answerRow(words, run, right) {
-    const [answer, whole, { length: nGiven }] = [this.answerOf(run), this.answerOf(this.whole), this.header.start.given];
+    const [answer, whole, { length: nGiven }] = [
+      this.answerOf(run),
+      this.answerOf(this.whole),
+      this.header.start.given,
+    ];
     const cells = answer.map((token, i) => {
       const chance = i < nGiven ? null : softmax(run.logits[i - nGiven])[token];
-      const classes = [token === right[i] ? "" : "wrong", token === whole[i] ? "" : "changed"].filter(Boolean).join(" ");
-      const button = make("button", { type: "button", class: `digit ${classes}`, "aria-pressed": String(this.step === i) }, this.header.tokens[token]);
+      const classes = [token === right[i] ? "" : "wrong", token === whole[i] ? "" : "changed"]
+        .filter(Boolean)
+        .join(" ");
+      const button = make(
+        "button",
+        { type: "button", class: `digit ${classes}`, "aria-pressed": String(this.step === i) },
+        this.header.tokens[token],
+      );
       if (chance !== null) button.append(make("small", {}, percent(chance, chance > 0.995 ? 0 : 1)));
       button.addEventListener("click", () => this.stepTo(this.step === i ? null : i));
       return make("td", {}, button);
     });
     const isRight = this.isRight(run, right);
-    const verdict = make("td", { class: `verdict ${isRight ? "is-right" : "is-wrong"}` }, isRight ? "✓ right" : "✗ wrong");
+    const verdict = make(
+      "td",
+      { class: `verdict ${isRight ? "is-right" : "is-wrong"}` },
+      isRight ? "✓ right" : "✗ wrong",
+    );
     return make("tr", {}, make("th", { scope: "row" }, words), ...cells, verdict);
   }
 
@@ -463,11 +554,17 @@ class LiveSequence extends Live {
     const { tokens, start, words } = this.header;
     const at = this.step === null ? -1 : this.step - start.given.length;
     if (at < 0) {
-      this.choices.textContent = `Choose a ${words.place} of the answer to see what else the model considered, and which row of each map wrote it.`;
+      const why = "to see what else the model considered, and which row of each map wrote it";
+      this.choices.textContent = `Choose a ${words.place} of the answer ${why}.`;
       return;
     }
-    const chances = softmax(this.now.logits[at]).map((chance, token) => [chance, tokens[token]]).sort(([a], [b]) => b - a);
+    const chances = softmax(this.now.logits[at])
+      .map((chance, token) => [chance, tokens[token]])
+      .sort(([a], [b]) => b - a);
     const few = chances.slice(0, 3).map(([chance, token]) => `${token} (${percent(chance, 2)})`);
-    this.choices.textContent = `Writing the ${this.places[this.step]}, after ${[start.first, ...this.now.tokens].slice(0, at + 1).map((token) => tokens[token]).join(" ")}: ${few.join(", ")}.`;
+    this.choices.textContent = `Writing the ${this.places[this.step]}, after ${[start.first, ...this.now.tokens]
+      .slice(0, at + 1)
+      .map((token) => tokens[token])
+      .join(" ")}: ${few.join(", ")}.`;
   }
 }

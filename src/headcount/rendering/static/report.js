@@ -201,7 +201,8 @@ async function start() {
   addEventListener("scroll", hideTip, { passive: true });
   const books = [...document.querySelectorAll("figure.patterns-figure")].map((figure) => new Patterns(figure));
   const kinds = { sequence: LiveSequence, class: LiveRow };
-  const lives = [...document.querySelectorAll("figure.live-figure")].map((figure) => new kinds[figure.dataset.kind](figure));
+  const figures = [...document.querySelectorAll("figure.live-figure")];
+  const lives = figures.map((figure) => new kinds[figure.dataset.kind](figure));
   await afterPaint();
   for (const live of lives) await live.load();
   for (const book of books) await book.load();
