@@ -162,7 +162,8 @@ def test_what_broke_is_told(adder, good_run, capsys):
     assert some
     for each in some:
         assert each["n_broken"] == worse[each["head"]]
-        assert f"Without {each['head']} (zero): {each['n_broken']} of 60 broke" in printed
+        caption = f"Without {each['head']} (zero ablation): {each['n_broken']} of 60 answers become wrong"
+        assert caption in printed
         assert [place["group"] for place in each["places"]] == ["10s", "1s"]
         assert sum(place["broken"] for place in each["places"]) >= each["n_broken"]
         assert all(place["n"] == each["n_broken"] for place in each["places"])
@@ -187,7 +188,7 @@ def test_for_people(sorter, tiny_sorter, capsys):
         "resample",
         "zero",
         "gradient",
-        "No head gets a band",
+        "No head is rated",
         "n = 20 (the test set)",
     ):
         assert text in printed.out

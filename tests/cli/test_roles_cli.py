@@ -80,9 +80,9 @@ def test_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--separator", ">"], "add --stats"),
         (["--data", "x.txt"], "add --stats"),
-        (["--stats", "--all-test"], "leave --all-test and --head out"),
-        (["--stats", "--head", "L0H1"], "leave --all-test and --head out"),
-        (["--stats", "--length", "9"], "are for models with a task"),
+        (["--stats", "--all-test"], "cannot be combined with --all-test or --head"),
+        (["--stats", "--head", "L0H1"], "cannot be combined with --all-test or --head"),
+        (["--stats", "--length", "9"], "need a model with a task"),
         (["--stats", "--on", "a text", "--separator", "|"], "no text has the separator '|'"),
         (["--stats", "--data", "missing.txt"], "missing.txt"),
     ],

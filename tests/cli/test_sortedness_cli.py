@@ -95,7 +95,7 @@ def test_impossible_trainings_are_exit_code_2(arguments, what, in_tmp, capsys):
 
 def test_predict(run, capsys):
     assert main(["predict", run, "3 5 5 9"]) == 0
-    assert "3 5 5 9 = " in capsys.readouterr().out
+    assert "3 5 5 9 → " in capsys.readouterr().out
     code, predicted = run_json(capsys, "predict", run, "3, 5, 4, 9")
     assert code == 0
     assert (predicted["example"], predicted["right"]) == ("3 5 4 9", "unsorted")
@@ -235,7 +235,7 @@ def test_a_lab_of_sortedness_only(in_tmp, capsys):
     assert main(["lab", "--only", "sortedness", "-o", "sorting", "--quiet"]) == 0
     out = capsys.readouterr().out
     assert "Accuracy (%) by length; unsorted sequences: single adjacent swaps" in out
-    assert "n = 2 per cell, draw 1" in out
+    assert "n = 2 sequences per cell (--draw 1)" in out
     assert "sums checked" not in out
     text = Path("sorting/report-sortedness.html").read_text()
     assert '<section id="reach"' in text

@@ -9,16 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from browsing import WIDE, background, grave_faults, tab_to, visit, watched
 
 from headcount.analysis.ablation import Ablation
 from headcount.analysis.attention import patterns_on
+from headcount.describing.cards import MOST_CARDS
 from headcount.describing.report import LAST, ORDER
 from headcount.exercise.lab import SORTEDNESS, Lab
 from headcount.runs.run import Run
+from headcount.tasks.base import SequenceTask
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +53,9 @@ class Opened:
 @pytest.fixture(scope="module")
 def opened(browser: Any, lab_results: Lab) -> Iterator[Opened]:
     context, faults = browser.new_context(viewport=WIDE, reduced_motion="reduce"), list[str]()
-    yield Opened(lab_results, visit(watched(context, faults), lab_results.report), faults)
+    page = visit(watched(context, faults), lab_results.report)
+    page.click("#open-all")
+    yield Opened(lab_results, page, faults)
     context.close()
 
 
@@ -82,15 +86,42 @@ def test_every_section_is_there_and_every_link_leads_somewhere(opened: Opened) -
     assert opened.lab.report.parent.name in page.locator("#reproduce").inner_text()
 
 
-def test_answers_come_first_and_lead_to_what_they_rest_on(opened: Opened) -> None:
+def test_answers_come_first_and_lead_to_their_sections(opened: Opened) -> None:
     page = opened.page
-    answers = page.locator("#summary .conclusions li")
-    assert answers.count() == 5
-    for i in range(5):
-        answers.nth(i).locator(".rests-on").click()
+    page.click("#open-all")  # closes all
+    cards = page.locator("#summary .card")
+    assert 4 <= cards.count() <= MOST_CARDS
+    assert page.locator("details.folded[open]").count() == 0
+    for i in range(cards.count()):
+        cards.nth(i).locator("a").click()
         target = page.evaluate("location.hash").removeprefix("#")
         page.wait_for_function(AT_THE_TOP, arg=target)
+        assert page.locator(f"#{target} > details[open]").count() == 1
     page.evaluate("scrollTo(0, 0)")
+    page.click("#open-all")
+
+
+def test_the_lab_runs_its_models_in_the_page(opened: Opened) -> None:
+    page = opened.page
+    figures = page.locator("figure.live-figure").evaluate_all("all => all.map((e) => [e.id, e.live.models.length])")
+    assert figures == [["live-addition", 1], ["live-sortedness", len(SORTEDNESS)]]
+    example = page.input_value("#live-addition-on")
+    n = len(cast(SequenceTask, opened.adder.task).answer_positions)
+    told = page.locator("#live-addition .said").inner_text()
+    assert f"{example} = {opened.adder.predict(example).zfill(n)}," in told
+
+
+def test_paper_shows_what_is_folded(opened: Opened) -> None:
+    page = opened.page
+    page.click("#open-all")
+    count = "() => document.querySelectorAll('main details:not([open])').length"
+    closed = page.evaluate(count)
+    assert closed > 20
+    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(count) == 0
+    page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(count) == closed
+    page.click("#open-all")
 
 
 def test_the_ranking_is_that_of_the_ablation(opened: Opened) -> None:
@@ -191,11 +222,13 @@ def test_tables_sort_and_the_theme_turns(opened: Opened) -> None:
 def test_keys_alone_reach_every_part(opened: Opened) -> None:
     page = opened.page
     page.reload()  # the focus begins at the top, whatever other tests have clicked
-    page.keyboard.press("Tab")
+    tab_to(page, "#open-all", 5)
     page.keyboard.press("Enter")
-    tab_to(page, "#summary .rests-on", 20)
-    tab_to(page, "#training-addition th button", 20)
-    tab_to(page, "#patterns-addition-0 select", 120)
+    tab_to(page, "#summary .card a", 30)
+    tab_to(page, "#live-addition-on", 20)
+    tab_to(page, "#live-addition .live-tile", 30)
+    tab_to(page, "#training-addition th button", 90)
+    tab_to(page, "#patterns-addition-0 select", 400)
     tab_to(page, "#patterns-addition-0 .thumb", 10)
     tab_to(page, "#patterns-addition-0 .cells", 10)
     tab_to(page, "#ablation-addition-0 .copy", 200)

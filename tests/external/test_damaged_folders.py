@@ -297,7 +297,7 @@ def test_a_loss_like_that_of_guessing(name: str) -> None:
     assert condition.clean < condition.majority_baseline
     (notice,) = (each.text for each in warnings(result, condition) if "guessing" in each.text)
     assert notice.startswith("The model is no better than guessing: its loss is ")
-    assert "even odds over 48 tokens or classes have 3.8712." in notice
+    assert "equal probabilities for all 48 tokens or classes give 3.8712." in notice
     with pytest.raises(
         InputError, match=r"has a loss of .* nats on .*; guessing has 3\.871[\s\S]*removing heads means nothing"
     ):

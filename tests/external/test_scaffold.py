@@ -230,7 +230,7 @@ def test_refusals(tmp_path):
     (tmp_path / "there.py").write_text("mine")
     for given, out, explanation in (
         (name, "there.py", "exists"),
-        (name, "there", "no Python file"),
+        (name, "there", "not a Python file"),
         (name.replace("Small", "Large"), "new.py", "it has: Small, Block, Attention"),
         ("nowhere.py:Small", "new.py", "no file nowhere.py"),
         (name.rpartition(":")[0], "new.py", r"no file|names no class|which class"),

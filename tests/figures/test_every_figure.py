@@ -42,6 +42,7 @@ from headcount.analysis.worst_margins import ConstantStretches, LengthMargins, W
 from headcount.figures import (
     ablation,
     attention,
+    cards,
     pair_patching,
     positions,
     pruning,
@@ -109,6 +110,11 @@ def ablated(shape: Shape, lengths: Sequence[int | None] = (None,)) -> Any:
     conditions = tuple(replace(each, data=shape.data, clean_interval=(0.88, 0.92)) for each in made.conditions)
     void = tuple(replace(each, band=None) if each.length == 64 else each for each in made.heads)
     return replace(made, name=shape.run, conditions=conditions, heads=void)
+
+
+def bars(shape: Shape) -> list[cards.Bar]:
+    values = [0.0, 16.0, 1024.0, 7.5][: shape.heads]
+    return [cards.Bar(shape.run, value, f"{value:,.1f}", value / 2, 1.5 * value, value == 0) for value in values]
 
 
 def evaluated(shape: Shape) -> Evaluation:
@@ -299,6 +305,11 @@ def of_few_heads(shape: Shape) -> Shape:
 
 
 DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
+    "draw_bars": lambda shape: {
+        "plain": cards.draw_bars(bars(shape), f"drop ({shape.token})"),
+        "log": cards.draw_bars(bars(shape), "accurate up to length", is_log=True),
+    },
+    "draw_verdicts": lambda shape: cards.draw_verdicts(bars(shape)),
     "draw_ranking": lambda shape: ablation.draw_ranking(made := ablated(shape), made.conditions[0]),
     "draw_map": lambda shape: ablation.draw_map(made := ablated(shape), made.conditions[0]),
     "draw_lengths": lambda shape: ablation.draw_lengths(ablated(shape, shape.lengths)),

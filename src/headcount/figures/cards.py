@@ -12,6 +12,8 @@ from headcount.figures.style import BLUE, GREY, ORANGE, Page, plain, width_of
 WIDTH, ROW = 3.05, 0.235
 """Width of a card's figure and height of one bar, in inches; a page shows them in this size."""
 MOST_ROWS = 7
+MOST_LETTERS = 34
+"""Most letters of the label below a picture."""
 SIZE = 9.0
 """Size of all text in points: 12 pixels on a page."""
 
@@ -55,12 +57,13 @@ def draw_bars(bars: Sequence[Bar], label: str, *, is_log: bool = False) -> Figur
     axes.set_ylim(len(bars) - 0.45, -0.55)
     axes.set_xlim(start, limit)
     if is_log:
-        ticks = [10**i for i in range(7) if 10**i <= max(bar.end for bar in bars)]
+        longest = max(bar.end for bar in bars)
+        ticks = [10**i for i in range(0, 8, 2 if longest >= 1000 else 1) if 10**i <= longest]
         axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
         axes.minorticks_off()
     else:
         axes.locator_params(axis="x", nbins=4)
-    axes.set_xlabel(plain(label), fontsize=SIZE)
+    axes.set_xlabel(plain(label, MOST_LETTERS), fontsize=SIZE)
     axes.tick_params(axis="x", labelsize=SIZE)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)

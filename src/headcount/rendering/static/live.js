@@ -304,7 +304,9 @@ class Live {
     return true;
   }
 
+  /** Only after a reader has changed something: a page must not change its address by itself. */
   showAddress() {
+    if (!this.past.length) return;
     try {
       history.replaceState(null, "", this.address);
     } catch {
@@ -313,7 +315,6 @@ class Live {
   }
 
   async copyLink() {
-    this.showAddress();
     const text = make("span", {}, location.href.split("#")[0] + this.address);
     this.root.append(text);
     const isCopied = await copy(text);
