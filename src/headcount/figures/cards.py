@@ -63,7 +63,7 @@ def draw_bars(bars: Sequence[Bar], label: str, *, is_log: bool = False) -> Figur
         axes.minorticks_off()
     else:
         axes.locator_params(axis="x", nbins=4)
-    axes.set_xlabel(plain(label, MOST_LETTERS), fontsize=SIZE)
+    axes.set_xlabel(plain(label, MOST_LETTERS), fontsize=SIZE, loc="right")
     axes.tick_params(axis="x", labelsize=SIZE)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
