@@ -58,13 +58,14 @@ def draw_routes(results: Sequence[Routes], titles: Sequence[str] = (), ways: Seq
     n = sorted({way.n for result in results for way in result.ways if way.name in ways})
     counts = f"{n[0]:,}" if n[0] == n[-1] else f"{n[0]:,} to {n[-1]:,}"
     figure.caption(
-        f"Read from top to bottom: blue cells show where the {event} is, and each orange arrow names the attention "
-        f"head that moves the largest part of it. A grey arrow means that the {event} stays. Cells: the part of the "
-        "answer's change, in %, that follows if the residual stream at this place alone is taken from the other "
-        "example of the pair (empty: under 5 %; in the decoder, a column is the place that is predicted there). "
-        "Arrows: the same for the output of this head alone. The answer is read at the framed place, in logits, and "
-        f"patched in both directions; n = {counts} quartets of examples. E encoder, D decoder self-attention, X "
-        "cross-attention, L single stack. One training each: a route belongs to this model, not to the task."
+        f"Read from top to bottom: blue cells show where the {event} is. An orange arrow names the attention head that "
+        f"moves the largest part of it (E0H2: encoder, layer 0, head 2; D decoder self-attention; X cross-attention); "
+        f"straight down, the head renews it in its place. A grey arrow means that the {event} stays. Cells: the part "
+        "of the answer's change, in %, that follows if the residual stream at this place alone is taken from the other "
+        "example of the pair (empty: under 5 %). In the decoder, a column is the place that is predicted there; its "
+        f"input is the token just written, which may show the {event} already. Arrows: the same for the output of one "
+        "head alone. Parts of several heads need not add up to the cell. The answer is read at the framed place; "
+        f"n = {counts} sets of four examples. One training each: a route belongs to this model, not to the task."
     )
     return figure
 
