@@ -32,3 +32,15 @@ def test_weights_read_off_a_page_are_those_of_the_result() -> None:
         for head, kept in zip(site.heads, weights, strict=True):
             told = [[f"{weight:.2f}" for weight in row] for row in head.weights]
             assert [[f"{cell / 100:.2f}" for cell in row] for row in kept.tolist()] == told
+
+
+def test_the_page_says_why_it_cannot_run_a_model() -> None:
+    shown = api.show_heads("sample:addition", "374+814").result
+    models = [
+        model_results(name, patterns=(shown,), why_not_live=why)
+        for name, why in (("a", "no engine"), ("b", ""), ("c", "no engine"))
+    ]
+    described = section(report_results(*models))
+    assert described is not None
+    (first, *_) = described.blocks
+    assert first.text.endswith(" The page cannot run a and c: no engine.")

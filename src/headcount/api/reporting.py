@@ -258,6 +258,7 @@ def _model_results(
     if left_out:
         announcer(quiet)(f"{title}: not measured: {'; '.join(left_out)}")
     settings, log = _recipe(model)
+    live, why_not_live = _live(model)
     return ModelResults(
         name=model.name if model.has_output else IN_MEMORY,
         title=title,
@@ -270,21 +271,21 @@ def _model_results(
         training=model.run.folder.read_training() if isinstance(model, RunModel) else None,
         patterns=patterns,
         book=text_book(model, on, patterns) if model.task is None and on else None,
-        live=_live(model, announcer(quiet)),
+        live=live,
+        why_not_live=why_not_live,
         not_measured=tuple(left_out),
         **results,
     )
 
 
-def _live(model: OpenModel, say: Callable[[str], None]) -> LiveModel | None:
-    """Return the model as the page runs it, or None if the page cannot run it."""
+def _live(model: OpenModel) -> tuple[LiveModel | None, str]:
+    """Return the model as the page runs it, or the reason why the page cannot run it."""
     if not isinstance(model, RunModel):
-        return None
+        return None, "its engine knows only the models that headcount trains"
     try:
-        return live_model(model)
+        return live_model(model), ""
     except InputError as error:
-        say(f"{model.label}: {error.what}")
-        return None
+        return None, error.what
 
 
 def _results(

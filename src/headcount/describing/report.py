@@ -89,6 +89,8 @@ class ModelResults:
     """The attention patterns of every single token, where `patterns` pool neighbouring tokens."""
     live: LiveModel | None = None
     """The model as the page runs it; None if the page cannot."""
+    why_not_live: str = ""
+    """Why the page cannot run the model, as a clause; empty if it can."""
     stats: Specialisation | None = None
     roles: HeadRoles | None = None
     ablation: Ablation | None = None

@@ -9,7 +9,7 @@ from headcount.describing.blocks import Block, HeadPatterns, Paragraph, Picture,
 from headcount.describing.patterns import book_of
 from headcount.describing.report import ModelResults, ReportResults
 from headcount.describing.sections.reproduce import on_flag
-from headcount.describing.words import amount, counted, short, stand_ins
+from headcount.describing.words import amount, counted, short, some, stand_ins
 from headcount.errors import argument
 from headcount.figures.attention import draw_kind
 
@@ -24,13 +24,20 @@ def section(results: ReportResults) -> Section | None:
             "Each square is one head. Rows are queries, columns are keys: the darker a cell, the more of the query's "
             "attention goes to that key. Choose an example, then a head, to read its weights. Below each head is the "
             "drop of the score without it, if that was measured: a pattern alone does not show that a head matters."
-            f"{_replaced(models)}"
+            f"{_replaced(models)}{_not_live(models)}"
         )
     ]
     for model in models:
         blocks += [Paragraph(f"The heads of {model.title}:")] if len(models) > 1 else []
         blocks.append(_book(results, model))
     return Section("patterns", "Where does each head attend?", tuple(blocks))
+
+
+def _not_live(models: Sequence[ModelResults]) -> str:
+    """Say why the page cannot run some models, so that readers cannot switch off their heads."""
+    reasons = dict.fromkeys(each.why_not_live for each in models if each.why_not_live)
+    titles = {why: some([each.title for each in models if each.why_not_live == why]) for why in reasons}
+    return "".join(f" The page cannot run {titles[why]}: {why}." for why in reasons)
 
 
 def _replaced(models: Sequence[ModelResults]) -> str:
