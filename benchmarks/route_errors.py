@@ -103,7 +103,9 @@ def _noise(patches: EventPatches) -> Noise:
     heads, gap = patches.model.sites.heads, patches.gap
     moves = np.empty((len(heads), patches.n))
     with torch.no_grad():
-        for i, logits in sweep(patches.cached, [patches._patch((head,), "event", None) for head in heads]):
+        for i, logits in sweep(
+            patches.cached, [patches._patch(patches.cached, (head,), "event", None) for head in heads]
+        ):
             moves[i] = np.mean(patches.moves(logits), axis=0)
     return Noise(moves - moves.sum(axis=1, keepdims=True) / gap.sum() * gap, gap)
 

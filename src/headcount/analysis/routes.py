@@ -33,7 +33,7 @@ from torch import Tensor
 
 from headcount.analysis.event_positions import Layout, is_readable, layouts_of, positions_by_layout, read_positions
 from headcount.errors import InputError
-from headcount.experiments.models import OpenModel
+from headcount.experiments.models import OpenModel, RunModel
 from headcount.heads import HeadId
 from headcount.hooks.gates import Capture, eval_mode
 from headcount.hooks.proof import first_tensor, prove
@@ -247,6 +247,17 @@ class EventPatches:
         return CachedPass(self.model.module, self.model.sites, self._inputs(self.receivers))
 
     @cached_property
+    def to_the_read_place(self) -> CachedPass:
+        """The same pass without the answer's places behind the one that is read, which cannot change what is read."""
+        if not self.n or not isinstance(self.model, RunModel):
+            return self.cached  # where the inputs of another model's decoder are is not known
+        source, decoder_input = self._inputs(self.receivers)
+        n_read = int(self.positions.max()) + 1
+        if n_read == decoder_input.shape[1]:
+            return self.cached
+        return CachedPass(self.model.module, self.model.sites, [source, decoder_input[:, :n_read]])
+
+    @cached_property
     def clean(self) -> Moves:
         """The logit of the token with the event minus that without it, for each example before any patch."""
         return self.differences(first_tensor(self.cached.output))
@@ -265,10 +276,13 @@ class EventPatches:
         at = logits[rows, self.positions].double()
         return np.asarray((at[rows, self.tokens[1]] - at[rows, self.tokens[0]]).cpu().numpy())
 
-    def moves(self, logits: Tensor) -> tuple[Moves, Moves]:
-        """Return by how much a patch moves the logit difference: the event patched in, and patched out."""
-        after = self.differences(logits)
-        return after[: self.n] - self.clean[: self.n], self.clean[self.n :] - after[self.n :]
+    def moves(self, logits: Tensor, before: Moves | None = None) -> tuple[Moves, Moves]:
+        """Return by how much a patch moves the logit difference: the event patched in, and patched out.
+
+        `before` are the differences without a patch, if the logits are those of a shorter pass.
+        """
+        after, before = self.differences(logits), self.clean if before is None else before
+        return after[: self.n] - before[: self.n], before[self.n :] - after[self.n :]
 
     def head_shares(
         self, groups: Sequence[Sequence[HeadId]], n_comparisons: int, positions: Sequence[int | None] = (None,)
@@ -277,19 +291,22 @@ class EventPatches:
 
         Each is given with the index of the group and the position; None stands for all positions.
         """
+        cached = self.to_the_read_place if set(positions) == {None} else self.cached
+        before = self.differences(first_tensor(cached.output))
         wanted = [(i, at) for i in range(len(groups)) for at in positions]
-        patches = [self._patch(groups[i], kind, at) for i, at in wanted for kind in self.donors]
-        moved = dict(sweep(self.cached, patches, checked=True))
+        patches = [self._patch(cached, groups[i], kind, at) for i, at in wanted for kind in self.donors]
+        moved = dict(sweep(cached, patches, checked=True))
         for j, (i, at) in enumerate(wanted):
-            event, placebo = (Share.of(*self.moves(moved[2 * j + k]), self.gap, n_comparisons) for k in range(2))
+            moves = [self.moves(moved[2 * j + k], before) for k in range(2)]
+            event, placebo = (Share.of(*each, self.gap, n_comparisons) for each in moves)
             yield i, at, event, placebo
 
-    def _patch(self, heads: Sequence[HeadId], kind: str, position: int | None) -> Intervention:
+    def _patch(self, cached: CachedPass, heads: Sequence[HeadId], kind: str, position: int | None) -> Intervention:
         values = {}
         for site in self.model.sites.head_slots(heads):
-            values[site] = self.donor_outputs[kind][site]
+            values[site] = self.donor_outputs[kind][site][:, : cached.z(site).shape[1]]
             if position is not None:
-                own = self.cached.z(site).clone()
+                own = cached.z(site).clone()
                 own[:, position] = values[site][:, position]
                 values[site] = own
         return Intervention(tuple(heads), "patch", values=values)
