@@ -61,7 +61,10 @@ def measure() -> Iterator[Ratio]:
     for name in LOOPS:
         difference = float(np.abs(shares["ours"] - shares[name]).max())
         ratio = statistics.median(other / own for own, other in zip(times["ours"], times[name], strict=True))
-        question = f"patches of 24 heads, event and placebo, {len(all_quartets)} ways, {N_SCAN} quartets, against a loop of hooked passes "
+        question = (
+            f"patches of 24 heads, event and placebo, {len(all_quartets)} ways of {N_SCAN} quartets, against a loop "
+        )
+        question += "against a loop of hooked passes "
         question += f"{name} of donors (1 thread; shares apart by {difference:.0e})"
         own_time, other_time = (f"{statistics.median(times[each]):.2f} s" for each in ("ours", name))
         yield Ratio.at_least(question, own_time, other_time, ratio, LEAST, valid=difference <= TOLERANCE)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-from browsing import DARK, LIGHT, WIDE, background, grave_faults, tab_to, watched
+from browsing import WIDE, grave_faults, pointed, tab_to, watched
 from live_pages import in_page, in_torch, worst
 
 import headcount
-from headcount.api.live import live_model
+from headcount.api.live import held_out, live_model
 from headcount.api.opening import open_run
 from headcount.describing.blocks import LiveEntry, LiveModels, Section
 from headcount.describing.report import Report
@@ -23,7 +25,7 @@ from headcount.encodings import ENCODINGS
 from headcount.errors import InputError
 from headcount.experiments.models import RunModel
 from headcount.models.config import POOLINGS, ClassifierConfig, EncoderDecoderConfig
-from headcount.models.exporting import export, in_half_precision
+from headcount.models.exporting import ENGINE_POOLINGS, export, in_half_precision
 from headcount.models.transformer import Classifier, EncoderDecoder
 from headcount.rendering.page import html_page
 from headcount.runs.run import Run, load
@@ -54,7 +56,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     twin = LiveEntry("its twin", sorter)
     stranger = replace(adder, task=replace(adder.task, name="other", script=""))
     blocks = (
-        LiveModels("live-addition", "adders", (entry,), "headcount report sample:addition --live-only"),
+        LiveModels("live-addition", "adders", (entry, LiveEntry("plain", adder)), "headcount report sample:addition"),
         LiveModels("live-sortedness", "sorters", (rows, twin)),
         LiveModels("live-other", "a task without a script", (LiveEntry("other", stranger),)),
     )
@@ -202,14 +204,21 @@ def test_a_model_whose_answers_half_precision_would_change_keeps_single_precisio
 # --- what people do ---------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def _no_complaint(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "opened" in request.fixturenames:
+        _, faults = request.getfixturevalue("opened")
+        seen, faults[:] = list(faults), []
+        assert seen == [], "no error, no request, no dialog"
+
+
 def test_nothing_is_wrong_with_the_page(opened: tuple[Any, list[str]], file: Path) -> None:
-    page, faults = opened
+    page, _ = opened
     visit_live(page, file)
     assert grave_faults(page, "light", "dark") == []
-    assert faults == []
     assert page.locator("img").count() == 0, "hostile strings stay text"
     assert EVIL in page.locator("#live-addition .chips").inner_text()
-    assert background(page) in (LIGHT, DARK)
 
 
 def test_a_sum_is_typed_and_a_head_switched_off(page: Any) -> None:
@@ -242,7 +251,7 @@ def test_a_donor_brings_its_carry_and_a_mean_is_the_mean(page: Any) -> None:
 
 def test_counting_over_held_out_sums_agrees_with_torch(page: Any) -> None:
     run = load("sample:addition")
-    batch = cast(Any, run.task).encode(run.task.split("test")[:N_SHOWN])
+    batch = cast(Any, run.task).encode(held_out(run.task, N_SHOWN))
     logits = in_torch(
         in_half_precision(run.model), batch.source.tolist(), batch.decoder_input.tolist(), {"E0H2": None, "E1H3": None}
     )
@@ -262,7 +271,7 @@ def test_a_link_holds_the_state_and_rubbish_in_it_does_nothing(page: Any, file: 
     address = page.evaluate("() => location.hash")
     fresh = visit_live(page, file, address)
     assert said(fresh) == "Without E0H2: 999+100 = 1199, wrong: it should be 1099."
-    odd = visit_live(page, file, "#live-addition?on=%3Cb%3E&heads=Q9H9:zero,E0H0:nonsense&model=77&donor=1")
+    odd = visit_live(page, file, "#live-addition?on=%3Cb%3E&heads=Q9H9,constructor&by=constructor&model=77&donor=1")
     assert said(odd) == "All heads on: 374+814 = 1188, right."
 
 
@@ -329,6 +338,61 @@ def test_examples_of_a_task_without_a_script_are_chosen_from_a_list(page: Any) -
     assert said(page, "other").startswith(f"All heads on: {second} = ")
     page.fill("#live-other-on", "1+1")
     assert page.locator("#live-other .error").inner_text() == "Choose one of the listed examples."
+
+
+def test_a_link_and_undo_keep_the_model(page: Any, file: Path) -> None:
+    page.select_option("#live-addition-route", "1")
+    page.select_option("#live-addition-model", "1")
+    page.wait_for_function("() => document.querySelector('#live-addition').live.state.model === 1")
+    assert page.locator("#live-addition .arrows path").count() == 0, "the route of another model is gone"
+    page.click("#live-addition .live-tile:has-text('E0H2')")
+    fresh = visit_live(page, file, page.evaluate("() => location.hash"))
+    assert fresh.input_value("#live-addition-model") == "1"
+    assert fresh.locator("#live-addition .live-tile[aria-pressed=true]").count() == 1
+    page.select_option("#live-addition-model", "0")
+    page.wait_for_function("() => document.querySelector('#live-addition').live.state.model === 0")
+    page.click("#live-addition >> text=Undo")
+    page.wait_for_function("() => document.querySelector('#live-addition').live.state.model === 1")
+    assert page.input_value("#live-addition-model") == "1"
+    assert page.locator("#live-addition .live-tile[aria-pressed=true]").count() == 1
+
+
+def test_undo_goes_back_over_harmless_heads_and_over_a_slider(page: Any) -> None:
+    page.check("#live-addition-mean")
+    page.click("#live-addition .live-tile:has-text('E0H2')")
+    page.click("text=Switch off all 2 heads that are harmless alone")
+    page.click("#live-addition >> text=Undo")
+    assert said(page).startswith("With the mean of E0H2: ")
+    slide = "(e, value) => { e.value = value; e.dispatchEvent(new Event('input')); }"
+    before = page.input_value("#live-sortedness-on")
+    for length in range(20, 140, 10):
+        page.locator("#live-sortedness-length").evaluate(slide, length)
+    page.evaluate("() => document.querySelector('#live-sortedness').live.undo()")
+    assert page.input_value("#live-sortedness-on") == before, "one undo for all steps of the slider"
+
+
+def test_the_large_map_reads_its_weights(page: Any) -> None:
+    page.hover("#live-addition .live-tile:has-text('X0H1')")
+    pointed(page, "live-addition", 1, 2, (4, 7))
+    read = page.locator("#live-addition .readout").inner_text()
+    weight = page.evaluate("() => document.querySelector('#live-addition').live.now.heads().X0H1.weights[1 * 7 + 2]")
+    assert read == f"query ‘100s’ attends to key ‘4’: {weight:.2f}"
+
+
+def test_examples_have_both_classes_and_evidence_adds_up_to_the_lead(page: Any) -> None:
+    live = "document.querySelector('#live-sortedness').live"
+    assert set(page.evaluate(f"() => {live}.header.examples.map((each) => each[2][0])")) == {0, 1}
+    lead, evidence, bias = page.evaluate(
+        f"() => {{ const run = {live}.clean[0]; const {{ data }} = {live}.engine.part('to_logits.bias');"
+        " return [run.logits[0] - run.logits[1], run.evidence.reduce((sum, i) => sum + i, 0), data[0] - data[1]]; }"
+    )
+    assert lead == pytest.approx(evidence + bias, abs=1e-4)
+
+
+def test_poolings_of_the_exporter_are_those_of_the_engine() -> None:
+    text = files("headcount.rendering").joinpath("static", "engine.js").read_text()
+    table = text[text.index("const POOLINGS") :]
+    assert set(re.findall(r'^  "?([a-z-]+)"?: \(x', table, flags=re.MULTILINE)) == set(ENGINE_POOLINGS)
 
 
 # --- files and notebooks ----------------------------------------------------------------------------------------------

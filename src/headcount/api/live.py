@@ -6,6 +6,7 @@ stored patterns.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -17,8 +18,9 @@ from headcount.errors import InputError
 from headcount.experiments.interventions import means_of
 from headcount.experiments.models import OpenModel, RunModel
 from headcount.hooks.gates import eval_mode
-from headcount.models.exporting import ExportedModel, export, in_half_precision
+from headcount.models.exporting import ExportedModel, export, in_half_precision, not_runnable
 from headcount.models.transformer import Classifier, EncoderDecoder, Model
+from headcount.seeds import stream
 from headcount.tasks.base import ClassTask, SequenceTask, Task
 from headcount.training.answers import answer, classify
 
@@ -41,10 +43,13 @@ def live_model(model: OpenModel, n_examples: int = N_EXAMPLES) -> LiveModel:
             "name a run, such as runs/addition or sample:addition",
         )
     task, module = model.run.task, model.run.model
-    examples = task.split("test")[:n_examples]
-    answers = _answers(module, task, examples)
-    rounded = in_half_precision(module)
-    is_half = np.array_equal(answers, _answers(rounded, task, examples))
+    if not getattr(task, "masks_padding", True):
+        raise not_runnable("padding that is not masked")
+    examples = held_out(task, n_examples)
+    exact, rounded = copy.deepcopy(module).float().cpu(), in_half_precision(module)
+    answers = _answers(exact, task, examples)
+    is_finite = all(bool(parameter.isfinite().all()) for parameter in rounded.parameters())
+    is_half = is_finite and np.array_equal(answers, _answers(rounded, task, examples))
     n_positions = LONGEST if task.output_type == "class" else task.longest + 1
     exported = export(module, n_positions, in_half=is_half)
     n_mean = _add_means(exported, model)
@@ -58,6 +63,12 @@ def live_model(model: OpenModel, n_examples: int = N_EXAMPLES) -> LiveModel:
         "half" if is_half else "single",
         int((answers == right).all(axis=-1).sum()),
     )
+
+
+def held_out(task: Task, n: int) -> Any:
+    """Return `n` examples of the test set, drawn at random: its first ones may all be of one class."""
+    test_set = task.split("test")
+    return test_set[np.sort(stream(0, "live").permutation(len(test_set))[:n])]
 
 
 def _answers(module: Model, task: Task, examples: Any) -> Any:

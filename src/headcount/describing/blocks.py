@@ -5,7 +5,7 @@ Text is plain text: each renderer escapes it. In sentences and notes, `code` sta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -143,9 +143,11 @@ class LiveEntry:
     proof: str = ""
     """What `verify` proved, in a few words."""
 
-    def header(self) -> dict[str, Any]:
-        """Return everything but the weights, as data for JSON."""
+    def header(self, shared: Sequence[Any]) -> dict[str, Any]:
+        """Return everything but the weights, as data for JSON; examples only if they are not the `shared` ones."""
+        own = self.model.task.examples
         return self.model.header() | {
+            **({} if own == shared else {"examples": own}),
             "title": self.title,
             "worth": self.worth,
             "harmless": self.harmless,

@@ -106,7 +106,8 @@ def _trained(results: ReportResults) -> Made:
     if len(shares) < 2:
         return "", draw, alt
     steps = [each.settings["steps"] for each, _ in shares if "steps" in each.settings]
-    trained = f", trained for {min(steps):,} to {max(steps):,} steps" if steps else ""
+    most = f" to {max(steps):,}" if steps and max(steps) > min(steps) else ""
+    trained = f", trained for {min(steps):,}{most} steps" if steps else ""
     ns = sorted({share.n for _, share in shares})
     text = f"{counted(len(shares), 'model')}{trained}; each was tested on {' or '.join(f'{n:,}' for n in ns)} examples."
     return f"{text[0].upper()}{text[1:]}", draw, f"Accuracy on the test set: {alt}"

@@ -37,6 +37,11 @@ class LiveTask:
     script: str = ""
     """JavaScript that reads what people type (`Task.page_script`)."""
 
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """The tokens that models of this task read and write: models of equal form can share a figure."""
+        return self.name, self.tokens, self.source_places, self.answer_places, self.classes, str(dict(self.start))
+
     def header(self) -> dict[str, Any]:
         """Return the task as data for JSON; a script is part of the page, not of the data."""
         return {

@@ -24,9 +24,13 @@ from headcount.encodings.length_normalised import PLACES, LengthNormalised
 from headcount.encodings.rotary import Rotary
 from headcount.encodings.sinusoidal import Sinusoidal
 from headcount.errors import InputError
-from headcount.models.poolings import PARTS as POOLINGS
 from headcount.models.transformer import Classifier, EncoderDecoder, FourierNumberEmbedding, Model
 
+ENGINE_POOLINGS = (
+    *("max", "min", "mean", "first", "last", "attention"),
+    *("lse-max", "score-max", "top-score", "neighbour-difference"),
+)
+"""The poolings that `engine.js` knows."""
 Array = NDArray[Any]
 """Half precision (float16), single precision (float32), or position ids (uint16)."""
 
@@ -92,7 +96,7 @@ def export(model: Model, n_positions: int, *, in_half: bool = True) -> ExportedM
             }
         else:
             assert isinstance(model, Classifier), "there are two kinds of model"
-            if model.config.pooling not in POOLINGS:
+            if model.config.pooling not in ENGINE_POOLINGS:
                 raise not_runnable(f"pooling {model.config.pooling}")
             exported.architecture |= {
                 "kind": "class",
@@ -133,6 +137,8 @@ Described = Callable[[ExportedModel, str, Any, int], dict[str, Any]]
 def _encoding(exported: ExportedModel, name: str, encoding: Encoding, n: int) -> dict[str, Any]:
     """Describe an encoding for positions 0 to n - 1, and add its arrays."""
     if isinstance(encoding, Randomised):
+        if encoding.n_ids > np.iinfo(np.uint16).max:
+            raise not_runnable(f"{encoding.n_ids:,} random positions")
         exported.n_positions = n = min(n, encoding.n_ids)
         ids = fixed_subsets(encoding.n_ids, list(range(1, n + 1)), n).numpy()
         exported.arrays[f"{name}.ids"] = ids.astype(np.uint16)
@@ -160,7 +166,8 @@ def _table(exported: ExportedModel, name: str, encoding: Learned, n: int) -> dic
     """Write the rows of a learned table, with those that stand for positions past its end."""
     if encoding.refuses_past_table:
         assert encoding.n_rows is not None, "it is a table"
-        exported.n_positions = n = min(n, encoding.n_rows)
+        n = min(n, encoding.n_rows)
+        exported.n_positions = min(exported.n_positions, n)
     zeros = torch.zeros(1, n, encoding.d_model)
     rows = encoding.add_to_embeddings(zeros, Positions.in_order(n, zeros.device))
     exported.arrays[f"{name}.rows"] = _array(rows[0])

@@ -35,7 +35,7 @@ from headcount.rendering.formulas import mathml
 from headcount.rendering.svg import figure_colours, inline_svg
 
 SCRIPTS = ("elements.js", "weights.js", "large-view.js", "patterns.js")
-LIVE_SCRIPTS = ("engine.js", "live-board.js", "live.js", "live-row.js")
+LIVE_SCRIPTS = ("engine.js", "live-board.js", "live.js", "live-sequence.js", "live-row.js")
 """Scripts that are joined into one module, in this order: each file may use the declarations of the files before.
 
 The scripts of tasks follow the live ones, and `report.js` comes last."""
@@ -89,7 +89,7 @@ def html_page(report: Report) -> str:
     is_folded = any(map(_cards_of, report.sections))
     tools = [tag("button", "Dark theme", type="button", id="theme", aria_pressed="false")]
     if is_folded:
-        tools.insert(0, tag("button", "Open all", type="button", id="open-all", aria_pressed="false"))
+        tools.insert(0, tag("button", "Open all", type="button", id="open-all"))
         tools.insert(1, tag("button", "Print what is open", type="button", id="print"))
     subtitle = tag("p", inline(report.subtitle), class_="subtitle") if report.subtitle else ""
     on_cards = {each.section for section in report.sections for each in _cards_of(section)}
@@ -317,7 +317,7 @@ def _(block: HeadPatterns) -> str:
 @block_html.register
 def _(block: LiveModels) -> str:
     task = block.models[0].model.task
-    header = task.header() | {"models": [each.header() for each in block.models]}
+    header = task.header() | {"models": [each.header(task.examples) for each in block.models]}
     data = tag_script("application/json", json.dumps(header, separators=(",", ":")))
     packed = (tag_script("application/octet-stream", each.model.packed()) for each in block.models)
     noscript = tag("noscript", tag("p", "A script runs the model, and this reader does not run scripts."))

@@ -21,22 +21,32 @@ def section(results: ReportResults) -> Section | None:
     if not models:
         return None
     blocks: list[Block] = []
-    for task in dict.fromkeys(each.live.task.name for each in models if each.live):
-        blocks += _task_blocks([each for each in models if each.live and each.live.task.name == task])
+    groups: dict[Any, list[ModelResults]] = {}
+    for model in models:
+        assert model.live is not None, "these models are live"
+        groups.setdefault(model.live.task.form, []).append(model)
+    for i, group in enumerate(groups.values()):
+        same_task = [form for form in groups if form[0] == group[0].task]
+        blocks += _task_blocks(group, f"-{i}" if len(same_task) > 1 else "")
     return Section("live", "Try it", tuple(blocks))
 
 
-def _task_blocks(models: list[ModelResults]) -> list[Block]:
+def _task_blocks(models: list[ModelResults], suffix: str) -> list[Block]:
+    """Describe models that read and write the same tokens, so that one figure can show all of them."""
     first = models[0].live
     assert first is not None, "these models are live"
     words, is_class = first.task.words, first.task.kind == "class"
-    typed = f"Type a {words['example']}" if not is_class else f"Change the row of {words['symbols']}"
+    typed = f"Type a {words['example']}" if first.task.script else f"Choose one of the {words['examples']}"
+    typed = f"Change the row of {words['symbols']}" if is_class else typed
     text = f"{typed}, and click on a head to switch it off. The model runs in this page, without a network."
-    whole = [each.title for each in models if each.live and each.live.precision == "single"]
-    exact = f"; in single precision for {' and '.join(whole)}, where rounding would change an answer" if whole else ""
+    single = [each.title for each in models if each.live and each.live.precision == "single"]
+    exact = f"; in single precision for {' and '.join(single)}, where rounding would change an answer" if single else ""
     caption = f"{counted(len(models), 'model')}. Weights are rounded to half precision{exact}."
     command = f"headcount report {' '.join(argument(each.name) for each in models)} --live-only"
-    return [Paragraph(text), LiveModels(f"live-{first.task.name}", caption, tuple(map(_entry, models)), command)]
+    return [
+        Paragraph(text),
+        LiveModels(f"live-{first.task.name}{suffix}", caption, tuple(map(_entry, models)), command),
+    ]
 
 
 def _entry(model: ModelResults) -> LiveEntry:
@@ -45,7 +55,7 @@ def _entry(model: ModelResults) -> LiveEntry:
 
 
 def _worth(model: ModelResults) -> dict[str, str]:
-    """Return the drop without each head as a number alone; the page names its unit once."""
+    """Return the drop without each head as a number alone; the page names the unit above the heads."""
     return {head: text.partition(" ")[0] for head, text in worth(model).items()}
 
 

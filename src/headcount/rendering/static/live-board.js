@@ -19,10 +19,8 @@ class HeadBoard {
   /** `toggled(short)` is told which head a reader switches; `namesOf(site)` gives the tokens of queries and keys. */
   constructor(name, toggled, namesOf) {
     Object.assign(this, { name, toggled, namesOf, tiles: [], looked: null });
-    this.large = new LargeView(
-      () => {},
-      () => {},
-    );
+    const point = (row, column) => this.large.point(row, column);
+    this.large = new LargeView(point, () => {});
     this.large.enlarge.remove();
     const words = "Heads: arrow keys move between them, Enter switches one off or on";
     this.heads = make("div", { class: "heads", role: "group", "aria-label": words });
@@ -42,6 +40,15 @@ class HeadBoard {
     }
     this.heads.addEventListener("keydown", (event) => this.onTile(event, (tile) => this.onKey(event, tile)));
     onThemeChange(() => this.shown && this.show(...this.shown));
+    for (const [kind, isPrinted] of [
+      ["beforeprint", true],
+      ["afterprint", false],
+    ]) {
+      addEventListener(kind, () => {
+        this.isPrinted = isPrinted;
+        if (this.shown) this.show(...this.shown);
+      });
+    }
     new ResizeObserver(() => this.onResize()).observe(this.element);
   }
 
@@ -58,8 +65,8 @@ class HeadBoard {
     this.rows = new Map(this.sites.map((site, i) => [site, rows[i]]));
     this.heads.replaceChildren(...rows);
     this.byButton = new Map(this.tiles.map((tile) => [tile.button, tile]));
-    this.tiles[0].button.tabIndex = 0;
-    this.looked = this.tiles[0];
+    Object.assign(this, { looked: this.tiles[0] ?? null, route: null, places: new Map() });
+    if (this.looked) this.looked.button.tabIndex = 0;
   }
 
   tileOf(site, short, worth) {
@@ -79,7 +86,7 @@ class HeadBoard {
   /** `heads` as they are now, `whole` as they are with all heads on; `replaced` maps heads to what replaces them. */
   show(heads, whole, replaced, step) {
     this.shown = [heads, whole, replaced, step];
-    this.palette = paletteNow(1);
+    this.palette = paletteNow(1, this.isPrinted);
     for (const tile of this.tiles) {
       tile.matrix = matrixFrom(heads[tile.short]);
       tile.canvas.style.aspectRatio = proportions(tile.matrix);
@@ -105,8 +112,11 @@ class HeadBoard {
   }
 
   look(tile) {
+    const isSame =
+      this.looked === tile && tile?.matrix && this.large.view?.matrix.bytes.length === tile.matrix.bytes.length;
     this.looked = tile;
-    if (!tile.matrix) return;
+    if (!tile?.matrix) return;
+    if (!isSame) this.large.point(null, null);
     const [queries, keys] = this.namesOf(tile.site);
     const about = [siteTitle(tile.site), tile.worth && `${tile.worth} points without it`].filter(Boolean).join(", ");
     const named = (tokens) => tokens.map((token) => `‘${token}’`);
@@ -133,7 +143,6 @@ class HeadBoard {
   }
 
   indexed() {
-    this.places ??= new Map();
     return this.tiles.map((tile) => {
       const site = this.sites.indexOf(tile.site);
       const place = this.places.get(tile) ?? { tile, site, head: tile.site.heads.indexOf(tile.short) };

@@ -5,11 +5,10 @@ const STRIP_HEIGHT = 36;
 
 class LiveRow extends Live {
   build() {
-    const { words } = this.header;
     this.longest = Math.min(...this.models.map(({ nPositions }) => nPositions));
     const row = this.reader?.start?.() ?? this.header.examples[0][1];
-    this.state.text = this.model.named[0] ?? row.join(" ");
-    this.state.donor = this.header.examples[0][0];
+    const named = this.model.named.find((text) => this.read(text).source);
+    Object.assign(this.state, { text: named ?? row.join(" "), donor: this.header.examples[0][0] });
     this.place = 0;
     this.error = make("p", { class: "note error", role: "alert", hidden: true });
     this.said = make("p", { class: "said", "aria-live": "polite" });
@@ -22,17 +21,22 @@ class LiveRow extends Live {
     const table = make("table", { class: "rivals" }, this.rowOfHeadings(), this.rows);
     this.boardTitle = make("h3", { class: "board-title" });
     const parts = [this.chart(), this.typing(), this.buttons()];
-    const heads = make(
+    this.heads = make(
       "details",
       { class: "row-heads" },
       make("summary", {}, this.boardTitle),
       this.buildControls(),
       this.board.element,
     );
-    heads.addEventListener("toggle", () => this.update());
-    this.root.append(...parts, this.error, make("div", { class: "scroll" }, table), this.said, heads);
-    for (let i = 1; i < this.models.length; i += 1) this.engineOf(i).then(() => this.update());
-    this.words = words;
+    this.heads.addEventListener("toggle", () => this.showHeads());
+    this.root.append(...parts, this.error, make("div", { class: "scroll" }, table), this.said, this.heads);
+    this.broken = new Map();
+    for (let i = 1; i < this.models.length; i += 1) {
+      const note = (error) => this.broken.set(i, error.message);
+      this.engineOf(i)
+        .catch(note)
+        .then(() => this.update());
+    }
   }
 
   rowOfHeadings() {
@@ -59,16 +63,21 @@ class LiveRow extends Live {
       const clamp = (value, most) => Math.max(0, Math.min(most, value));
       this.place = clamp(Math.floor(((event.clientX - left) / width) * source.length), source.length - 1);
       const value = clamp(Math.round((1 - (event.clientY - top - 4) / (height - 8)) * this.highest), this.highest);
-      if (source[this.place] !== value) this.setNumber(this.place, value);
+      if (source[this.place] !== value) this.setNumber(this.place, value, "drag");
     };
     this.canvas.addEventListener("pointerdown", (event) => {
-      this.remember();
+      if (event.button !== 0) return;
       this.canvas.setPointerCapture(event.pointerId);
       this.isDragged = true;
       drag(event);
     });
     this.canvas.addEventListener("pointermove", (event) => this.isDragged && drag(event));
-    this.canvas.addEventListener("pointerup", () => (this.isDragged = false));
+    for (const kind of ["pointerup", "pointercancel"]) {
+      this.canvas.addEventListener(kind, () => {
+        this.isDragged = false;
+        this.lastKind = null; // the next drag is undone by itself
+      });
+    }
     new ResizeObserver(() => this.example && this.drawRow()).observe(this.canvas);
     onThemeChange(() => this.example && this.drawAll());
     return this.canvas;
@@ -94,7 +103,7 @@ class LiveRow extends Live {
     this.spot = make("input", { id: id("place"), type: "number", min: 1, max: 1, class: "few" });
     this.value = make("input", { id: id("value"), type: "number", min: 0, max: this.highest, class: "few" });
     this.spot.addEventListener("input", () => this.choosePlace(Number(this.spot.value) - 1));
-    this.value.addEventListener("input", () => this.setValue(Number(this.value.value)));
+    this.value.addEventListener("input", () => this.setValue(this.value.value));
     const label = (input, words, ...more) => make("label", { for: input.id }, `${words} `, input, ...more);
     const length = label(this.length, "Length", " ", this.lengthShown);
     length.hidden = !this.reader?.resize;
@@ -134,20 +143,20 @@ class LiveRow extends Live {
   }
 
   setRow(row) {
-    this.complain("");
-    if (row.join(" ") === this.state.text) return;
+    if (row.join(" ") === this.state.text) return this.complain("");
     this.remember();
     this.state.text = row.join(" ");
     this.update();
   }
 
   setLength(length) {
-    this.remember();
+    this.remember("length");
     this.state.text = this.reader.resize(this.example.source, length).join(" ");
     this.update();
   }
 
-  setNumber(place, value) {
+  setNumber(place, value, kind) {
+    this.remember(kind);
     this.state.text = this.example.source.map((each, i) => (i === place ? value : each)).join(" ");
     this.update();
   }
@@ -159,10 +168,10 @@ class LiveRow extends Live {
     this.value.value = this.example.source[place];
   }
 
-  setValue(value) {
-    if (!Number.isInteger(value) || value < 0 || value > this.highest) return;
-    this.remember();
-    this.setNumber(this.place, value);
+  setValue(text) {
+    const value = Number(text);
+    if (!text.trim() || !Number.isInteger(value) || value < 0 || value > this.highest) return;
+    this.setNumber(this.place, value, "value");
   }
 
   // --- answers -------------------------------------------------------------------------------------------------------
@@ -180,23 +189,31 @@ class LiveRow extends Live {
     return [numbers, numbers];
   }
 
+  /** Mean outputs are known for the training lengths only. */
+  get by() {
+    const isTooLong = this.example?.source.length > this.model.nMean;
+    return this.state.by === "mean" && isTooLong ? "zero" : this.state.by;
+  }
+
   update() {
     this.example = this.read(this.state.text);
     const { length } = this.example.source;
     this.place = Math.min(this.place, length - 1);
-    if ([...this.state.replaced.values()].includes("mean") && length > this.model.nMean) {
-      this.complain(`Mean outputs are known for ${this.model.nMean} places: zeros are used on longer rows.`);
-      this.state.replaced = new Map([...this.state.replaced.keys()].map((short) => [short, "zero"]));
-      this.state.way = "zero";
-    }
-    this.clean = this.models.map((_, i) => this.engines[i] && this.run(this.engines[i], this.example));
+    const isZeroInstead = this.state.replaced.size && this.by !== this.state.by;
+    const words = `Mean outputs are known for ${this.model.nMean} places: on longer rows zeros take their place.`;
+    this.complain(isZeroInstead ? words : "");
+    this.clean = this.models.map((_, i) => {
+      const isTraced = i === this.state.model;
+      return this.engines[i] && this.run(this.engines[i], this.example, { isTraced });
+    });
     const others = this.state.replaced.size ? this.replacements(this.engine, this.read(this.state.donor).source) : null;
     this.now = others ? this.run(this.engine, this.example, { replaced: others }) : this.clean[this.state.model];
+    const number = this.example.source[this.place];
     const fields = [
       [this.input, this.example.text],
       [this.length, length],
       [this.spot, this.place + 1],
-      [this.value, this.example.source[this.place]],
+      [this.value, number],
     ];
     this.spot.max = length;
     for (const [field, value] of fields) if (document.activeElement !== field) field.value = value;
@@ -206,13 +223,16 @@ class LiveRow extends Live {
     this.showAnswers();
     this.drawRow();
     this.boardTitle.textContent = `The heads of ${this.model.title}: switch them off`;
-    const shown = new Map(
-      [...this.state.replaced].map(([short, way]) => [short, { zero: "off", mean: "mean", donor: "other row" }[way]]),
-    );
-    this.board.show(this.now.heads(), this.clean[this.state.model].heads(), shown, null);
-    this.board.onResize();
+    this.showHeads();
     this.showAddress();
     this.count();
+  }
+
+  /** The maps of heads are painted while they are open. */
+  showHeads() {
+    if (!this.heads.open) return;
+    this.board.show(this.now.heads(), this.clean[this.state.model].heads(), this.replacedNow, null);
+    this.board.onResize();
   }
 
   showAnswers() {
@@ -224,7 +244,8 @@ class LiveRow extends Live {
     this.drawStrips();
     const truth = this.header.classes[this.example.right[0]];
     const wrong = rows.filter(({ run }) => run && !this.isRight(run, this.example.right)).map(({ words }) => words);
-    const many = `${this.models.length - wrong.length} of ${this.models.length} models are right`;
+    const n = rows.filter(({ run }) => run).length;
+    const many = `${n - wrong.length} of ${n} models are right`;
     const one = wrong.length ? "the model is wrong" : "the model is right";
     const others = wrong.length && this.models.length > 1 ? `; wrong: ${listed(wrong)}` : "";
     const words = `The row is ${truth}: ${this.models.length > 1 ? many : one}${others}.`;
@@ -244,7 +265,7 @@ class LiveRow extends Live {
     choose.addEventListener("click", () => this.chooseModel(i));
     const canvas = make("canvas", { class: "strip-chart", role: "img" });
     const cells = [make("th", { scope: "row" }, choose)];
-    if (!run) cells.push(make("td", {}, "…"), make("td"));
+    if (!run) cells.push(make("td", {}, this.broken.has(i) ? `not unpacked: ${this.broken.get(i)}` : "…"), make("td"));
     else {
       const [answer, isRight] = [largest(run.logits), this.isRight(run, this.example.right)];
       const chance = percent(softmax(run.logits)[answer]);

@@ -3,46 +3,58 @@
 const LIVE_TASKS = {}; // a task's script adds itself: how to read what people type, and what is right
 const SLICE = 12; // milliseconds that counting over examples works before it lets the page breathe
 const PAUSE = 200; // milliseconds after the last click before counting begins
-const WAYS = { zero: "zeros", mean: "its mean output", donor: "its output on" };
+const MOST_UNDONE = 100;
+const REPLACEMENTS = { zero: "zeros", mean: "its mean output", donor: "its output on" };
 const Z = 1.959964;
+const FEW_HITS = [0, 0.0512933, 0.3553615, 0.8176914]; // the 5 % quantiles of Gamma(k)
 
 const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)}\u00a0%`;
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
+const listed = (names) => (names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`);
 
-/** Wilson's 95 % interval of k of n. */
+/** Wilson's 95 % interval of k of n; for one to three hits or misses with the bound of stats.py (`Proportion`). */
 function wilson(k, n) {
   const [share, z2] = [k / n, Z ** 2 / n];
   const [middle, half] = [share + z2 / 2, Z * Math.sqrt((share * (1 - share)) / n + z2 / 4 / n)];
-  return [Math.max(0, (middle - half) / (1 + z2)), Math.min(1, (middle + half) / (1 + z2))];
+  const few = n > 50 ? 3 : 2;
+  let [low, high] = [(middle - half) / (1 + z2), (middle + half) / (1 + z2)];
+  if (k >= 1 && k <= few) low = Math.min(low, FEW_HITS[k] / n);
+  if (n - k >= 1 && n - k <= few) high = Math.max(high, 1 - FEW_HITS[n - k] / n);
+  return [k === 0 ? 0 : low, k === n ? 1 : high];
 }
-
-const listed = (names) => (names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`);
 
 /** What both kinds of live model share: models, heads that are replaced, undo, links, counting over examples. */
 class Live {
   constructor(figure) {
     const [data, ...packed] = figure.querySelectorAll(":scope > script");
-    Object.assign(this, { figure, packed, name: figure.id, header: JSON.parse(data.textContent), engines: [] });
+    Object.assign(this, { figure, packed, name: figure.id, header: JSON.parse(data.textContent) });
+    Object.assign(this, { engines: [], unpacking: [], past: [], lastKind: null, nChosen: 0 });
     this.root = figure.querySelector(".live");
-    this.models = this.header.models;
-    this.reader = LIVE_TASKS[this.header.task]?.(this.header.settings) ?? null;
-    this.state = { model: 0, replaced: new Map(), way: "zero", donor: null, text: null };
-    this.past = [];
+    this.header.tokens = this.header.tokens.map(visibleToken);
+    this.models = this.header.models.map((model) => ({
+      ...model,
+      title: visible(model.title),
+      proof: visible(model.proof),
+    }));
+    const { task, settings } = this.header;
+    this.reader = Object.hasOwn(LIVE_TASKS, task) ? LIVE_TASKS[task](settings) : null;
+    this.state = { model: 0, replaced: new Set(), by: "zero", donor: null, text: null };
     figure.live = this; // for those who want to use the engine from the console
   }
 
   async load() {
     try {
       await this.engineOf(0);
+      this.build();
+      this.onModel();
+      await this.restore();
+      this.update();
     } catch (error) {
-      const words = `The model could not be unpacked (${error.message}). A browser of 2024 or later can.`;
+      const words = `The model could not be run (${error.message}). A browser of 2024 or later can.`;
       this.root.replaceChildren(make("p", { class: "note" }, words));
       return;
     }
-    this.build();
-    this.board.setModel(this.model);
-    this.restore();
-    this.update();
-    addEventListener("hashchange", () => this.restore() && this.update());
+    addEventListener("hashchange", async () => (await this.restore()) && this.update());
     this.root.dataset.isReady = "";
   }
 
@@ -54,55 +66,79 @@ class Live {
     return this.engines[this.state.model];
   }
 
-  async engineOf(i) {
-    this.engines[i] ??= await Engine.unpacked(this.models[i], this.packed[i].textContent);
-    return this.engines[i];
+  /** Held-out examples of the model's own task: two models may have been held to different ones. */
+  get examples() {
+    return this.model.examples ?? this.header.examples;
   }
 
+  engineOf(i) {
+    this.unpacking[i] ??= Engine.unpacked(this.models[i], this.packed[i].textContent).then((engine) => {
+      this.engines[i] = engine;
+    });
+    return this.unpacking[i];
+  }
+
+  /** Of two choices in a hurry, the later one counts. */
   async chooseModel(i) {
-    await this.engineOf(i);
+    this.nChosen += 1;
+    const mine = this.nChosen;
+    try {
+      await this.engineOf(i);
+    } catch (error) {
+      return this.complain(`${this.models[i].title} could not be unpacked (${error.message}).`);
+    }
+    if (mine !== this.nChosen) return;
     this.remember();
-    Object.assign(this.state, { model: i, replaced: new Map() });
-    this.board.setModel(this.model);
+    Object.assign(this.state, { model: i, replaced: new Set() });
+    this.onModel();
     this.update();
+  }
+
+  /** After another model was chosen. */
+  onModel() {
+    this.board.setModel(this.model);
+  }
+
+  /** The first example that a report names and this figure can read, else a held-out one. */
+  firstText(at) {
+    const named = this.model.named.filter((text) => this.read(text).source);
+    return named[at] ?? (this.examples[at] ?? this.examples[0])[0];
   }
 
   // --- controls ------------------------------------------------------------------------------------------------------
 
   buildControls() {
     const id = (name) => `${this.name}-${name}`;
-    this.donor = make("input", {
-      id: id("other"),
-      type: "text",
-      class: "donor",
-      autocomplete: "off",
-      spellcheck: "false",
-      "aria-label": `the other ${this.header.words.example}`,
-    });
-    this.ways = Object.entries(WAYS).map(([way, words]) => {
-      const radio = make("input", { type: "radio", name: id("way"), value: way, id: id(way) });
-      radio.addEventListener("change", () => this.setWay(way));
-      return make("label", { for: id(way) }, radio, " ", words);
+    const { event, example } = this.header.words;
+    const plain = { type: "text", autocomplete: "off", spellcheck: "false" };
+    this.donor = make("input", { id: id("other"), class: "donor", ...plain, "aria-label": `the other ${example}` });
+    const choices = Object.entries(REPLACEMENTS).map(([by, words]) => {
+      const radio = make("input", { type: "radio", name: id("by"), value: by, id: id(by) });
+      radio.addEventListener("change", () => this.setBy(by));
+      return make("label", { for: id(by) }, radio, " ", words);
     });
     this.donor.addEventListener("change", () => this.setDonor(this.donor.value));
     this.donor.addEventListener("keydown", ({ key }) => key === "Enter" && this.setDonor(this.donor.value));
     this.undoButton = this.buttonOf("Undo", () => this.undo());
-    this.allOn = this.buttonOf("All heads on", () => this.setReplaced(new Map()));
+    this.allOn = this.buttonOf("All heads on", () => this.setReplaced(new Set()));
     this.harmless = this.buttonOf("", () => this.switchOffHarmless());
     this.link = this.buttonOf("Copy link", () => this.copyLink());
-    this.routes = make("select", { id: id("route"), "aria-label": `Route of the ${this.header.words.event}` });
+    this.link.hidden = location.protocol === "about:"; // the frame of a notebook has no address
+    this.routes = make("select", { id: id("route"), "aria-label": `Route of the ${event}` });
     this.routes.addEventListener("change", () => this.showRoute());
-    this.routeLabel = make("label", { for: this.routes.id }, `Route of the ${this.header.words.event} `, this.routes);
+    this.routeLabel = make("label", { for: this.routes.id }, `Route of the ${event} `, this.routes);
     this.routeNote = make("p", { class: "note", hidden: true });
     this.tally = make("p", { class: "tally" });
+    this.unit = make("p", { class: "note" }, "Below a head: points lost without this head alone.");
     const legend = make("legend", {}, "A click on a head replaces its output by");
     return make(
       "div",
       { class: "live-controls" },
-      make("fieldset", { class: "ways" }, legend, ...this.ways, this.donor),
+      make("fieldset", { class: "ways" }, legend, ...choices, this.donor),
       make("div", { class: "live-buttons" }, this.undoButton, this.allOn, this.harmless, this.link, this.routeLabel),
       this.tally,
       this.routeNote,
+      this.unit,
     );
   }
 
@@ -114,7 +150,7 @@ class Live {
 
   /** Models differ in what was measured: routes, heads that are harmless alone. */
   showControls() {
-    const { routes = [], harmless = [] } = this.model;
+    const { routes, harmless, worth } = this.model;
     this.routeLabel.hidden = !routes.length;
     const chosen = this.routes.value;
     const options = routes.map(({ title }, i) => make("option", { value: i + 1 }, title));
@@ -122,44 +158,47 @@ class Live {
     this.routes.value = routes[chosen - 1] ? chosen : 0;
     this.harmless.hidden = harmless.length < 2;
     this.harmless.textContent = `Switch off all ${harmless.length} heads that are harmless alone`;
+    this.unit.hidden = !Object.keys(worth).length;
     setDisabled(this.undoButton, !this.past.length);
     setDisabled(this.allOn, !this.state.replaced.size);
     for (const radio of this.root.querySelectorAll(".ways input[type=radio]"))
-      radio.checked = radio.value === this.state.way;
+      radio.checked = radio.value === this.state.by;
     if (document.activeElement !== this.donor) this.donor.value = this.state.donor ?? "";
+    this.showRoute();
   }
 
   showRoute() {
     const route = this.model.routes[this.routes.value - 1] ?? null;
     this.routeNote.hidden = !route;
-    const { event, example } = this.header.words;
-    this.routeNote.textContent = [
-      `Arrows join the heads that move the ${event}, in the order of layers. “moves 91 %”: this head's output,`,
-      `taken from another ${example}, moves the answer 91 % of the way to the other answer. Each head was measured alone.`,
-    ].join(" ");
     this.board.drawRoute(route);
+    if (!route) return;
+    const { event, example } = this.header.words;
+    const share = `${Math.round(100 * route.heads[0].share)} %`;
+    this.routeNote.textContent = [
+      `Arrows join the heads that move the ${event}, in the order of layers. “moves ${share}”: this head's output,`,
+      `taken from another ${example}, moves the answer ${share} of the way to the other answer. Each head was measured`,
+      "alone.",
+    ].join(" ");
   }
 
-  setWay(way) {
+  setBy(by) {
     this.remember();
-    this.state.way = way;
-    this.state.replaced = new Map([...this.state.replaced.keys()].map((short) => [short, way]));
+    this.state.by = by;
     this.update();
   }
 
   setDonor(text) {
     const donor = this.read(text);
     this.complain(donor.error ?? "");
-    if (donor.error || (donor.text === this.state.donor && this.state.way === "donor")) return;
+    if (donor.error || (donor.text === this.state.donor && this.state.by === "donor")) return;
     this.remember();
-    Object.assign(this.state, { donor: donor.text, way: "donor" });
-    this.state.replaced = new Map([...this.state.replaced.keys()].map((short) => [short, "donor"]));
+    Object.assign(this.state, { donor: donor.text, by: "donor" });
     this.update();
   }
 
   toggle(short) {
-    const replaced = new Map(this.state.replaced);
-    if (!replaced.delete(short)) replaced.set(short, this.state.way);
+    const replaced = new Set(this.state.replaced);
+    if (!replaced.delete(short)) replaced.add(short);
     this.setReplaced(replaced);
   }
 
@@ -170,51 +209,57 @@ class Live {
   }
 
   switchOffHarmless() {
-    this.state.way = "zero";
-    this.setReplaced(new Map(this.model.harmless.map((short) => [short, "zero"])));
+    this.remember();
+    Object.assign(this.state, { by: "zero", replaced: new Set(this.model.harmless) });
+    this.update();
   }
 
   // --- what replaces the output of heads -----------------------------------------------------------------------------
 
-  /** For the engine; `donor` is a source whose outputs are put in place. */
-  replacements(engine, donor) {
-    const others = new Map();
-    const heads = this.isDonated ? this.outputsOn(engine, donor) : null;
-    for (const [short, way] of this.state.replaced) {
-      if (way === "zero") others.set(short, { rows: null });
-      else if (way === "mean") others.set(short, meanOf(engine, short));
-      else others.set(short, { rows: heads[short].z, n: heads[short].rows, wraps: true });
-    }
-    return others;
+  /** What replaces the heads' outputs on the shown example. */
+  get by() {
+    return this.state.by;
   }
 
   get isDonated() {
-    return [...this.state.replaced.values()].includes("donor");
+    return this.state.replaced.size > 0 && this.by === "donor";
+  }
+
+  /** For the engine; `donor` is a source whose outputs are put in place. */
+  replacements(engine, donor, by = this.by) {
+    const heads = by === "donor" && this.state.replaced.size ? this.outputsOn(engine, donor) : null;
+    const otherOf = (short) => {
+      if (by === "zero") return { rows: null };
+      return by === "mean" ? meanOf(engine, short) : { rows: heads[short].z, n: heads[short].rows, wraps: true };
+    };
+    return new Map([...this.state.replaced].map((short) => [short, otherOf(short)]));
   }
 
   /** The outputs of all heads on a source; they are kept while the source is, because counting asks for them often. */
   outputsOn(engine, source) {
     engine.outputs ??= new WeakMap();
-    const known = engine.outputs.get(source);
-    if (known) return known;
-    const heads = this.run(engine, { source }).heads();
-    engine.outputs.set(
-      source,
-      Object.fromEntries(Object.entries(heads).map(([short, { z, rows }]) => [short, { z, rows }])),
-    );
-    return heads;
+    if (!engine.outputs.has(source)) {
+      const heads = Object.entries(this.run(engine, { source }).heads());
+      engine.outputs.set(source, Object.fromEntries(heads.map(([short, { z, rows }]) => [short, { z, rows }])));
+    }
+    return engine.outputs.get(source);
   }
 
   /** "without E0H2", "with the mean of E0H2", "with E0H2 from 342+125". */
-  get change() {
-    const names = [...this.state.replaced.keys()];
+  changeTo(donor, by = this.by) {
+    const names = [...this.state.replaced];
     const heads = names.length > 4 ? `${names.length} heads` : listed(names);
-    const words = {
-      zero: `without ${heads}`,
-      mean: `with the mean of ${heads}`,
-      donor: `with ${heads} from ${this.state.donor}`,
-    };
-    return words[[...this.state.replaced.values()][0]];
+    return { zero: `without ${heads}`, mean: `with the mean of ${heads}`, donor: `with ${heads} from ${donor}` }[by];
+  }
+
+  get change() {
+    return this.changeTo(cut(this.state.donor, 30));
+  }
+
+  /** What a tile says of a replaced head. */
+  get replacedNow() {
+    const words = { zero: "off", mean: "mean", donor: `from ${cut(this.state.donor, 12)}` }[this.by];
+    return new Map([...this.state.replaced].map((short) => [short, words]));
   }
 
   // --- counting over examples ----------------------------------------------------------------------------------------
@@ -222,30 +267,29 @@ class Live {
   /** How many held-out examples are right now: counted in small slices, begun again after every change. */
   count() {
     clearTimeout(this.counting);
-    const { examples, words } = this.header;
+    const [{ examples, engine }, { words }, by] = [this, this.header, this.state.by];
     const share = percent(this.model.nRight / examples.length);
     const all = `All heads on: ${share} of ${examples.length} held-out ${words.examples} are right.`;
     this.tally.textContent = all;
     if (!this.state.replaced.size) return;
-    const { engine, isDonated } = this;
-    const fixed = isDonated ? null : this.replacements(engine, null);
+    const fixed = by === "donor" ? null : this.replacements(engine, null, by);
     let [i, right] = [0, 0];
     const work = () => {
       const end = performance.now() + SLICE;
       for (; i < examples.length && performance.now() < end; i += 1) {
-        const donor = examples[(i + 1) % examples.length][1];
-        const replaced = fixed ?? this.replacements(engine, donor);
-        right += this.isRight(
-          this.run(engine, { source: examples[i][1] }, { replaced, isTraced: false }),
-          examples[i][2],
-        );
+        const replaced = fixed ?? this.replacements(engine, examples[(i + 1) % examples.length][1], by);
+        const run = this.run(engine, { source: examples[i][1] }, { replaced, isTraced: false });
+        right += this.isRight(run, examples[i][2]);
       }
       const [low, high] = wilson(right, i);
-      const by = isDonated ? ` (each gets the outputs on another one)` : "";
       const range = `${percent(right / i)} [${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]`;
-      this.tally.replaceChildren(`${all} `, make("strong", {}, `${capital(this.change)}: ${range} of ${i}${by}.`));
+      const counted = `${capital(this.changeTo(`another ${words.example}`, by))}: ${range} of ${i}.`;
+      this.tally.replaceChildren(`${all} `, make("strong", {}, counted));
       if (i < examples.length) this.counting = setTimeout(work);
-      else this.tally.dataset.isDone = "";
+      else {
+        this.tally.dataset.isDone = "";
+        announce(counted);
+      }
     };
     delete this.tally.dataset.isDone;
     this.counting = setTimeout(work, PAUSE);
@@ -254,52 +298,59 @@ class Live {
   // --- undo, links, messages -----------------------------------------------------------------------------------------
 
   copyOfState() {
-    return { ...this.state, replaced: new Map(this.state.replaced) };
+    return { ...this.state, replaced: new Set(this.state.replaced) };
   }
 
-  remember() {
+  /** Several steps of one kind in a row, such as those of a slider, are undone together. */
+  remember(kind = null) {
+    if (kind && kind === this.lastKind) return;
+    this.lastKind = kind;
     this.past.push(this.copyOfState());
-    this.past.splice(0, this.past.length - 100);
+    this.past.splice(0, this.past.length - MOST_UNDONE);
   }
 
   async undo() {
     const before = this.past.pop();
-    if (!before) return;
-    const isOther = before.model !== this.state.model;
-    this.state = before;
-    await this.engineOf(before.model);
-    if (isOther) this.board.setModel(this.model);
+    this.lastKind = null;
+    if (before) await this.take(before);
+  }
+
+  /** Shows another state, perhaps of another model. */
+  async take(state) {
+    await this.engineOf(state.model);
+    const isOther = state.model !== this.state.model;
+    this.state = state;
+    if (isOther) this.onModel();
     this.update();
   }
 
   /** The state as the part of an address behind #. */
   get address() {
-    const { model, text, donor, replaced } = this.state;
-    const parts = {
-      model,
-      on: text,
-      donor,
-      heads: [...replaced].map(([short, way]) => `${short}:${way}`).join(","),
-    };
-    const given = Object.entries(parts).filter(([, value]) => value);
+    const { model, text, donor, replaced, by } = this.state;
+    const parts = { model, on: text, by, donor, heads: [...replaced].join(",") };
+    const given = Object.entries(parts).filter(([, value]) => value !== null && value !== "");
     return `#${this.name}?${given.map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join("&")}`;
   }
 
   /** Takes the state from the page's address, if that names this figure; what does not fit is left out. */
-  restore() {
+  async restore() {
     const [name, query] = location.hash.slice(1).split("?");
     if (name !== this.name || query === undefined || query === this.address.split("?")[1]) return false;
     const given = new URLSearchParams(query.replaceAll("+", "%2B"));
-    const heads = (given.get("heads") ?? "").split(",").map((each) => each.split(":"));
-    const known = new Set(this.model.architecture.sites.flatMap((site) => site.heads));
-    this.state.replaced = new Map(heads.filter(([short, way]) => known.has(short) && WAYS[way]));
-    for (const [key, name] of [
-      ["on", "text"],
-      ["donor", "donor"],
-    ]) {
-      const example = given.has(key) && this.read(given.get(key));
-      if (example?.source) this.state[name] = example.text;
+    const state = this.copyOfState();
+    if (Object.hasOwn(this.models, given.get("model") ?? "")) state.model = Number(given.get("model"));
+    if (Object.hasOwn(REPLACEMENTS, given.get("by") ?? "")) state.by = given.get("by");
+    const known = new Set(this.models[state.model].architecture.sites.flatMap((site) => site.heads));
+    state.replaced = new Set((given.get("heads") ?? "").split(",").filter((short) => known.has(short)));
+    for (const [key, field] of Object.entries({ on: "text", donor: "donor" })) {
+      const example = given.has(key) ? this.read(given.get(key)) : {};
+      if (example.source) state[field] = example.text;
     }
+    if (this.example) this.remember();
+    await this.engineOf(state.model);
+    const isOther = state.model !== this.state.model;
+    this.state = state;
+    if (isOther) this.onModel();
     this.figure.scrollIntoView({ behavior: "instant" });
     return true;
   }
@@ -339,8 +390,6 @@ class Live {
   }
 }
 
-const capital = (text) => text[0].toUpperCase() + text.slice(1);
-
 /** The mean output of a head at each position [position x head width]; its block holds all heads side by side. */
 function meanOf(engine, short) {
   const site = engine.sites.find(({ heads }) => heads.includes(short));
@@ -348,224 +397,8 @@ function meanOf(engine, short) {
   const [n, nHeads, width] = shape;
   const head = site.heads.indexOf(short);
   const rows = new Float32Array(n * width);
-  for (let at = 0; at < n; at += 1)
+  for (let at = 0; at < n; at += 1) {
     rows.set(data.subarray((at * nHeads + head) * width, (at * nHeads + head + 1) * width), at * width);
+  }
   return { rows, n, wraps: false };
-}
-
-// --- a model that writes an answer -----------------------------------------------------------------------------------
-
-class LiveSequence extends Live {
-  build() {
-    const { examples, words, answerPlaces } = this.header;
-    const { named } = this.model;
-    this.state.text = named[0] ?? examples[0][0];
-    this.state.donor = named[1] ?? examples[1][0];
-    this.step = null;
-    this.input = make("input", {
-      id: `${this.name}-on`,
-      type: "text",
-      class: "typed",
-      autocomplete: "off",
-      spellcheck: "false",
-      list: `${this.name}-some`,
-    });
-    this.input.addEventListener("input", () => this.type(this.input.value));
-    const some = examples.slice(0, 40).map(([text]) => make("option", { value: text }));
-    this.chips = make("span", { class: "chips" });
-    this.error = make("p", { class: "note error", role: "alert", hidden: true });
-    this.table = make("table", { class: "answers" });
-    this.choices = make("p", { class: "choices" });
-    this.said = make("p", { class: "said", "aria-live": "polite" });
-    const label = make("label", { for: this.input.id }, capital(words.example));
-    const namesOf = (site) => this.namesOf(site);
-    this.board = new HeadBoard(this.name, (short) => this.toggle(short), namesOf);
-    this.root.append(
-      ...this.modelPicker(),
-      make(
-        "div",
-        { class: "ask" },
-        label,
-        this.input,
-        this.chips,
-        make("datalist", { id: `${this.name}-some` }, ...some),
-      ),
-      this.error,
-      make("div", { class: "scroll" }, this.table),
-      this.said,
-      this.choices,
-      this.buildControls(),
-      this.board.element,
-    );
-    this.places = answerPlaces;
-  }
-
-  modelPicker() {
-    if (this.models.length < 2) return [];
-    const select = make(
-      "select",
-      { id: `${this.name}-model` },
-      ...this.models.map(({ title }, i) => make("option", { value: i }, title)),
-    );
-    select.addEventListener("change", () => this.chooseModel(Number(select.value)));
-    return [make("p", {}, make("label", { for: select.id }, "Model "), select)];
-  }
-
-  type(text) {
-    const example = this.read(text);
-    if (example.error) return this.complain(text.trim() ? example.error : "");
-    this.complain("");
-    if (example.text === this.state.text) return;
-    this.remember();
-    this.state.text = example.text;
-    this.update();
-  }
-
-  run(engine, { source }, how = {}) {
-    const { first, n } = this.header.start;
-    return engine.answer(source, { first, n, ...how });
-  }
-
-  answerOf(run) {
-    return [...this.header.start.given, ...run.tokens];
-  }
-
-  isRight(run, right) {
-    return this.answerOf(run).every((token, i) => token === right[i]);
-  }
-
-  update() {
-    const example = this.read(this.state.text);
-    this.whole = this.run(this.engine, example);
-    const { replaced } = this.state;
-    const others = replaced.size ? this.replacements(this.engine, this.read(this.state.donor).source) : null;
-    this.now = others ? this.run(this.engine, example, { replaced: others }) : this.whole;
-    this.example = example;
-    if (document.activeElement !== this.input) this.input.value = example.text;
-    this.showChips();
-    this.showControls();
-    this.showAnswers();
-    this.paintHeads();
-    this.showAddress();
-    this.count();
-  }
-
-  paintHeads() {
-    const shown = new Map(
-      [...this.state.replaced].map(([short, way]) => [
-        short,
-        { zero: "off", mean: "mean", donor: `from ${this.state.donor}` }[way],
-      ]),
-    );
-    this.board.show(
-      this.now.heads(),
-      this.whole.heads(),
-      shown,
-      this.step === null ? null : this.step - this.header.start.given.length,
-    );
-    this.board.onResize();
-  }
-
-  showChips() {
-    const { named, wrong, proof } = this.model;
-    const buttons = [...named.map((text) => [text, text]), ...wrong.map((text) => [text, `${text} (a mistake)`])];
-    this.chips.replaceChildren(...buttons.map(([text, label]) => this.buttonOf(label, () => this.type(text))), proof);
-  }
-
-  namesOf({ stack, kind }) {
-    const { tokens, start } = this.header;
-    const source = this.example.source.map((token) => tokens[token]);
-    const written = this.places.slice(start.given.length).map((place) => `${place}`);
-    const fed = [start.first, ...this.now.tokens.slice(0, -1)].map((token) => tokens[token]);
-    return stack === "encoder" ? [source, source] : [written, kind === "cross" ? source : fed];
-  }
-
-  // --- answers -------------------------------------------------------------------------------------------------------
-
-  showAnswers() {
-    const { right } = this.example;
-    const rows = [
-      ["All heads on", this.whole],
-      ...(this.state.replaced.size ? [[capital(this.change), this.now]] : []),
-    ];
-    const heads = make(
-      "tr",
-      {},
-      make("td"),
-      ...this.places.map((place) => make("th", { scope: "col" }, place)),
-      make("td"),
-    );
-    this.table.replaceChildren(
-      make("thead", {}, heads),
-      make("tbody", {}, ...rows.map(([words, run]) => this.answerRow(words, run, right))),
-    );
-    const verdict = (run) => (this.isRight(run, right) ? "right" : `wrong: it should be ${this.shown(right)}`);
-    const sentences = rows.map(
-      ([words, run]) => `${words}: ${this.example.text} = ${this.shown(this.answerOf(run))}, ${verdict(run)}.`,
-    );
-    const words = sentences.at(-1);
-    if (this.said.textContent !== words) this.said.textContent = words;
-    this.showChoices();
-  }
-
-  shown(tokens) {
-    return this.reader?.show
-      ? this.reader.show(tokens.map((token) => this.header.tokens[token]))
-      : tokens.map((token) => this.header.tokens[token]).join(" ");
-  }
-
-  answerRow(words, run, right) {
-    const [answer, whole, { length: nGiven }] = [
-      this.answerOf(run),
-      this.answerOf(this.whole),
-      this.header.start.given,
-    ];
-    const cells = answer.map((token, i) => {
-      const chance = i < nGiven ? null : softmax(run.logits[i - nGiven])[token];
-      const classes = [token === right[i] ? "" : "wrong", token === whole[i] ? "" : "changed"]
-        .filter(Boolean)
-        .join(" ");
-      const button = make(
-        "button",
-        { type: "button", class: `digit ${classes}`, "aria-pressed": String(this.step === i) },
-        this.header.tokens[token],
-      );
-      if (chance !== null) button.append(make("small", {}, percent(chance, chance > 0.995 ? 0 : 1)));
-      button.addEventListener("click", () => this.stepTo(this.step === i ? null : i));
-      return make("td", {}, button);
-    });
-    const isRight = this.isRight(run, right);
-    const verdict = make(
-      "td",
-      { class: `verdict ${isRight ? "is-right" : "is-wrong"}` },
-      isRight ? "✓ right" : "✗ wrong",
-    );
-    return make("tr", {}, make("th", { scope: "row" }, words), ...cells, verdict);
-  }
-
-  /** One step of decoding: what else might have been written there, and which rows of the maps wrote it. */
-  stepTo(step) {
-    this.step = step;
-    this.showAnswers();
-    this.paintHeads();
-    this.table.querySelectorAll("tr:last-child .digit")[step ?? 0]?.focus();
-  }
-
-  showChoices() {
-    const { tokens, start, words } = this.header;
-    const at = this.step === null ? -1 : this.step - start.given.length;
-    if (at < 0) {
-      const why = "to see what else the model considered, and which row of each map wrote it";
-      this.choices.textContent = `Choose a ${words.place} of the answer ${why}.`;
-      return;
-    }
-    const chances = softmax(this.now.logits[at])
-      .map((chance, token) => [chance, tokens[token]])
-      .sort(([a], [b]) => b - a);
-    const few = chances.slice(0, 3).map(([chance, token]) => `${token} (${percent(chance, 2)})`);
-    this.choices.textContent = `Writing the ${this.places[this.step]}, after ${[start.first, ...this.now.tokens]
-      .slice(0, at + 1)
-      .map((token) => tokens[token])
-      .join(" ")}: ${few.join(", ")}.`;
-  }
 }

@@ -129,7 +129,7 @@ function openTarget() {
   const target = document.getElementById(location.hash.slice(1).split("?")[0]);
   if (!target?.closest("main")) return;
   for (let fold = target.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
-  const own = target.querySelector(":scope > details.folded");
+  const own = target.querySelector(":scope > details");
   if (own) own.open = true;
   if (!location.hash.includes("?")) target.scrollIntoView({ behavior: "instant" });
 }
@@ -153,11 +153,11 @@ function unfoldForPrint(printButton) {
 }
 
 function makeOpenAll(button) {
+  let isOpen = false;
   button?.addEventListener("click", () => {
-    const isOpen = button.getAttribute("aria-pressed") === "true";
-    for (const fold of allFolds()) fold.open = !isOpen;
-    button.setAttribute("aria-pressed", !isOpen);
-    button.textContent = isOpen ? "Open all" : "Close all";
+    isOpen = !isOpen;
+    for (const fold of allFolds()) fold.open = isOpen;
+    button.textContent = isOpen ? "Close all" : "Open all";
   });
 }
 
@@ -189,6 +189,10 @@ async function start() {
   makeOpenAll(document.getElementById("open-all"));
   unfoldForPrint(document.getElementById("print"));
   addEventListener("hashchange", openTarget);
+  document.addEventListener("click", ({ target }) => {
+    const link = target.closest?.("a[href^='#']");
+    if (link && link.hash === location.hash) openTarget(); // the address does not change, so nothing else would open it
+  });
   openTarget();
   const nav = document.querySelector("nav");
   followContents(nav);
