@@ -200,7 +200,7 @@ def test_a_number_of_examples_that_is_none_is_refused(n: object) -> None:
 def test_a_figure_that_nothing_gives_is_named() -> None:
     found = look("claimed-figure", claiming(0.9, PlantedAdder))
     assert found.verdict == "fail"
-    figures = "exact match is 100.00 % of 400, and the author reports 90.00 %"
+    figures = "exact match is 100 % of 400, and the author reports 90.00 %"
     assert found.finding == f"{figures}; no known scoring gives that figure"
 
 

@@ -221,7 +221,7 @@ def wrong_adder(**changes: object) -> type[PlantedAdder]:
 def test_a_pattern_that_no_draw_shows_is_a_warning_with_the_shortest_examples() -> None:
     found = look("easy-counterexamples", sorter(NoFarJumps))
     assert (found.verdict, found.evidence["accuracy"]) == (WARN, 1.0)
-    assert found.finding.startswith("accuracy is 100.0 % on 400 drawn sequences, but a search finds ")
+    assert found.finding.startswith("the model gets 400 of 400 drawn sequences right, but a search finds ")
     shown = [text.partition(" (") for text in found.finding.partition("same range: ")[2].split("; ")]
     assert len(shown) == 3
     for example, _, verdict in shown:

@@ -209,7 +209,8 @@ def _read_pairs(adapter: Adapter, method: str) -> Pairs:
     with user_code_errors(adapter, method):
         pairs = [(str(question), str(answer)) for question, answer in getattr(adapter, method)()]
     if len(pairs) < 2:
-        raise InputError(f"{method}() should give questions and right answers", "a list of at least 2 pairs of texts")
+        gave = f"{method}() gave {'1 pair' if pairs else 'no pair'} of a question and its right answer"
+        raise InputError(gave, "give at least 2 pairs of texts")
     return pairs
 
 

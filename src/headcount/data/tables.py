@@ -112,7 +112,8 @@ class Table:
         if isinstance(value, str):
             if len(value) > MOST_CELL and not self.is_running:
                 raise InputError(  # a tokenizer would need gigabytes of memory
-                    f"{self.where(row)}: {column} holds {len(value):,} characters; a cell may hold {MOST_CELL:,}",
+                    f"{self.where(row)}: {column} holds {len(value):,} characters; a cell may hold at most "
+                    f"{MOST_CELL:,}",
                     "split the text into several rows",
                 )
             return value.strip()

@@ -169,7 +169,10 @@ class ExternalModel(OpenModel):
         return getattr(self.task, "trained_lengths", None)
 
     def task_attention(self) -> TaskAttention:
-        """Return the adapter's model with attention weights in positions of the adapter's task."""
+        """Return the adapter's model as one whose attention can be read; raise an error if no adapter names a task.
+
+        Queries and keys are positions of the task.
+        """
         if self.adapter is None or self.adapter.task is None:
             return super().task_attention()
         return AdapterAttention.of(self.label, self.weights_sha256, self._adapted)

@@ -247,7 +247,11 @@ def _require_files(path: Path) -> None:
         if file.exists() and not file.is_dir():
             require_regular(file)
             if file.suffix in (".json", ".txt", ".model") and file.stat().st_size > MOST_TOKENIZER:
-                raise InputError(f"{file} is too large: {file.stat().st_size:,} bytes", _AGAIN)
+                raise InputError(
+                    f"{file} has {file.stat().st_size:,} bytes; a .json, .txt or .model file of a model may have "
+                    f"at most {MOST_TOKENIZER:,}",
+                    f"the file may be damaged: {_AGAIN}",
+                )
 
 
 def module_tree(folder: Path) -> nn.Module:

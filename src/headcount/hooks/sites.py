@@ -288,7 +288,10 @@ def _site_at(
 
 
 def _axis(site: Site, head_axis: int | None) -> int | None:
-    """Return the axis of heads; raise an error if it cannot count heads."""
+    """Return `head_axis`; raise an error if it is the batch axis (0) or is given for an `nn.MultiheadAttention`.
+
+    The heads of an `nn.MultiheadAttention` share the last axis.
+    """
     if head_axis is not None and site.mha is not None:
         raise InputError("head_axis is given for nn.MultiheadAttention", "leave it out: its heads share the last axis")
     if head_axis == 0:
