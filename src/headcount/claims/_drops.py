@@ -55,9 +55,8 @@ class Drops:
         clean = float(self.experiment.aggregate(self._clean)) if self._clean is not None else 0.0
         if self._needs_skill and clean - baseline < CRITICAL:
             raise InputError(
-                f"with all heads it scores {percent(clean)}, within 10 points of the best constant answer, so "
-                "there is "
-                "too little accuracy to lose"
+                f"with all heads, the model scores {percent(clean)}, less than 10 points above the best constant "
+                "answer: there is too little accuracy to lose"
             )
 
     def drop(self, heads: Sequence[HeadId]) -> PairedDifference:

@@ -224,7 +224,8 @@ class ExternalModel(OpenModel):
             return data
         if not (data is None or isinstance(data, str | Path | TextLines) or is_dataset(data)):
             raise InputError(
-                f"{self.name} cannot be measured on {type(data).__name__}", "give a file, or the model and its tensors"
+                f"{self.name} cannot be measured on {type(data).__name__}",
+                "give a file, a folder or a Hugging Face dataset; for tensors, give the PyTorch model, not its name",
             )
         if self.adapter:
             if not (data is None or isinstance(data, str | Path)):
