@@ -126,7 +126,7 @@ def test_the_number_of_heads_must_be_given() -> None:
     pattern = "encoder_layers.*.self_attn.W_o"
     with pytest.raises(
         InputError,
-        match=r"heads that share encoder_layers\.0\.self_attn\.W_o is not known\n  say n_heads=...$",
+        match=r"heads that share encoder_layers\.0\.self_attn\.W_o is not known\n  give n_heads=...$",
     ):
         Sites.of(model, pattern)
     for given in ({"decoder": 4}, {}, ...):

@@ -275,7 +275,7 @@ def _site_at(
     if not isinstance(count, int):  # such as a pasted n_heads=...
         count = _count_above(model, path, module)
         hint = "" if count is None else f"; a module above it says {count}"
-        raise InputError(f"the number of heads that share {path} is not known", f"say n_heads=...{hint}")
+        raise InputError(f"the number of heads that share {path} is not known", f"give n_heads=...{hint}")
     if candidates := _projections_inside(path, module):
         raise InputError(
             f"{path} is a whole attention block ({type(module).__name__}), not an output projection",
@@ -283,7 +283,9 @@ def _site_at(
         )
     width = _width(module)
     if width is not None and (count < 1 or width % count):
-        raise InputError(f"{count} heads cannot share the {width} inputs of {path}", "is n_heads right?")
+        raise InputError(
+            f"{count} heads cannot share the {width} inputs of {path}", f"give an n_heads that divides {width}"
+        )
     return Site(module, tuple(map(name.head, range(count))))
 
 
