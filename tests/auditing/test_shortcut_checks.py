@@ -235,7 +235,7 @@ def test_a_pattern_that_no_draw_shows_is_a_warning_with_the_shortest_examples() 
 def test_sums_that_no_draw_shows_are_a_warning() -> None:
     found = look("easy-counterexamples", wrong_adder())
     assert found.verdict == WARN
-    assert "drawn sums, but a search finds 20 wrong answers" in found.finding
+    assert "drawn sums right, but a search finds 20 wrong answers" in found.finding
 
 
 @pytest.mark.parametrize(("claimed", "verdict"), [(None, WARN), (0.999, WARN), (1.0, FAIL), (1, FAIL)])
