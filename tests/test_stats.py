@@ -16,6 +16,7 @@ from scipy.stats import binom, binomtest, rankdata, skew, spearmanr, ttest_1samp
 from headcount.stats import (
     Proportion,
     correlation_interval,
+    fixed,
     holm,
     influences,
     mcnemar,
@@ -94,8 +95,9 @@ def test_what_is_no_share_is_refused(correct: int, n: int) -> None:
 
 
 def test_a_share_reads_as_percent_with_its_doubt() -> None:
-    assert str(Proportion.of(809_998, 810_000)) == "100.00% [100.00%, 100.00%], n=810,000"
-    assert str(Proportion.of(98, 100)) == "98.00% [93.00%, 99.64%], n=100"
+    assert str(Proportion.of(809_998, 810_000)) == "99.9998 % [99.999, 99.99996], n = 810,000"
+    assert str(Proportion.of(98, 100)) == "98.00 % [93.00, 99.64], n = 100"
+    assert [fixed(each) for each in (99.96, 99.94, 100, 0)] == ["99.96", "99.9", "100.0", "0.0"]
 
 
 @pytest.mark.parametrize("confidence", [-0.5, 0.0, 1.0, 1.5, math.nan])

@@ -20,6 +20,8 @@ Z95 = 1.96
 """Half the width of a 95 % CI of a normally distributed estimate, in standard errors."""
 FEW_HITS = 3
 """Largest number of hits (or misses) for which `Proportion` uses the Poisson bound; one less for n <= 50."""
+MOST_DIGITS = 6
+"""Largest number of decimals, for numbers so close to 0 or 100 that fewer decimals would hide the difference."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,39 @@ class Proportion:
         return cls.of(int(hits.sum()), len(hits))
 
     def __str__(self) -> str:
-        return f"{self.rate:.2%} [{self.low:.2%}, {self.high:.2%}], n={self.n:,}"
+        return f"{percent(self.rate, 2)} [{number(100 * self.low, 2)}, {number(100 * self.high, 2)}], n = {self.n:,}"
+
+
+def number(value: float, digits: int = 1) -> str:
+    """Write a number with as many decimals as it needs not to look like exactly 0 or 100.
+
+    >>> number(98.765), number(100), number(99.996), number(0.004), number(-0.01)
+    ('98.8', '100', '99.996', '0.004', '-0.01')
+    """
+    if value in (0, 100):
+        return f"{value:.0f}"
+    while digits < MOST_DIGITS and float(f"{value:.{digits}f}") in (0, 100):
+        digits += 1
+    return f"{value:z.{digits}f}"
+
+
+def fixed(value: float, digits: int = 1) -> str:
+    """Write a number with this many decimals, for a column; only a number below 100 that would look like 100 gets more.
+
+    >>> fixed(98.765), fixed(100), fixed(99.96), fixed(0.004)
+    ('98.8', '100.0', '99.96', '0.0')
+    """
+    text = f"{value:z.{digits}f}"
+    return number(value, digits) if value < 100 == float(text) else text
+
+
+def percent(rate: float, digits: int = 1) -> str:
+    """Write a rate in percent; only a rate of exactly 1 is written as 100 %.
+
+    >>> percent(0.98765), percent(1), percent(0.99996), percent(0.00004)
+    ('98.8 %', '100 %', '99.996 %', '0.004 %')
+    """
+    return f"{number(100 * rate, digits)} %"
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,7 @@ def test_a_floor_is_named() -> None:
     assert found.verdict == "fail"
     assert found.finding.startswith("50.0 % of 400 answers are right, and the best constant answer reaches 50.0 %")
     assert look("floor", Mute).finding.startswith(
-        "0.0 % of 400 answers are right, and the best constant answer reaches 1"
+        "0 % of 400 answers are right, and the best constant answer reaches 1"
     )
 
 
@@ -313,8 +313,8 @@ def test_heads_that_stand_in_for_each_other_are_named() -> None:
     found = look("never-together", StandInForEachOther)
     assert found.verdict == "pass", "nobody has called them prunable"
     assert found.finding == (
-        "8 of 8 heads each cost under 1 point alone; without all of them, 0.0 % of 200 examples are right (with all "
-        "heads: 100.0 %); no result counts heads that were ablated one by one"
+        "8 of 8 heads each cost under 1 point alone; without all of them, 0 % of 200 examples are right (with all "
+        "heads: 100 %); no result counts heads that were ablated one by one"
     )
 
 

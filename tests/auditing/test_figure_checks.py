@@ -27,6 +27,7 @@ from headcount.auditing.audit import explain_errors
 from headcount.auditing.audited_model import audited_model
 from headcount.errors import InputError
 from headcount.experiments.models import RunModel
+from headcount.stats import percent
 from headcount.tasks.addition import Addition, AdditionConfig
 from headcount.training.evaluation import evaluate_sequences
 
@@ -174,7 +175,7 @@ def test_the_scoring_that_gives_a_figure_is_named(share: float, adapter: type[Pl
     found = look("claimed-figure", claiming(share, adapter))
     assert found.verdict == "fail"
     assert scoring in str(found.evidence["scoring"]).split(", ")
-    assert found.finding.partition(", which is ")[0].endswith(f", and the author reports {100 * share:.2f} %")
+    assert found.finding.partition(", which is ")[0].endswith(f", and the author reports {percent(share, 2)}")
 
 
 @pytest.mark.parametrize(("share", "n", "is_fit"), [(0.75, 200, True), (0.75, 20_000, True), (0.7, 20_000, False)])
@@ -200,7 +201,7 @@ def test_a_number_of_examples_that_is_none_is_refused(n: object) -> None:
 def test_a_figure_that_nothing_gives_is_named() -> None:
     found = look("claimed-figure", claiming(0.9, PlantedAdder))
     assert found.verdict == "fail"
-    figures = "exact match is 100.00 % of 400, and the author reports 90.00 %"
+    figures = "exact match is 100 % of 400, and the author reports 90.00 %"
     assert found.finding == f"{figures}; no known scoring gives that figure"
 
 

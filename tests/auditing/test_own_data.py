@@ -165,7 +165,7 @@ def test_a_leak_into_the_test_set_of_a_named_task() -> None:
 def test_a_claim_is_held_against_the_authors_test_set() -> None:
     found = look("HC802", FirstDigit)
     assert found.verdict == "warn"
-    assert "metric() of FirstDigit (100.00 %)" in found.finding
+    assert "metric() of FirstDigit (100 %)" in found.finding
 
 
 def test_one_answer_to_everything_is_seen() -> None:

@@ -238,7 +238,7 @@ def test_rows_that_were_never_trained_with_what_becomes_of_longer_sequences() ->
     found = look("untrained-positions", Longer)
     assert (found.verdict, found.evidence["rows"], found.evidence["trained"]) == ("warn", 512, 16)
     assert found.finding.startswith("rows 16 to 511 of the position table were never trained")
-    assert "100.0 % of 200 sequences of 16 are right, and 50.0 % of 200 of 32" in found.finding
+    assert "100 % of 200 sequences of 16 are right, and 50.0 % of 200 of 32" in found.finding
 
 
 def test_a_trained_model_of_others_has_such_rows() -> None:

@@ -208,7 +208,7 @@ def test_a_model_that_guesses_is_judged_only_if_asked(adder: OpenModel, monkeypa
     refused, asked = (
         judge(ClaimCase(adder, claim, heads_of(adder, "E0"), 2000, anyway=anyway)) for anyway in (False, True)
     )
-    assert "it scores 50.0 %, within 10 points of the best constant answer" in refused.reason
+    assert "the model scores 50.0 %, less than 10 points above the best constant answer" in refused.reason
     assert asked.verdict == "supported"
 
 

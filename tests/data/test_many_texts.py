@@ -170,7 +170,7 @@ def test_a_line_is_in_one_half_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
 def test_nothing_but_single_tokens(name: str, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("cat\ndog\nthe old cat\n\n")
-    with pytest.raises(InputError, match=r"has 1 texts with a token to predict[\s\S]*at least 2"):
+    with pytest.raises(InputError, match=r"only 1 of 3 texts of .* have a token to predict[\s\S]*at least 2"):
         read_dataset(TextLines(tmp_path / "lines.txt"), tokenized(hub.build(name), frame="$A"))
 
 

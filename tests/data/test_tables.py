@@ -73,7 +73,9 @@ def test_csv_of_other_places(file: File) -> None:
 def test_a_cell_has_a_limit(file: File, name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tokenizer takes a hundred times the memory of the text that it is given."""
     monkeypatch.setattr("headcount.data.tables.MOST_CELL", 1000)
-    with pytest.raises(InputError, match=rf"line 3 of .*{name}: text holds 1,20\d characters; a cell may hold 1,000"):
+    with pytest.raises(
+        InputError, match=rf"line 3 of .*{name}: text holds 1,20\d characters; a cell may hold at most 1,000"
+    ):
         read_table(file(name, text.format("the old cat " * 100))).rows("text", "label")
     assert len(read_table(file("data.txt", "the old cat " * 100)).texts()[0]) == 1199, "a running text has no cells"
 
@@ -81,7 +83,9 @@ def test_a_cell_has_a_limit(file: File, name: str, text: str, monkeypatch: pytes
 def test_a_long_cell_is_refused_with_little_memory(file: File) -> None:
     path = file("data.csv", 'text,label\n"' + "the old cat " * 200_000 + '",x\nb,y\n')
     tracemalloc.start()
-    with pytest.raises(InputError, match=r"line 2 of .*: text holds 2,400,000 characters; a cell may hold 1,048,576"):
+    with pytest.raises(
+        InputError, match=r"line 2 of .*: text holds 2,400,000 characters; a cell may hold at most 1,048,576"
+    ):
         read_table(path).rows("text", "label")
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -138,7 +138,7 @@ def test_several_models_are_rows_of_one_table() -> None:
     settings, scores = (block for block in found.blocks if isinstance(block, DataTable))
     assert settings.columns == ("model", "encoding", "structure built in")
     assert [row[0] for row in scores.rows] == ["none", "learned", "alibi"]
-    assert "Of none, learned and alibi, tested on the same examples, learned is right most often: 990" in texts(found)
+    assert "Of none, learned and alibi, which share one test set, learned is right most often: 990" in texts(found)
     assert "least often alibi" in texts(found)
     assert "Each is one training run" in texts(found)
     assert sum(isinstance(block, Picture) for block in found.blocks) == 1
@@ -170,9 +170,9 @@ def test_every_run_has_its_training_time_and_final_losses() -> None:
 
 
 def test_which_of_several_is_best_turns_with_the_numbers() -> None:
-    assert "learned, tested on the same examples, none is right most often" in texts(sorters((990, 1000), (600, 1000)))
+    assert "learned, which share one test set, none is right most often" in texts(sorters((990, 1000), (600, 1000)))
     found = sorters((600, 1000), (601, 1000))
-    assert "right most often is undecided: learned gets 601" in texts(found)
+    assert "right most often is undecided (they share one test set): learned gets 601" in texts(found)
     assert "least often" not in texts(found)
     assert not found.answer.is_decided
 
@@ -186,11 +186,11 @@ def test_models_on_other_test_sets_are_not_ranked_with_them() -> None:
     ]
     found = section(report_results(*made))
     require_sound(found)
-    assert "Of b and c, tested on the same examples, b is right most often" in texts(found)
+    assert "Of b and c, which share one test set, b is right most often" in texts(found)
     assert "and are not ranked: a 1,000 of 1,000 right" in texts(found)
     found = section(report_results(*made[:2]))
     require_sound(found)
-    assert "undecided: no two were tested on the same examples" in texts(found)
+    assert "undecided: no two share a test set. They get: " in texts(found)
 
 
 def test_two_tasks_are_one_answer() -> None:
@@ -198,7 +198,7 @@ def test_two_tasks_are_one_answer() -> None:
     other = model_results("sorter", "sortedness", SORTING, evaluation=classification())
     answer = section(report_results(one, other)).answer
     assert "adder gets 1,998 of 2,000 right" in answer.text
-    assert "; on the test set, sorter gets 990 of 1,000 right" in answer.text
+    assert ". On the test set, sorter gets 990 of 1,000 right" in answer.text
     assert answer.text.endswith("(one seed).")
 
 

@@ -128,10 +128,13 @@ def adapter(body: str, base: str = "Adder", name: str = "Mine") -> str:
 
 ENCODE = "def encode(self, questions, answers):"
 BROKEN: dict[str, tuple[str, str]] = {
-    "nothing": (f"{ENCODE} return None", "should return inputs and labels"),
-    "no labels": (f"{ENCODE} return torch.zeros(2, 3), 7", "should return inputs and labels"),
-    "no tensors": (f"{ENCODE} return [[1, 2]], torch.zeros(2)", "should return tensors"),
-    "no inputs": (f"{ENCODE} return (), torch.zeros(2)", "should return tensors"),
+    "nothing": (f"{ENCODE} return None", "should return inputs and labels, not NoneType"),
+    "no labels": (
+        f"{ENCODE} return torch.zeros(2, 3), 7",
+        r"inputs and labels, not tuple \(Tensor, int\)",
+    ),
+    "no tensors": (f"{ENCODE} return [[1, 2]], torch.zeros(2)", r"should return input tensors, not list \(list\)"),
+    "no inputs": (f"{ENCODE} return (), torch.zeros(2)", "should return input tensors, not tuple"),
     "rows": (f"{ENCODE} return torch.zeros(3, 2), torch.zeros(2)", r"tensors of \[3, 2\] rows from 2 questions"),
     "labels": (f"{ENCODE} return torch.zeros(2, 2), torch.zeros(2, 2, 2)", "labels of 3 axes"),
     "logits": ("def forward(self, model, *inputs): return model(*inputs)[:, 0]", "not one row of logits for each"),

@@ -126,7 +126,7 @@ def test_the_number_of_heads_must_be_given() -> None:
     pattern = "encoder_layers.*.self_attn.W_o"
     with pytest.raises(
         InputError,
-        match=r"heads that share encoder_layers\.0\.self_attn\.W_o is not known\n  say n_heads=...$",
+        match=r"heads that share encoder_layers\.0\.self_attn\.W_o is not known\n  give n_heads=...$",
     ):
         Sites.of(model, pattern)
     for given in ({"decoder": 4}, {}, ...):
@@ -271,7 +271,7 @@ def test_two_towers_are_offered_one_by_one() -> None:
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_cross_attention_where_we_do_not_look_is_an_error(name: str) -> None:
-    with pytest.raises(InputError, match="was given cross-attention"):
+    with pytest.raises(InputError, match="has cross-attention, and headcount looks only for self-attention"):
         wrap(hub.build(name, is_decoder=True, add_cross_attention=True))
 
 

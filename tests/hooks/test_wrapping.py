@@ -59,5 +59,5 @@ def test_a_family_that_is_laid_out_otherwise_is_refused() -> None:
     model = hub.build("gpt2", torch.float32)
     model.transformer.h[1].attn.o = model.transformer.h[1].attn.c_proj
     del model.transformer.h[1].attn.c_proj
-    with pytest.raises(InputError, match=r"GPT2LMHeadModel has nothing at h\.\*\.attn\.c_proj, where decoders"):
+    with pytest.raises(InputError, match=r"GPT2LMHeadModel has no module at h\.\*\.attn\.c_proj, where .* \(decoders"):
         wrap(model)

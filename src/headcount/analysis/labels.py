@@ -183,7 +183,7 @@ def _changes(measures: Sequence[MeasureMean], target: str, when: str, t: Thresho
 
 
 def _column_labels(measures: Sequence[MeasureMean], named: Sequence[str], bars: Bars, t: Thresholds) -> list[str]:
-    """Label the columns where none of the named targets exists, such as `mostly carry column in 1000s (0.76)`."""
+    """Return labels for columns that have no target of `named`, such as `mostly carry column in 1000s (0.76)`."""
     groups: dict[tuple[str, str], list[MeasureMean]] = {}
     in_columns = [m for m in measures if m.column != ALL and m.condition == ALL]
     for column in dict.fromkeys(m.column for m in in_columns):

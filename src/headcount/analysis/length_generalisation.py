@@ -357,7 +357,7 @@ def require_possible(
     known = kinds_of(task)
     unknown = [kind for kind in kinds or () if kind not in known]
     if unknown:
-        raise InputError(f"no kind of example {unknown[0]!r}", suggestion(unknown[0], known))
+        raise InputError(f"there is no kind of example {unknown[0]!r}", suggestion(unknown[0], known))
     return tuple(dict.fromkeys(kinds)) if kinds else known
 
 

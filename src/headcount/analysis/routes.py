@@ -190,7 +190,11 @@ class Routes(Result):
     """Root cause reported by the quick audit; empty if every check passed."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield entries of ways that were not measured, and shares outside of their interval."""
+        """Yield what contradicts itself.
+
+        These are shares on a way that is not in `ways`, shares outside of their interval, and ways that use more
+        quartets than were drawn.
+        """
         measured = {way.name for way in self.ways}
         for field in ("heads", "blocks", "queries", "streams"):
             shares: tuple[PatchShare, ...] = getattr(self, field)

@@ -329,13 +329,19 @@ class Walk:
 
 
 def last_class_walk(decision: Decision) -> Walk:
-    """Return the walk over sequences of the last class, which have no broken pair."""
+    """Return the search for the worst sequences of the last class, which have no broken pair.
+
+    A broken pair is two neighbours that the last class does not allow.
+    """
     margins = np.where(decision.unbroken, -decision.leads.astype(np.float64), np.inf)
     return Walk(decision, [[(0, margins)]])
 
 
 def first_class_walk(decision: Decision) -> Walk:
-    """Return the walk over sequences of the first class; in state 1, the sequence has a broken pair."""
+    """Return the search for the worst sequences of the first class, which have a broken pair.
+
+    A broken pair is two neighbours that the last class does not allow; state 1 means that the sequence already has one.
+    """
     margins = np.where(np.isnan(decision.leads), np.inf, decision.leads.astype(np.float64))
     unbroken, broken = (np.where(marks, margins, np.inf) for marks in (decision.unbroken, ~decision.unbroken))
     return Walk(decision, [[(0, unbroken)], [(0, broken), (1, margins)]])

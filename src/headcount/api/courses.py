@@ -290,7 +290,7 @@ def fork_is_safe() -> bool:
 
 
 def _new_interpreter(job: Mapping[str, Any], entry: int) -> subprocess.Popen[bytes]:
-    """Start an interpreter that imports headcount from the same place as this one."""
+    """Start a process that measures the model of a job; it imports headcount from the same place as this one."""
     code = "import sys; sys.path[:] = __import__('json').loads(sys.argv[1]); import headcount.api.courses as courses; "
     code += "courses.run_in_new_interpreter(sys.argv[2])"
     streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": entry, "stderr": entry, "start_new_session": True}
@@ -359,7 +359,7 @@ def run_in_new_interpreter(job: str) -> None:
 
 
 def _run_in_fork(job: Mapping[str, Any], entry: int) -> NoReturn:
-    """Measure one model in a fork of the parent, and end the process."""
+    """Measure the model of a job in this process, a fork of the parent, and end the process."""
     try:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -86,7 +86,7 @@ def report(
     stored there. All measurements together take about a minute; the report lists those that were left out.
 
     * `out` is the file to write. `force` allows replacing files that headcount did not write.
-    * `thorough` measures everything, however long it takes. `stored` leaves out measurements that take long.
+    * `thorough` measures everything, however long it takes. `stored` measures only what takes seconds.
     * `on` are examples or texts whose attention is shown first. `n_examples` is the number of examples in all.
     * `data` is a file for models without a task, on which their heads are ablated and removed (see `ablate_heads`).
       For a PyTorch module, `data` are its input tensors, and `sites` lists heads that headcount cannot find. Heads of

@@ -47,6 +47,7 @@ from headcount.errors import HeadcountError, InputError, shortened
 from headcount.experiments.models import OpenModel
 from headcount.registry import suggestion
 from headcount.results import Contradiction, Positive, Result, Share, is_hits
+from headcount.stats import percent
 
 Progress = Callable[[int, int], None]
 STRICT = False
@@ -360,10 +361,10 @@ def _summary(ranking: Ranking, verdicts: Sequence[Verdict]) -> str:
     n_warn = f"{len(warnings)} {'warns' if len(warnings) == 1 else 'warn'}"
     if not ranking.failing:
         return _summary_without_failures(ranking.right, verdicts, warnings, n_warn)
-    named, measured = ranking.named, f"{100 * ranking.right.mean():.2f} %"
+    named, measured = ranking.named, percent(ranking.right.mean(), 2)
     summary = "; and ".join(each.finding for each in named)
     if named[0].check in ranking.fitting and ranking.predicted is not None:
-        summary += f": that leaves {100 * ranking.predicted.mean():.2f} % right, measured {measured}"
+        summary += f": that leaves {percent(ranking.predicted.mean(), 2)} right, measured {measured}"
     elif ranking.first_affects == PADDED:
         summary += f"; accuracy is measured without padding, {measured}"
         summary += "".join(f"; and {each.finding}" for each in ranking.beyond)
@@ -377,7 +378,7 @@ def _summary_without_failures(
     right: Hits, verdicts: Sequence[Verdict], warnings: Sequence[Verdict], n_warn: str
 ) -> str:
     """State the measured accuracy if no check fails, and whether errors remain unexplained."""
-    accuracy = f"{100 * right.mean():.2f} % of {len(right):,} answers are right"
+    accuracy = f"{percent(right.mean(), 2)} of {len(right):,} answers are right"
     counts = Counter(each.verdict for each in verdicts)
     if warnings:
         return f"no check fails, {accuracy}; {n_warn}: {'; '.join(each.finding for each in warnings)}"

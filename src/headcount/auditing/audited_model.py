@@ -30,7 +30,7 @@ from headcount.experiments.models import OpenModel
 from headcount.external.adapter import Adapter
 from headcount.hooks.gates import eval_mode
 from headcount.seeds import stream
-from headcount.stats import Proportion
+from headcount.stats import Proportion, percent
 from headcount.tasks.base import Batch, ClassTask, Examples, SequenceTask, Task, Tokens
 from headcount.training.answers import BLOCK, ClassAnswers, SequenceAnswers, leading_zeros, on_device
 from headcount.training.evaluation import Claim, ClassModel, SequenceModel
@@ -479,8 +479,8 @@ class LengthComparison:
 
     def __str__(self) -> str:
         return (
-            f"{100 * self.inside.rate:.1f} % of {self.inside.n} sequences of {self.trained} are right, and "
-            f"{100 * self.beyond.rate:.1f} % of {self.beyond.n} of {self.longer}"
+            f"{percent(self.inside.rate)} of {self.inside.n} sequences of {self.trained} are right, and "
+            f"{percent(self.beyond.rate)} of {self.beyond.n} of {self.longer}"
         )
 
 

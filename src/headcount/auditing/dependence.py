@@ -378,7 +378,7 @@ def _transplant(
 
 
 def _at(site: HeadSite, passes: Sequence[Mapping[HeadSite, Grid]]) -> list[tuple[int, Grid]]:
-    """Return pairs of the index of the other example and r at this block, for each pass that reached the block."""
+    """Return (i, r) for each pass that reached this block: r replaced z in the pass with the i-th other example."""
     return [(i, grids[site]) for i, grids in enumerate(passes) if site in grids]
 
 

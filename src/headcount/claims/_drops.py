@@ -16,7 +16,7 @@ from headcount.experiments.interventions import compare, run_interventions
 from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention
 from headcount.seeds import stream
-from headcount.stats import PairedDifference, paired_differences
+from headcount.stats import PairedDifference, paired_differences, percent
 
 N_EXAMPLES = 2000
 """Default number of examples."""
@@ -55,9 +55,8 @@ class Drops:
         clean = float(self.experiment.aggregate(self._clean)) if self._clean is not None else 0.0
         if self._needs_skill and clean - baseline < CRITICAL:
             raise InputError(
-                f"with all heads it scores {100 * clean:.1f} %, within 10 points of the best constant answer, so "
-                "there is "
-                "too little accuracy to lose"
+                f"with all heads, the model scores {percent(clean)}, less than 10 points above the best constant "
+                "answer: there is too little accuracy to lose"
             )
 
     def drop(self, heads: Sequence[HeadId]) -> PairedDifference:

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", metavar="FILE", default="report.html", help=page)
     thorough = "measure everything, however long it takes [what fits into a minute, most important first]"
     parser.add_argument("--thorough", action="store_true", help=thorough)
-    stored = "use stored results only, and measure nothing that takes long"
+    stored = "use results stored with the models; measure missing ones only if that takes seconds"
     parser.add_argument("--stored", action="store_true", help=stored)
     add_data(parser)
     text = "an example of the task, or a text, whose attention is shown first; repeatable"

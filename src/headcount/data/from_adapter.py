@@ -39,6 +39,7 @@ from headcount.tasks.base import IGNORE, Examples, SequenceTask, Task
 
 Pairs = Sequence[tuple[str, str]]
 """Questions and right answers."""
+_RETURN = "return a tuple of input tensors, and then the tensor of labels: return (tensor, ...), labels"
 
 
 def adapter_dataset(
@@ -209,25 +210,38 @@ def _read_pairs(adapter: Adapter, method: str) -> Pairs:
     with user_code_errors(adapter, method):
         pairs = [(str(question), str(answer)) for question, answer in getattr(adapter, method)()]
     if len(pairs) < 2:
-        raise InputError(f"{method}() should give questions and right answers", "a list of at least 2 pairs of texts")
+        gave = f"{method}() gave {'1 pair' if pairs else 'no pair'} of a question and its right answer"
+        raise InputError(gave, "give at least 2 pairs of texts")
     return pairs
 
 
 def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]:
     """Call the adapter's encode(), check that it returns inputs and labels with one row per pair, and return them."""
     if type(adapter).encode is Adapter.encode:
-        raise InputError(f"{type(adapter).__name__} has no encode()", "write it: from texts to tensors and labels")
+        raise InputError(
+            f"{type(adapter).__name__} has no encode()",
+            "write one, from texts to tensors and labels",
+        )
     with user_code_errors(adapter, "encode"):
         returned = adapter.encode([question for question, _ in pairs], [answer for _, answer in pairs])
     if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Tensor)):
-        raise InputError("encode() should return inputs and labels", "return (tensor, ...), labels")
+        raise InputError(f"encode() should return inputs and labels, not {_kind(returned)}", _RETURN)
     inputs = (returned[0],) if isinstance(returned[0], Tensor) else returned[0]
     if not (isinstance(inputs, tuple | list) and inputs and all(isinstance(each, Tensor) for each in inputs)):
-        raise InputError("encode() should return tensors, then labels", "return (tensor, ...), labels")
+        raise InputError(f"encode() should return input tensors, not {_kind(inputs)}", _RETURN)
     rows = [len(each) if each.dim() else 0 for each in (*inputs, returned[1])]
     if set(rows) != {len(pairs)}:
-        raise InputError(f"encode() made tensors of {rows} rows from {len(pairs)} questions", "rows come first")
+        raise InputError(
+            f"encode() made tensors of {rows} rows from {len(pairs)} questions",
+            "make the first axis of every tensor count the questions",
+        )
     return tuple(inputs), returned[1]
+
+
+def _kind(returned: Any) -> str:
+    """Write the type of what encode() returned, with the types of its parts: `tuple (Tensor, int)`."""
+    parts = ", ".join(type(each).__name__ for each in returned[:4]) if isinstance(returned, tuple | list) else ""
+    return type(returned).__name__ + (f" ({parts})" if parts else "")
 
 
 def generated(adapter: Adapter, model: nn.Module, questions: Sequence[str]) -> list[str]:
@@ -241,11 +255,11 @@ def generated(adapter: Adapter, model: nn.Module, questions: Sequence[str]) -> l
             what = f"a tensor of shape {tuple(texts.shape)}"
         elif is_list:
             what += f" of {next(type(each).__name__ for each in texts if not isinstance(each, str))}"
-        raise InputError(
-            f"generate() returned {what}", "return a list of texts, such as those in `answers` of encode()"
-        )
+        raise InputError(f"generate() returned {what}", "return a list of texts, one answer for each question")
     if len(texts) != len(questions):
-        raise InputError(f"generate() gave {len(texts)} answers to {len(questions)} questions", "one text for each")
+        raise InputError(
+            f"generate() gave {len(texts)} answers to {len(questions)} questions", "return one text for each"
+        )
     return list(texts)
 
 

@@ -138,7 +138,9 @@ def _format_for(table: Table, tokenized: TokenizedModel) -> Format:
         return formats[name]
     if not fitting:
         known = "; ".join(f"{' and '.join(each.columns)} ({each.summary})" for each in formats.values())
-        raise InputError(f"{table.name} has the columns {', '.join(table.header)}", f"known tables have: {known}")
+        raise InputError(
+            f"no format has the columns of {table.name} ({', '.join(table.header)})", f"give one of: {known}"
+        )
     return fitting[0]
 
 
@@ -279,7 +281,8 @@ def _of_texts(table: Table, texts: Sequence[Sequence[int]], room: int) -> Window
     n_kept, n_cut = len({i for i, _ in starts}), sum(len(ids) > room for ids in texts)
     if n_kept < 2:
         raise InputError(
-            f"{table.name} has {n_kept} texts with a token to predict from another", "give at least 2, one on each line"
+            f"only {n_kept} of {len(texts)} texts of {table.name} have a token to predict from another token",
+            "give at least 2 texts with two tokens or more, one on each line",
         )
     what = f"{n_kept} texts of {table.name}{table.note('text')}"
     what += f" ({len(texts) - n_kept} left out: nothing to predict in them)" if n_kept < len(texts) else ""

@@ -193,7 +193,7 @@ class AnswerProbe:
         return predicted
 
     def _with_fillers(self, ids: Ids, filled_ids: Ids | None) -> Places:
-        """Return the token at each position, including those that encode() fills in, as when 57 becomes 057."""
+        """Return which token stands at each position, also where encode() fills tokens in (057 for 57); -1 for none."""
         places = _places(ids, self.tokens)
         absent = np.flatnonzero((self.tokens == self.tokens[0]).all(axis=0))
         if self.filled is None or filled_ids is None or not len(absent):

@@ -112,7 +112,8 @@ class Table:
         if isinstance(value, str):
             if len(value) > MOST_CELL and not self.is_running:
                 raise InputError(  # a tokenizer would need gigabytes of memory
-                    f"{self.where(row)}: {column} holds {len(value):,} characters; a cell may hold {MOST_CELL:,}",
+                    f"{self.where(row)}: {column} holds {len(value):,} characters; a cell may hold at most "
+                    f"{MOST_CELL:,}",
                     "split the text into several rows",
                 )
             return value.strip()
@@ -306,7 +307,7 @@ def _of_columns(data: Any, name: str, split: Callable[[str], str]) -> Table:
         raise InputError(f"{name} has the splits {', '.join(splits)}", f"give one, such as {split(splits[-1])}")
     if data.column_names is None or not hasattr(data, "__len__"):
         raise InputError(
-            f"{name} is a stream, of which nobody knows the length",
+            f"{name} is a stream, whose length is not known",
             "take a part of it: datasets.Dataset.from_list(list(data.take(1000)))",
         )
     plain = data.with_format(None) if hasattr(data, "with_format") else data

@@ -213,7 +213,7 @@ def comparison(models: Sequence[tuple[str, AnyEvaluation]], rests_on: str) -> li
 
 
 def _rankings(models: Sequence[tuple[str, AnyEvaluation]]) -> list[Sentence]:
-    """Rank the models that were tested on the same examples, and name the others."""
+    """Rank the models that share a test set, and name the others."""
     sets: dict[tuple[tuple[str, str, int], ...], list[tuple[str, Proportion]]] = {}
     for title, evaluation in models:
         sets.setdefault(_test_set(evaluation), []).append((title, main_share(evaluation)))
@@ -221,10 +221,10 @@ def _rankings(models: Sequence[tuple[str, AnyEvaluation]]) -> list[Sentence]:
     alone = [f"{title} {right_words(share)}" for pairs in groups if len(pairs) == 1 for title, share in pairs]
     sentences = [_ranking(pairs) for pairs in groups if len(pairs) > 1]
     if alone and sentences:
-        sentences.append(Sentence(f"Other models were tested on other examples and are not ranked: {some(alone, 12)}."))
+        sentences.append(Sentence(f"Other models have other test sets and are not ranked: {some(alone, 12)}."))
     elif alone:
-        text = f"Which of {len(models)} models is right most often is undecided: no two were tested on the same "
-        sentences = [Sentence(f"{text}examples: {some(alone, 12)}.", is_decided=False)]
+        text = f"Which of {len(models)} models is right most often is undecided: no two share a test set. "
+        sentences = [Sentence(f"{text}They get: {some(alone, 12)}.", is_decided=False)]
     return [Sentence(f"{sentences[0].text} {EACH_SEED}", is_decided=sentences[0].is_decided), *sentences[1:]]
 
 
@@ -237,13 +237,15 @@ def _ranking(pairs: Sequence[tuple[str, Proportion]]) -> Sentence:
     """Name the most accurate model, unless the intervals leave that undecided."""
     best = leader(pairs, lambda pair: _estimate(pair[1]))
     (title, share), (last, lowest) = best.top, best.others[-1]
-    which = f"{some([name for name, _ in pairs], 12)}, tested on the same examples"
+    names = some([name for name, _ in pairs], 12)
     least = "" if len(best.rivals) == len(best.others) else f"; least often {last}, {right_words(lowest)}"
     if not best.rivals:
-        return Sentence(f"Of {which}, {title} is right most often: {right_words(share)}{least}.")
+        text = f"Of {names}, which share one test set, {title} is right most often: {right_words(share)}"
+        return Sentence(f"{text}{least}.")
     rivals = some([name for name, _ in best.rivals], 4)
     overlap = f"interval of {rivals} overlaps" if len(best.rivals) == 1 else f"intervals of {rivals} overlap"
-    text = f"Which of {which}, is right most often is undecided: {title} gets {right_words(share)}, and the {overlap}"
+    text = f"Which of {names} is right most often is undecided (they share one test set): {title} gets "
+    text += f"{right_words(share)}, and the {overlap}"
     return Sentence(f"{text}{least}.", is_decided=False)
 
 

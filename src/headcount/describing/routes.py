@@ -124,7 +124,7 @@ def _counts(test: DonorTest) -> tuple[str, str]:
 
 
 def _idle_blocks(result: Routes) -> list[str]:
-    """Name the blocks that move nothing on any way."""
+    """Return a sentence that names the blocks whose share is close to 0 on every route, if there are such blocks."""
     most: dict[str, float] = {}
     for each in result.blocks:
         most[each.what] = max(most.get(each.what, 0.0), each.moved.high, -each.moved.low)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Row, Sentence
 from headcount.describing.words import counted, percent, some
 from headcount.figures.weights import draw_heads_weights, pages_of
+from headcount.stats import fixed
 
 if TYPE_CHECKING:
     from headcount.analysis.composition import Composition, Compositions
@@ -237,4 +238,4 @@ def _probe_table(probes: Probes) -> DataTable:
 
 def _probe_cell(accuracy: float, moved: float | None) -> Cell:
     share = "" if moved is None else f" ({100 * moved:z.0f} moved)"
-    return Cell(f"{100 * accuracy:.1f}{share}", accuracy)
+    return Cell(f"{fixed(100 * accuracy)}{share}", accuracy)

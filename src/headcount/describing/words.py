@@ -10,36 +10,14 @@ from typing import Literal
 
 from headcount.describing.blocks import Cell
 from headcount.heads import HeadId
-from headcount.stats import Proportion
+from headcount.stats import Proportion, fixed
+from headcount.stats import number as number  # descriptions import all functions that write numbers from here
+from headcount.stats import percent as percent
 
 ONE_SEED = "This is one training run: another seed may give another result."
-MOST_DIGITS = 6
-"""Largest number of decimals, for numbers so close to 0 or 100 that fewer decimals would hide the difference."""
 
 
 # --- percentages and intervals ----------------------------------------------------------------------------------------
-
-
-def number(value: float, digits: int = 1) -> str:
-    """Write a number with as many decimals as it needs not to look like exactly 0 or 100.
-
-    >>> number(98.765), number(100), number(99.996), number(0.004), number(-0.01)
-    ('98.8', '100', '99.996', '0.004', '-0.01')
-    """
-    if value in (0, 100):
-        return f"{value:.0f}"
-    while digits < MOST_DIGITS and float(f"{value:.{digits}f}") in (0, 100):
-        digits += 1
-    return f"{value:z.{digits}f}"
-
-
-def percent(rate: float, digits: int = 1) -> str:
-    """Write a rate in percent; only a rate of exactly 1 is written as 100 %.
-
-    >>> percent(0.98765), percent(1), percent(0.99996), percent(0.00004)
-    ('98.8 %', '100 %', '99.996 %', '0.004 %')
-    """
-    return f"{number(100 * rate, digits)} %"
 
 
 def interval(low: float, high: float, scale: float = 100, digits: int = 1) -> str:
@@ -56,8 +34,10 @@ def bracketed(value: float, low: float, high: float, scale: float = 100, digits:
 
     >>> bracketed(0.166, 0.1499, 0.183, digits=2), bracketed(1.5, 1.4, 1.6, scale=1, digits=3)
     ('16.60 [14.99, 18.30]', '1.500 [1.400, 1.600]')
+    >>> bracketed(0.9995, 0.9972, 0.99997)
+    '99.95 [99.7, 99.997]'
     """
-    middle, lower, upper = (f"{scale * each:z.{digits}f}" for each in (value, low, high))
+    middle, lower, upper = (fixed(scale * each, digits) for each in (value, low, high))
     return f"{middle} [{lower}, {upper}]"
 
 

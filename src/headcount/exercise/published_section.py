@@ -14,7 +14,7 @@ from headcount.describing.sections.audit import urgent
 from headcount.describing.words import amount, bracketed, counted, interval, interval_cell, once, percent, rate, some
 from headcount.exercise.published import TOGETHER, PublishedAdder, adders, overlapping, sorters
 from headcount.heads import HeadId
-from headcount.stats import Proportion
+from headcount.stats import Proportion, fixed
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Effect
@@ -87,7 +87,7 @@ def _own_row(model: ModelResults) -> Row:
         alone = Cell(f"{share:.1f} ({len(pruning.by_zero)} of {pruning.n_heads})", share)
         point = pruning.by_zero_left
         score = bracketed(point.score, point.low, point.high, digits=2)
-        left = Cell(f"{score} of {100 * pruning.clean:.1f}", 100 * point.score)
+        left = Cell(f"{score} of {fixed(100 * pruning.clean)}", 100 * point.score)
     return (
         Cell(f"ours: {model.title}", None, "strong"),
         *(Cell("") if each is None else interval_cell(each.rate, each.low, each.high, digits=2) for each in scores),
@@ -111,7 +111,7 @@ def _sorter_table(models: Sequence[ModelResults]) -> DataTable:
     """Return a table with a row per report and encoding, and a row per model of ours and kind of negatives."""
     rows = list[Row]()
     for published in sorters():
-        shares = [Cell(f"{100 * published.right[x].rate:.1f}", 100 * published.right[x].rate) for x in LENGTHS]
+        shares = [Cell(fixed(100 * published.right[x].rate), 100 * published.right[x].rate) for x in LENGTHS]
         rows.append((f"report {published.report}", published.encoding, published.negative, *shares, published.wrong))
     for model in models:
         result = model.stretch

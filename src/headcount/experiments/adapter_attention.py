@@ -249,8 +249,8 @@ def _receiver(
         if (n_queries, n_keys) != (len(queries), len(keys)):
             raise InputError(
                 f"{site} has {n_queries} queries and {n_keys} keys, but encode() made {len(queries)} and {len(keys)} "
-                f"positions for them: the model adds or drops some, and which is not known",
-                "put such tokens into encode(), so that every position is in its tensors",
+                "positions for them: the model adds or drops positions, and it is not known which",
+                "add or drop these tokens in encode(), so that its tensors have the positions that the model uses",
             )
         sees = model.visible(layout, site, weights)
         whole = slice(0, n_queries), slice(0, n_keys), (n_queries, n_keys)

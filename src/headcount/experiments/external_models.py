@@ -169,7 +169,10 @@ class ExternalModel(OpenModel):
         return getattr(self.task, "trained_lengths", None)
 
     def task_attention(self) -> TaskAttention:
-        """Return the adapter's model with attention weights in positions of the adapter's task."""
+        """Return the adapter's model as one whose attention can be read; raise an error if no adapter names a task.
+
+        Queries and keys are positions of the task.
+        """
         if self.adapter is None or self.adapter.task is None:
             return super().task_attention()
         return AdapterAttention.of(self.label, self.weights_sha256, self._adapted)
@@ -221,7 +224,8 @@ class ExternalModel(OpenModel):
             return data
         if not (data is None or isinstance(data, str | Path | TextLines) or is_dataset(data)):
             raise InputError(
-                f"{self.name} cannot be measured on {type(data).__name__}", "give a file, or the model and its tensors"
+                f"{self.name} cannot be measured on {type(data).__name__}",
+                "give a file, a folder or a Hugging Face dataset; for tensors, give the PyTorch model, not its name",
             )
         if self.adapter:
             if not (data is None or isinstance(data, str | Path)):

@@ -235,7 +235,9 @@ def _with_values(
     n, replacements = cached.n_rows, {each.replacement for each in interventions}
     if n < 2 and any(REPLACEMENTS.get(name).needs_donors for name in replacements):
         raise InputError(
-            "no other example has the length of one of these, so there is none to resample from", "give more examples"
+            "one example has a length that no other example has, so resample ablation has no other example to take "
+            "outputs from",
+            "give more examples of each length",
         )
 
     @cache

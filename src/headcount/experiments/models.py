@@ -166,7 +166,10 @@ class OpenModel:
         )
 
     def task_attention(self) -> TaskAttention:
-        """Return the model with attention weights whose queries and keys are positions of its task."""
+        """Return the model as one whose attention can be read; raise an error if the model has no task.
+
+        Queries and keys are positions of the task.
+        """
         raise InputError(
             f"heads are described by the positions of a task, and {self.label or self.name} names no task",
             'write an adapter that names one: task = "addition", or "sortedness"',

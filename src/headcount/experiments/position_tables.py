@@ -161,7 +161,7 @@ def _candidates(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _n_used(model: nn.Module, batch: Inputs, rows: Tensor) -> int:
-    """Return one more than the last row that changes the output, by bisection."""
+    """Return how many rows there are up to the last one that changes the output; search by bisection."""
     low, high = 0, len(rows)
     while low < high:
         middle = (low + high) // 2

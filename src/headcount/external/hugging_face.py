@@ -247,7 +247,11 @@ def _require_files(path: Path) -> None:
         if file.exists() and not file.is_dir():
             require_regular(file)
             if file.suffix in (".json", ".txt", ".model") and file.stat().st_size > MOST_TOKENIZER:
-                raise InputError(f"{file} is too large: {file.stat().st_size:,} bytes", _AGAIN)
+                raise InputError(
+                    f"{file} has {file.stat().st_size:,} bytes; a .json, .txt or .model file of a model may have "
+                    f"at most {MOST_TOKENIZER:,}",
+                    f"the file may be damaged: {_AGAIN}",
+                )
 
 
 def module_tree(folder: Path) -> nn.Module:
@@ -290,9 +294,8 @@ def _require_possible(path: Path, model_class: Any, settings: dict[str, Any], n_
         if name == "num_hidden_layers" and "num_hidden_groups" in settings:
             most = MOST_LAYERS  # layers share their tensors
         if most is not None and (too_many := [n for n in _whole_numbers(value) if not 0 <= n <= most]):
-            raise InputError(
-                f"{name} = {too_many[0]:,} in {path / CONFIG} cannot be: the files hold {n_tensors:,} tensors", _AGAIN
-            )
+            bounds = f"this model can have 0 to {most:,}"
+            raise InputError(f"{name} = {too_many[0]:,} in {path / CONFIG}, but {bounds}", _AGAIN)
     with _their_library(f"{path / CONFIG} describes no model"):
         model = _built(path, model_class, without_memory=True)
     n_bytes = sum(each.numel() * each.element_size() for each in (*model.parameters(), *model.buffers()))

@@ -16,6 +16,7 @@ from headcount.bands import CRITICAL, IMPORTANT
 from headcount.figures.attention import write_cells
 from headcount.figures.style import GREY, LINE, PALETTE, SEQUENTIAL, Page, plain, width_of, wrapped
 from headcount.heads import HeadId
+from headcount.stats import fixed
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation, AblationCondition, Effect
@@ -219,7 +220,7 @@ def shown_score(result: Scored, score: float) -> float:
 
 
 def score_text(result: Scored, score: float, low: float, high: float) -> str:
-    """Write a score with its 95 % interval: `98.12 % [97.55, 98.60]` or, of another metric, `0.25 [0.20, 0.30]`."""
+    """Write a score with its 95 % interval: `98.12 % [97.55, 98.60]`; for another metric, `0.2500 [0.2000, 0.3000]`."""
     digits, unit = (2, " %") if result.is_accuracy else (4, "")
     low, high = sorted(shown_score(result, end) for end in (low, high))
-    return f"{shown_score(result, score):.{digits}f}{unit} [{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{fixed(shown_score(result, score), digits)}{unit} [{fixed(low, digits)}, {fixed(high, digits)}]"

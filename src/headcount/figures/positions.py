@@ -212,7 +212,7 @@ def _draw_rows(axes: Axes, shown: PositionsShown) -> None:
 
 
 def _heat_map(axes: Axes, values: Array, extent: tuple[float, float, float, float] | None = None) -> AxesImage:
-    """Draw a heat map: signed values around white, other values from the smallest to the largest."""
+    """Draw a heat map; colours are centred on 0 if values are signed, else they go from the smallest to the largest."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     is_signed = not 0 <= low < high
     if is_signed:

@@ -207,7 +207,10 @@ def _places(z: Tensor) -> Iterator[tuple[int, ...]]:
 
 
 def judge(slices: Sequence[Sequence[Patterns]], *, is_mixed: bool = False) -> HeadCheck:
-    """Judge slices of z by the attention patterns that a few numbers of each slice depend on.
+    """Decide whether each slice of z is one head.
+
+    `slices` has, for a few numbers of each slice, the attention patterns that the number depends on. `is_mixed` means
+    that a linear layer stands between the attention and z.
 
     >>> one, other = frozenset({(0, 0)}), frozenset({(0, 1)})
     >>> judge([[one, one], [other, other]])

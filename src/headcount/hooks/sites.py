@@ -275,7 +275,7 @@ def _site_at(
     if not isinstance(count, int):  # such as a pasted n_heads=...
         count = _count_above(model, path, module)
         hint = "" if count is None else f"; a module above it says {count}"
-        raise InputError(f"the number of heads that share {path} is not known", f"say n_heads=...{hint}")
+        raise InputError(f"the number of heads that share {path} is not known", f"give n_heads=...{hint}")
     if candidates := _projections_inside(path, module):
         raise InputError(
             f"{path} is a whole attention block ({type(module).__name__}), not an output projection",
@@ -283,12 +283,17 @@ def _site_at(
         )
     width = _width(module)
     if width is not None and (count < 1 or width % count):
-        raise InputError(f"{count} heads cannot share the {width} inputs of {path}", "is n_heads right?")
+        raise InputError(
+            f"{count} heads cannot share the {width} inputs of {path}", f"give an n_heads that divides {width}"
+        )
     return Site(module, tuple(map(name.head, range(count))))
 
 
 def _axis(site: Site, head_axis: int | None) -> int | None:
-    """Return the axis of heads; raise an error if it cannot count heads."""
+    """Return `head_axis`; raise an error if it is the batch axis (0) or is given for an `nn.MultiheadAttention`.
+
+    The heads of an `nn.MultiheadAttention` share the last axis.
+    """
     if head_axis is not None and site.mha is not None:
         raise InputError("head_axis is given for nn.MultiheadAttention", "leave it out: its heads share the last axis")
     if head_axis == 0:

@@ -174,8 +174,10 @@ def blocks_at(
         if not attentions or len(projections) != len(attentions):
             at = blocks.projection_path() if attentions else blocks.path
             raise InputError(
-                f"{type(model).__name__} has nothing at {at}, where {family.summary} have their heads",
-                "this version of the model is laid out differently: give its sites, wrap(model, Sites.of(...))",
+                f"{type(model).__name__} has no module at {at}, where headcount looks for heads in this family "
+                f"({family.summary})",
+                "this version is laid out differently: name its output projections, "
+                'wrap(model, Sites.of(model, "layers.*.attn.out", n_heads=...))',
             )
         for layer, place in enumerate(_shared_blocks(model) if family.takes_turns else range(len(attentions))):
             site = HeadSite(blocks.stack, layer, blocks.kind)
@@ -201,8 +203,9 @@ def _sites_of(model: nn.Module, family: Family) -> Sites:
     sites, cut, config = {}, set(cut_from(model)), model.config
     if getattr(config, "add_cross_attention", False) and not any(blocks.kind == "cross" for blocks in family.blocks):
         raise InputError(
-            f"{type(model).__name__} was given cross-attention, where headcount does not look in {family.summary}",
-            "give its sites: wrap(model, Sites.of(model, layer=..., cross=..., n_heads=...))",
+            f"{type(model).__name__} has cross-attention, and headcount looks only for self-attention in this family "
+            f"({family.summary})",
+            "name the output projections: wrap(model, Sites.of(model, layer=..., cross=..., n_heads=...))",
         )
     for name, blocks, _, projection, call in blocks_at(model, family):
         heads = tuple(head for head in map(name.head, range(getattr(config, blocks.n_heads))) if head not in cut)

@@ -16,7 +16,7 @@ import numpy as np
 from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, AuditedSequenceModel, Hits
 from headcount.auditing.check import CONCLUSIONS, FAIL, WARN, Check, Evidence, Finding, not_applicable, passed
 from headcount.external.adapter import Adapter
-from headcount.stats import Z95, Proportion
+from headcount.stats import Z95, Proportion, percent
 from headcount.tasks.base import IGNORE
 from headcount.training.answers import BLOCK
 
@@ -46,7 +46,7 @@ def run(model: AuditedModel) -> Finding:
         return not_applicable(f"the author's figure is {claimed:g}, which is not between 0 and 1")
     n_theirs = adapter.claimed_n or len(model.task.split(model.split))
     theirs = Proportion.of(round(claimed * n_theirs), n_theirs)
-    figures = f"{model.scoring} is {100 * ours.rate:.2f} % of {n:,}, and the author reports {100 * claimed:.2f} %"
+    figures = f"{model.scoring} is {percent(ours.rate, 2)} of {n:,}, and the author reports {percent(claimed, 2)}"
     evidence: Evidence = {"claimed": claimed, "measured": ours.rate, "low": ours.low, "high": ours.high, "n": n}
     if theirs.low <= ours.high and ours.low <= theirs.high:
         return passed(figures, **evidence)
@@ -55,7 +55,7 @@ def run(model: AuditedModel) -> Finding:
     fitting = dict(sorted(nearer.items(), key=lambda item: round(abs(item[1] - claimed), 6)))
     if not fitting:
         return _unexplained(figures, abs(claimed - ours.rate), evidence)
-    names = ", ".join(f"{name} ({100 * share:.2f} %)" for name, share in list(fitting.items())[:N_NAMED])
+    names = ", ".join(f"{name} ({percent(share, 2)})" for name, share in list(fitting.items())[:N_NAMED])
     names += f" and {len(fitting) - N_NAMED} more" if len(fitting) > N_NAMED else ""
     return Finding(
         WARN if any(name.startswith(LEGITIMATE) for name in fitting) else FAIL,

@@ -13,7 +13,7 @@ from headcount.analysis.counterexamples import can_be_searched, search
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, failed, not_applicable, passed, warned
 from headcount.errors import argument
-from headcount.stats import Proportion
+from headcount.stats import Proportion, percent
 
 MIN_ACCURACY = 0.95
 """Minimum accuracy for a search: below it, the test set itself shows enough errors."""
@@ -27,12 +27,12 @@ def run(model: AuditedModel) -> Finding:
     """Search for wrong answers among a fixed number of examples, so that the machine's speed does not matter."""
     accuracy, words = Proportion.count(model.right), model.task.words
     if accuracy.rate <= MIN_ACCURACY:
-        return not_applicable(f"{model.scoring} is {100 * accuracy.rate:.1f} %: the test set itself shows many errors")
+        return not_applicable(f"{model.scoring} is {percent(accuracy.rate)}: the test set itself shows many errors")
     if not can_be_searched(model.task):
         return not_applicable("the task has no hard examples and cannot vary an example")
     result = search(model.opened, most_tried=_most_tried(model))
     evidence = {"n_tried": result.n_tried, "n_wrong": len(result.wrong), "accuracy": accuracy.rate}
-    score = f"{model.scoring} is {100 * accuracy.rate:.1f} % on {accuracy.n:,} drawn {words.examples}"
+    score = f"the model gets {accuracy.correct:,} of {accuracy.n:,} drawn {words.examples} right"
     tried = f"{result.n_tried:,} {words.examples} of the same range"
     if not result.wrong:
         return passed(f"{score}, and a search finds no wrong answer in {tried}, which proves nothing", **evidence)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Evidence, Finding, failed, not_applicable, passed, warned
+from headcount.stats import percent
 
 MIN_LEAD = 0.05
 """Minimum lead of accuracy over the best constant answer: with less, a ranking of heads depends on a few examples."""
@@ -21,8 +22,8 @@ def run(model: AuditedModel) -> Finding:
     if (baseline := model.baseline) is None:
         return not_applicable("all examples have the same right answer")
     measured, constant, n = baseline.measured, baseline.share, model.n
-    accuracy = f"{100 * measured.rate:.1f} % of {n:,} answers are right"
-    versus = f"the best constant answer reaches {100 * constant:.1f} %"
+    accuracy = f"{percent(measured.rate)} of {n:,} answers are right"
+    versus = f"the best constant answer reaches {percent(constant)}"
     evidence: Evidence = {"measured": measured.rate, "constant": constant, "n": n}
     if measured.low <= constant and n >= MIN_EXAMPLES:
         return failed(

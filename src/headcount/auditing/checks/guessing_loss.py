@@ -21,7 +21,7 @@ from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, Au
 from headcount.auditing.causes import LOW_ACCURACY
 from headcount.auditing.check import RESTATED, Check, Evidence, Finding, failed, not_applicable, passed
 from headcount.data.from_adapter import encoded
-from headcount.stats import Z95, Proportion
+from headcount.stats import Z95, Proportion, percent
 from headcount.tasks.base import IGNORE
 
 MIN_GUESSING_RATIO = 0.98
@@ -85,7 +85,7 @@ def _not_comparable(model: AuditedModel) -> Finding:
 def _passed_with_errors(losses: str, evidence: Evidence, baseline: ConstantBaseline) -> Finding:
     """Pass a model whose loss is high but which beats a constant answer, or has too few examples to decide."""
     if baseline.is_beaten:
-        losses += f", although {baseline.measured.rate:.1%} are right: the model is very sure of its wrong answers"
+        losses += f", although {percent(baseline.measured.rate)} are right: the model is very sure of its wrong answers"
     return passed(losses, **evidence)
 
 
@@ -99,7 +99,7 @@ def _learned_tokens(model: AuditedSequenceModel) -> str | None:
     accuracy = Proportion.count(hits[asked])
     if accuracy.low < n_constant / int(asked.sum()) + MIN_TOKEN_LEAD:
         return None
-    return f"although {accuracy.rate:.1%} of the tokens are right: the model is very sure of its wrong tokens"
+    return f"although {percent(accuracy.rate)} of the tokens are right: the model is very sure of its wrong tokens"
 
 
 def _other_format(losses: str, evidence: Evidence, fitting: str) -> Finding:
@@ -129,7 +129,7 @@ def _other_rule(losses: str, evidence: Evidence) -> Finding:
 
 def _nothing_learned(losses: str, evidence: Evidence, measured: Proportion) -> Finding:
     return failed(
-        f"{losses}: nothing was learned, and {100 * measured.rate:.2f} % of {measured.n:,} answers are right",
+        f"{losses}: nothing was learned, and {percent(measured.rate, 2)} of {measured.n:,} answers are right",
         cause="consistent with a learning rate that is too high or too low, with labels that do not belong to their "
         "inputs, or with weights that were never trained or loaded",
         fix="train until the loss falls below that of guessing (a lower learning rate, warmup, a few examples first), "

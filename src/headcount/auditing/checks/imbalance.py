@@ -12,7 +12,7 @@ import scipy  # scipy.special alone, which is quick to load
 
 from headcount.auditing.audited_model import AuditedClassifier, AuditedSequenceModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, passed, warned
-from headcount.stats import Proportion
+from headcount.stats import Proportion, percent
 
 MAX_CLASS_SHARE, MAX_CHANCE = 0.55, 0.01
 """Largest share of one of two classes that counts as balanced, and the p-value below which imbalance is significant."""
@@ -31,7 +31,7 @@ def check_classes(model: AuditedClassifier) -> Finding:
     counted = f"{share.correct:,} of {n:,} test examples are {task.classes[largest]}"
     if share.rate <= MAX_CLASS_SHARE - 0.5 + fair or chance >= MAX_CHANCE:
         return passed(f"classes are balanced: {counted}", share=share.rate, n=n)
-    return _warning(f"{counted}: a constant answer reaches {100 * share.rate:.1f} % before anything is learned", share)
+    return _warning(f"{counted}: a constant answer reaches {percent(share.rate)} before anything is learned", share)
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Evidence, Finding, passed, warned
 from headcount.experiments.models import RunModel
+from headcount.stats import percent
 
 MAX_DROP_ALONE = 0.01
 """Reports call a head prunable if removing it alone costs less than this."""
@@ -27,15 +28,15 @@ def run(model: AuditedModel) -> Finding:
     if len(cheap) < 2:
         return passed(f"{counted}, on {n} examples", **evidence)
     left = sweep.together(cheap)
-    finding = f"{counted}; without all of them, {100 * left:.1f} % of {n} examples are right (with all heads: "
-    finding += f"{100 * clean:.1f} %)"
+    finding = f"{counted}; without all of them, {percent(left)} of {n} examples are right (with all heads: "
+    finding += f"{percent(clean)})"
     if clean - left <= MAX_DROP_TOGETHER:
         return passed(finding, left=left, **evidence)
     if not _were_ablated_alone(model):  # most models drop that far: a fault only if results count heads one by one
         return passed(f"{finding}; no result counts heads that were ablated one by one", left=left, **evidence)
     return warned(
         f"{finding}: results have heads ablated one by one and never together, so do not publish "
-        f"{100 * len(cheap) / len(sweep.heads):.1f} % as prunable",
+        f"{percent(len(cheap) / len(sweep.heads))} as prunable",
         cause="heads stand in for each other, so that each one can be spared and all of them cannot",
         fix="remove heads together, one after the other, and measure accuracy each time: headcount prune",
         left=left,

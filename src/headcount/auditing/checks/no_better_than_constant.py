@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import RESTATED, Check, Evidence, Finding, failed, not_applicable, passed, warned
+from headcount.stats import number, percent
 
 
 def run(model: AuditedModel) -> Finding:
@@ -15,14 +16,14 @@ def run(model: AuditedModel) -> Finding:
     if (baseline := model.baseline) is None:
         return not_applicable(f"all {model.n:,} right answers are the same")
     measured = baseline.measured
-    accuracy = f"{100 * measured.rate:.2f} % of {model.n:,} answers are right"
-    versus = f"{baseline.answer} as the answer to everything is right on {100 * baseline.share:.2f} %"
+    accuracy = f"{percent(measured.rate, 2)} of {model.n:,} answers are right"
+    versus = f"{baseline.answer} as the answer to everything is right on {percent(baseline.share, 2)}"
     evidence: Evidence = {"measured": measured.rate, "constant": baseline.share, "n": model.n}
     if baseline.is_beaten:
         return passed(f"{accuracy}; {versus}", **evidence)
     if baseline.is_undecided:
         return warned(
-            f"{accuracy} (95 % CI {100 * measured.low:.1f} to {100 * measured.high:.1f} %); {versus}",
+            f"{accuracy} (95 % CI {number(100 * measured.low)} to {percent(measured.high)}); {versus}",
             cause="there are too few examples to tell the model from a constant answer",
             fix="measure on more examples",
             **evidence,

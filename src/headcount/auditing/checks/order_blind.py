@@ -9,7 +9,7 @@ import numpy as np
 
 from headcount.auditing.audited_model import AuditedClassifier, AuditedSequenceModel
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed, warned
-from headcount.stats import Proportion, mcnemar
+from headcount.stats import Proportion, mcnemar, percent
 
 N_PAIRS, N_SUMS = 100, 400
 """Number of pairs of sequences, and number of sums, to compare."""
@@ -61,8 +61,8 @@ def check_sequences(model: AuditedSequenceModel) -> Finding:
     if abs(n_lost - n_won) <= MAX_ORDER_DIFFERENCE * n or mcnemar(n_lost, n_won) >= MAX_CHANCE:
         return passed(finding, **rates)
     return warned(
-        f"{finding}: {100 * up.mean():.1f} % are right with the smaller operand first, "
-        f"{100 * down.mean():.1f} % with the larger first",
+        f"{finding}: {percent(up.mean())} are right with the smaller operand first, "
+        f"{percent(down.mean())} with the larger first",
         cause="consistent with training on sums in one order, such as pairs that were sorted",
         fix="train and test on both a+b and b+a, in one split",
         **rates,

@@ -12,6 +12,7 @@ import numpy as np
 from headcount.auditing.audited_model import AuditedClassifier
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, not_applicable, passed, warned
 from headcount.hooks.gates import Gates, closed_gates
+from headcount.stats import percent
 from headcount.tasks.base import Examples
 
 N_PAIRS = 200
@@ -34,8 +35,8 @@ def run(model: AuditedClassifier) -> Finding:
     with Gates(sites, closed_gates(sites, sites.heads)):
         headless = _preferred(model, pairs)
     finding = (
-        f"without any head, the model prefers the sorted sequence in {100 * headless:.1f} % of {N_PAIRS} pairs with an "
-        f"adjacent swap (50 % by chance), and with all heads in {100 * whole:.1f} %"
+        f"without any head, the model prefers the sorted sequence in {percent(headless)} of {N_PAIRS} pairs with an "
+        f"adjacent swap (50 % by chance), and with all heads in {percent(whole)}"
     )
     if headless < MIN_PREFERRED:
         return passed(finding, headless=headless, whole=whole, n=N_PAIRS)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headcount.auditing.audited_model import MAX_LOGIT_CHANGE, AuditedSequenceModel, logit_changes
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
+from headcount.stats import percent
 from headcount.tasks.base import IGNORE, Examples, Tokens
 
 N_EXAMPLES = 32
@@ -44,7 +45,7 @@ def run(model: AuditedSequenceModel) -> Finding:
     logits, labels = model.logits_when_fed(examples, answers)
     noise = float(logit_changes(logits, model.logits_when_fed(examples, answers)[0]).max())
     if noise > MAX_LOGIT_CHANGE:
-        return not_applicable(f"two passes on the same input differ by {noise:.2%} of the largest logit")
+        return not_applicable(f"two passes on the same input differ by {percent(noise, 2)} of the largest logit")
     by_place = (_token_change(model, examples, answers, place, logits, labels) for place in range(answers.shape[1]))
     changes = [each for each in by_place if each is not None]
     if not any((each.moved > MAX_LOGIT_CHANGE).any() for each in changes):
@@ -67,7 +68,7 @@ def _failure(model: AuditedSequenceModel, changes: list[TokenChange], leaks: lis
     moved = "the logits that predict it" if worst.label == earliest else f"the logits of the {name}"
     return failed(
         f"the {model.places[worst.place]} token that the decoder is fed changes {moved} in {count:,} of {n:,} "
-        f"examples, by up to {largest:.1%} of the largest logit",
+        f"examples, by up to {percent(largest)} of the largest logit",
         cause="consistent with a causal mask that is off by one, or a decoder that is fed the answer without shifting "
         "it: it can copy the token that it has to predict"
         if sees_only_itself

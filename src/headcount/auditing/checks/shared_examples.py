@@ -15,6 +15,7 @@ from headcount.auditing.check import CONCLUSIONS, Check, Finding, failed, passed
 from headcount.data.from_adapter import training_pairs
 from headcount.errors import InputError
 from headcount.external.adapter import Adapter
+from headcount.stats import percent
 from headcount.tasks.base import Examples
 
 N_FRESH = 20_000
@@ -67,9 +68,9 @@ def _are_among(examples: Examples, others: Examples) -> Hits:
 def _accuracy_without(model: AuditedModel, shared: Hits) -> str:
     right = model.right
     if shared.all():
-        return f"{100 * right.mean():.2f} % are right, and no test example is new"
+        return f"{percent(right.mean(), 2)} are right, and no test example is new"
     others = right[~shared]
-    return f"{100 * right.mean():.2f} % of all are right, and {100 * others.mean():.2f} % of the other {len(others):,}"
+    return f"{percent(right.mean(), 2)} of all are right, and {percent(others.mean(), 2)} of the other {len(others):,}"
 
 
 def _authors_examples(model: AuditedModel) -> Examples | None:

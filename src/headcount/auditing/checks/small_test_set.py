@@ -8,7 +8,7 @@ import math
 
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, passed, warned
-from headcount.stats import Z95, Proportion
+from headcount.stats import Z95, Proportion, percent
 from headcount.training.evaluation import Claim
 
 MIN_EXAMPLES = 100
@@ -21,7 +21,7 @@ def run(model: AuditedModel) -> Finding:
     """Check whether the test set is large enough to tell the measured accuracy from the claimed one."""
     share = Proportion.count(model.right)
     half = (share.high - share.low) / 2
-    finding = f"{100 * share.rate:.2f} % of {share.n:,} answers are right (95 % CI ± {100 * half:.1f} points)"
+    finding = f"{percent(share.rate, 2)} of {share.n:,} answers are right (95 % CI ± {100 * half:.1f} points)"
     if share.n < MIN_EXAMPLES:
         return warned(
             finding,
@@ -39,7 +39,7 @@ def run(model: AuditedModel) -> Finding:
 def _compare(claim: Claim, claimed: float) -> Finding:
     difference, half = abs(claimed - claim.measured), (claim.high - claim.low) / 2
     figures = (
-        f"{100 * claim.measured:.2f} % of {claim.n:,} is measured and {100 * claimed:.2f} % claimed, "
+        f"{percent(claim.measured, 2)} of {claim.n:,} is measured and {percent(claimed, 2)} claimed, "
         f"{100 * difference:.1f} points apart"
     )
     numbers = {"claimed": claimed, "measured": claim.measured, "half_width": half, "n": claim.n}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headcount.auditing.audited_model import AuditedClassifier, Hits
 from headcount.auditing.check import FAIL, WARN, Check, Evidence, Finding, not_applicable, passed
-from headcount.stats import Proportion
+from headcount.stats import Proportion, percent
 
 MIN_AGREEMENT_FAIL, MIN_AGREEMENT_WARN = 0.97, 0.85
 """The check fails or warns if a cue predicts at least this share of the model's answers."""
@@ -62,7 +62,7 @@ def run(model: AuditedClassifier) -> Finding:
     if n_classes != 2:
         return not_applicable(f"this check is about two classes, and the task has {n_classes}")
     if answers.hits.mean() >= MAX_ACCURACY:
-        finding = f"{100 * answers.hits.mean():.2f} % of the answers are right, so no cue can explain them"
+        finding = f"{percent(answers.hits.mean(), 2)} of the answers are right, so no cue can explain them"
         return passed(finding, n=model.n)
     predicted, right = answers.predicted == n_classes - 1, answers.labels == n_classes - 1
     order = model.rng("surface cues").permutation(model.n)
@@ -99,9 +99,9 @@ class _Agreement:
 def _finding(name: str, agreement: _Agreement, last_class: str, still_right: Hits) -> Finding:
     side = "from {:g} on" if agreement.rule.is_above else "below {:g}"
     finding = (
-        f"{agreement.model.correct} of {agreement.model.n} answers ({100 * agreement.model.rate:.1f} %) are those that "
+        f"{agreement.model.correct} of {agreement.model.n} answers ({percent(agreement.model.rate)}) are those that "
         f"the {name} alone predicts ({last_class} {side.format(agreement.rule.threshold)}); it predicts "
-        f"{100 * agreement.right:.1f} % of the right answers"
+        f"{percent(agreement.right)} of the right answers"
     )
     shares = {"agreement": agreement.model.rate, "right": agreement.right}
     evidence: Evidence = {"cue": name, **shares, "n": agreement.model.n}

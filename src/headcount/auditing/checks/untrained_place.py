@@ -13,7 +13,7 @@ import numpy as np
 
 from headcount.auditing.audited_model import AuditedSequenceModel
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
-from headcount.stats import Proportion
+from headcount.stats import Proportion, percent
 from headcount.tasks.base import with_article
 
 MAX_CONSTANT_SHARE = 0.95
@@ -48,14 +48,14 @@ def run(model: AuditedSequenceModel) -> Finding:
     guessed = [each for each in places if each.is_guessed]
     lowest = min(each.right.rate for each in places if each not in guessed[:1])
     if len(guessed) != 1 or lowest < MIN_LEARNED:
-        accuracies = ", ".join(f"{100 * each.right.rate:.1f} % at {with_article(each.name)}" for each in places)
+        accuracies = ", ".join(f"{percent(each.right.rate)} at {with_article(each.name)}" for each in places)
         return passed(f"teacher-forced accuracy by place: {accuracies}", places=len(places), lowest=lowest, n=model.n)
     (place,) = guessed
     still_right = model.answers.teacher_forced_hits[:, place.column]
     return failed(
         f"the {place.name} {model.task.words.place} is right in {place.right.correct:,} of {place.right.n:,} answers, "
         f"no more than if it always were {place.token} ({place.n_constant:,}); all other places are right in at least "
-        f"{100 * lowest:.1f} %",
+        f"{percent(lowest)}",
         cause="consistent with a loss that leaves this place out, such as labels that are cut or shifted by one",
         fix="include every place of the answer in the loss, and train again",
         right_despite_fault=still_right,

@@ -214,7 +214,10 @@ def _ranking_note(result: Ablation, condition: AblationCondition) -> str:
         )
     sentences += [f"{name.capitalize()}: {action(name)}." for name in result.replacements]
     if condition.importances:
-        sentences.append("Gradient: mean |dL/dg|, the gradient of the loss with respect to the head's gate.")
+        sentences.append(
+            "Gradient: the mean over examples of |dL/dg|, where L is the loss and g = 1 is a factor that multiplies "
+            "the head's output."
+        )
     return " ".join(sentences)
 
 

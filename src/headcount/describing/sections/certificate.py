@@ -54,7 +54,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _table_of(outcome: Verification) -> str:
-    """Return the id of the report's table that lists a verification: checks of all examples have their own."""
+    """Return the id of the report's table that lists a verification; checks of all examples have their own table."""
     return TABLE if type(outcome).__name__ == "Certificate" else VERDICTS
 
 

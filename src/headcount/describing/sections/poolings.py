@@ -218,7 +218,11 @@ def _table(models: Sequence[Model], kind: str) -> DataTable:
     caption = f"Accuracy (%) by pooling, encoding and length; unsorted sequences: {kind_words(kind)}"
     rows = [(f"{_title(each)} ({given_structure(each)})", each) for each in models]
     table = lengths_table(TABLE.format(kind), caption, "pooling, encoding (structure of the task)", rows, kind, command)
-    trained = f", trained for {size_range(steps)} steps (a table below has the losses)" if steps else ""
+    trained = (
+        f", trained for {size_range(steps)} steps (the table of losses below gives the steps of each model)"
+        if steps
+        else ""
+    )
     note = f"{table.note} Seed {some([str(each) for each in seeds])}, one model per row{trained}."
     return replace(table, note=note)
 

@@ -115,8 +115,9 @@ def _step(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
     text += f" in sequences of {encoding.at_length} tokens, but differs at other lengths" if encoding.at_length else ""
     text += f", also at the {beyond} positions beyond the last trained one" if beyond > 0 else ""
     if _is_rotation(encoding):
-        text += ": one rotation maps the vector of every position to the vector k positions later (largest error "
-        text += f"{encoding.shift.rotation_error:.1g}, entries up to {encoding.shift.largest_entry:.2g})"
+        text += ": one rotation maps the vector of every position to the vector k positions later (no entry "
+        text += f"is off by more than {encoding.shift.rotation_error:.2g}; entries go up to "
+        text += f"{encoding.shift.largest_entry:.2g})"
     return Sentence(f"{text}.", rests_on)
 
 
@@ -178,13 +179,13 @@ def _row_words(shown: PositionsShown, state: str) -> str:
 def _rotation_words(encoding: EncodingProfile) -> str:
     """Say whether one rotation maps every P(p) to P(p + k)."""
     shift, at = encoding.shift, f", at length {encoding.at_length}" if encoding.at_length else ""
-    error = f"largest |P(p + k) - R_k P(p)| over all p, k: {shift.rotation_error:.2g}, entries up to "
-    error += f"{shift.largest_entry:.2g}"
+    error, scale = f"{shift.rotation_error:.2g}", f"(entries of P: up to {shift.largest_entry:.2g})"
     if not _is_rotation(encoding):
-        return f"no: {error}"
+        return f"no: with the sinusoids' rotation R_k, entries of P(p + k) - R_k P(p) reach {error} {scale}"
+    text = f"yes{at}: with one rotation R_k for all p, no entry of P(p + k) - R_k P(p) is larger than {error} {scale}"
     if at:
-        return f"yes{at}: {error}. At other lengths, the rotation R_k is another one"
-    return f"yes: {error}. A step is the same beyond the trained positions; whether the model uses that is not tested"
+        return f"{text}. At other lengths, the rotation R_k is another one"
+    return f"{text}. A step is the same beyond the trained positions; whether the model uses that is not tested"
 
 
 def _kernel_words(encoding: EncodingProfile) -> str:

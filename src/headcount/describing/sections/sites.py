@@ -178,8 +178,9 @@ def block_table(result: Ablation, title: str, name: str, command: str) -> DataTa
 # --- the section of a report ------------------------------------------------------------------------------------------
 
 EXPLANATION = (
-    "An attention block is one layer of one kind of attention. The cost of a block is the mean drop of its heads, each "
-    "ablated alone. Drops of single heads do not add up, because heads can replace each other or depend on each other. "
+    "An attention block is one layer of one kind of attention, such as the cross-attention of decoder layer 1. The "
+    "cost of a block is the mean drop of its heads, each ablated alone. Drops of single heads do not add up, because "
+    "heads can replace each other or depend on each other. "
     "So this section shows where the important heads are, and not what removing a whole block would cost."
 )
 

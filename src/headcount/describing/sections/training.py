@@ -207,15 +207,14 @@ def _accuracies(all_models: Sequence[ModelResults], name: str) -> tuple[list[Sen
 
 
 def _answer(first: Sequence[Sentence], settings: Mapping[str, Any]) -> Sentence | None:
-    """Join the first sentences about the tasks into one sentence, or return None if there is none."""
+    """Join the first sentence about each task into one answer, or return None if there is none."""
     if not first:
         return None
     parts = [
         each.text.removesuffix(ONE_SEED).removesuffix(EACH_SEED).partition("; least often")[0].rstrip(". ")
         for each in first
     ]
-    text = "; ".join([parts[0], *(f"{part[:1].lower()}{part[1:]}" for part in parts[1:])])
-    return Sentence(briefly(text, settings), first[0].rests_on, all(each.is_decided for each in first))
+    return Sentence(briefly(". ".join(parts), settings), first[0].rests_on, all(each.is_decided for each in first))
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
