@@ -24,7 +24,7 @@ from headcount.encodings.length_normalised import PLACES, LengthNormalised
 from headcount.encodings.rotary import Rotary
 from headcount.encodings.sinusoidal import Sinusoidal
 from headcount.errors import InputError
-from headcount.models.transformer import Classifier, EncoderDecoder, FourierNumberEmbedding, Model
+from headcount.models.transformer import N_WAVES, Classifier, EncoderDecoder, FourierNumberEmbedding, Model
 
 ENGINE_POOLINGS = (
     *("max", "min", "mean", "first", "last", "attention"),
@@ -83,7 +83,7 @@ def export(model: Model, n_positions: int, *, in_half: bool = True) -> ExportedM
         },
         n_positions=n_positions,
     )
-    tables = [name for name, module in model.named_modules() if isinstance(module, Encoding | FourierNumberEmbedding)]
+    tables = [name for name, module in model.named_modules() if isinstance(module, Encoding)]
     for name, value in model.state_dict().items():
         if not any(name.startswith(f"{table}.") for table in tables):
             exported.arrays[name] = _array(value, in_half)
@@ -104,8 +104,8 @@ def export(model: Model, n_positions: int, *, in_half: bool = True) -> ExportedM
                 "isCausal": model.config.causal or model.positions.forces_causal,
                 "pooling": model.config.pooling,
             }
-            vectors = model.tokens(torch.arange(_n_tokens(model.tokens))[None])[0]
-            exported.arrays["tokens.weight"] = vectors.numpy().astype(np.float32)
+            if isinstance(model.tokens, FourierNumberEmbedding):
+                exported.architecture["waves"] = {"tokens": len(model.tokens.waves), "n": N_WAVES}
     return exported
 
 
@@ -119,10 +119,6 @@ def not_runnable(part: str) -> InputError:
 def _path(model: nn.Module, part: nn.Module) -> str:
     """Return the name of a module inside the model; empty for a module that does nothing."""
     return "" if isinstance(part, nn.Identity) else next(name for name, each in model.named_modules() if each is part)
-
-
-def _n_tokens(embedding: nn.Module) -> int:
-    return len(embedding.waves) if isinstance(embedding, FourierNumberEmbedding) else embedding.num_embeddings  # type: ignore[return-value]
 
 
 def _array(value: torch.Tensor, in_half: bool = False) -> Array:

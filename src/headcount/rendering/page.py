@@ -154,17 +154,19 @@ def _section(section: Section, *, is_folded: bool, is_told: bool) -> str:
 
 
 def _front(section: Section) -> str:
-    """Write the first sentence of the answer of a folded section."""
+    """Write the first sentence of the answer of a folded section, if it is short."""
     if section.answer is None:
         return ""
     first, stop, _ = split_doubt(section.answer.text)[0].partition(". ")
-    return tag("p", inline(f"{first}{stop.strip()}"))
+    return tag("p", inline(f"{first}{stop.strip()}")) if len(first.split()) <= MOST_WORDS else ""
 
 
 def _details(title: str, blocks: Sequence[Block]) -> str:
     return tag("details", tag("summary", escaped(title)), *map(block_html, blocks)) if blocks else ""
 
 
+MOST_WORDS = 20
+"""Number of words of a sentence up to which it is shown below the title of a folded section."""
 FIRST_SENTENCES = 3
 """Number of sentences of a section that are seen when it is opened."""
 

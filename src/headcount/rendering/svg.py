@@ -60,6 +60,8 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
     assert opening is not None, "matplotlib writes an svg element"
     inside = _DROPPED.sub("", text[opening.end() :])
     inside = _TAG.sub(lambda match: _for_page(match.group(0), name), inside)
+    used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', inside))
+    inside = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", inside)
     size = {key: float(value) for key, value in re.findall(r' (width|height)="([\d.]+)pt"', opening.group(0))}
     sides = "".join(f' {key}="{points * 4 / 3:.0f}"' for key, points in size.items())
     box = f'viewBox="0 0 {size["width"]:g} {size["height"]:g}"{sides}'
@@ -82,13 +84,14 @@ def _for_page(tag: str, name: str) -> str:
 
 
 def _rounded(number: str) -> str:
-    """Round a coordinate to hundredths of a point, which nobody sees; a small factor keeps four digits.
+    """Round a coordinate to tenths or hundredths of a point, which nobody sees; a small factor keeps four digits.
 
     >>> _rounded("231.402163"), _rounded("0.00123456")
     ('231.4', '0.001235')
     """
     value = float(number)
-    return f"{value:.2f}".rstrip("0").rstrip(".") if value >= 1 else f"{value:.4g}"
+    digits = 1 if value >= 100 else 2
+    return f"{value:.{digits}f}".rstrip("0").rstrip(".") if value >= 1 else f"{value:.4g}"
 
 
 def _properties(style: str) -> list[tuple[str, str]]:
@@ -101,6 +104,7 @@ def _properties(style: str) -> list[tuple[str, str]]:
             properties |= {"font-weight": font["weight"]} if font["weight"] else {}
         elif name:
             properties[name] = _COLOURS.get(value, value)
+    properties.pop("font-family", None)  # the page's style has it
     return list(properties.items())
 
 

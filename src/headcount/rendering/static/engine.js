@@ -14,11 +14,20 @@ function readArrays(list, bytes) {
   for (const [name, shape, type] of list) {
     const size = shape.reduce((product, side) => product * side, 1);
     const Kind = ARRAY_TYPES[type];
-    const raw = new Kind(bytes.slice(at, at + size * Kind.BYTES_PER_ELEMENT).buffer);
+    const raw = new Kind(inOrder(bytes, at, size, Kind.BYTES_PER_ELEMENT).buffer);
     arrays[name] = { shape, data: type === "half" ? fromHalf(raw) : raw };
     at += size * Kind.BYTES_PER_ELEMENT;
   }
   return arrays;
+}
+
+/** The page holds the first bytes of all numbers, then the second ones, because that compresses better. */
+function inOrder(bytes, start, size, width) {
+  const ordered = new Uint8Array(size * width);
+  for (let i = 0; i < size; i += 1) {
+    for (let part = 0; part < width; part += 1) ordered[i * width + part] = bytes[start + part * size + i];
+  }
+  return ordered;
 }
 
 /** Half precision has a sign, five bits of exponent and ten of fraction. */
@@ -193,12 +202,23 @@ class Engine {
     this.width = architecture.width;
     this.headWidth = architecture.headWidth;
     this.source = new PositionEncoding(architecture.source, arrays);
+    if (architecture.waves) arrays["tokens.weight"] = this.numbersAsWaves(architecture.waves);
     this.target = architecture.target && new PositionEncoding(architecture.target, arrays);
   }
 
   /** From a model's header and its arrays as the page carries them. */
   static async unpacked({ architecture, arrays }, text) {
     return new Engine(architecture, readArrays(arrays, await unpack(text)));
+  }
+
+  /** The vector of each number v < n: a linear map of 2v/n - 1, sin(k pi v/n) and cos(k pi v/n). */
+  numbersAsWaves({ tokens, n }) {
+    const waves = Float32Array.from({ length: tokens * (2 * n + 1) }, (_, i) => {
+      const [share, at] = [Math.floor(i / (2 * n + 1)) / tokens, i % (2 * n + 1)];
+      if (!at) return 2 * share - 1;
+      return at <= n ? Math.sin(Math.PI * share * at) : Math.cos(Math.PI * share * (at - n));
+    });
+    return { shape: [tokens, this.width], data: this.linear(waves, tokens, "tokens.mix") };
   }
 
   part(name) {
