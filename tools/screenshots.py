@@ -1,6 +1,7 @@
 """Take screenshots of a report in two widths, light and dark: its beginning, and its live model.
 
-`live.gif` shows how a head is switched off: a sum is typed, E0H2 is replaced by zeros and by its output on another sum.
+`live.gif` shows how a head of the packaged adder is switched off: a sum is typed, and E0H2 is replaced by zeros and by
+its output on another sum.
 
     python -m tools.screenshots runs/lab/report.html docs/images
 
@@ -12,11 +13,14 @@ from __future__ import annotations
 import io
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Literal
 
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from headcount import api
 
 WIDTHS: tuple[int, ...] = (1280, 390)
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -43,7 +47,9 @@ def main(words: list[str]) -> int:
                 for ending, part in SHOWN.items():
                     print(_screenshot(page, part, folder / f"report-{width}-{theme}{ending}.png"))
                 page.close()
-        print(_animation(browser, report, folder / "live.gif"))
+        with tempfile.TemporaryDirectory() as made:
+            (page_alone,) = api.report("sample:addition", out=Path(made) / "try-it.html", live_only=True)
+            print(_animation(browser, page_alone, folder / "live.gif"))
         browser.close()
     return 0
 
@@ -59,7 +65,7 @@ STEPS = (
     ("", 1600),
     ("live.type('999+100')", 1600),
     ("live.toggle('E0H2')", 2600),
-    ("live.setReplaced(new Map())", 1000),
+    ("live.setReplaced(new Set())", 1000),
     ("live.type('348+125')", 1600),
     ("live.setDonor('342+125')", 800),
     ("live.toggle('E0H2')", 2800),
@@ -68,7 +74,7 @@ STEPS = (
 
 
 def _animation(browser: Browser, report: Path, file: Path) -> Path:
-    """Write an animation of one head being switched off, in the report's first live model."""
+    """Write an animation of one head being switched off, in the page's first live model."""
     page = browser.new_page(viewport={"width": 1000, "height": 760}, reduced_motion="reduce")
     page.goto(report.as_uri())
     page.wait_for_function("() => 'isReady' in document.querySelector('.live').dataset")
