@@ -262,7 +262,7 @@ def test_counting_over_held_out_sums_agrees_with_torch(page: Any) -> None:
     page.wait_for_selector("#live-addition .tally[data-is-done]")
     words = page.locator("#live-addition .tally strong").inner_text().replace("\u00a0", " ")
     assert words.startswith(f"Without E0H2 and E1H3: {100 * right / N_SHOWN:.1f} % [")
-    assert f"of {N_SHOWN}." in words
+    assert f"of {N_SHOWN} (95 % CI)." in words
 
 
 def test_a_link_holds_the_state_and_rubbish_in_it_does_nothing(page: Any, file: Path) -> None:
@@ -273,6 +273,10 @@ def test_a_link_holds_the_state_and_rubbish_in_it_does_nothing(page: Any, file: 
     assert said(fresh) == "Without E0H2: 999+100 = 1199, wrong: it should be 1099."
     odd = visit_live(page, file, "#live-addition?on=%3Cb%3E&heads=Q9H9,constructor&by=constructor&model=77&donor=1")
     assert said(odd) == "All heads on: 374+814 = 1188, right."
+    back = visit_live(page, file, address)
+    back.click("#live-addition .live-tile:has-text('E1H3')")
+    back.click("#live-addition >> text=Undo")
+    assert back.evaluate("() => location.hash") == address, "undo also goes back in the address"
 
 
 def test_harmless_heads_a_route_and_a_step(page: Any) -> None:

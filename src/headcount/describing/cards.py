@@ -124,7 +124,11 @@ def _right(results: ReportResults) -> Made:
 
 
 def _not_proved(outcome: Verification) -> str:
-    return f"{n_wrong(outcome):,} wrong found" if outcome.wrong else "none found wrong"
+    if not outcome.wrong:
+        return "no wrong answer found"
+    # A search stops at some number of wrong answers; only a check of every example counts all of them.
+    is_counted = type(outcome).__name__ == "Certificate"
+    return f"{n_wrong(outcome):,} answers are wrong" if is_counted else "wrong answers found"
 
 
 def _matter(results: ReportResults) -> Made:

@@ -23,6 +23,7 @@ from headcount.describing.blocks import (
     Sentence,
 )
 from headcount.describing.words import ONE_SEED, briefly
+from headcount.tasks import TASKS
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
@@ -157,8 +158,21 @@ def build_report(results: ReportResults) -> Report:
     summary = SECTIONS.get("summary")(results)
     made = import_module("headcount.describing.cards").cards(results, sections, FIRST)  # it imports this module
     summary = replace(summary, blocks=(Cards(made), *summary.blocks)) if made else summary
-    titles = ", ".join(dict.fromkeys(each.title for each in results.models))
-    return Report(results.title, titles, (summary, *sections), results.made)
+    return Report(results.title, _about(results.models), (summary, *sections), results.made)
+
+
+def _about(models: Sequence[ModelResults]) -> str:
+    """Say what each model was trained to do; name models of which that is not known."""
+    purposes: dict[str, list[str]] = {}
+    for each in models:
+        task = TASKS.get(each.task) if each.task in TASKS.names() and each.task is not None else None
+        purpose = "" if task is None else task.describe_data(each.settings).partition(" (")[0]
+        purposes.setdefault(purpose or each.title, []).append(each.title)
+    texts = []
+    for purpose, titles in purposes.items():
+        n = f"{len(titles)} models" if len(titles) > 1 else titles[0]
+        texts.append(f"{n}, trained {purpose}" if purpose not in titles else purpose)
+    return "; ".join(texts)
 
 
 def section_by_model(

@@ -27,21 +27,24 @@ def section(results: ReportResults) -> Section | None:
         groups.setdefault(model.live.task.form, []).append(model)
     for i, group in enumerate(groups.values()):
         same_task = [form for form in groups if form[0] == group[0].task]
-        blocks += _task_blocks(group, f"-{i}" if len(same_task) > 1 else "")
+        blocks += _task_blocks(group, f"-{i}" if len(same_task) > 1 else "", is_first=not i)
     return Section("live", "Try it", tuple(blocks))
 
 
-def _task_blocks(models: list[ModelResults], suffix: str) -> list[Block]:
+def _task_blocks(models: list[ModelResults], suffix: str, *, is_first: bool) -> list[Block]:
     """Describe models that read and write the same tokens, so that one figure can show all of them."""
     first = models[0].live
     assert first is not None, "these models are live"
     words, is_class = first.task.words, first.task.kind == "class"
     typed = f"Type a {words['example']}" if first.task.script else f"Choose one of the {words['examples']}"
     typed = f"Change the row of {words['symbols']}" if is_class else typed
-    text = f"{typed}, and click on a head to switch it off. The model runs in this page, without a network."
+    text = f"{typed}, and click on a head, one of the parts that decide where the model looks, to switch it off. "
+    text += "The model runs in this page, without a network."
+    text = text if is_first else f"{typed}."
     single = [each.title for each in models if each.live and each.live.precision == "single"]
     exact = f"; in single precision for {' and '.join(single)}, where rounding would change an answer" if single else ""
-    caption = f"{counted(len(models), 'model')}. Weights are rounded to half precision{exact}."
+    caption = f"{counted(len(models), 'model')}. Weights are rounded to half precision{exact}. "
+    caption += "Proofs are about the unrounded weights."
     command = f"headcount report {' '.join(argument(each.name) for each in models)} --live-only"
     return [
         Paragraph(text),

@@ -45,7 +45,7 @@ class LiveRow extends Live {
     return make(
       "thead",
       {},
-      make("tr", {}, ...["model", "answer", evidence, "known"].map((words) => make("th", { scope: "col" }, words))),
+      make("tr", {}, ...["model", "answer", evidence, "verified"].map((words) => make("th", { scope: "col" }, words))),
     );
   }
 
@@ -99,13 +99,24 @@ class LiveRow extends Live {
     this.input.addEventListener("input", () => this.type(this.input.value));
     this.length = make("input", { id: id("length"), type: "range", min: 1, max: this.longest });
     this.length.addEventListener("input", () => this.setLength(Number(this.length.value)));
-    this.lengthShown = make("output", { for: this.length.id });
+    this.lengthShown = make("span");
+    this.lengthNumber = make("input", {
+      type: "number",
+      min: 1,
+      max: this.longest,
+      class: "few",
+      "aria-label": "Length as a number",
+    });
+    this.lengthNumber.addEventListener("input", () => {
+      const length = Number(this.lengthNumber.value);
+      if (Number.isInteger(length) && length >= 1 && length <= this.longest) this.setLength(length);
+    });
     this.spot = make("input", { id: id("place"), type: "number", min: 1, max: 1, class: "few" });
     this.value = make("input", { id: id("value"), type: "number", min: 0, max: this.highest, class: "few" });
     this.spot.addEventListener("input", () => this.choosePlace(Number(this.spot.value) - 1));
     this.value.addEventListener("input", () => this.setValue(this.value.value));
     const label = (input, words, ...more) => make("label", { for: input.id }, `${words} `, input, ...more);
-    const length = label(this.length, "Length", " ", this.lengthShown);
+    const length = make("span", {}, label(this.length, "Length"), " ", this.lengthNumber, this.lengthShown);
     length.hidden = !this.reader?.resize;
     return make(
       "div",
@@ -138,7 +149,7 @@ class LiveRow extends Live {
 
   type(text) {
     const example = this.read(text);
-    if (example.error) return this.complain(text.trim() ? example.error : "");
+    if (example.error) return this.complain(example.error);
     this.setRow(example.source);
   }
 
@@ -212,13 +223,15 @@ class LiveRow extends Live {
     const fields = [
       [this.input, this.example.text],
       [this.length, length],
+      [this.lengthNumber, length],
       [this.spot, this.place + 1],
       [this.value, number],
     ];
     this.spot.max = length;
     for (const [field, value] of fields) if (document.activeElement !== field) field.value = value;
     const [shortest, longest] = this.header.trainedLengths;
-    this.lengthShown.textContent = `${length}${length > longest ? ` (trained on ${shortest} to ${longest})` : ""}`;
+    const isTrained = length >= shortest && length <= longest;
+    this.lengthShown.textContent = isTrained ? "" : ` (trained on ${shortest} to ${longest})`;
     this.showControls();
     this.showAnswers();
     this.drawRow();
@@ -280,9 +293,14 @@ class LiveRow extends Live {
       );
       canvas.setAttribute("aria-label", `strongest evidence at place ${most + 1}, number ${this.example.source[most]}`);
     }
-    const mistakes = model.wrong.map((text, at) => this.buttonOf(`mistake ${at + 1}`, () => this.type(text)));
+    const mistakes = model.wrong.map((text, at) => this.buttonOf(`mistake ${at + 1}`, () => this.showMistake(i, text)));
     cells.push(make("td", { class: "known" }, ...mistakes, model.proof));
     return { element: make("tr", {}, ...cells), run, canvas, words: model.title };
+  }
+
+  async showMistake(i, text) {
+    if (i !== this.state.model) await this.chooseModel(i);
+    this.type(text);
   }
 
   // --- pictures ------------------------------------------------------------------------------------------------------

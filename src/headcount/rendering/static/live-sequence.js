@@ -59,7 +59,7 @@ class LiveSequence extends Live {
 
   type(text) {
     const example = this.read(text);
-    if (example.error) return this.complain(text.trim() ? example.error : "");
+    if (example.error) return this.complain(example.error);
     this.complain("");
     if (example.text === this.state.text) return;
     this.remember("typing");

@@ -266,6 +266,10 @@ class Live {
 
   /** How many held-out examples are right now: counted in small slices, begun again after every change. */
   count() {
+    const { model, replaced, by: chosen } = this.state;
+    const asked = [model, chosen, ...[...replaced].sort()].join();
+    if (asked === this.counted) return; // another typed example changes nothing
+    this.counted = asked;
     clearTimeout(this.counting);
     const [{ examples, engine }, { words }, by] = [this, this.header, this.state.by];
     const share = percent(this.model.nRight / examples.length);
@@ -283,9 +287,11 @@ class Live {
       }
       const [low, high] = wilson(right, i);
       const range = `${percent(right / i)} [${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]`;
-      const counted = `${capital(this.changeTo(`another ${words.example}`, by))}: ${range} of ${i}.`;
-      this.tally.replaceChildren(`${all} `, make("strong", {}, counted));
-      if (i < examples.length) this.counting = setTimeout(work);
+      const counted = `${capital(this.changeTo(`another ${words.example}`, by))}: ${range} of ${i}`;
+      const isDone = i === examples.length;
+      const shown = isDone ? make("strong", {}, `${counted} (95 % CI).`) : `${counted}, still counting …`;
+      this.tally.replaceChildren(`${all} `, shown);
+      if (!isDone) this.counting = setTimeout(work);
       else {
         this.tally.dataset.isDone = "";
         announce(counted);
@@ -304,7 +310,7 @@ class Live {
   /** Several steps of one kind in a row, such as those of a slider, are undone together. */
   remember(kind = null) {
     if (kind && kind === this.lastKind) return;
-    this.lastKind = kind;
+    [this.lastKind, this.isChanged] = [kind, true];
     this.past.push(this.copyOfState());
     this.past.splice(0, this.past.length - MOST_UNDONE);
   }
@@ -357,7 +363,7 @@ class Live {
 
   /** Only after a reader has changed something: a page must not change its address by itself. */
   showAddress() {
-    if (!this.past.length) return;
+    if (!this.isChanged) return;
     try {
       history.replaceState(null, "", this.address);
     } catch {
