@@ -42,7 +42,10 @@ def visit(page: Any, file: Path) -> Any:
     """Until every head can be asked for."""
     page.goto("about:blank")  # or a hash would only be scrolled to
     page.goto(file.as_uri())
-    page.wait_for_function("() => [...document.querySelectorAll('.large h3')].every((each) => each.textContent)")
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.patterns .large h3')].every((each) => each.textContent)"
+        " && [...document.querySelectorAll('.live')].every((each) => 'isReady' in each.dataset)"
+    )
     return page
 
 
