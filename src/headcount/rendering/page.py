@@ -90,7 +90,7 @@ def html_page(report: Report) -> str:
     tools = [tag("button", "Dark theme", type="button", id="theme", aria_pressed="false")]
     if is_folded:
         tools.insert(0, tag("button", "Open all", type="button", id="open-all"))
-        tools.insert(1, tag("button", "Print what is open", type="button", id="print"))
+        tools.insert(1, tag("button", "Print as shown", type="button", id="print"))
     subtitle = tag("p", inline(report.subtitle), class_="subtitle") if report.subtitle else ""
     on_cards = {each.section for section in report.sections for each in _cards_of(section)}
     sections = (_section(each, is_folded=is_folded, is_told=each.id in on_cards) for each in report.sections)

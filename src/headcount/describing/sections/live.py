@@ -8,7 +8,7 @@ from headcount.describing.blocks import Block, LiveEntry, LiveModels, Paragraph,
 from headcount.describing.report import ModelResults, ReportResults
 from headcount.describing.sections.patterns import worth
 from headcount.describing.verification import proved_briefly
-from headcount.describing.words import counted, short
+from headcount.describing.words import short
 from headcount.errors import argument
 
 MOST_WRONG = 2
@@ -43,7 +43,7 @@ def _task_blocks(models: list[ModelResults], suffix: str, *, is_first: bool) -> 
     text = text if is_first else f"{typed}."
     single = [each.title for each in models if each.live and each.live.precision == "single"]
     exact = f"; in single precision for {' and '.join(single)}, where rounding would change an answer" if single else ""
-    caption = f"{counted(len(models), 'model')}. Weights are rounded to half precision{exact}. "
+    caption = f"Weights are rounded to half precision{exact}. "
     caption += "Proofs are about the unrounded weights."
     command = f"headcount report {' '.join(argument(each.name) for each in models)} --live-only"
     return [

@@ -194,8 +194,7 @@ class LiveSequence extends Live {
     const { tokens, start, words } = this.header;
     const at = this.step === null ? -1 : this.step - start.given.length;
     if (at < 0) {
-      const why = "to see what else the model considered, and which row of each map wrote it";
-      this.choices.textContent = `Choose a ${words.place} of the answer ${why}.`;
+      this.choices.textContent = `Choose a ${words.place} of the answer to see what else the model considered.`;
       return;
     }
     const run = this.stepRow === 0 ? this.whole : this.now;

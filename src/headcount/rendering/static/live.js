@@ -129,7 +129,7 @@ class Live {
     this.routeLabel = make("label", { for: this.routes.id }, `Route of the ${event} `, this.routes);
     this.routeNote = make("p", { class: "note", hidden: true });
     this.tally = make("p", { class: "tally" });
-    this.unit = make("p", { class: "note" }, "Below a head: points lost without this head alone.");
+    this.unit = make("p", { class: "note" }, "Below each head: points lost without it.");
     const legend = make("legend", {}, "A click on a head replaces its output by");
     return make(
       "div",
