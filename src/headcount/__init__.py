@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headcount.api import report as report
     from headcount.api import routes as routes
     from headcount.api import routes_all as routes_all
+    from headcount.api import run_study as run_study
     from headcount.api import show_head as show_head
     from headcount.api import show_heads as show_heads
     from headcount.api import show_positions as show_positions
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "api": "ablate_heads ablated attention audit claim claim_all evaluate head_outputs head_roles head_stats "
-    "match_heads patch_pair patched path_patched predict prune_heads report routes routes_all show_head "
+    "match_heads patch_pair patched path_patched predict prune_heads report routes routes_all run_study show_head "
     "show_heads show_positions streams stretch summarise_attention train verify weights",
     "auditing.interventions": "audit_intervention",
     "errors": "HeadcountError",

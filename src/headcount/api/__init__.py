@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from headcount.api.routing import routes as routes
     from headcount.api.routing import routes_all as routes_all
     from headcount.api.saving import Saved as Saved
+    from headcount.api.studying import StudyOutcome as StudyOutcome
+    from headcount.api.studying import estimate_training as estimate_training
+    from headcount.api.studying import plan_study as plan_study
+    from headcount.api.studying import run_study as run_study
     from headcount.api.training import evaluate as evaluate
     from headcount.api.training import evaluate_all as evaluate_all
     from headcount.api.training import next_command as next_command
@@ -76,6 +80,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "reporting": ("report",),
     "routing": ("routes", "routes_all"),
     "saving": ("Saved",),
+    "studying": ("StudyOutcome", "estimate_training", "plan_study", "run_study"),
     "training": ("evaluate", "evaluate_all", "next_command", "read_certificate", "read_evaluation", "train"),
     "verifying": ("stored_verification", "verify"),
     "viewing": (

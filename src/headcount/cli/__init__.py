@@ -43,13 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     try:
-        parser = _parser(*(word for word in arguments[:1] if word in VERBS.names()))
         if not arguments:
-            print_text(parser.format_help())
+            print_text(_parser().format_help())
             return 0
-        args, unknown = parser.parse_known_args(arguments)
-        if unknown:
-            raise _unknown(unknown[0], args.parser)
+        args = read_arguments(arguments)
         output = args.run(args)
         print_output(output, as_json=args.json)
         return int(output.exit_code)
@@ -72,6 +69,15 @@ def _run(arguments: list[str]) -> int:
         what = f"error: out of memory: {shortened(str(error))}"
         print_error(f"{what}\n  use a smaller model, --n or --batch-size")
         return 2
+
+
+def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line without running it; raise an error for an unknown flag."""
+    parser = _parser(*(word for word in arguments[:1] if word in VERBS.names()))
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        raise _unknown(unknown[0], args.parser)
+    return args
 
 
 def _make_streams_printable() -> None:

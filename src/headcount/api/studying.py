@@ -1,0 +1,125 @@
+"""Run studies: many runs from one file, each in its own process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headcount.errors import InputError, Interrupted, argument
+from headcount.rendering.study_table import watching
+from headcount.runs.run import build
+from headcount.studies.file import Flags, Part, Variant, build_config, read_study
+from headcount.studies.plan import Plan, make_plan
+from headcount.studies.running import RETRIES, Backend, LocalProcesses, RunState, execute, n_cores
+from headcount.training.loop import fit, new_state
+
+CALIBRATED, MOST_CALIBRATED = (2, 12), 8
+"""Training steps before and during the measurement of the time per step, and number of variants that are measured."""
+
+
+@dataclass(frozen=True)
+class StudyOutcome:
+    """The runs of a study and how they ended."""
+
+    plan: Plan
+    states: tuple[RunState, ...]
+
+    @property
+    def failed(self) -> tuple[RunState, ...]:
+        """The runs that failed, each with its last error."""
+        return tuple(state for state in self.states if state.state == "failed")
+
+
+FlagCheck = Callable[[str, Flags], str | None]
+"""A function that returns what is wrong with the flags of a verb, or None."""
+
+
+def plan_study(source: str | Path, *, out: str | Path | None = None, check_flags: FlagCheck | None = None) -> Plan:
+    """Read a study and return its plan; nothing is run.
+
+    `source` is a TOML file, or the name of a study that comes with headcount. `out` is the study's folder; the default
+    is `runs/NAME`, and the run folders are in `models`, beside it. `check_flags` finds faults in the flags of a verb.
+    """
+    study = read_study(source, check_flags or (lambda *_: None))
+    return make_plan(study, Path(out) if out else Path("runs") / study.name)
+
+
+def run_study(
+    source: str | Path | Plan,
+    *,
+    out: str | Path | None = None,
+    processes: int | None = None,
+    retries: int = RETRIES,
+    backend: Backend | None = None,
+    check_flags: FlagCheck | None = None,
+    quiet: bool = False,
+) -> StudyOutcome:
+    """Train and measure every run of a study, several at a time; continue a study that was interrupted.
+
+    * `source` is a TOML file, the name of a study that comes with headcount, or a plan.
+    * `processes` is the number of runs at a time, each with one thread; the default is the number of cores.
+    * `retries` is the number of times that a run that has crashed is started again.
+    * `backend` starts the processes; the default are processes on this machine. `check_flags` is as in `plan_study`.
+
+    Finished runs are not repeated, also if another study made them. The run folders hold all results.
+
+        outcome = headcount.run_study("my_study.toml")
+    """
+    plan = source if isinstance(source, Plan) else plan_study(source, out=out, check_flags=check_flags)
+    if processes is not None and processes < 1:
+        raise InputError(f"--processes must be at least 1, got {processes}", "it is the number of runs at a time")
+    if retries < 0:
+        raise InputError(f"--retries must be at least 0, got {retries}")
+    plan.write()
+    place: Backend = LocalProcesses(processes or n_cores()) if backend is None else backend
+    try:
+        with watching(quiet) as show:
+            progress = execute(plan, place, retries=retries, on_change=show)
+    except KeyboardInterrupt as stop:
+        raise Interrupted(
+            "stopped; everything that was finished is kept, and trainings have saved their state",
+            f"continue with: headcount study {argument(plan.study.source)} -o {argument(plan.folder)}",
+            signal=getattr(stop, "exit_code", 130) - 128,
+        ) from stop
+    return StudyOutcome(plan, tuple(progress.states))
+
+
+@dataclass(frozen=True)
+class PartEstimate:
+    """How long the training of one variant takes, from a short calibration on this machine."""
+
+    part: Part
+    variant: Variant
+    seconds: float
+    """Seconds of one core for one run."""
+    is_measured: bool
+    """Whether this variant was calibrated; otherwise the mean of the others stands here."""
+
+
+def estimate_training(plan: Plan) -> list[PartEstimate]:
+    """Train some variants of a plan for a few steps, and estimate how long one run of each variant trains."""
+    estimates = list[PartEstimate]()
+    for part in plan.study.parts:
+        for i, variant in enumerate(part.variants):
+            is_measured = i < MOST_CALIBRATED
+            known = [each.seconds for each in estimates if each.part is part and each.is_measured]
+            seconds = _training_seconds(part, variant) if is_measured else sum(known) / len(known)
+            estimates.append(PartEstimate(part, variant, seconds, is_measured))
+    return estimates
+
+
+def _training_seconds(part: Part, variant: Variant) -> float:
+    """Return the seconds that a training of a variant takes on this machine, from a few steps of it."""
+    config = build_config(part.task, variant, part.seeds[0])
+    task, model = build(config)
+    state, (before, steps) = new_state(model, config.training), CALIBRATED
+
+    def train_to(step: int) -> float:
+        started = time.perf_counter()
+        fit(state, task, config.training, config.seed, asked_to_stop=lambda: state.step >= step)
+        return time.perf_counter() - started
+
+    train_to(before)
+    return train_to(before + steps) / steps * config.training.most_steps

@@ -1,0 +1,196 @@
+"""`headcount study FILE|NAME`: train and measure many runs, each in its own process."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import traceback
+from collections.abc import Mapping, Sequence
+from shlex import join
+from typing import TYPE_CHECKING, Any
+
+from headcount.cli._command import Command, add_int, add_json, add_out, advanced
+from headcount.cli._output import Line, Output
+from headcount.errors import InputError
+
+if TYPE_CHECKING:
+    from headcount.api.studying import StudyOutcome
+    from headcount.studies.plan import Plan
+
+CRASHED = 70
+"""Exit code of a run that ended with an unexpected exception (EX_SOFTWARE of sysexits.h)."""
+WITHOUT_FILES = ("claims",)
+"""Verbs that save no result: their JSON is kept in the receipt."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the study and the flags for its plan and its processes."""
+    what = "a TOML file, or a study that comes with headcount; without it, these studies are listed"
+    parser.add_argument("study", metavar="FILE|NAME", nargs="?", help=what)
+    add_out(parser, "the study's folder; runs are in `models` beside it [runs/NAME]")
+    parser.add_argument("--dry-run", action="store_true", help="show the plan and how long it takes; run nothing")
+    add_int(parser, "--processes", "number of runs at a time, each with one thread [number of cores]")
+    commands = "print one command per run, for a Slurm array or any other launcher; run nothing"
+    parser.add_argument("--print-commands", action="store_true", help=commands)
+    add_json(parser, quiet=True)
+    add_int(advanced(parser), "--retries", "number of times that a run that has crashed is started again", 2)
+    one = "train and measure only this run, in this process; --print-commands lists the names"
+    advanced(parser).add_argument("--run", dest="only", metavar="NAME", help=one)
+
+
+def run(args: argparse.Namespace) -> Output:
+    """Run the study, or show its plan; exit code 1 if a run failed."""
+    from headcount import api
+
+    if args.study is None:
+        return _list_studies()
+    if sum((args.dry_run, args.print_commands, args.only is not None)) > 1:
+        raise InputError("--dry-run, --print-commands and --run cannot be combined", "choose one of them")
+    if args.only is not None:
+        return _one_run(api.plan_study(args.study, out=args.out), args.only)
+    if args.print_commands:
+        return _commands(api.plan_study(args.study, out=args.out, check_flags=flag_fault))
+    if args.dry_run:
+        return _dry_run(api.plan_study(args.study, out=args.out, check_flags=flag_fault), args.processes)
+    outcome = api.run_study(
+        args.study,
+        out=args.out,
+        processes=args.processes,
+        retries=args.retries,
+        check_flags=flag_fault,
+        quiet=args.quiet,
+    )
+    return _finished(outcome)
+
+
+def _list_studies() -> Output:
+    from headcount.studies.file import shipped
+
+    studies = shipped()
+    lines = [f"{name:10} {title}" for name, title in studies.items()]
+    return Output(
+        {"studies": studies}, [*lines, "run one:   headcount study NAME", "its plan:  headcount study NAME --dry-run"]
+    )
+
+
+def flag_fault(verb: str, flags: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the flags of a verb in a study, or None."""
+    from headcount.cli import read_arguments
+    from headcount.studies.plan import flag_words
+
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            read_arguments([verb, "MODEL", *flag_words(flags)])
+    except InputError as error:
+        return ": ".join([error.what, *error.advice[:1]])
+    except SystemExit:
+        return " ".join(errors.getvalue().removeprefix("error: ").split("\n  see:")[0].split())
+    return None
+
+
+def _one_run(plan: Plan, name: str) -> Output:
+    """Train and measure one run in this process."""
+    from headcount.studies.running import complete
+
+    run = plan.find(name)
+    code = complete(run, _measure)
+    return Output(
+        {"run": name, "folder": str(run.folder)}, [f"run:     {run.folder}"] if code == 0 else [], exit_code=code
+    )
+
+
+def _measure(arguments: Sequence[str]) -> tuple[int, Any]:
+    """Run one command of a run; return its exit code and the output of a verb that saves nothing."""
+    from headcount.cli import main
+
+    keeps = arguments[0] not in WITHOUT_FILES
+    try:
+        if keeps:
+            return main(arguments), None
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            code = main([*arguments, "--json"])
+        return code, json.loads(printed.getvalue()) if code in (0, 1) and printed.getvalue() else None
+    except Exception:
+        traceback.print_exc()
+        return CRASHED, None
+
+
+def _commands(plan: Plan) -> Output:
+    from headcount.studies.running import run_arguments
+
+    commands = [join(["headcount", *run_arguments(plan, run)]) for run in plan.runs]
+    return Output({"commands": commands}, commands)
+
+
+def _dry_run(plan: Plan, processes: int | None) -> Output:
+    """Show the plan of a study and an estimate of its time."""
+    from headcount import api
+    from headcount.describing.blocks import DataTable
+    from headcount.rendering.study_table import duration
+    from headcount.studies.running import n_cores
+
+    done = {run.name for run in plan.runs if run.is_done}
+    n_processes = processes or n_cores()
+    rows, data, total = [], list[dict[str, Any]](), 0.0
+    for estimate in api.estimate_training(plan):
+        part, variant = estimate.part, estimate.variant
+        runs = [run for run in plan.runs if run.part == part.name and run.labels == variant.labels]
+        n_open = sum(run.name not in done for run in runs)
+        measures = ", ".join(dict.fromkeys(verb for verb, _ in part.measures)) or "nothing"
+        label = ", ".join([*filter(None, [part.name]), *(f"{key} {value}" for key, value in variant.labels.items())])
+        rows.append((label or part.task, str(len(runs)), str(len(runs) - n_open), duration(estimate.seconds), measures))
+        data.append(
+            {
+                "part": part.name,
+                "labels": dict(variant.labels),
+                "runs": len(runs),
+                "open": n_open,
+                "seconds": estimate.seconds,
+            }
+        )
+        total += n_open * estimate.seconds
+    columns = ("variant", "runs", "done", "training of one run", "measured afterwards")
+    table = DataTable("plan", plan.study.title, columns, tuple(rows))
+    wall = total / n_processes
+    lines: list[Line] = [
+        table,
+        f"total:   {len(plan.runs):,} runs, {len(done):,} of them done; training takes about {duration(wall)} in "
+        f"{n_processes} processes (a few steps of each variant were timed; measurements come on top)",
+        f"start:   headcount study {plan.study.source}",
+    ]
+    return Output({"study": plan.study.name, "variants": data, "seconds": wall, "processes": n_processes}, lines)
+
+
+def _finished(outcome: StudyOutcome) -> Output:
+    """Describe how the runs of a study ended."""
+    plan, failed = outcome.plan, outcome.failed
+    runs = [
+        {
+            "run": state.run.name,
+            "folder": str(state.run.folder),
+            "state": state.state,
+            "error": state.error,
+            "reused": state.is_reused,
+        }
+        for state in outcome.states
+    ]
+    n_done = len(outcome.states) - len(failed)
+    lines: list[Line] = [f"done:    {n_done:,} of {len(outcome.states):,} runs"]
+    for state in failed:
+        lines.append(f"failed:  {state.run.name}: {state.error}\n  log:   {plan.log_file(state.run)}")
+    if failed:
+        lines.append(f"again:   headcount study {plan.study.source}")
+    lines.append(f"study:   {plan.folder}")
+    return Output({"study": plan.study.name, "runs": runs}, lines, exit_code=int(bool(failed)))
+
+
+PART = Command(
+    "train and measure many runs from one file, and compare them over seeds",
+    add_arguments,
+    run,
+    ("headcount study", "headcount study heads --dry-run", "headcount study my_study.toml --processes 2"),
+)

@@ -1,0 +1,221 @@
+"""The plan of a study: its runs, the commands of each run, and which of the commands are done.
+
+A run of a study is a folder `models/TASK-DIGEST`, where the digest is that of all settings. Two studies, or two
+versions of one study, therefore share the runs whose settings are equal. Every command leaves a receipt in the run
+folder when it has ended. A command whose receipt belongs to the present weights is not repeated. The plan itself keeps
+no state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from headcount.errors import InputError, RunError
+from headcount.files import read_json, write_atomically
+from headcount.registry import suggestion
+from headcount.runs.config import RunConfig
+from headcount.runs.folder import RunFolder, digest
+from headcount.studies.file import Flags, Part, Study, Variant, build_config
+
+POOL = "models"
+"""Name of the folder, beside the study's own, that holds the runs of all studies."""
+RECEIPTS = "receipts"
+"""Name of the folder, inside a run, that holds the receipts of finished commands."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of a run, without `headcount`: train, or a verb that measures the run."""
+
+    verb: str
+    arguments: tuple[str, ...]
+    """Flags of the verb; those that name folders are left out."""
+    at: int | None = None
+    """Training step of the snapshot that is measured; None for the trained model."""
+
+    @property
+    def name(self) -> str:
+        """Name of the receipt: the verb, and a digest of everything that the result depends on."""
+        at = "" if self.at is None else f"-at-{self.at}"
+        return f"{self.verb}{at}-{digest(json.dumps([self.verb, self.arguments, self.at]).encode())[:12]}"
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a study: its folder, and the commands that train and measure it."""
+
+    name: str
+    """Labels and seed, such as `encoding=none,seed=0`."""
+    part: str
+    labels: Mapping[str, str]
+    seed: int
+    folder: Path
+    steps: tuple[Step, ...]
+    """The commands in their order; the first one trains."""
+    n_training_steps: int
+    task: str
+
+    def command(self, step: Step) -> list[str]:
+        """Return the arguments of `headcount` for one command of this run."""
+        if step.verb == "train":
+            return ["train", self.task, *step.arguments, "--out", str(self.folder), "--resume"]
+        model = str(self.folder) if step.at is None else f"{self.folder}@{step.at}"
+        return [step.verb, model, *step.arguments]
+
+    def receipt(self, step: Step) -> Path:
+        """Return the file that says that a command has ended."""
+        return self.folder / RECEIPTS / f"{step.name}.json"
+
+    def open_steps(self) -> list[Step]:
+        """Return the commands that are not done; training and measuring are repeated if the weights have changed."""
+        weights = self._weights()
+        if weights is None:
+            return list(self.steps)
+        return [step for step in self.steps if not self._is_done(step, weights)]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every command of this run has ended."""
+        return not self.open_steps()
+
+    def write_receipt(self, step: Step, exit_code: int, output: Any = None) -> None:
+        """Record that a command has ended, with the digest of the weights that it worked on."""
+        data = {
+            "command": [step.verb, *step.arguments],
+            "at": step.at,
+            "exit_code": exit_code,
+            "weights": self._weights(),
+        }
+        data |= {"output": output} if output is not None else {}
+        write_atomically(self.receipt(step), (json.dumps(data, indent=1) + "\n").encode())
+
+    def _weights(self) -> str | None:
+        """Return the digest of the trained weights, or None if the training has not ended."""
+        folder = RunFolder(self.folder)
+        if not folder.is_finished:
+            return None
+        return str(folder.read_manifest()["files"].get(folder.weights_file.name))
+
+    def _is_done(self, step: Step, weights: str) -> bool:
+        file = self.receipt(step)
+        if not file.exists():
+            return False
+        try:
+            return bool(read_json(file).get("weights") == weights)
+        except (RunError, AttributeError):  # a damaged receipt: the command is repeated
+            return False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs of a study, in the order in which they start."""
+
+    study: Study
+    folder: Path
+    """The study's own folder: logs, tables and the summary."""
+    runs: tuple[PlannedRun, ...]
+
+    @cached_property
+    def _by_name(self) -> dict[str, PlannedRun]:
+        return {run.name: run for run in self.runs}
+
+    def find(self, name: str) -> PlannedRun:
+        """Return the run of this name; raise an error that suggests a name."""
+        if name not in self._by_name:
+            raise InputError(f"{self.study.name} has no run {name!r}", suggestion(name, tuple(self._by_name)))
+        return self._by_name[name]
+
+    def log_file(self, run: PlannedRun) -> Path:
+        """Return the file with everything that the commands of a run print."""
+        return self.folder / "logs" / f"{run.name}.log"
+
+    def write(self) -> None:
+        """Write `plan.json`: every run with its folder, its labels and its commands."""
+        runs = [
+            {
+                "run": run.name,
+                "folder": str(run.folder),
+                "part": run.part,
+                "seed": run.seed,
+                "labels": dict(run.labels),
+                "commands": [["headcount", *run.command(step)] for step in run.steps],
+            }
+            for run in self.runs
+        ]
+        data = {"schema": 1, "study": self.study.name, "title": self.study.title, "runs": runs}
+        write_atomically(self.folder / "plan.json", (json.dumps(data, indent=1) + "\n").encode())
+
+
+def make_plan(study: Study, folder: Path) -> Plan:
+    """Return the plan of a study: the seeds of one variant after the other, so that early results are comparable.
+
+    All variants with the first seed come first, then all variants with the next seed.
+    """
+    runs = [run for part in study.parts for run in _runs(part, folder.parent / POOL, has_parts=len(study.parts) > 1)]
+    order = sorted(range(len(runs)), key=lambda i: _seed_rank(study, runs[i]))
+    return Plan(study, folder, tuple(runs[i] for i in order))
+
+
+def _seed_rank(study: Study, run: PlannedRun) -> int:
+    seeds = next(part.seeds for part in study.parts if part.name == run.part)
+    return seeds.index(run.seed)
+
+
+def _runs(part: Part, pool: Path, *, has_parts: bool) -> Iterator[PlannedRun]:
+    measures = tuple(
+        Step(verb, tuple(flag_words(flags)), at) for at in (*part.snapshots, None) for verb, flags in part.measures
+    )
+    for variant in part.variants:
+        config = build_config(part.task, variant, 0)
+        words = tuple(training_words(variant))
+        for seed in part.seeds:
+            labels = {**({"part": part.name} if has_parts else {}), **variant.labels}
+            name = ",".join(f"{key}={value}" for key, value in {**labels, "seed": seed}.items())
+            train = Step("train", ("--seed", str(seed), *words))
+            folder = pool / f"{part.task}-{settings_digest(config, seed)}"
+            steps = (train, *measures)
+            yield PlannedRun(
+                _safe(name), part.name, variant.labels, seed, folder, steps, config.training.most_steps, part.task
+            )
+
+
+def settings_digest(config: RunConfig, seed: int) -> str:
+    """Return a short digest of all settings of a run, which names its folder."""
+    return digest(replace(config, seed=seed).to_json().encode())[:12]
+
+
+def training_words(variant: Variant) -> Iterator[str]:
+    """Yield the flags of `headcount train` for a variant's settings."""
+    settings = dict(variant.settings)
+    presets = settings.pop("preset", [])
+    for preset in [presets] if isinstance(presets, str) else presets:
+        yield from ("--preset", preset)
+    yield from flag_words(settings)
+
+
+def flag_words(flags: Flags) -> Iterator[str]:
+    """Yield flags as words of a command line.
+
+    >>> list(flag_words({"n": 5, "examples": True, "lengths": [8, 16]}))
+    ['--n', '5', '--examples', '--lengths', '8,16']
+    """
+    for name, value in flags.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            yield f"--{flag}" if value else f"--no-{flag}"
+        else:
+            yield f"--{flag}"
+            yield (
+                ",".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+            )
+
+
+def _safe(name: str) -> str:
+    """Return a name of a run that can be a file name; a name that had to be changed ends in a digest."""
+    plain = "".join(letter if letter.isalnum() or letter in "=,.+-_" else "-" for letter in name)
+    return plain if plain == name and len(name) <= 100 else f"{plain[:80]}-{digest(name.encode())[:8]}"

@@ -1,0 +1,333 @@
+"""Run the plan of a study: each run in its own process, several at once, so that a crash takes down nothing else.
+
+    launcher (headcount study FILE)             process of one run (headcount study FILE --run NAME)
+    start it, with one thread ----------------> lock the run folder; exit with BUSY if another process has it
+    show what runs, wait                        repeat every command that has no receipt; write the receipts
+    read the exit code <----------------------- end
+
+The run folders hold all results, and receipts say what is done. The launcher may therefore be killed and started again
+at any time, and two launchers share the work: a run that another process holds is looked at again later.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from headcount.errors import InputError, RunError
+from headcount.files import friendly_os_errors, open_in_place, read_bytes
+from headcount.runs.folder import RunFolder
+from headcount.studies.plan import Plan, PlannedRun
+
+BUSY = 75
+"""Exit code of a process that finds its run folder locked by another process (EX_TEMPFAIL of sysexits.h)."""
+RETRIES = 2
+"""Number of times that a run that has crashed is started again."""
+TICK = 0.05
+"""Seconds between two looks at the running processes."""
+BUSY_AFTER = 1.0
+"""Seconds until a run that another process holds is looked at again."""
+STOPPING = 30.0
+"""Seconds that processes have to save their state after an interrupt, before they are killed."""
+TAIL = 2_000
+"""Number of bytes at the end of a log in which the error of a failed run is looked for."""
+THREADS = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
+    "MPLBACKEND": "agg",
+}
+"""Environment of the process of a run, set before it imports torch."""
+LAUNCHER = "HEADCOUNT_LAUNCHER"
+"""Environment variable with the process id of the launcher, whose end also ends the process of a run."""
+
+
+@dataclass
+class RunState:
+    """What the launcher knows about one run."""
+
+    run: PlannedRun
+    state: str = "waiting"
+    """waiting, running, elsewhere (another process holds it), done or failed."""
+    n_crashes: int = 0
+    seconds: float = 0.0
+    """Seconds of the process that ended last, or since the start of the one that runs."""
+    started: float = 0.0
+    is_reused: bool = False
+    """Whether the run was done before the study started."""
+    error: str = ""
+    """Last line of the log of a run that failed."""
+
+    def progress(self) -> float:
+        """Return the fraction of the training steps that a running process has done, from the log of the run."""
+        try:
+            with self.run.folder.joinpath("log.jsonl").open("rb") as log:
+                log.seek(max(0, os.fstat(log.fileno()).st_size - 300))
+                last = log.read().rpartition(b'"step": ')[2].partition(b",")[0]
+            return min(1.0, int(last) / self.run.n_training_steps)
+        except (OSError, ValueError):
+            return 0.0
+
+
+class Process(Protocol):
+    """The process of one run, on this machine or elsewhere."""
+
+    def exit_code(self) -> int | None:
+        """Return the exit code, or None while the process runs."""
+
+    def stop(self) -> None:
+        """Ask the process to save its state and to end."""
+
+    def kill(self) -> None:
+        """End the process now."""
+
+
+class Backend(Protocol):
+    """A place where runs are executed."""
+
+    @property
+    def n_slots(self) -> int:
+        """Number of runs at a time."""
+
+    def start(self, plan: Plan, run: PlannedRun) -> Process:
+        """Start the process of a run."""
+
+
+@dataclass
+class LocalProcess:
+    """A process on this machine."""
+
+    popen: subprocess.Popen[bytes]
+
+    def exit_code(self) -> int | None:
+        """Return the exit code, or None while the process runs; -N means that signal N ended it."""
+        return self.popen.poll()
+
+    def stop(self) -> None:
+        """Send SIGTERM: a training then saves a checkpoint and ends."""
+        self.popen.terminate()
+
+    def kill(self) -> None:
+        """Kill the process and wait for its end."""
+        self.popen.kill()
+        self.popen.wait()
+
+
+@dataclass(frozen=True)
+class LocalProcesses:
+    """Processes on this machine, with one thread each."""
+
+    n_slots: int
+
+    def start(self, plan: Plan, run: PlannedRun) -> LocalProcess:
+        """Start `headcount study FILE --run NAME`; its output goes to the log of the run."""
+        log = plan.log_file(run)
+        with friendly_os_errors(f"write {log}"):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            handle = open_in_place(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            command = [sys.executable, "-m", "headcount", *run_arguments(plan, run)]
+            # A session of its own: Ctrl-C in the terminal reaches the launcher alone, which then stops every process.
+            return LocalProcess(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=handle,
+                    stderr=handle,
+                    env=environment(),
+                    start_new_session=True,
+                )
+            )
+        finally:
+            os.close(handle)
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of the process of a run."""
+    return {**os.environ, **THREADS, LAUNCHER: str(os.getpid())}
+
+
+def run_arguments(plan: Plan, run: PlannedRun) -> list[str]:
+    """Return the arguments of the command that trains and measures one run; it can be repeated at any time."""
+    return ["study", plan.study.source, "--out", str(plan.folder), "--run", run.name]
+
+
+def n_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass
+class Progress:
+    """The state of a study while it runs."""
+
+    plan: Plan
+    states: list[RunState]
+    n_slots: int
+    started: float = field(default_factory=time.monotonic)
+
+    def of(self, state: str) -> list[RunState]:
+        """Return the runs in this state."""
+        return [each for each in self.states if each.state == state]
+
+    def seconds_left(self) -> float | None:
+        """Estimate the seconds until the end from the runs that have ended; None before the first one."""
+        ended = [each for each in self.states if each.state == "done" and not each.is_reused]
+        if not ended:
+            return None
+        mean = sum(each.seconds for each in ended) / len(ended)
+        left = mean * len(self.of("waiting"))
+        left += sum(max(0.0, mean - each.seconds) for each in self.of("running"))
+        return left / self.n_slots
+
+
+def execute(
+    plan: Plan,
+    backend: Backend,
+    *,
+    retries: int = RETRIES,
+    on_change: Callable[[Progress], None] = lambda progress: None,
+) -> Progress:
+    """Run all open runs of a plan, `backend.n_slots` at a time, and return their states.
+
+    A run that crashes is started again `retries` times; then it counts as failed, and the others go on. An interrupt
+    stops all processes, which save their state first, and is raised again.
+    """
+    progress = Progress(plan, [RunState(run) for run in plan.runs], backend.n_slots)
+    waiting, later = deque(progress.states), list[tuple[float, RunState]]()
+    running = dict[int, tuple[RunState, Process]]()
+    try:
+        while waiting or running or later:
+            for due in [item for item in later if item[0] <= time.monotonic()]:
+                later.remove(due)
+                waiting.append(due[1])
+            while waiting and len(running) < backend.n_slots:
+                state = waiting.popleft()
+                if state.run.is_done:
+                    state.is_reused = state.state == "waiting" and not state.n_crashes
+                    state.state = "done"
+                    continue
+                state.state, state.started = "running", time.monotonic()
+                running[id(state)] = (state, backend.start(plan, state.run))
+            for key, (state, process) in list(running.items()):
+                state.seconds = time.monotonic() - state.started
+                if (code := process.exit_code()) is None:
+                    continue
+                del running[key]
+                _settle(plan, state, code, retries)
+                if state.state == "elsewhere":
+                    later.append((time.monotonic() + BUSY_AFTER, state))
+                elif state.state == "waiting":
+                    waiting.append(state)
+            on_change(progress)
+            if running or later:
+                time.sleep(TICK)
+    except BaseException:
+        _stop([process for _, process in running.values()])
+        raise
+    on_change(progress)
+    return progress
+
+
+def _settle(plan: Plan, state: RunState, code: int, retries: int) -> None:
+    """Set the state of a run whose process has ended with this code."""
+    if code == BUSY:
+        state.state = "elsewhere"
+    elif code == 0 and state.run.is_done:
+        state.state, state.error = "done", ""
+    else:
+        state.n_crashes += 1
+        state.error = last_line(plan.log_file(state.run)) or _ending(code)
+        state.state = "failed" if state.n_crashes > retries else "waiting"
+
+
+def _ending(code: int) -> str:
+    return f"its process was killed by signal {-code}" if code < 0 else f"its process ended with code {code}"
+
+
+def last_line(log: Path) -> str:
+    """Return the last error in a log, or its last line; empty if there is none."""
+    try:
+        lines = read_bytes(log)[-TAIL:].decode(errors="replace").splitlines()
+    except RunError:
+        return ""
+    lines = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in lines if line.startswith("error:")]
+    return (errors or lines or [""])[-1]
+
+
+def _stop(processes: Sequence[Process]) -> None:
+    """Stop processes: ask each to save its state, and kill those that take too long."""
+    for process in processes:
+        process.stop()
+    deadline = time.monotonic() + STOPPING
+    try:
+        while time.monotonic() < deadline and any(process.exit_code() is None for process in processes):
+            time.sleep(TICK)
+    finally:
+        for process in processes:
+            if process.exit_code() is None:
+                process.kill()
+
+
+# --- the process of one run -------------------------------------------------------------------------------------------
+
+Measure = Callable[[Sequence[str]], tuple[int, Any]]
+"""A function that runs `headcount` with these arguments, and returns the exit code and, for some verbs, its output."""
+CHECKS = ("train", "audit", "verify", "claims")
+"""Verbs whose exit code 1 is a finding: their result is stored all the same."""
+
+
+def complete(run: PlannedRun, measure: Measure) -> int:
+    """Run every command of a run that has no receipt, and return 0, the exit code of a failure, or BUSY."""
+    end_with_launcher()
+    with _locked(run.folder) as is_ours:
+        if not is_ours:
+            return BUSY
+        for step in run.open_steps():
+            code, output = measure(run.command(step))
+            if code != 0 and not (code == 1 and step.verb in CHECKS):
+                return code
+            run.write_receipt(step, code, output)
+    return 0
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Lock a run folder for this process; yield False if another process has it. The system unlocks at the end."""
+    RunFolder(folder).require_name()
+    with friendly_os_errors(f"make the folder {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.fdopen(open_in_place(folder / ".study-lock", os.O_RDWR | os.O_CREAT), "r+b")
+    with lock:
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError as error:
+            raise InputError("studies need a system with file locks: Linux or macOS") from error
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def end_with_launcher() -> None:
+    """Ask Linux to send this process SIGTERM when its launcher ends, even if the launcher is killed."""
+    launcher = os.environ.pop(LAUNCHER, "")
+    if not launcher:
+        return
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            import ctypes
+
+            set_death_signal = 1
+            ctypes.CDLL(None).prctl(set_death_signal, 15)
+    if os.getppid() != int(launcher):  # it ended before this line
+        raise RunError("the launcher of this run has ended", "start the study again")
