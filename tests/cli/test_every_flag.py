@@ -284,6 +284,7 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("lab", "--seed"): ("lab", "--seed 4", "seed", 4),
     ("lab", "--only"): ("lab", "--only addition", "experiments", ("addition",)),
     ("lab", "--quiet"): ("lab", "--quiet", "quiet", True),
+    ("lab", "--processes"): ("lab", "--processes 7", "processes", 7),
     ("adapt", "--checkpoint"): ("adapt x.py:Net", "--checkpoint w.pth", "checkpoint", Path("w.pth")),
     ("adapt", "--out"): ("adapt x.py:Net", "--out y.py", "out", Path("y.py")),
     ("adapt", "-o"): ("adapt x.py:Net", "-o y.py", "out", Path("y.py")),
@@ -408,6 +409,7 @@ ELSEWHERE = {
     **{
         ("study", flag): "tests/studies/test_running.py" for flag in ("--dry-run", "--print-commands", "--run", "--out")
     },
+    ("lab", "--part"): "tests/exercise/test_lab.py",
     ("", "--version"): "tests/cli/test_cli.py",
     ("heads", "--run-adapter"): "tests/external/test_user_code.py",
     ("evaluate", "--run-adapter"): "tests/external/test_user_code.py",

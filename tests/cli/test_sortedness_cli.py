@@ -220,7 +220,7 @@ def _small_lab(tiny, tiny_sorting, little_work, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("_small_lab")
 def test_a_lab_of_addition_only(in_tmp, capsys):
-    code, found = run_json(capsys, "lab", "--only", "addition", "-o", "adding", "--quiet")
+    code, found = run_json(capsys, "lab", "--only", "addition", "-o", "adding", "--quiet", "--processes", "1")
     assert (code, set(found), found["report"]) == (0, {"report", "addition"}, "adding/report-addition.html")
     assert found["addition"]["certificate"]["total"] == 100
     page = Path("adding/report-addition.html").read_text()
@@ -232,7 +232,7 @@ def test_a_lab_of_addition_only(in_tmp, capsys):
 @pytest.mark.slow
 @pytest.mark.usefixtures("_small_lab")
 def test_a_lab_of_sortedness_only(in_tmp, capsys):
-    assert main(["lab", "--only", "sortedness", "-o", "sorting", "--quiet"]) == 0
+    assert main(["lab", "--only", "sortedness", "-o", "sorting", "--quiet", "--processes", "1"]) == 0
     out = capsys.readouterr().out
     assert "Accuracy (%) by length; unsorted sequences: single adjacent swaps" in out
     assert "n = 2 sequences per cell (--draw 1)" in out

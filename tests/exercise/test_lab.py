@@ -3,8 +3,8 @@
 import html
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from exercise_files import EXERCISE
@@ -13,11 +13,13 @@ from headcount.analysis.ablation import Ablation
 from headcount.analysis.poolings import PoolingComparison
 from headcount.api import next_command
 from headcount.api.reporting import gather
-from headcount.cli import _parser
-from headcount.describing.report import LAST, ORDER
+from headcount.cli import _parser, main
+from headcount.describing.report import LAST, ORDER, Report
+from headcount.errors import InputError
 from headcount.exercise import lab
 from headcount.exercise.files import write_exercise
-from headcount.exercise.lab import EXAMPLE, SORTEDNESS, Lab, examples_of
+from headcount.exercise.lab import EXAMPLE, SORTEDNESS, Lab, LabPlan, examples_of, pooling_settings
+from headcount.rendering.page import html_page
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build
@@ -97,25 +99,66 @@ def test_a_lab_that_is_run_again_writes_the_same_report(small_lab, lab_results):
         lab_results.report.write_text(page)
 
 
-def test_other_poolings_share_a_recipe_and_train_less_only_where_training_cannot_help(monkeypatch, tmp_path):
-    trained = []
-
-    def note(*asked):
-        trained.append(asked[-1])
-        return SimpleNamespace(folder=RunFolder(tmp_path))
-
-    monkeypatch.setattr(lab, "_train", note)
-    monkeypatch.setattr(lab, "measure_lengths", lambda *_, **__: None)
-    monkeypatch.setattr(lab, "RunModel", SimpleNamespace(of=lambda run: run))
-    monkeypatch.setattr(RunFolder, "read_training", lambda _: None)
-    for encoding in ("sinusoidal", "none"):
-        lab._other_poolings(tmp_path, encoding, 0, True, {"d_model": 16}, 4)
-    steps = {(each["encoding"], each["pooling"]): each["steps"] for each in trained}
+def test_other_poolings_share_a_recipe_and_train_less_only_where_training_cannot_help():
+    settings = [pooling_settings(encoding, pooling) for encoding in ("sinusoidal", "none") for pooling in lab.POOLINGS]
+    steps = {(each["encoding"], each["pooling"]): each["steps"] for each in settings}
     assert steps.pop(("none", "mean")) == steps.pop(("none", "score-max")) == lab.STEPS_AT_CHANCE
     assert set(steps.values()) == {lab.POOLING_STEPS}
     assert {name for _, name in steps} == {"mean", "score-max", "neighbour-difference"}
-    others = [{name: each[name] for name in each if name not in ("encoding", "pooling", "steps")} for each in trained]
+    others = [{name: each[name] for name in each if name not in ("encoding", "pooling", "steps")} for each in settings]
     assert all(each == others[0] for each in others)
+
+
+def test_the_plan_starts_with_the_adder_and_measures_what_is_trained(tmp_path):
+    plan = LabPlan(tmp_path)
+    names = [part.name for part in plan.jobs]
+    assert names[0] == "adder"
+    assert len(set(names)) == len(names) == 6 + 2 * len(SORTEDNESS) + 2 * 9
+    for part in plan.jobs:
+        assert set(part.needs) <= set(names[: names.index(part.name)])
+        assert part.needs or part.n_steps, "what needs nothing is a training"
+        assert not part.is_done
+        assert plan.arguments(part)[-2:] == ["--part", part.name]
+    assert [part.name for part in LabPlan(tmp_path, experiments=("addition",)).jobs] == names[:6]
+    with pytest.raises(InputError, match="did you mean 'adder-routes'"):
+        plan.find("adder-route")
+
+
+def test_a_part_can_be_done_alone(tmp_path, monkeypatch, capsys):
+    assert main(["lab", "-o", str(tmp_path), "--part", "adder-route"]) == 2
+    assert "did you mean 'adder-routes'?" in capsys.readouterr().err
+    done = []
+    monkeypatch.setattr(LabPlan, "_train", lambda self, *asked: done.append(asked[0]))
+    for _ in range(2):
+        assert main(["lab", "-o", str(tmp_path), "--part", "adder"]) == 0
+    assert done == ["addition"]
+
+
+def test_a_part_is_done_with_its_settings_and_weights(tmp_path):
+    done = []
+    part = replace(LabPlan(tmp_path).find("adder-sums"), work=lambda: done.append(1))
+    assert not part.is_done
+    part.run()
+    assert part.is_done
+    assert not replace(part, settings="others").is_done
+    folder = RunFolder(part.folder)
+    part.folder.mkdir()
+    folder.write_json(folder.manifest_file, {"schema": 1, "steps": 1, "files": {"model.safetensors": "new"}})
+    assert not part.is_done, "the adder was trained again"
+    part.receipt.write_text("{")
+    assert not part.is_done
+
+
+def test_settings_of_ones_own_and_parts_side_by_side_exclude_each_other(tmp_path):
+    with pytest.raises(InputError, match="choose processes=1"):
+        lab.run_lab(tmp_path, processes=2, n=3)
+
+
+def test_an_unfinished_report_reloads_itself_and_a_finished_one_does_not():
+    page = html_page(Report("Lab", "", (), "", unfinished="1 of 3 parts: <b>training</b>"))
+    assert '<meta http-equiv="refresh" content="20">' in page
+    assert "Still being measured: 1 of 3 parts: &lt;b&gt;training&lt;/b&gt;." in page
+    assert "refresh" not in html_page(Report("Lab", "", (), "")).partition("<style>")[0]
 
 
 @pytest.mark.parametrize("settings", [{}, {"digits": 1}, {"digits": 5}, {"low": 900}, {"least_first": True}], ids=str)

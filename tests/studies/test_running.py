@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,17 @@ def test_a_run_of_another_launcher_is_waited_for(tmp_path: Path, monkeypatch: py
     assert backend.started.count("seed=1") == 3
 
 
+def test_what_needs_a_failed_job_fails_and_what_needs_a_slow_one_waits(tmp_path: Path) -> None:
+    plan = tiny_plan(tmp_path, 4)
+    first, second, third, fourth = plan.runs
+    runs = (replace(second, needs=("seed=0",)), first, replace(fourth, needs=("seed=2",)), third)
+    backend = FakeBackend({"seed=2": [70]})
+    progress = execute(replace(plan, runs=runs), backend, retries=0)
+    assert backend.started == ["seed=0", "seed=2", "seed=1"]
+    assert [state.state for state in progress.states] == ["done", "done", "failed", "failed"]
+    assert progress.states[2].error == "it needs seed=2, which failed"
+
+
 def test_a_process_that_ends_well_without_its_receipts_has_crashed(tmp_path: Path) -> None:
     class Forgetful(FakeProcess):
         def exit_code(self) -> int | None:
@@ -184,11 +195,10 @@ def test_two_processes_do_not_work_in_one_folder(tmp_path: Path) -> None:
 
 def test_progress_is_read_from_the_log(tmp_path: Path) -> None:
     (run,) = tiny_plan(tmp_path, 1).runs
-    state = running.RunState(run)
-    assert state.progress() == 0
+    assert run.progress() == 0
     run.folder.mkdir(parents=True)
     (run.folder / "log.jsonl").write_text('{"step": 2, "loss": 1.0}\n{"step": 3, "loss": 1.0}\n')
-    assert state.progress() == 0.5
+    assert run.progress() == 0.5
 
 
 # --- real processes ---------------------------------------------------------------------------------------------------

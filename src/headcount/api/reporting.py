@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from glob import escape
 from pathlib import Path
@@ -164,10 +164,18 @@ def claim_forms(path: Path, forms: Mapping[str, Path] | None = None, *, force: b
 
 
 def write_forms(
-    report_results: ReportResults, path: Path, forms: Mapping[str, Path] | None = None, *, force: bool = False
+    report_results: ReportResults,
+    path: Path,
+    forms: Mapping[str, Path] | None = None,
+    *,
+    force: bool = False,
+    unfinished: str = "",
 ) -> tuple[Path, ...]:
-    """Write a report as HTML and in the other forms; return the paths of the files, the HTML file first."""
-    whole_report = build_report(report_results)
+    """Write a report as HTML and in the other forms; return the paths of the files, the HTML file first.
+
+    `unfinished` says what is still being measured; an open page then reloads itself.
+    """
+    whole_report = replace(build_report(report_results), unfinished=unfinished)
     files = list[Path]()
     for name, place in (forms or {}).items():
         files += FORMS.get(name).write(whole_report, report_results, place, force)

@@ -120,9 +120,7 @@ def _measure(arguments: Sequence[str]) -> tuple[int, Any]:
 
 
 def _commands(plan: Plan) -> Output:
-    from headcount.studies.running import run_arguments
-
-    commands = [join(["headcount", *run_arguments(plan, run)]) for run in plan.runs]
+    commands = [join(["headcount", *plan.arguments(run)]) for run in plan.runs]
     return Output({"commands": commands}, commands)
 
 
@@ -170,13 +168,13 @@ def _finished(outcome: StudyOutcome) -> Output:
     plan, failed = outcome.plan, outcome.failed
     runs = [
         {
-            "run": state.run.name,
-            "folder": str(state.run.folder),
+            "run": run.name,
+            "folder": str(run.folder),
             "state": state.state,
             "error": state.error,
             "reused": state.is_reused,
         }
-        for state in outcome.states
+        for run, state in zip(plan.runs, outcome.states, strict=True)
     ]
     n_done = len(outcome.states) - len(failed)
     lines: list[Line] = [f"done:    {n_done:,} of {len(outcome.states):,} runs"]

@@ -143,6 +143,8 @@ class Report:
     subtitle: str
     sections: tuple[Section, ...]
     made: str
+    unfinished: str = ""
+    """What is still being measured; empty for a finished report."""
 
 
 def build_report(results: ReportResults) -> Report:

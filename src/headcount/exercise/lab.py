@@ -1,11 +1,21 @@
-"""Run both experiments of the exercise, and write one report.
+"""Run both experiments of the exercise as a plan of parts, and write one report.
 
 The first experiment trains an adder, checks every sum and measures which heads matter. The second measures how far
 sortedness models extrapolate, and how that depends on encoding and pooling.
+
+A part, such as the ablation of the adder's heads, is done when its receipt fits the weights that it worked on. Parts
+run one after the other in this process, or side by side in processes of their own (`headcount lab --part NAME`). Side
+by side, the report is first written when a model is trained, and again whenever parts have ended.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,22 +26,27 @@ from headcount.analysis.poolings import compare_poolings
 from headcount.analysis.pruning import Pruning
 from headcount.analysis.verification import Verification
 from headcount.api.ablation import ablate_heads
-from headcount.api.pruning import SavedPruning, prune_heads
+from headcount.api.pruning import prune_heads
 from headcount.api.reporting import N_EXAMPLES, claim_forms, gather, write_forms
 from headcount.api.routing import routes
-from headcount.api.saving import save_in
+from headcount.api.saving import Saved, result_name, save_in
 from headcount.api.training import read_evaluation, train
 from headcount.api.verifying import stored_verification, verify
-from headcount.api.viewing import head_stats, show_heads, show_positions, stretch
+from headcount.api.viewing import head_stats, join_stretches, show_heads, show_positions, stretch
 from headcount.describing.extrapolation import EXERCISE
-from headcount.errors import InputError
+from headcount.errors import CheckFailed, HeadcountError, InputError, Interrupted, argument
 from headcount.experiments.models import RunModel
+from headcount.files import read_json, write_atomically
 from headcount.models.poolings import PARTS
+from headcount.registry import suggestion
 from headcount.rendering.progress import announcer
-from headcount.runs.folder import RunFolder, TrainingRecord
-from headcount.runs.run import Run
+from headcount.rendering.study_table import watching
+from headcount.runs.config import RunConfig
+from headcount.runs.folder import RunFolder, digest
+from headcount.runs.run import Run, load
+from headcount.studies.plan import Named, training_progress
+from headcount.studies.running import BUSY, LocalProcesses, Progress, environment, exclusively, execute
 from headcount.tasks.addition import Addition
-from headcount.tasks.base import SequenceTask
 from headcount.training.evaluation import Evaluation
 
 EXAMPLE = "374+814"
@@ -62,9 +77,13 @@ A model with a symmetric pooling and no encoding gets fewer steps, because it st
 """
 SEARCH_SECONDS = 5.0
 """Seconds of the search for wrong answers of one sortedness model."""
+REPORT = "report"
+"""Name under which a process of its own writes the report; it is not a part of the plan, for it is never done."""
 N_WRONG = 4
 """Number of wrong sums whose attention the report shows."""
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024)
+N_SEQUENCES = 200
+"""Number of sequences per length and kind."""
 MOST_POOLED = 256
 """Length of the longest sequences on which poolings are compared."""
 
@@ -97,6 +116,240 @@ class Lab:
     sortedness: SortednessLab | None
 
 
+@dataclass(frozen=True)
+class LabPart:
+    """One part of a lab: a training, or a measurement of a trained model."""
+
+    name: str
+    words: str
+    """What the part does, for people."""
+    folder: Path
+    """Folder of the run that the part trains or measures."""
+    work: Callable[[], object] = field(repr=False)
+    receipt: Path
+    settings: str
+    """Digest of everything that the result depends on, apart from the weights."""
+    needs: tuple[str, ...] = ()
+    n_steps: int = 0
+    """Number of training steps; 0 for a measurement."""
+
+    def progress(self) -> float:
+        """Return the fraction of the training steps that are done; 0 for a measurement."""
+        return training_progress(self.folder, self.n_steps) if self.n_steps else 0.0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the part has ended with these settings, and the run still has the weights of that time."""
+        if not self.receipt.exists():
+            return False
+        try:
+            return bool(read_json(self.receipt) == self._mark())
+        except HeadcountError:  # a damaged receipt: the part is repeated
+            return False
+
+    def run(self) -> None:
+        """Do the work, and leave a receipt."""
+        self.work()
+        write_atomically(self.receipt, (json.dumps(self._mark()) + "\n").encode())
+
+    def _mark(self) -> dict[str, str | None]:
+        folder = RunFolder(self.folder)
+        weights = folder.read_manifest()["files"].get(folder.weights_file.name) if folder.is_finished else None
+        return {"settings": self.settings, "weights": weights}
+
+
+@dataclass(frozen=True)
+class LabPlan:
+    """All parts of a lab, in the order in which they start."""
+
+    out: Path
+    seed: int = 0
+    experiments: tuple[str, ...] = EXPERIMENTS
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Training settings by experiment."""
+    n: int = N_SEQUENCES
+    """Number of sequences per length and kind."""
+    n_examples: int = N_EXAMPLES
+    """Number of examples whose attention the report contains."""
+    quiet: bool = True
+    """Whether the parts show no progress."""
+
+    title = "headcount lab"
+
+    @property
+    def report(self) -> Path:
+        """The report of both experiments, or of one of them."""
+        whole = set(self.experiments) == set(EXPERIMENTS)
+        return self.out / ("report.html" if whole else f"report-{'-'.join(self.experiments)}.html")
+
+    @cached_property
+    def jobs(self) -> tuple[LabPart, ...]:
+        """The parts: the adder first, because everything about heads waits for it."""
+        parts = [*(self._addition() if "addition" in self.experiments else ())]
+        return (*parts, *(self._sortedness() if "sortedness" in self.experiments else ()))
+
+    def find(self, name: str) -> LabPart:
+        """Return the part of this name; raise an error that suggests a name."""
+        by_name = {part.name: part for part in self.jobs}
+        if name not in by_name:
+            raise InputError(f"the lab has no part {name!r}", suggestion(name, tuple(by_name)))
+        return by_name[name]
+
+    def log_file(self, job: Named) -> Path:
+        """Return the file that takes what the process of a part prints."""
+        return self.log_of(job.name)
+
+    def log_of(self, name: str) -> Path:
+        """Return the log of the part of this name."""
+        return self.out / "logs" / f"{name}.log"
+
+    def arguments(self, job: Named) -> list[str]:
+        """Return the arguments of `headcount` that do one part."""
+        return self.arguments_of(job.name)
+
+    def arguments_of(self, name: str) -> list[str]:
+        """Return the arguments of `headcount` that do the part of this name, or write the report."""
+        only = ["--only", *self.experiments] if len(self.experiments) == 1 else []
+        return ["lab", "--out", str(self.out), "--seed", str(self.seed), *only, "--part", name]
+
+    # --- folders and runs ---------------------------------------------------------------------------------------------
+
+    @property
+    def adder(self) -> Path:
+        """Folder of the adder."""
+        return self.out / "addition"
+
+    def sorter(self, name: str) -> Path:
+        """Folder of a sortedness model."""
+        return self.out / f"sortedness-{name}"
+
+    def pooled(self, encoding: str, pooling: str) -> Path:
+        """Folder of a model with another pooling than the default."""
+        return self.out / "poolings" / f"{encoding}-{pooling}"
+
+    @property
+    def trained(self) -> list[Path]:
+        """Folders of the trained models that the report is about."""
+        folders = [self.adder] if "addition" in self.experiments else []
+        folders += [self.sorter(name) for name in SORTEDNESS] if "sortedness" in self.experiments else []
+        return [folder for folder in folders if RunFolder(folder).is_finished]
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def _part(
+        self, name: str, words: str, folder: Path, work: Callable[[], object], *needs: str, n_steps: int = 0
+    ) -> LabPart:
+        meaning = [self.seed, {key: dict(value) for key, value in self.settings.items()}, self.n, LENGTHS, POOLINGS]
+        receipt = self.out / "receipts" / f"{name}.json"
+        return LabPart(name, words, folder, work, receipt, digest(repr([name, meaning]).encode()), needs, n_steps)
+
+    def _training(self, name: str, words: str, folder: Path, task: str, settings: Mapping[str, Any]) -> LabPart:
+        settings = {**settings, **self.settings.get(task, {})}
+        steps = RunConfig.build(task, **settings).training.steps
+        return self._part(name, words, folder, lambda: self._train(task, folder, settings), n_steps=steps)
+
+    def _train(self, task: str, folder: Path, settings: Mapping[str, Any]) -> Run:
+        is_there = RunFolder(folder).holds_a_run
+        return train(task, out=folder, seed=self.seed, resume=is_there, quiet=self.quiet, **settings)
+
+    def _addition(self) -> Iterator[LabPart]:
+        yield self._training("adder", "training an adder on 3-digit sums", self.adder, "addition", {})
+
+        def part(name: str, words: str, work: Callable[[Run], object]) -> LabPart:
+            return self._part(f"adder-{name}", words, self.adder, lambda: work(load(self.adder)), "adder")
+
+        quiet = self.quiet
+        yield part("ablation", "ablating each head alone", partial(ablate_heads, examples=True, save=True, quiet=quiet))
+        yield part("heads", "drawing the attention of every head", self._show_heads)
+        yield part("sums", "checking all sums", lambda run: _verified(run, quiet))
+        yield part("routes", "following the carry through the heads", partial(routes, save=True, quiet=quiet))
+        yield part("pruning", "removing heads together", self._prune)
+
+    def _show_heads(self, run: Run) -> None:
+        show_heads(run, examples_of(cast(Addition, run.task))[0], save=True)
+        show_heads(run, save=True)
+        head_stats(run, save=True, quiet=self.quiet)
+
+    def _prune(self, run: Run) -> None:
+        try:
+            prune_heads(run, save=True, quiet=self.quiet)
+        except InputError as error:  # the adder is almost never right; the lab goes on
+            announcer(self.quiet)(str(error))
+
+    def _sortedness(self) -> Iterator[LabPart]:
+        # The last models take longest: they start first.
+        for name, settings in reversed(SORTEDNESS.items()):
+            words = f"training on lengths 8-16: {name}"
+            yield self._training(f"sorter-{name}", words, self.sorter(name), "sortedness", settings)
+        for name in SORTEDNESS:
+            words = f"measuring how far it extrapolates: {name}"
+            work = partial(self._extrapolate, name)
+            yield self._part(f"lengths-{name}", words, self.sorter(name), work, f"sorter-{name}")
+        for encoding in _plain():
+            for pooling in POOLINGS:
+                words = f"training with another pooling: {encoding}, {pooling}"
+                folder, name = self.pooled(encoding, pooling), f"pooling-{encoding}-{pooling}"
+                yield self._training(name, words, folder, "sortedness", pooling_settings(encoding, pooling))
+                work = partial(self._pooled_lengths, folder)
+                yield self._part(
+                    f"lengths-{encoding}-{pooling}", "measuring how far it extrapolates", folder, work, name
+                )
+
+    def _extrapolate(self, name: str) -> None:
+        """Measure a sortedness model at all lengths, and search for wrong answers unless it was proved right."""
+        run = load(self.sorter(name))
+        stretch(run, lengths=LENGTHS, n=self.n, draw=REPORTED, save=True, quiet=self.quiet)
+        if name == "learned":
+            show_positions(run, save=True)
+        if not SORTEDNESS[name].get("until_proved"):
+            _verified(run, self.quiet)
+
+    def _pooled_lengths(self, folder: Path) -> None:
+        run, lengths = load(folder), [length for length in LENGTHS if length <= MOST_POOLED]
+        result = measure_lengths(RunModel.of(run), lengths, n=self.n, draw=REPORTED, explain=False)
+        save_in(run.output, "stretch-compared", result)
+
+    # --- results ------------------------------------------------------------------------------------------------------
+
+    def read_stretch(self, name: str) -> Stretch:
+        """Read how far a sortedness model extrapolates."""
+        stem = result_name("stretch", lengths=LENGTHS, n=self.n, draw=REPORTED)
+        return RunFolder(self.sorter(name)).read_result(stem, Stretch)
+
+    def compare(self) -> None:
+        """Compare poolings and draw all sortedness models in one figure, from stored results."""
+        stretches = {name: self.read_stretch(name) for name in SORTEDNESS}
+        settings = {"lengths": LENGTHS, "negatives": None, "n": self.n, "batch_size": None, "draw": REPORTED}
+        join_stretches([Saved(result) for result in stretches.values()], self.out / "stretch", **settings)
+        for encoding in _plain():
+            folders = [RunFolder(self.pooled(encoding, pooling)) for pooling in POOLINGS]
+            others = [(each.read_result("stretch-compared", Stretch), each.read_training()) for each in folders]
+            own = RunFolder(self.sorter(encoding))
+            save_in(own, "poolings", compare_poolings(stretches[encoding], others, own.read_training()))
+
+    def write_report(self, *, unfinished: str = "") -> None:
+        """Write the report about the models that are trained, with all results that are stored.
+
+        `unfinished` says what is still being measured; the page then reloads itself.
+        """
+        runs = [load(folder) for folder in self.trained]
+        adders = [run for run in runs if run.folder.path == self.adder]
+        shown = _shown_sums(adders[0]) if adders else ()
+        results = gather(*runs, title="headcount lab", on=shown, stored=True, n_examples=self.n_examples, quiet=True)
+        write_forms(results, self.report, unfinished=unfinished)
+
+
+def pooling_settings(encoding: str, pooling: str) -> dict[str, Any]:
+    """Return the settings of a model with another pooling; a model that stays at chance trains only briefly."""
+    steps = STEPS_AT_CHANCE if encoding == "none" and PARTS[pooling].symmetric else POOLING_STEPS
+    return {"encoding": encoding, "pooling": pooling, "steps": steps, "eval_every": 500}
+
+
+def _plain() -> list[str]:
+    """Return the encodings of the exercise, which are compared with other poolings."""
+    return [name for name in EXERCISE if name in SORTEDNESS]
+
+
 def run_lab(
     out: Path,
     *,
@@ -104,64 +357,132 @@ def run_lab(
     quiet: bool = False,
     experiments: tuple[str, ...] = EXPERIMENTS,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
-    n: int = 200,
+    n: int = N_SEQUENCES,
     n_examples: int = N_EXAMPLES,
+    processes: int = 1,
 ) -> Lab:
     """Run the experiments and write a report; continue a lab that was interrupted.
 
-    `settings` are training settings by experiment. `n` is the number of sequences per length and kind.
+    `settings` are training settings by experiment. `n` is the number of sequences per length and kind. With several
+    `processes`, parts run side by side with the default settings, and the report is rewritten as they end.
     """
-    settings = settings or {}
-    whole = set(experiments) == set(EXPERIMENTS)
-    report = out / ("report.html" if whole else f"report-{'-'.join(experiments)}.html")
+    side_by_side = processes > 1
+    if side_by_side and (settings or (n, n_examples) != (N_SEQUENCES, N_EXAMPLES)):
+        raise InputError("parts that run side by side have the default settings", "choose processes=1")
+    plan = LabPlan(out, seed, experiments, settings or {}, n, n_examples, quiet=quiet or side_by_side)
     RunFolder(out).require_name()
-    claim_forms(report, force=None)
-    addition = sortedness = None
-    runs = list[Run]()
-    if "addition" in experiments:
-        addition = _addition(out, seed, quiet, settings.get("addition", {}))
-        runs.append(addition.run)
-    if "sortedness" in experiments:
-        sortedness = _sortedness(out, seed, quiet, settings.get("sortedness", {}), n)
-        runs += sortedness.runs.values()
+    claim_forms(plan.report, force=None)
+    if side_by_side:
+        _run_side_by_side(plan, processes, quiet)
+    else:
+        say = announcer(quiet)
+        for i, part in enumerate(plan.jobs, start=1):
+            if not part.is_done:
+                say(f"part {i} of {len(plan.jobs)}: {part.words}")
+                part.run()
     announcer(quiet)("writing the report")
-    shown = () if addition is None else _shown_sums(addition)
-    results = gather(*runs, title="headcount lab", on=shown, stored=True, n_examples=n_examples, quiet=True)
-    write_forms(results, report)
-    return Lab(report, addition, sortedness)
+    if "sortedness" in experiments:
+        plan.compare()
+    plan.write_report()
+    return _results(plan)
 
 
-def _shown_sums(addition: AdditionLab) -> tuple[str, ...]:
-    """Return the sums whose attention the report shows: two chosen sums, then sums that the model answers wrong."""
-    wrong = (sum_.example for sum_ in addition.certificate.wrong[:N_WRONG])
-    return *examples_of(cast(Addition, addition.run.task)), *wrong
-
-
-def _train(task: str, path: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) -> Run:
-    return train(task, out=path, seed=seed, resume=RunFolder(path).holds_a_run, quiet=quiet, **settings)
-
-
-def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) -> AdditionLab:
-    say = announcer(quiet)
-    say("addition 1/6  training an adder on 3-digit sums (test set held out)")
-    run = _train("addition", out / "addition", seed, quiet, settings)
-    say(f"addition 2/6  checking all {cast(SequenceTask, run.task).domain_size:,} sums")
-    certificate = cast(Certificate, _verified(run, quiet))
-    say("addition 3/6  drawing the attention of every head")
-    show_heads(run, examples_of(cast(Addition, run.task))[0], save=True)
-    show_heads(run, save=True)
-    head_stats(run, save=True, quiet=quiet)
-    say("addition 4/6  ablating each head alone")
-    ablate_heads(run, examples=True, save=True, quiet=quiet)
-    say("addition 5/6  following the carry through the heads")
-    routes(run, save=True, quiet=quiet)
-    say("addition 6/6  removing heads together")
+def _run_side_by_side(plan: LabPlan, processes: int, quiet: bool) -> None:
+    """Run all parts in processes of their own; raise an error if some of them failed."""
+    reporter = _Reporter(plan, quiet)
     try:
-        pruned = prune_heads(run, save=True, quiet=quiet)
-    except InputError as error:  # the adder is almost never right; the lab goes on
-        say(str(error))
-        pruned = SavedPruning(None)
-    return AdditionLab(run, cast(Evaluation, read_evaluation(run)), certificate, pruned.result)
+        with watching(quiet) as show:
+
+            def on_change(progress: Progress) -> None:
+                show(progress)
+                reporter(progress)
+
+            progress = execute(plan, LocalProcesses(processes), on_change=on_change)
+    except KeyboardInterrupt as stop:
+        only = f" --only {plan.experiments[0]}" if len(plan.experiments) == 1 else ""
+        raise Interrupted(
+            "stopped; everything that was finished is kept, and trainings have saved their state",
+            f"continue with: headcount lab -o {argument(plan.out)} --seed {plan.seed}{only}",
+            signal=getattr(stop, "exit_code", 130) - 128,
+        ) from stop
+    finally:
+        reporter.stop()
+    if failed := progress.of("failed"):
+        logs = [f"{state.run.name}: {state.error} ({plan.log_file(state.run)})" for state in failed]
+        raise CheckFailed(f"{len(failed)} of {len(plan.jobs)} parts of the lab failed", *logs, "run the lab again")
+
+
+class _Reporter:
+    """Write the report in a process of its own whenever parts have ended, one report at a time."""
+
+    def __init__(self, plan: LabPlan, quiet: bool) -> None:
+        self._plan, self._say = plan, announcer(quiet)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._n_done = 0
+        self._is_announced = False
+
+    def __call__(self, progress: Progress) -> None:
+        """Start to write the report if a part has ended since the last report began."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                return
+            if not self._is_announced and self._plan.report.exists():
+                self._is_announced = True
+                self._say(f"a first report, which is rewritten as parts end: {self._plan.report}")
+        n_done = len(progress.of("done"))
+        if n_done > self._n_done and n_done < len(progress.states) and self._plan.trained:
+            self._n_done = n_done
+            command = [sys.executable, "-m", "headcount", *self._plan.arguments_of(REPORT)]
+            log = self._plan.log_of(REPORT)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("ab") as output:
+                streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+                self._process = subprocess.Popen(command, env=environment(), start_new_session=True, **streams)
+
+    def stop(self) -> None:
+        """End the process that writes the report; the last report is written afterwards."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
+
+
+def run_part(out: Path, name: str, *, seed: int = 0, experiments: tuple[str, ...] = EXPERIMENTS) -> int:
+    """Do one part of a lab in this process; return 0, or BUSY if another process does it.
+
+    The part `report` writes the report from what is done, and says in it what is missing.
+    """
+    plan = LabPlan(out, seed, experiments)
+    with exclusively(out / f".{name}-lock") as is_ours:
+        if not is_ours:
+            return BUSY
+        if name == REPORT:
+            missing = [part.words for part in plan.jobs if not part.is_done]
+            plan.write_report(unfinished=f"{len(missing)} of {len(plan.jobs)} parts: {'; '.join(missing)}")
+        elif not (part := plan.find(name)).is_done:
+            part.run()
+    return 0
+
+
+def _results(plan: LabPlan) -> Lab:
+    """Read the results of a finished lab."""
+    addition = sortedness = None
+    if "addition" in plan.experiments:
+        run = load(plan.adder)
+        certificate = cast(Certificate, stored_verification(RunModel.of(run)))
+        has_pruning = run.output.result_file("pruning").exists()
+        pruning = run.output.read_result("pruning", Pruning) if has_pruning else None
+        addition = AdditionLab(run, cast(Evaluation, read_evaluation(run)), certificate, pruning)
+    if "sortedness" in plan.experiments:
+        runs = {name: load(plan.sorter(name)) for name in SORTEDNESS}
+        sortedness = SortednessLab(runs, {name: plan.read_stretch(name) for name in SORTEDNESS})
+    return Lab(plan.report, addition, sortedness)
+
+
+def _shown_sums(run: Run) -> tuple[str, ...]:
+    """Return the sums whose attention the report shows: two chosen sums, then sums that the model answers wrong."""
+    certificate = stored_verification(RunModel.of(run))
+    wrong = certificate.wrong[:N_WRONG] if isinstance(certificate, Certificate) else ()
+    return *examples_of(cast(Addition, run.task)), *(each.example for each in wrong)
 
 
 def _verified(run: Run, quiet: bool) -> Verification:
@@ -178,41 +499,3 @@ def examples_of(task: Addition) -> tuple[str, str]:
         return task.show(task.parse(EXAMPLE)[0]), hardest
     except InputError:
         return task.show(test[0]), hardest
-
-
-def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], n: int) -> SortednessLab:
-    say, runs, plain = announcer(quiet), dict[str, Run](), [name for name in EXERCISE if name in SORTEDNESS]
-    n_parts = len(SORTEDNESS) + 2 + len(plain)
-    for i, (name, model_settings) in enumerate(SORTEDNESS.items(), start=1):
-        say(f"sortedness {i}/{n_parts}  training on lengths 8-16: {name}")
-        runs[name] = _train("sortedness", out / f"sortedness-{name}", seed, quiet, model_settings | dict(settings))
-    say(f"sortedness {len(SORTEDNESS) + 1}/{n_parts}  measuring how far each model extrapolates")
-    shared = out / "stretch"
-    unproved = [run for name, run in runs.items() if not SORTEDNESS[name].get("until_proved")]
-    stretched = stretch(*runs.values(), lengths=LENGTHS, n=n, draw=REPORTED, out=shared, save=True, quiet=quiet)
-    stretches = dict(zip(runs, stretched.result, strict=True))
-    show_positions(runs["learned"], save=True)
-    say(f"sortedness {len(SORTEDNESS) + 2}/{n_parts}  searching for wrong answers inside the training lengths")
-    for run in unproved:
-        _verified(run, quiet)
-    for i, encoding in enumerate(plain, start=len(SORTEDNESS) + 3):
-        say(f"sortedness {i}/{n_parts}  training with other poolings: {encoding} ({', '.join(POOLINGS)})")
-        others = _other_poolings(out, encoding, seed, quiet, settings, n)
-        comparison = compare_poolings(stretches[encoding], others, runs[encoding].folder.read_training())
-        save_in(runs[encoding].output, "poolings", comparison)
-    return SortednessLab(runs, stretches)
-
-
-def _other_poolings(
-    out: Path, encoding: str, seed: int, quiet: bool, settings: Mapping[str, Any], n: int
-) -> list[tuple[Stretch, TrainingRecord]]:
-    """Train models with other poolings, and measure each on the same sequences as the models of the exercise."""
-    results = []
-    for pooling in POOLINGS:
-        steps = STEPS_AT_CHANCE if encoding == "none" and PARTS[pooling].symmetric else POOLING_STEPS
-        model_settings = {"encoding": encoding, "pooling": pooling, "steps": steps, "eval_every": 500, **settings}
-        run = _train("sortedness", out / "poolings" / f"{encoding}-{pooling}", seed, quiet, model_settings)
-        lengths = [length for length in LENGTHS if length <= MOST_POOLED]
-        result = measure_lengths(RunModel.of(run), lengths, n=n, draw=REPORTED, explain=False)
-        results.append((result, run.folder.read_training()))
-    return results

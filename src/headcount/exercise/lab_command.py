@@ -4,8 +4,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from headcount.cli._command import Command, add_int, add_json, add_out
+from headcount.cli._command import Command, add_int, add_json, add_out, advanced
 from headcount.cli._output import Line, Output
+from headcount.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +14,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_out(parser, "folder for all results [runs/lab]", "runs/lab")
     add_int(parser, "--seed", "seed of everything random in training", 0)
     parser.add_argument("--only", choices=["addition", "sortedness"], help="run only one of the two experiments")
+    add_int(parser, "--processes", "number of parts at a time, each with one thread [number of cores]")
     add_json(parser, quiet=True)
+    one = "do only this part of the lab, in this process; logs/ in the folder has a log for each part"
+    advanced(parser).add_argument("--part", metavar="NAME", help=one)
 
 
 def run(args: argparse.Namespace) -> Output:
@@ -23,10 +27,17 @@ def run(args: argparse.Namespace) -> Output:
     from headcount.describing.length_generalisation import Model
     from headcount.describing.length_generalisation import accuracy_table as length_table
     from headcount.describing.verification import describe
-    from headcount.exercise.lab import EXPERIMENTS, run_lab
+    from headcount.exercise.lab import EXPERIMENTS, run_lab, run_part
+    from headcount.studies.running import n_cores
 
-    experiments = (args.only,) if args.only else EXPERIMENTS
-    lab = run_lab(Path(args.out), seed=args.seed, quiet=args.quiet, experiments=experiments)
+    out, experiments = Path(args.out), (args.only,) if args.only else EXPERIMENTS
+    if args.part is not None:
+        code = run_part(out, args.part, seed=args.seed, experiments=experiments)
+        return Output({"part": args.part}, [f"part:    {args.part}"] if code == 0 else [], exit_code=code)
+    processes = n_cores() if args.processes is None else args.processes
+    if processes < 1:
+        raise InputError(f"--processes must be at least 1, got {processes}", "it is the number of parts at a time")
+    lab = run_lab(out, seed=args.seed, quiet=args.quiet, experiments=experiments, processes=processes)
     data: dict[str, Any] = {"report": str(lab.report)}
     lines: list[Line] = []
     if lab.addition:

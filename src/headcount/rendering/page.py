@@ -43,6 +43,8 @@ LONG_TEXT = 24
 """Number of characters above which the text of a table cell may wrap."""
 MANY_COLUMNS = 6
 """Number of columns above which a table has smaller gaps between columns."""
+RELOAD = 20
+"""Seconds after which the page of an unfinished report loads itself again."""
 VERDICTS = {"fail": "Fault", "warn": "Doubt", "pass": "Checked"}
 
 
@@ -86,6 +88,11 @@ def html_page(report: Report) -> str:
         f"<style>{style}</style>",
         f"<script>{theme}</script>",
     ]
+    notice = ""
+    if report.unfinished:
+        head.append(f'<meta http-equiv="refresh" content="{RELOAD}">')
+        words = f"Still being measured: {report.unfinished}. This page reloads itself every {RELOAD} seconds."
+        notice = tag("p", inline(words), class_="unfinished")
     is_folded = any(map(_cards_of, report.sections))
     tools = [tag("button", "Dark theme", type="button", id="theme", aria_pressed="false")]
     if is_folded:
@@ -97,7 +104,7 @@ def html_page(report: Report) -> str:
     main = tag("main", *sections, id="report")
     body = [
         '<a class="skip" href="#report">To the report</a>',
-        tag("header", tag("div", *tools, class_="tools"), tag("h1", escaped(report.title)), subtitle),
+        tag("header", tag("div", *tools, class_="tools"), tag("h1", escaped(report.title)), subtitle, notice),
         tag("div", _contents(report.sections), main, class_="page"),
         tag("footer", tag("p", inline(report.made))) if report.made else "",
         tag("div", class_="tip", id="tip", aria_hidden="true", hidden=True),

@@ -49,9 +49,13 @@ class _Lines:
     """Print a line for each run that ends, and now and then a line about the others."""
 
     def __init__(self, console: Terminal) -> None:
-        self._console, self._known, self._last = console, dict[str, str](), time.monotonic()
+        self._console, self._known = console, dict[str, str]()
+        self._last = self._looked = time.monotonic()
 
     def __call__(self, progress: Progress) -> None:
+        if time.monotonic() - self._looked < REFRESH and progress.of("running"):
+            return
+        self._looked = time.monotonic()
         n = len(progress.states)
         for state in progress.states:
             if state.state != self._known.get(state.run.name):
@@ -72,7 +76,7 @@ class _Lines:
 def _counts(progress: Progress) -> str:
     """Return how many runs are in which state: `3 of 10 runs done, 2 running, 1 failed`."""
     n_done, reused = len(progress.of("done")), sum(state.is_reused for state in progress.states)
-    text = f"{n_done} of {len(progress.states)} runs done"
+    text = f"{n_done} of {len(progress.states)} done"
     text += f" ({reused} of them before)" if reused else ""
     for name in ("running", "elsewhere", "failed"):
         n = len(progress.of(name))
@@ -83,13 +87,13 @@ def _counts(progress: Progress) -> str:
 
 def _table(progress: Progress) -> Table:
     left = progress.seconds_left()
-    title = f"{progress.plan.study.title}: {_counts(progress)}"
+    title = f"{progress.plan.title}: {_counts(progress)}"
     title += f", {duration(left)} left" if left is not None else ""
     table = Table(title=title, title_justify="left", title_style="bold", expand=False)
-    for column in ("run", "state", "training", "time"):
-        table.add_column(column, justify="right" if column in ("training", "time") else "left")
+    for column in ("run", "state", "done", "time"):
+        table.add_column(column, justify="right" if column in ("done", "time") else "left")
     for state in (*progress.of("running")[:MOST_SHOWN], *progress.of("failed")[-MOST_SHOWN:]):
-        table.add_row(state.run.name, _state(state), f"{state.progress():.0%}", duration(state.seconds))
+        table.add_row(state.run.name, _state(state), f"{state.run.progress():.0%}", duration(state.seconds))
     return table
 
 

@@ -9,11 +9,12 @@ no state.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from headcount.errors import InputError, RunError
 from headcount.files import read_json, write_atomically
@@ -59,6 +60,12 @@ class PlannedRun:
     """The commands in their order; the first one trains."""
     n_training_steps: int
     task: str
+    needs: tuple[str, ...] = ()
+    """Runs of a study need no other runs."""
+
+    def progress(self) -> float:
+        """Return the fraction of the training steps that are done, from the log of the run."""
+        return training_progress(self.folder, self.n_training_steps)
 
     def command(self, step: Step) -> list[str]:
         """Return the arguments of `headcount` for one command of this run."""
@@ -111,6 +118,14 @@ class PlannedRun:
             return False
 
 
+class Named(Protocol):
+    """Anything that has a name."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """All runs of a study, in the order in which they start."""
@@ -119,6 +134,20 @@ class Plan:
     folder: Path
     """The study's own folder: logs, tables and the summary."""
     runs: tuple[PlannedRun, ...]
+
+    @property
+    def title(self) -> str:
+        """The title of the study."""
+        return self.study.title
+
+    @property
+    def jobs(self) -> tuple[PlannedRun, ...]:
+        """The runs: each has a process of its own."""
+        return self.runs
+
+    def arguments(self, run: PlannedRun) -> list[str]:
+        """Return the arguments of the command that trains and measures one run; it can be repeated at any time."""
+        return ["study", self.study.source, "--out", str(self.folder), "--run", run.name]
 
     @cached_property
     def _by_name(self) -> dict[str, PlannedRun]:
@@ -130,7 +159,7 @@ class Plan:
             raise InputError(f"{self.study.name} has no run {name!r}", suggestion(name, tuple(self._by_name)))
         return self._by_name[name]
 
-    def log_file(self, run: PlannedRun) -> Path:
+    def log_file(self, run: Named) -> Path:
         """Return the file with everything that the commands of a run print."""
         return self.folder / "logs" / f"{run.name}.log"
 
@@ -149,6 +178,17 @@ class Plan:
         ]
         data = {"schema": 1, "study": self.study.name, "title": self.study.title, "runs": runs}
         write_atomically(self.folder / "plan.json", (json.dumps(data, indent=1) + "\n").encode())
+
+
+def training_progress(folder: Path, n_steps: int) -> float:
+    """Return the fraction of the training steps that the log of a run folder has; 0 without a log."""
+    try:
+        with RunFolder(folder).log_file.open("rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - 300))
+            last = log.read().rpartition(b'"step": ')[2].partition(b",")[0]
+        return min(1.0, int(last) / n_steps)
+    except (OSError, ValueError):
+        return 0.0
 
 
 def make_plan(study: Study, folder: Path) -> Plan:

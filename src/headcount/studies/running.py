@@ -1,6 +1,6 @@
 """Run the plan of a study: each run in its own process, several at once, so that a crash takes down nothing else.
 
-    launcher (headcount study FILE)             process of one run (headcount study FILE --run NAME)
+    launcher (headcount study FILE)             process of a job (headcount study FILE --run NAME)
     start it, with one thread ----------------> lock the run folder; exit with BUSY if another process has it
     show what runs, wait                        repeat every command that has no receipt; write the receipts
     read the exit code <----------------------- end
@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from headcount.errors import InputError, RunError
 from headcount.files import friendly_os_errors, open_in_place, read_bytes
 from headcount.runs.folder import RunFolder
-from headcount.studies.plan import Plan, PlannedRun
+from headcount.studies.plan import PlannedRun
 
 BUSY = 75
 """Exit code of a process that finds its run folder locked by another process (EX_TEMPFAIL of sysexits.h)."""
@@ -48,11 +48,48 @@ LAUNCHER = "HEADCOUNT_LAUNCHER"
 """Environment variable with the process id of the launcher, whose end also ends the process of a run."""
 
 
+class Job(Protocol):
+    """Work that has a process of its own: a run of a study, or a part of a lab."""
+
+    @property
+    def name(self) -> str:
+        """Name of the job, which no other job of its plan has."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of the jobs that must be done before this one starts."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+
+    def progress(self) -> float:
+        """Return the fraction of the work that a running process has done."""
+
+
+class JobPlan(Protocol):
+    """Jobs, and how each of them is started."""
+
+    @property
+    def title(self) -> str:
+        """What the jobs are for, as the table of a running plan shows it."""
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """All jobs, in the order in which they start."""
+
+    def log_file(self, job: Job) -> Path:
+        """Return the file that takes what the process of a job prints."""
+
+    def arguments(self, job: Any) -> list[str]:
+        """Return the arguments of `headcount` with which the process of a job is started."""
+
+
 @dataclass
 class RunState:
     """What the launcher knows about one run."""
 
-    run: PlannedRun
+    run: Job
     state: str = "waiting"
     """waiting, running, elsewhere (another process holds it), done or failed."""
     n_crashes: int = 0
@@ -63,16 +100,6 @@ class RunState:
     """Whether the run was done before the study started."""
     error: str = ""
     """Last line of the log of a run that failed."""
-
-    def progress(self) -> float:
-        """Return the fraction of the training steps that a running process has done, from the log of the run."""
-        try:
-            with self.run.folder.joinpath("log.jsonl").open("rb") as log:
-                log.seek(max(0, os.fstat(log.fileno()).st_size - 300))
-                last = log.read().rpartition(b'"step": ')[2].partition(b",")[0]
-            return min(1.0, int(last) / self.run.n_training_steps)
-        except (OSError, ValueError):
-            return 0.0
 
 
 class Process(Protocol):
@@ -95,8 +122,8 @@ class Backend(Protocol):
     def n_slots(self) -> int:
         """Number of runs at a time."""
 
-    def start(self, plan: Plan, run: PlannedRun) -> Process:
-        """Start the process of a run."""
+    def start(self, plan: JobPlan, job: Job) -> Process:
+        """Start the process of a job."""
 
 
 @dataclass
@@ -125,14 +152,14 @@ class LocalProcesses:
 
     n_slots: int
 
-    def start(self, plan: Plan, run: PlannedRun) -> LocalProcess:
-        """Start `headcount study FILE --run NAME`; its output goes to the log of the run."""
-        log = plan.log_file(run)
+    def start(self, plan: JobPlan, job: Job) -> LocalProcess:
+        """Start the process of a job; its output goes to the log of the job."""
+        log = plan.log_file(job)
         with friendly_os_errors(f"write {log}"):
             log.parent.mkdir(parents=True, exist_ok=True)
             handle = open_in_place(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
-            command = [sys.executable, "-m", "headcount", *run_arguments(plan, run)]
+            command = [sys.executable, "-m", "headcount", *plan.arguments(job)]
             # A session of its own: Ctrl-C in the terminal reaches the launcher alone, which then stops every process.
             return LocalProcess(
                 subprocess.Popen(
@@ -153,11 +180,6 @@ def environment() -> dict[str, str]:
     return {**os.environ, **THREADS, LAUNCHER: str(os.getpid())}
 
 
-def run_arguments(plan: Plan, run: PlannedRun) -> list[str]:
-    """Return the arguments of the command that trains and measures one run; it can be repeated at any time."""
-    return ["study", plan.study.source, "--out", str(plan.folder), "--run", run.name]
-
-
 def n_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -167,7 +189,7 @@ def n_cores() -> int:
 class Progress:
     """The state of a study while it runs."""
 
-    plan: Plan
+    plan: JobPlan
     states: list[RunState]
     n_slots: int
     started: float = field(default_factory=time.monotonic)
@@ -188,18 +210,18 @@ class Progress:
 
 
 def execute(
-    plan: Plan,
+    plan: JobPlan,
     backend: Backend,
     *,
     retries: int = RETRIES,
     on_change: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
-    """Run all open runs of a plan, `backend.n_slots` at a time, and return their states.
+    """Run all open jobs of a plan, `backend.n_slots` at a time, and return their states.
 
-    A run that crashes is started again `retries` times; then it counts as failed, and the others go on. An interrupt
-    stops all processes, which save their state first, and is raised again.
+    A job that crashes is started again `retries` times; then it counts as failed, as do the jobs that need it, and the
+    others go on. An interrupt stops all processes, which save their state first, and is raised again.
     """
-    progress = Progress(plan, [RunState(run) for run in plan.runs], backend.n_slots)
+    progress = Progress(plan, [RunState(job) for job in plan.jobs], backend.n_slots)
     waiting, later = deque(progress.states), list[tuple[float, RunState]]()
     running = dict[int, tuple[RunState, Process]]()
     try:
@@ -207,8 +229,7 @@ def execute(
             for due in [item for item in later if item[0] <= time.monotonic()]:
                 later.remove(due)
                 waiting.append(due[1])
-            while waiting and len(running) < backend.n_slots:
-                state = waiting.popleft()
+            while len(running) < backend.n_slots and (state := _next(waiting, progress)) is not None:
                 if state.run.is_done:
                     state.is_reused = state.state == "waiting" and not state.n_crashes
                     state.state = "done"
@@ -235,7 +256,22 @@ def execute(
     return progress
 
 
-def _settle(plan: Plan, state: RunState, code: int, retries: int) -> None:
+def _next(waiting: deque[RunState], progress: Progress) -> RunState | None:
+    """Take the first waiting job that can start, or return None; a job that needs a failed one fails."""
+    if waiting and not waiting[0].run.needs:
+        return waiting.popleft()
+    for state in list(waiting):
+        needed = [each for each in progress.states if each.run.name in state.run.needs]
+        if failed := [each.run.name for each in needed if each.state == "failed"]:
+            waiting.remove(state)
+            state.state, state.error = "failed", f"it needs {failed[0]}, which failed"
+        elif all(each.state == "done" for each in needed):
+            waiting.remove(state)
+            return state
+    return None
+
+
+def _settle(plan: JobPlan, state: RunState, code: int, retries: int) -> None:
     """Set the state of a run whose process has ended with this code."""
     if code == BUSY:
         state.state = "elsewhere"
@@ -286,8 +322,8 @@ CHECKS = ("train", "audit", "verify", "claims")
 
 def complete(run: PlannedRun, measure: Measure) -> int:
     """Run every command of a run that has no receipt, and return 0, the exit code of a failure, or BUSY."""
-    end_with_launcher()
-    with _locked(run.folder) as is_ours:
+    RunFolder(run.folder).require_name()
+    with exclusively(run.folder / ".study-lock") as is_ours:
         if not is_ours:
             return BUSY
         for step in run.open_steps():
@@ -299,12 +335,15 @@ def complete(run: PlannedRun, measure: Measure) -> int:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Lock a run folder for this process; yield False if another process has it. The system unlocks at the end."""
-    RunFolder(folder).require_name()
-    with friendly_os_errors(f"make the folder {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.fdopen(open_in_place(folder / ".study-lock", os.O_RDWR | os.O_CREAT), "r+b")
+def exclusively(file: Path) -> Iterator[bool]:
+    """Lock a file for this process, which ends with its launcher; yield False if another process has the lock.
+
+    The system releases the lock when the process ends, however it ends.
+    """
+    end_with_launcher()
+    with friendly_os_errors(f"lock {file}"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.fdopen(open_in_place(file, os.O_RDWR | os.O_CREAT), "r+b")
     with lock:
         try:
             import fcntl
