@@ -82,6 +82,9 @@ REPORT = "report"
 N_WRONG = 4
 """Number of wrong sums whose attention the report shows."""
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024)
+WEIGHTS = {"adder": 1000, "adder-ablation": 2500, "adder-heads": 500, "adder-routes": 900, "adder-pruning": 1300}
+WEIGHTS |= {"adder-sums": 1200, "lengths": 250}
+"""How long measurements take, in training steps, for the estimate of the remaining time (docs/LOG.md)."""
 N_SEQUENCES = 200
 """Number of sequences per length and kind."""
 MOST_POOLED = 256
@@ -132,6 +135,11 @@ class LabPart:
     needs: tuple[str, ...] = ()
     n_steps: int = 0
     """Number of training steps; 0 for a measurement."""
+
+    @property
+    def weight(self) -> float:
+        """How long the part takes, compared with the others: measurements by `WEIGHTS`, in training steps."""
+        return self.n_steps or WEIGHTS.get(self.name, WEIGHTS[self.name.partition("-")[0]])
 
     def progress(self) -> float:
         """Return the fraction of the training steps that are done; 0 for a measurement."""

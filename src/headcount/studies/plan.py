@@ -63,6 +63,11 @@ class PlannedRun:
     needs: tuple[str, ...] = ()
     """Runs of a study need no other runs."""
 
+    @property
+    def weight(self) -> float:
+        """How long the run takes, compared with the others: its number of training steps."""
+        return self.n_training_steps
+
     def progress(self) -> float:
         """Return the fraction of the training steps that are done, from the log of the run."""
         return training_progress(self.folder, self.n_training_steps)

@@ -60,6 +60,10 @@ class Job(Protocol):
         """Names of the jobs that must be done before this one starts."""
 
     @property
+    def weight(self) -> float:
+        """How long the job takes, compared with the other jobs of its plan."""
+
+    @property
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
 
@@ -203,9 +207,9 @@ class Progress:
         ended = [each for each in self.states if each.state == "done" and not each.is_reused]
         if not ended:
             return None
-        mean = sum(each.seconds for each in ended) / len(ended)
-        left = mean * len(self.of("waiting"))
-        left += sum(max(0.0, mean - each.seconds) for each in self.of("running"))
+        pace = sum(each.seconds for each in ended) / sum(each.run.weight for each in ended)
+        left = pace * sum(each.run.weight for each in self.of("waiting"))
+        left += sum(max(0.0, pace * each.run.weight - each.seconds) for each in self.of("running"))
         return left / self.n_slots
 
 
