@@ -43,6 +43,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("analysis",),
     ("claims",),
     ("auditing",),
+    ("studies",),
     ("figures",),
     ("describing",),
     ("rendering",),

@@ -1,0 +1,1 @@
+"""Many runs: plans, local processes, and summaries over seeds."""
