@@ -98,7 +98,7 @@ Role = Literal["carrier", "part", "none", "undecided"]
 
 
 def role_of(low: float, high: float) -> Role:
-    """Return the role that the whole interval of a share allows. A negative share, which moves the answer away, is "none".
+    """Return the role that the whole interval of a share allows; a negative share moves the answer away: "none".
 
     >>> role_of(0.6, 0.9), role_of(0.2, 0.4), role_of(-0.3, 0.05), role_of(0.4, 0.6)
     ('carrier', 'part', 'none', 'undecided')

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-from conftest import TINY, TINY_SORTING
 
 import headcount
 from headcount.analysis.ablation import Ablation
@@ -32,6 +30,12 @@ from headcount.studies import tidy
 from headcount.studies.tidy import COLUMNS, READERS, Row, run_settings, tidy_rows, write_rows
 from headcount.training.evaluation import Classification, Evaluation
 
+SMALL: dict[str, Any] = {
+    **{"d_model": 8, "n_heads": 2, "d_ff": 16, "steps": 12, "batch_size": 8, "eval_every": 4, "threads": 1},
+    **{"n_validation": 50, "n_test": 50, "device": "cpu", "quiet": True},
+}
+ADDER: dict[str, Any] = {**SMALL, "digits": 2, "n_encoder_layers": 1, "n_decoder_layers": 2}
+SORTER: dict[str, Any] = {**SMALL, "n_values": 20, "shortest": 3, "longest": 6, "n_layers": 1}
 RESULTS: tuple[type[Result], ...] = (
     *(Evaluation, Classification, Certificate, ContextCertificate, WorstMargins, CounterexampleSearch, Ablation),
     *(Pruning, Specialisation, Routes, Stretch, Audit, ClaimResult, ClaimsResult),
@@ -42,11 +46,10 @@ RESULTS: tuple[type[Result], ...] = (
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny adder with most of its results."""
     path = tmp_path_factory.mktemp("runs") / "adder"
-    headcount.train("addition", out=path, **{**TINY, "digits": 2, "n_validation": 50, "n_test": 50}, quiet=True)
+    headcount.train("addition", out=path, **ADDER)
     headcount.evaluate(str(path), save=True)
     headcount.verify(str(path), save=True, quiet=True)
     headcount.ablate_heads(str(path), save=True, quiet=True, n=40)
-    headcount.prune_heads(str(path), save=True, quiet=True, n=40)
     headcount.head_stats(str(path), save=True, quiet=True)
     headcount.audit(str(path), save=True, quiet=True)
     return path
@@ -56,7 +59,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sorter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny sorter with its accuracy at two lengths."""
     path = tmp_path_factory.mktemp("runs") / "sorter"
-    headcount.train("sortedness", out=path, **TINY_SORTING, quiet=True)
+    headcount.train("sortedness", out=path, **SORTER)
     headcount.evaluate(str(path), save=True)
     headcount.stretch(str(path), lengths=(8, 16), n=20, save=True, quiet=True)
     return path
@@ -74,7 +77,9 @@ def test_rows_have_the_numbers_of_the_results(measured: Path) -> None:
     rows = tidy_rows(RunFolder(measured), variant="small")
     folder = RunFolder(measured)
     assert {tuple(row) for row in rows} == {(*COLUMNS[:4], "variant", *COLUMNS[4:])}
-    assert {(row["run"], row["task"], row["seed"], row["step"]) for row in rows} == {(str(measured), "addition", 0, None)}
+    assert {(row["run"], row["task"], row["seed"], row["step"]) for row in rows} == {
+        (str(measured), "addition", 0, None)
+    }
 
     (exact,) = chosen(rows, measure="exact match")
     free = folder.read_result("evaluation-test", Evaluation).exact.free_running
@@ -94,12 +99,6 @@ def test_rows_have_the_numbers_of_the_results(measured: Path) -> None:
     (wrong,) = chosen(rows, measure="wrong answers")
     assert (wrong["value"], wrong["n"]) == (certificate.errors, certificate.total)
     assert [row["verdict"] for row in chosen(rows, measure="proved")] == ["refuted"]
-
-    (pruned,) = (file for file in (measured / "results").glob("prun*.json"))
-    pruning = folder.read_result(pruned.stem, Pruning)
-    removed = chosen(rows, measure="removed")
-    assert len(removed) == pruning.n_heads
-    assert sum(row["value"] for row in removed) == len(pruning.chosen)
 
     stats = folder.read_result("head-stats", Specialisation)
     mean = stats.heads[0].measures[0]
@@ -183,6 +182,7 @@ def test_labels_with_the_name_of_a_column_are_renamed(measured: Path) -> None:
 
 
 def test_pandas_reads_both_files(tmp_path: Path, measured: Path) -> None:
+    pd = pytest.importorskip("pandas", reason="pandas is no requirement: the files are read where it is installed")
     rows = [*tidy_rows(RunFolder(measured), encoding="learned"), *tidy_rows(RunFolder(measured), width=3)]
     write_rows(rows, tmp_path / "rows.csv")
     write_rows(rows, tmp_path / "rows.jsonl")

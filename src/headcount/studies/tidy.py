@@ -171,7 +171,7 @@ def _share(proportion: Data) -> Row:
 
 def _evaluation(data: Data) -> Iterator[Row]:
     for column, suffix in (("free_running", ""), ("teacher_forced", ", teacher-forced")):
-        named = [("exact match", {}, data["exact"])]
+        named: list[tuple[str, Row, Data]] = [("exact match", {}, data["exact"])]
         named += [("accuracy by place", {"place": row["group"]}, row) for row in data["digits"]]
         named += [("exact match by group", {"group": f"{row['facet']}: {row['group']}"}, row) for row in data["groups"]]
         for measure, about, row in named:
@@ -327,7 +327,12 @@ def _audit(data: Data) -> Iterator[Row]:
     yield {"measure": "failed checks", "value": n_failed, "n": len(judged), "unit": "checks"}
     for each in judged:
         outcome = {"value": float(each["verdict"] == "fail"), "n": data["n"], "unit": "share"}
-        yield {"measure": "check fails", "group": f"{each['id']} {each['check']}", **outcome, "verdict": each["verdict"]}
+        yield {
+            "measure": "check fails",
+            "group": f"{each['id']} {each['check']}",
+            **outcome,
+            "verdict": each["verdict"],
+        }
 
 
 def _claim(data: Data) -> Iterator[Row]:
