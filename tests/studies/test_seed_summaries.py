@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headcount.errors import InputError
-from headcount.results import ResultError
+from headcount.errors import InputError, ResultError
 from headcount.stats import Proportion, holm
 from headcount.studies.summary import (
     SeedSummary,
@@ -45,8 +44,8 @@ def test_means_medians_and_intervals_are_those_of_scipy() -> None:
     for each in summary.of("accuracy"):
         values = TWO[each.variant]
         low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
-        assert (each.median, each.mean) == (pytest.approx(np.median(values)), pytest.approx(np.mean(values)))
-        assert (each.low, each.high) == (pytest.approx(max(low, 0)), pytest.approx(min(high, 1)))
+        assert [each.median, each.mean] == pytest.approx([np.median(values), np.mean(values)])
+        assert [each.low, each.high] == pytest.approx([max(low, 0), min(high, 1)])
         assert (each.values, each.seeds, each.method) == (values, (0, 1, 2, 3), "t")
 
 
@@ -69,7 +68,7 @@ def test_only_shared_seeds_are_paired() -> None:
     rows = [row(seed, 0.1 * seed, encoding="learned") for seed in (0, 1, 2)]
     rows += [row(seed, 0.5, encoding="rotary") for seed in (2, 3)]
     (pair,) = summarise(rows).pairs
-    assert (pair.n, pair.difference) == (1, pytest.approx(0.3))
+    assert [pair.n, pair.difference] == pytest.approx([1, 0.3])
 
 
 def test_runs_are_paired_by_other_settings_too() -> None:
@@ -77,7 +76,7 @@ def test_runs_are_paired_by_other_settings_too() -> None:
             (("learned", 2, 0.1), ("learned", 4, 0.5), ("rotary", 2, 0.2), ("rotary", 4, 0.7))]  # fmt: skip
     summary = summarise(rows, by="encoding")
     assert (summary.by, summary.others) == (("encoding",), ("n_heads",))
-    assert [(pair.n, pair.difference) for pair in summary.pairs] == [(2, pytest.approx(0.15))]
+    assert [number for pair in summary.pairs for number in (pair.n, pair.difference)] == pytest.approx([2, 0.15])
     assert summarise(rows).names[0] == "encoding learned, n_heads 2"
 
 
@@ -152,7 +151,7 @@ def test_layers_hold_over_seeds_and_indices_do_not() -> None:
     assert layers is not None
     assert index is not None
     assert heads is not None
-    assert (layers.w, index.w) == (pytest.approx(1), pytest.approx(0))
+    assert [layers.w, index.w] == pytest.approx([1, 0])
     assert layers.p == pytest.approx(2 / 64, abs=0.02)
     assert index.p > 0.5
     assert 0 < heads.w < 1

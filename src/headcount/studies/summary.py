@@ -426,11 +426,11 @@ def sign_flip_tests(samples: Sequence[Sequence[float]], rng: np.random.Generator
 def _flips(n: int, rng: np.random.Generator) -> Iterator[Values]:
     """Yield rows of signs: all of them for few values, else random ones in parts."""
     if n <= MOST_EXACT:
-        yield 1.0 - 2.0 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
+        yield 1.0 - 2.0 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1).astype(float)
         return
     at_once = max(1, min(N_DRAWS, AT_ONCE // n))
     for begin in range(0, N_DRAWS, at_once):
-        yield 1.0 - 2.0 * rng.integers(2, size=(min(at_once, N_DRAWS - begin), n))
+        yield 1.0 - 2.0 * rng.integers(2, size=(min(at_once, N_DRAWS - begin), n)).astype(float)
 
 
 def kendall_w(ranks_RI: Values) -> Values:
