@@ -127,6 +127,7 @@ HOMES = {
         "summarise_attention",
         "head_stats",
         "match_heads",
+        "compare_runs",
         "patch_pair",
         "predict",
         "prune_heads",

@@ -321,9 +321,10 @@ class _Table:
         families = defaultdict[str, list[tuple[Key, str, str, list[float]]]](list)
         for key, by_variant in self.cells.items():
             present = [name for name in self.names if name in by_variant]
-            compared = itertools.combinations(present, 2)
-            if len(self.names) > MOST_PAIRS:
-                compared = iter([(self.names[0], name) for name in present[1:] if self.names[0] in by_variant])
+            if len(self.names) <= MOST_PAIRS:
+                compared = list(itertools.combinations(present, 2))
+            else:
+                compared = [(self.names[0], name) for name in present[1:] if self.names[0] in by_variant]
             for first, second in compared:
                 ours, theirs = by_variant[first], by_variant[second]
                 both = [(ours[pair]["value"], theirs[pair]["value"]) for pair in ours if pair in theirs]
