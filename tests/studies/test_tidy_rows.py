@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from told_results import pruning as made_pruning
 
 import headcount
 from headcount.analysis.ablation import Ablation
@@ -17,14 +18,14 @@ from headcount.analysis.context_proof import ContextCertificate
 from headcount.analysis.counterexamples import CounterexampleSearch
 from headcount.analysis.exhaustive import Certificate
 from headcount.analysis.length_generalisation import Stretch
-from headcount.analysis.pruning import Pruning
+from headcount.analysis.pruning import Point, Pruning, PruningCurve
 from headcount.analysis.routes import PatchShare, Routes, Share, Way
 from headcount.analysis.specialisation import Specialisation
 from headcount.analysis.worst_margins import WorstMargins
 from headcount.auditing.audit import Audit
 from headcount.claims.base import ClaimResult, ClaimsResult
 from headcount.errors import InputError, RunError
-from headcount.results import Result
+from headcount.results import Result, plain_json
 from headcount.runs.folder import RunFolder
 from headcount.studies import tidy
 from headcount.studies.tidy import COLUMNS, READERS, Row, run_settings, tidy_rows, write_rows
@@ -141,6 +142,21 @@ def test_shares_of_the_carry_have_their_role(tmp_path: Path, measured: Path) -> 
         ("share of the carry", "X0", "X0H1", 0.8, "carrier", 150),
         ("share of the carry, all heads of a block", "E0", None, 0.0, "none", 150),
     ]
+
+
+def test_removable_heads_are_counted_and_named() -> None:
+    heads = ("encoder.0.self.0", "encoder.0.self.1", "decoder.1.cross.0")
+    kept = Point(2, heads[1], 0.995, 0.99, 0.998)
+    points = (Point(0, None, 1.0, 1.0, 1.0), *(Point(i, head, 0.9, 0.8, 0.95) for i, head in enumerate(heads, 1)))
+    curves = (PruningCurve("greedy", points),)
+    pruning = made_pruning(chosen=heads[:2], kept=kept, curves=curves, n_chance=1, loss=0.01)
+    rows = list(READERS["Pruning"][2](plain_json(pruning.to_dict())))
+    (removable,) = (row for row in rows if row["measure"] == "removable heads")
+    assert (removable["value"], removable["n"], removable["group"]) == (2, 24, "at most 1 point")
+    removed = {row["head"]: row["value"] for row in rows if row["measure"] == "removed"}
+    assert removed == {"E0H0": 1.0, "E0H1": 1.0, "X1H0": 0.0}
+    (score,) = (row for row in rows if row["measure"] == "score without the removable heads")
+    assert (score["value"], score["low"], score["high"]) == (0.995, 0.99, 0.998)
 
 
 def test_claims_are_rows(tmp_path: Path, measured: Path) -> None:
