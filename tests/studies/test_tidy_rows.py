@@ -167,6 +167,15 @@ def test_claims_are_rows(tmp_path: Path, measured: Path) -> None:
     assert [(row["group"], row["value"], row["verdict"]) for row in rows] == [("E0H1 matters", None, "not judged")]
 
 
+def test_results_of_snapshots_have_their_step(tmp_path: Path, measured: Path) -> None:
+    folder = _copy_of_the_run(measured, tmp_path / "run")
+    for step in (10, 5):
+        results = folder.path / "snapshots" / str(step) / "results"
+        results.mkdir(parents=True)
+        (results / "evaluation-test.json").write_bytes((measured / "results" / "evaluation-test.json").read_bytes())
+    assert [row["step"] for row in chosen(tidy_rows(folder), measure="exact match")] == [5, 10]
+
+
 def test_unknown_files_are_left_out_and_old_ones_are_refused(tmp_path: Path, measured: Path) -> None:
     @dataclass(frozen=True)
     class Novelty(Result):

@@ -49,10 +49,18 @@ def tidy_rows(folder: RunFolder, **labels: Any) -> list[Row]:
     run |= {name: named.pop(name) for name in RUN if name in named}
     begin = {**run, **named, **dict.fromkeys(COLUMNS[len(RUN) :])}
     rows = [{**begin, "verb": "train", "file": "log", **part} for part in _training(folder, manifest)]
-    for file in sorted((folder.path / "results").glob("*.json")):
-        for verb, part in _result_parts(file):
-            rows.append({**begin, "verb": verb, "file": file.stem, **part})
+    for step, results in _result_folders(folder):
+        place = begin if step is None else {**begin, "step": step}
+        for file in sorted(results.glob("*.json")):
+            rows += [{**place, "verb": verb, "file": file.stem, **part} for verb, part in _result_parts(file)]
     return rows
+
+
+def _result_folders(folder: RunFolder) -> Iterator[tuple[int | None, Path]]:
+    """Yield the folder with the results of the trained model, then those of its snapshots with their steps."""
+    yield None, folder.path / "results"
+    steps = [path for path in (folder.path / "snapshots").glob("*/results") if path.parent.name.isdecimal()]
+    yield from sorted((int(path.parent.name), path) for path in steps)
 
 
 def run_settings(folder: RunFolder) -> dict[str, Any]:
