@@ -27,16 +27,15 @@ from scipy import stats
 
 from benchmarks import Ratio
 from headcount.analysis.routes import (
-    CARRIER,
     CONFIDENCE,
     N_RELIABLE,
     N_SCAN,
     N_VERDICT,
-    PART,
     EventPatches,
     Share,
     require_event,
 )
+from headcount.bands import CARRIER, PART
 from headcount.experiments.models import RunModel
 from headcount.hooks.gates import eval_mode
 from headcount.hooks.replay import sweep

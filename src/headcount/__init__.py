@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headcount.api import audit as audit
     from headcount.api import claim as claim
     from headcount.api import claim_all as claim_all
+    from headcount.api import compare_runs as compare_runs
     from headcount.api import evaluate as evaluate
     from headcount.api import head_outputs as head_outputs
     from headcount.api import head_roles as head_roles
@@ -58,9 +59,9 @@ if TYPE_CHECKING:
     from headcount.surgery.cutting import cut_heads as cut_heads
 
 _EXPORTS = {
-    "api": "ablate_heads ablated attention audit claim claim_all evaluate head_outputs head_roles head_stats "
-    "match_heads patch_pair patched path_patched predict prune_heads report routes routes_all run_study show_head "
-    "show_heads show_positions streams stretch summarise_attention train verify weights",
+    "api": "ablate_heads ablated attention audit claim claim_all compare_runs evaluate head_outputs head_roles "
+    "head_stats match_heads patch_pair patched path_patched predict prune_heads report routes routes_all run_study "
+    "show_head show_heads show_positions streams stretch summarise_attention train verify weights",
     "auditing.interventions": "audit_intervention",
     "errors": "HeadcountError",
     "external.adapter": "Adapter",

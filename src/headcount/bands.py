@@ -1,4 +1,4 @@
-"""Bands of importance: classify a head by the 95 % CI of its drop, never by the drop alone.
+"""Bands of importance and roles: classify a head by the interval of its drop or share, never by the estimate alone.
 
 `LIMITS` says where the whole interval lies for each band. For an undecided head, `examples_needed` estimates the number
 of examples that would decide its band.
@@ -6,6 +6,7 @@ of examples that would decide its band.
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from headcount.stats import Z95, PairedDifference
 
@@ -87,3 +88,23 @@ def examples_needed(drop: PairedDifference, n: int) -> tuple[int, int | None] | 
     factors = [max(growth(true_drop, border) for border in borders) for true_drop in drops]
     is_near = any(drops[0] <= border <= drops[2] for border in borders)
     return math.ceil(n * min(factors)), None if is_near else math.ceil(n * max(factors))
+
+
+# --- roles of heads that move an event --------------------------------------------------------------------------------
+
+CARRIER, PART = 0.5, 0.1
+"""Shares of an event from which on a head carries the event, and from which on it is a part of the way."""
+Role = Literal["carrier", "part", "none", "undecided"]
+
+
+def role_of(low: float, high: float) -> Role:
+    """Return the role that the whole interval of a share allows; a negative share moves the answer away: "none".
+
+    >>> role_of(0.6, 0.9), role_of(0.2, 0.4), role_of(-0.3, 0.05), role_of(0.4, 0.6)
+    ('carrier', 'part', 'none', 'undecided')
+    """
+    if low >= CARRIER:
+        return "carrier"
+    if high < PART:
+        return "none"
+    return "part" if low >= PART and high <= CARRIER else "undecided"

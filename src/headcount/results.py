@@ -86,11 +86,7 @@ class Result:
 
     def to_csv(self) -> str:
         """Return the table of `to_rows` as CSV in full precision; unknown values are empty."""
-        out, rows = io.StringIO(newline=""), self.to_rows()
-        writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({name: _without_formula(value) for name, value in row.items()} for row in rows)
-        return out.getvalue()
+        return csv_text(self.to_rows())
 
     def plot(self, which: str | None = None) -> Any:
         """Draw the result and return the matplotlib Figure; `which` chooses one of several figures (default: first)."""
@@ -292,6 +288,16 @@ def _scalars(entry: Any, prefix: str = "") -> dict[str, Any]:
         elif value is None or isinstance(value, (str, int, float)) or _is_pair(value):
             row[name] = value
     return row
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
+    """Return rows as CSV in full precision, with these columns (default: all); unknown values are empty."""
+    names = list(columns) or list(dict.fromkeys(name for row in rows for name in row))
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _without_formula(value) for name, value in row.items()} for row in rows)
+    return out.getvalue()
 
 
 def _without_formula(value: Any) -> Any:

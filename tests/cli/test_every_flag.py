@@ -127,6 +127,7 @@ HOMES = {
         "summarise_attention",
         "head_stats",
         "match_heads",
+        "compare_runs",
         "patch_pair",
         "predict",
         "prune_heads",
@@ -272,6 +273,11 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("claim", "--data"): (f"claim run {CLAIM}", "--data x.txt", "data", "x.txt"),
     ("claim", "--anyway"): (f"claim run {CLAIM}", "--anyway", "anyway", True),
     ("claim", "--run-adapter"): (f"claim run {CLAIM}", "--run-adapter", "run_adapter", True),
+    ("compare", "--by"): ("compare run run2", "--by encoding", "by", ["encoding"]),
+    ("compare", "--measure"): ("compare run run2", "--measure drop", "measures", ["drop"]),
+    ("compare", "--csv"): ("compare run run2", "--csv rows.csv", "csv", "rows.csv"),
+    ("compare", "--out"): ("compare run run2", "--out there", "out", "there"),
+    ("compare", "-o"): ("compare run run2", "-o there", "out", "there"),
     ("claims", "--file"): ("claims run --file adder", "--file reports", "statements", "reports"),
     ("claims", "--n"): ("claims run --file adder", "--n 30", "n", 30),
     ("claims", "--seed"): ("claims run --file adder", "--seed 4", "seed", 4),
@@ -350,6 +356,7 @@ JSON = {
     "adapt": "adapt own.py:Net -o {}.py",
     "claim": f"claim run {CLAIM} --n 30 --anyway",
     "claims": "claims run --file some.toml --n 30 --anyway --quiet",
+    "compare": "compare run run2",
     "evaluate": "evaluate run",
     "heads": "heads run",
     "lab": "lab --quiet",
@@ -379,8 +386,10 @@ class Net(nn.Module):
 def test_json_is_one_object_and_the_default_is_none(
     verb: str, in_tmp: Path, tiny_run: Run, tiny_sorter: Run, quick: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, run in (("run", tiny_run), ("sorter", tiny_sorter)):
+    for name, run in (("run", tiny_run), ("sorter", tiny_sorter), ("run2", tiny_run)):
         shutil.copytree(run.folder.path, in_tmp / name)
+    config = in_tmp / "run2" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "seed": 7}))
     (in_tmp / "own.py").write_text(NET)
     (in_tmp / "some.toml").write_text(f'[[claim]]\ntext = "{CLAIM}"\n')
     codes = {main([*JSON[verb].format("one").split(), "--json"])}

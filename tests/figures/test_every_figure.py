@@ -43,6 +43,7 @@ from headcount.figures import (
     ablation,
     attention,
     cards,
+    comparison,
     pair_patching,
     positions,
     pruning,
@@ -60,6 +61,8 @@ from headcount.heads import HeadId, HeadSite
 from headcount.models.reading import WEIGHTINGS
 from headcount.runs.folder import TrainingRecord
 from headcount.stats import Proportion
+from headcount.studies.summary import SeedSummary, summarise
+from headcount.studies.tidy import COLUMNS
 from headcount.training.evaluation import Evaluation, Scores, WrongAnswer
 
 pytestmark = pytest.mark.slow  # every figure is drawn, in many sizes
@@ -139,6 +142,20 @@ def log(shape: Shape) -> list[dict[str, Any]]:
     steps = [{"step": i, "loss": 2.0 / (i + 1)} for i in range(shape.tokens)]
     tested = [{"step": i, "n": 100, "free_running": 0.5, "teacher_forced": 0.6} for i in range(shape.tokens)]
     return [*steps, *(tested if shape.panels > 1 else [])]
+
+
+def over_seeds(shape: Shape) -> SeedSummary:
+    """Accuracies of several variants with odd names, at several lengths, over three seeds."""
+    about = {"task": "sortedness", "file": "stretch", "measure": "accuracy by length", "unit": "share"}
+    return summarise(
+        [
+            {**dict.fromkeys(COLUMNS), "run": f"{v}-{seed}", **about, "seed": seed, "length": length, **values}
+            for v in range(shape.panels + 1)
+            for seed in range(3)
+            for length in shape.lengths
+            for values in [{"value": 0.3 * seed + 0.05 * v, "encoding": f"{shape.run} {v}"}]
+        ]
+    )
 
 
 def pair_patch(shape: Shape) -> PairPatch:
@@ -348,6 +365,7 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     "draw_pruning": lambda shape: pruning.draw_pruning(pruned(shape)),
     "draw_role_maps": lambda shape: roles.draw_role_maps(made := with_roles(shape), made.heads),
     "draw_roles": lambda shape: roles.draw_roles(with_roles(shape)),
+    "draw_comparison": lambda shape: comparison.draw_comparison(over_seeds(shape), "accuracy by length"),
     "draw_pair_patch": lambda shape: pair_patching.draw_pair_patch(pair_patch(shape)),
     "draw_routes": lambda shape: routes.draw_routes([ways(shape.run)] * shape.panels),
     "draw_stats": lambda shape: stats.draw_stats(specialised(shape)),

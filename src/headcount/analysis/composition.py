@@ -22,7 +22,8 @@ from torch import Tensor
 
 from headcount.analysis.head_inputs import require_own
 from headcount.analysis.head_weights import fold_norm
-from headcount.analysis.routes import PART, EventPatches, Progress, Share, measurable
+from headcount.analysis.routes import EventPatches, Progress, Share, measurable
+from headcount.bands import PART
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId, HeadSite

@@ -23,7 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headcount.analysis.routes import PART, Progress, Routes, positions_by_place, require_event
+from headcount.analysis.routes import Progress, Routes, positions_by_place, require_event
+from headcount.bands import PART
 from headcount.experiments.models import OpenModel
 from headcount.hooks.gates import eval_mode
 from headcount.hooks.streams import StreamCapture, Streams

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from scipy import stats
 from torch import Tensor
 
 from headcount.analysis.event_positions import Layout, is_readable, layouts_of, positions_by_layout, read_positions
+from headcount.bands import PART, Role, role_of
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel, RunModel
 from headcount.heads import HeadId
@@ -53,12 +54,9 @@ N_RELIABLE = 100
 """Number of quartets from which on at most 5 % of scans have a wrong role (benchmarks/route_errors.py)."""
 N_DONORS = 400
 """Number of examples with a random donor."""
-CARRIER, PART = 0.5, 0.1
-"""Shares from which on a head carries the event, and from which on it is a part of the way."""
 CONFIDENCE = 0.95
 FEWEST = 20
 """Smallest number of quartets with right answers from which shares are computed."""
-Role = Literal["carrier", "part", "none", "undecided"]
 Moves = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
@@ -93,11 +91,7 @@ class Share:
     @property
     def role(self) -> Role:
         """The role that the whole interval allows. A negative share, which moves the answer away, is "none"."""
-        if self.low >= CARRIER:
-            return "carrier"
-        if self.high < PART:
-            return "none"
-        return "part" if self.low >= PART and self.high <= CARRIER else "undecided"
+        return role_of(self.low, self.high)
 
     @property
     def is_absent(self) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headcount.api.auditing import write_feedback as write_feedback
     from headcount.api.claiming import claim as claim
     from headcount.api.claiming import claim_all as claim_all
+    from headcount.api.comparing import compare_runs as compare_runs
     from headcount.api.courses import CourseInterrupted as CourseInterrupted
     from headcount.api.courses import Submission as Submission
     from headcount.api.head_weights import weights as weights
@@ -68,6 +69,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "ablation": ("ablate_heads",),
     "auditing": ("audit", "audit_all", "require_feedback_folder", "write_feedback"),
     "claiming": ("claim", "claim_all"),
+    "comparing": ("compare_runs",),
     "courses": ("CourseInterrupted", "Submission"),
     "head_weights": ("weights",),
     "intervening": (

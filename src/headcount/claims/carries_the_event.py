@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from headcount import bands
 from headcount.analysis import routes
 from headcount.claims._ways import construction, way_into
 from headcount.claims.base import ClaimCase, ClaimKind, Evidence, Judgement
@@ -46,12 +47,12 @@ def measure(case: ClaimCase) -> Judgement:
     other = Evidence(words, moves.rate, moves.low, moves.high, moves.n, "donors", "share")
     by_construction, is_true, note = construction(case, quartets)
     if not is_true:
-        none, same = none.within(routes.PART), same.at_least(LEAST_UNCHANGED)
+        none, same = none.within(bands.PART), same.at_least(LEAST_UNCHANGED)
         if same.n_needed is not None:  # --n counts all donors
             same = replace(same, n_needed=same.n_needed * n_donors // same.n)
     if patches.n < routes.N_RELIABLE:
         note += f" With fewer than {routes.N_RELIABLE} quartets, a verdict errs more often than its interval says."
-    return Judgement((share.at_least(routes.CARRIER),), (none, same, other), by_construction, note.strip())
+    return Judgement((share.at_least(bands.CARRIER),), (none, same, other), by_construction, note.strip())
 
 
 def _bounds(share: routes.Share) -> tuple[float, float, float]:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from headcount.errors import InputError
 from headcount.figures.ablation import draw_lengths, draw_map, draw_ranking
 from headcount.figures.attention import draw_kind, heads_by_kind
+from headcount.figures.comparison import draw_comparison
 from headcount.figures.head_stats import draw_condition, draw_matching, draw_stats
 from headcount.figures.length_generalisation import draw_dispersion, draw_poolings, draw_stretch
 from headcount.figures.pair_patching import draw_pair_patch
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from headcount.analysis.specialisation import Specialisation
     from headcount.analysis.weights import HeadWeights
     from headcount.results import Result
+    from headcount.studies.summary import SeedSummary
     from headcount.training.evaluation import Classification, Evaluation
 
 Drawings = Mapping[str, Callable[[], Figure]]
@@ -71,6 +73,11 @@ def _routes(result: Routes) -> Drawings:
     return {"map": partial(draw_routes, [result]), **ways}
 
 
+def _seeds(result: SeedSummary) -> Drawings:
+    measures = dict.fromkeys(each.measure for each in result.variants)
+    return {measure: partial(draw_comparison, result, measure) for measure in measures}
+
+
 def _specialisation(result: Specialisation) -> Drawings:
     conditions = {"-".join(kind): partial(draw_condition, result, *kind) for kind in heads_by_kind(result.heads)}
     return {"stats": partial(draw_stats, result), **conditions}
@@ -94,6 +101,7 @@ PLOTS: dict[str, Callable[[Any], Drawings]] = {
     "PositionsShown": lambda result: {"positions": partial(draw_positions, result)},
     "Pruning": lambda result: {"pruning": partial(draw_pruning, result)},
     "Routes": _routes,
+    "SeedSummary": _seeds,
     "Specialisation": _specialisation,
     "Stretch": lambda result: {
         "stretch": partial(draw_stretch, [result]),

@@ -1,0 +1,40 @@
+"""`headcount compare RUN... --by encoding`: compare the stored results of runs over their seeds."""
+
+import argparse
+
+from headcount.cli._command import Command, add_json, add_out
+from headcount.cli._output import Output
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the runs, the setting to compare by, the measures and the output flags."""
+    runs = "run folders, or a folder whose subfolders are runs"
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=runs)
+    by = "setting that defines a variant, such as encoding; several times for several [all that differ]"
+    parser.add_argument("--by", metavar="SETTING", action="append", default=[], help=by)
+    measure = "measure to show, such as 'exact match' or drop; several times for several [the main ones]"
+    parser.add_argument("--measure", metavar="NAME", action="append", default=[], help=measure)
+    parser.add_argument("--csv", metavar="FILE", help="write all stored numbers as a table (.csv or .jsonl)")
+    add_out(parser, "folder for the result and one figure per measure [nothing is written]")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Output:
+    """Compare the runs, and describe the result."""
+    from headcount import api
+    from headcount.describing.comparison import describe
+
+    saved = api.compare_runs(args.runs, by=args.by, measures=args.measure, csv=args.csv, out=args.out)
+    measures = list(dict.fromkeys(each.measure for each in saved.result.variants))
+    return Output(saved.result, describe(saved.result, measures), [saved])
+
+
+PART = Command(
+    "compare the stored results of runs over their seeds",
+    add_arguments,
+    run,
+    (
+        "headcount compare runs/a runs/b runs/c --by encoding",
+        "headcount compare runs --by encoding --measure 'exact match' --csv rows.csv",
+    ),
+)
