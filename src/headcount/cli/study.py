@@ -164,7 +164,11 @@ def _dry_run(plan: Plan, processes: int | None) -> Output:
 
 
 def _finished(outcome: StudyOutcome) -> Output:
-    """Describe how the runs of a study ended."""
+    """Describe how the runs of a study ended, and what they say together."""
+    from headcount.api.comparing import MAIN
+    from headcount.describing.blocks import Conclusions
+    from headcount.describing.comparison import describe, ranking_sentences
+
     plan, failed = outcome.plan, outcome.failed
     runs = [
         {
@@ -177,13 +181,19 @@ def _finished(outcome: StudyOutcome) -> Output:
         for run, state in zip(plan.runs, outcome.states, strict=True)
     ]
     n_done = len(outcome.states) - len(failed)
-    lines: list[Line] = [f"done:    {n_done:,} of {len(outcome.states):,} runs"]
+    lines: list[Line] = []
+    for summary in outcome.summaries:
+        lines += describe(summary, [name for name in MAIN if name in {each.measure for each in summary.variants}])
+        lines += [Conclusions(tuple(ranking_sentences(ranking))) for ranking in summary.rankings]
+    lines += [f"done:    {n_done:,} of {len(outcome.states):,} runs"]
     for state in failed:
         lines.append(f"failed:  {state.run.name}: {state.error}\n  log:   {plan.log_file(state.run)}")
     if failed:
         lines.append(f"again:   headcount study {plan.study.source}")
+    lines += [f"table:   {plan.folder / 'rows.csv'}", f"report:  {outcome.report}"] if outcome.report else []
     lines.append(f"study:   {plan.folder}")
-    return Output({"study": plan.study.name, "runs": runs}, lines, exit_code=int(bool(failed)))
+    summaries = [summary.to_dict() for summary in outcome.summaries]
+    return Output({"study": plan.study.name, "runs": runs, "summaries": summaries}, lines, exit_code=int(bool(failed)))
 
 
 PART = Command(
