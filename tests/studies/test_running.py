@@ -264,3 +264,25 @@ def test_the_commands_of_a_plan_can_be_repeated(
     assert main(["study", "tiny.toml", "--dry-run", "--json"]) == 0
     (variant,) = json.loads(capsys.readouterr().out.splitlines()[-1])["variants"]
     assert (variant["runs"], variant["open"]) == (1, 0)
+
+
+@pytest.mark.slow
+def test_the_summary_over_seeds_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny_plan(tmp_path, 3, "[grid]\nencoding = ['none', 'rotary']\n")
+    assert main(["study", "tiny.toml", "--json", "--quiet"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    (summary,) = data["summaries"]
+    assert summary["by"] == ["encoding"]
+    assert {(each["variant"], each["n"]) for each in summary["variants"]} == {("none", 3), ("rotary", 3)}
+    rows = [json.loads(line) for line in Path("runs/tiny/rows.jsonl").read_text().splitlines()]
+    assert {row["run"] for row in rows} == {run["run"] for run in data["runs"]}
+    page = Path("runs/tiny/report.html").read_text()
+    assert "Measures by variant" in page
+    assert "<svg" in page
+    assert main(["study", "tiny.toml"]) == 0
+    text = capsys.readouterr().out
+    assert "6 runs of sortedness are compared by encoding" in text
+    assert "rows.csv" in text

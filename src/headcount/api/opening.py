@@ -17,7 +17,7 @@ from headcount.hooks.proof import prove
 from headcount.hooks.sites import Sites
 from headcount.rendering.progress import announcer
 from headcount.runs.folder import SAMPLE
-from headcount.runs.run import Prediction, Run, load
+from headcount.runs.run import Prediction, Run, load, locate
 
 AnyModel: TypeAlias = "str | Path | Run | OpenModel | nn.Module"
 PROVEN_ON = 4
@@ -76,7 +76,8 @@ def open_run(run: AnyModel, what: str = "this") -> Run:
         )
     if str(run).endswith(".py") and Path(run).is_file():
         raise InputError(f"{run} names no class", f"name one that inherits headcount.Adapter: {run}:Class")
-    if not (Path(run) / "config.json").exists():
+    folder = locate(run)
+    if not folder.holds_a_run or is_external(folder.config_file.parent):
         raise InputError(
             f"no run and no model in {run}",
             "give a run folder, sample:addition, a folder of a Hugging Face model, or my_adapter.py:Class",

@@ -44,7 +44,7 @@ from headcount.rendering.notebook import Frame
 from headcount.rendering.page import html_page
 from headcount.rendering.progress import TimeLimit, WorkingTime, announcer, limited, time_limit
 from headcount.results import Result, require_heads
-from headcount.runs.folder import RunFolder
+from headcount.runs.folder import RunFolder, Snapshot
 from headcount.runs.run import Run
 from headcount.tasks.base import Task
 
@@ -417,6 +417,6 @@ def _recipe(model: OpenModel) -> tuple[dict[str, Any], Sequence[dict[str, Any]]]
         if hasattr(part, "__dataclass_fields__")
         for each in fields(part)
     }
-    return {
-        name: value for name, value in flat.items() if isinstance(value, str | int | float | bool | None)
-    }, run.folder.read_log()
+    plain = {name: value for name, value in flat.items() if isinstance(value, str | int | float | bool | None)}
+    snapshot = {"snapshot": run.folder.step} if isinstance(run.folder, Snapshot) else {}
+    return plain | snapshot, run.folder.read_log()

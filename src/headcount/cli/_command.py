@@ -42,7 +42,10 @@ class Command:
     """Example commands at the end of the help."""
 
 
-MODEL = "a run folder, sample:addition, sample:sortedness, a Hugging Face folder, or my_adapter.py:Class"
+MODEL = (
+    "a run folder, RUN@500 (its snapshot of step 500), sample:addition, sample:sortedness, a Hugging Face folder, "
+    "or my_adapter.py:Class"
+)
 ADVANCED = "advanced options"
 
 
@@ -221,9 +224,10 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo, text:
 
 
 def _metavar(annotation: Any) -> str:
-    """Return the type of a flag's value as help shows it: `INT`, `FLOAT|none`, `NAME,...`."""
+    """Return the type of a flag's value as help shows it: `INT`, `FLOAT|none`, `NAME,...`, `INT,...`."""
     if get_origin(annotation) is tuple:
-        return "NAME,..."
+        part = _metavar(get_args(annotation)[0])
+        return f"{'NAME' if part == 'TEXT' else part},..."
     if get_origin(annotation) is Annotated:
         return _metavar(get_args(annotation)[0])
     if args := get_args(annotation):

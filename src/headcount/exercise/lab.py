@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from shlex import join
 from typing import Any, cast
 
 from headcount.analysis.exhaustive import Certificate
@@ -34,7 +35,7 @@ from headcount.api.training import read_evaluation, train
 from headcount.api.verifying import stored_verification, verify
 from headcount.api.viewing import head_stats, join_stretches, show_heads, show_positions, stretch
 from headcount.describing.extrapolation import EXERCISE
-from headcount.errors import CheckFailed, HeadcountError, InputError, Interrupted, argument
+from headcount.errors import CheckFailed, HeadcountError, InputError, Interrupted
 from headcount.experiments.models import RunModel
 from headcount.files import read_json, write_atomically
 from headcount.models.poolings import PARTS
@@ -217,8 +218,13 @@ class LabPlan:
 
     def arguments_of(self, name: str) -> list[str]:
         """Return the arguments of `headcount` that do the part of this name, or write the report."""
+        return [*self.own_arguments, "--part", name]
+
+    @property
+    def own_arguments(self) -> list[str]:
+        """The arguments of `headcount` that run the whole lab, or continue it."""
         only = ["--only", *self.experiments] if len(self.experiments) == 1 else []
-        return ["lab", "--out", str(self.out), "--seed", str(self.seed), *only, "--part", name]
+        return ["lab", "--out", str(self.out), "--seed", str(self.seed), *only]
 
     # --- folders and runs ---------------------------------------------------------------------------------------------
 
@@ -407,10 +413,9 @@ def _run_side_by_side(plan: LabPlan, processes: int, quiet: bool) -> None:
 
             progress = execute(plan, LocalProcesses(processes), on_change=on_change)
     except KeyboardInterrupt as stop:
-        only = f" --only {plan.experiments[0]}" if len(plan.experiments) == 1 else ""
         raise Interrupted(
             "stopped; everything that was finished is kept, and trainings have saved their state",
-            f"continue with: headcount lab -o {argument(plan.out)} --seed {plan.seed}{only}",
+            f"continue with: {join(['headcount', *plan.own_arguments])}",
             signal=getattr(stop, "exit_code", 130) - 128,
         ) from stop
     finally:

@@ -36,7 +36,7 @@ from headcount.experiments.task_attention import TaskAttention
 from headcount.heads import HeadId
 from headcount.hooks.sites import Sites, SupportsHeads, SupportsSites, unwrap
 from headcount.hooks.wrapping import Wrapped, wrap
-from headcount.runs.folder import RunFolder, digest
+from headcount.runs.folder import RunFolder, Snapshot, digest
 from headcount.runs.run import Prediction, Run
 from headcount.seeds import stream
 from headcount.tasks.base import SequenceTask, Task
@@ -334,14 +334,21 @@ class RunModel(OpenModel):
 
     @property
     def description(self) -> ModelDescription:
-        """The settings of the run. A pruned run has another digest than a run that was trained without these heads."""
-        config = self.run.config.model
-        settings = replace(self.run.config, seed=0).to_json()
+        """The settings of the run. A pruned run has another digest than a run that was trained without these heads.
+
+        A snapshot has another digest than the trained model, but keeping snapshots does not change the model's digest.
+        """
+        config, folder = self.run.config.model, self.run.folder
+        training = replace(self.run.config.training, snapshots=())
+        settings = replace(self.run.config, seed=0, training=training).to_json()
+        if isinstance(folder, Snapshot):
+            settings += f"step: {folder.step}"
         if config.pruned:
             settings += f"fine-tuned: {self.run.folder.read_manifest().get('fine_tuned', 'never cut')}"
         of_classifier = (getattr(config, "pooling", ""), tuple(getattr(self.run.model, "hard_codes", ())))
         digested, window = digest(settings.encode()), getattr(config, "window", 0) or 0
-        return ModelDescription(_label(config), config.encoding, *of_classifier, self.run.config.seed, digested, window)
+        label = f"{_label(config)}, step {folder.step}" if isinstance(folder, Snapshot) else _label(config)
+        return ModelDescription(label, config.encoding, *of_classifier, self.run.config.seed, digested, window)
 
     @property
     def trained(self) -> tuple[int, int] | None:

@@ -117,6 +117,8 @@ class RunConfig:
         data = {section: type_adapter(type(part)).dump_python(part) for section, part in parts.items()}
         if not self.model.pruned:  # a whole model has no list of pruned heads
             del data["model"]["pruned"]
+        if not self.training.snapshots:
+            del data["training"]["snapshots"]
         return {"schema": SCHEMA, "task_name": self.task_name, "seed": self.seed, **data}
 
     def to_json(self) -> str:

@@ -6,6 +6,7 @@
     timings.jsonl       the seconds of training at each evaluation; machine-dependent, so without a digest
     checkpoint-*        the last two states of an unfinished training; the digest is part of the name
     model.safetensors   the trained weights
+    snapshots/          the weights at steps that the user chose, such as 000000500.safetensors; their results: 500/
     results/*.json      the results of analyses, each with the digest of the weights
     figures/*.png
     tensorboard/        the log for TensorBoard, if it is installed
@@ -19,7 +20,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,8 @@ _CHECKPOINT = re.compile(r"checkpoint-\d{9,}-[0-9a-f]{16}\.safetensors")
 _RESTORE = "restore it, or start again in another folder"
 FINAL_STEPS = 50
 """Number of last steps whose mean is the final training loss, because the loss of one batch is noisy."""
+_SNAPSHOT = re.compile(r"(?P<run>.+)@(?P<step>[0-9]{1,12})", re.DOTALL)
+"""The name of a snapshot: a run, and the number of steps that its training had done."""
 R = TypeVar("R", bound=Result)
 
 
@@ -96,12 +99,14 @@ class RunFolder:
         return self.manifest_file.exists()
 
     def require_name(self) -> None:
-        """Raise an error if the folder's name begins with `sample:`, which is reserved for packaged runs."""
+        """Raise an error if the folder's name means a packaged run, `sample:NAME`, or a snapshot, `RUN@STEP`."""
         if str(self.path).startswith(SAMPLE):
             raise RunError(f"{str(self.path)!r} means a run that comes with the package", "choose another name with -o")
+        if isinstance(snapshot := folder_of(self.path), Snapshot) and snapshot.holds_a_run:
+            raise RunError(f"{str(self.path)!r} means a snapshot of a run", "choose another name with -o")
 
     def require_free(self) -> None:
-        """Raise an error if the folder is not empty, or if its name begins with `sample:`."""
+        """Raise an error if the folder is not empty, or if its name means a packaged run or a snapshot."""
         self.require_name()
         if self.is_finished:
             raise RunError(f"{self.path} already holds a finished run", "choose another folder with -o, or delete it")
@@ -184,10 +189,15 @@ class RunFolder:
         """Raise an error if results cannot be written; call this before long work, not after it."""
         require_writable(self.path / "results")
 
-    def write_manifest(self, summary: dict[str, Any]) -> None:
-        """Write the manifest, which marks the run as finished."""
-        files = (self.config_file, self.environment_file, self.log_file, self.weights_file)
-        digests = {file.name: digest(read_bytes(file)) for file in files}
+    def snapshot_file(self, step: int) -> Path:
+        """Return the path of the weights that a run keeps at this step."""
+        return self.path / "snapshots" / f"{step:09d}.safetensors"
+
+    def write_manifest(self, summary: dict[str, Any], snapshots: Sequence[int] = ()) -> None:
+        """Write the manifest, which marks the run as finished; `snapshots` are the steps whose weights were kept."""
+        files = [self.config_file, self.environment_file, self.log_file, self.weights_file]
+        files += [self.snapshot_file(step) for step in snapshots]
+        digests = {file.relative_to(self.path).as_posix(): digest(read_bytes(file)) for file in files}
         self.write_json(self.manifest_file, {"schema": 1, **summary, "files": digests})
 
     def read_manifest(self) -> dict[str, Any]:
@@ -212,7 +222,8 @@ class RunFolder:
     def _read_unchanged(self, file: Path) -> bytes:
         """Read a file of a finished run; raise an error if it does not match the manifest."""
         data = read_bytes(file)
-        if digest(data) != self.read_manifest()["files"].get(file.name):
+        name = file.relative_to(self.config_file.parent).as_posix()
+        if digest(data) != self.read_manifest()["files"].get(name):
             raise RunError(
                 f"{file} is not what this run wrote",
                 "it is damaged or was changed: restore it, or train again in another folder",
@@ -221,10 +232,13 @@ class RunFolder:
 
     # --- log ----------------------------------------------------------------------------------------------------------
 
+    def log_bytes(self) -> bytes:
+        """Return the bytes of the log; the log of a finished run must match the manifest."""
+        return self._read_unchanged(self.log_file) if self.is_finished else read_bytes(self.log_file)
+
     def read_log(self) -> list[dict[str, Any]]:
         """Return all lines of the log; the log of a finished run must match the manifest."""
-        data = self._read_unchanged(self.log_file) if self.is_finished else read_bytes(self.log_file)
-        lines = [parse_json(line, self.log_file) for line in data.splitlines()]
+        lines = [parse_json(line, self.log_file) for line in self.log_bytes().splitlines()]
         if invalid := [line for line in lines if not _is_log_line(line)]:
             raise RunError(f"{self.log_file} is damaged: {shortened(str(invalid[0]))} is not a step", _RESTORE)
         return lines
@@ -298,6 +312,61 @@ class RunFolder:
         """Remove all checkpoints, which a finished run does not need."""
         for file in self.checkpoints():
             file.unlink()
+
+
+class Snapshot(RunFolder):
+    """The weights that a run kept at one step of its training, as if the training had ended there.
+
+    Settings and log are those of the run, the log only up to this step. `path`, the folder of results and figures, is
+    `RUN/snapshots/STEP`.
+    """
+
+    def __init__(self, run: Path, step: int) -> None:
+        super().__init__(run)
+        self.run, self.step = RunFolder(run), step
+        self.path = run / "snapshots" / str(step)
+        self.weights_file = self.run.snapshot_file(step)
+
+    def require_step(self) -> None:
+        """Raise an error that lists the snapshots of the run if there is none of this step."""
+        names = map(Path, self.run.read_manifest()["files"])
+        steps = sorted(int(name.stem) for name in names if name.parent.name == "snapshots" and name.stem.isdecimal())
+        if self.step not in steps:
+            raise RunError(
+                f"no snapshot of step {self.step} in {self.run.path}",
+                f"there are snapshots of the steps {', '.join(map(str, steps))}"
+                if steps
+                else "this run has none: train it again with --snapshots 0,100,500",
+            )
+
+    def read_manifest(self) -> dict[str, Any]:
+        """Read the manifest of the run, with the number of steps of this snapshot."""
+        return {**self.run.read_manifest(), "steps": self.step}
+
+    def read_weights(self) -> tuple[bytes, str]:
+        """Return the weights at this step and their digest; raise an error that lists the steps if there are none."""
+        self.require_step()
+        return super().read_weights()
+
+    def log_bytes(self) -> bytes:
+        """Return the part of the run's log up to this step."""
+        lines = self.run.log_bytes().splitlines(keepends=True)
+        return b"".join(line for line in lines if _step_of(parse_json(line, self.log_file)) <= self.step)
+
+    def read_timings(self) -> list[dict[str, Any]]:
+        """Return the steps and seconds of the evaluations up to this step."""
+        return [line for line in super().read_timings() if line["step"] <= self.step]
+
+
+def folder_of(path: Path) -> RunFolder:
+    """Return the folder of a run, or the snapshot that `RUN@STEP` names unless there is a folder of that name."""
+    match = None if os.path.lexists(path) else _SNAPSHOT.fullmatch(str(path))
+    return Snapshot(Path(match["run"]), int(match["step"])) if match else RunFolder(path)
+
+
+def _step_of(line: object) -> float:
+    """Return the step of a line of the log; 0 for a damaged line, so that the line is kept and reported."""
+    return line["step"] if isinstance(line, dict) and _is_log_line(line) else 0
 
 
 def claimed_folder(stem: str, origin: str, weights: str, root: Path = Path("runs"), *, is_title: bool = False) -> Path:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from headcount.config import parse, type_adapter
 from headcount.errors import CheckFailed, InputError, Interrupted, argument
-from headcount.files import friendly_os_errors, read_bytes, write_atomically
+from headcount.files import friendly_os_errors, write_atomically
 from headcount.heads import HeadId
 from headcount.hooks.wrapping import Wrapped, wrap
 from headcount.models.transformer import Model, Transformer
@@ -73,7 +73,7 @@ def prune_run(
         folder, n_past = RunFolder(draft), int(run.folder.read_manifest()["steps"])
         write_atomically(folder.config_file, replace(run.config, model=model.config).to_json().encode())
         folder.write_json(folder.environment_file, environment(next(model.parameters()).device))
-        write_atomically(folder.log_file, read_bytes(run.folder.log_file))
+        write_atomically(folder.log_file, run.folder.log_bytes())
         if recipe:
             model = _fine_tuned(model, run, recipe, folder, n_past, listeners)
         write_atomically(folder.weights_file, weights_of(model, n_past + fine_tune))
@@ -131,9 +131,9 @@ def _inputs(run: Run, examples: Examples) -> Inputs:
 
 
 def _recipe(training: TrainingConfig, steps: int, learning_rate: float | None) -> TrainingConfig:
-    """Return the parent's training settings with these steps, a lower learning rate and no target."""
+    """Return the parent's training settings with these steps, a lower learning rate, no target and no snapshots."""
     rate = FINE_TUNE_LR_FACTOR * training.learning_rate if learning_rate is None else learning_rate
-    changes = {"steps": steps, "learning_rate": rate, "target": None}
+    changes = {"steps": steps, "learning_rate": rate, "target": None, "snapshots": ()}
     settings = {"fine-tuning": type_adapter(TrainingConfig).dump_python(training) | changes}
     return cast(TrainingConfig, parse({"fine-tuning": TrainingConfig}, settings)["fine-tuning"])
 

@@ -44,7 +44,7 @@ from headcount.models.reading import (
 from headcount.models.transformer import Classifier, EncoderDecoder, Model, greedy
 from headcount.registry import suggestion
 from headcount.runs.config import RunConfig
-from headcount.runs.folder import SAMPLE, RunFolder, claimed_folder
+from headcount.runs.folder import SAMPLE, RunFolder, claimed_folder, folder_of
 from headcount.seeds import integer
 from headcount.tasks import TASKS
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, TaskWords, Tokens, longest_rows
@@ -226,7 +226,7 @@ def _encoding_of(model: Any) -> tuple[Encoding, int | None]:
 
 
 def load(run: str | Path, device: str | torch.device = "cpu") -> Run:
-    """Load a finished run from its folder, or a packaged one by the name `sample:NAME`."""
+    """Load a finished run from its folder, its snapshot `RUN@STEP`, or a packaged run `sample:NAME`."""
     folder = locate(run)
     config = folder.read_config()
     weights, digest = folder.read_weights()
@@ -244,14 +244,15 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Run:
 
 
 def locate(run: str | Path) -> RunFolder:
-    """Return the folder of a run, or that of a packaged run for the name `sample:NAME`."""
+    """Return the folder of a run, of a snapshot `RUN@STEP`, or of a packaged run `sample:NAME`."""
     if not str(run).startswith(SAMPLE):
-        return RunFolder(Path(run))
+        return folder_of(Path(run))
     sample, samples = str(run).removeprefix(SAMPLE), Path(str(resources.files("headcount") / "samples"))
     known = sorted(folder.name for folder in samples.iterdir() if folder.is_dir()) if samples.exists() else []
-    if sample not in known:
+    folder = folder_of(samples / sample)
+    if folder.config_file.parent not in [samples / name for name in known]:
         raise InputError(f"no sample {sample!r} in the package", suggestion(sample, known))
-    return RunFolder(samples / sample)
+    return folder
 
 
 def build_model(config: StackConfig, task: Task) -> Model:

@@ -30,7 +30,17 @@ from headcount.tasks import TASKS
 from headcount.tasks.base import SPLIT_SIZES
 from headcount.training.contexts import ContextShape, Undecidable
 from headcount.training.device import choose_device, hardware, n_threads
-from headcount.training.loop import Listener, StepScores, averaged, diverged, fit, new_state, pack, unpack
+from headcount.training.loop import (
+    Listener,
+    StepScores,
+    TrainingState,
+    averaged,
+    diverged,
+    fit,
+    new_state,
+    pack,
+    unpack,
+)
 
 
 def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners: Sequence[Listener] = ()) -> Run:
@@ -116,6 +126,7 @@ def _train(folder: RunFolder, config: RunConfig, listeners: Sequence[Listener], 
             save=lambda state: folder.write_checkpoint(
                 state.step, pack(state, {"log_bytes": log.flush(), "seconds": clock.seconds})
             ),
+            keep=lambda state: write_atomically(folder.snapshot_file(state.step), _trained_weights(state)),
             asked_to_stop=asked_to_stop,
         )
     if not done:
@@ -124,10 +135,15 @@ def _train(folder: RunFolder, config: RunConfig, listeners: Sequence[Listener], 
             f"resume with: headcount train {config.task_name} -o {argument(folder.path)} --resume",
             signal=asked_to_stop.signal,
         )
+    write_atomically(folder.weights_file, _trained_weights(state))
+    kept = tuple(step for step in config.training.snapshots if step <= state.step)
+    folder.write_manifest({"steps": state.step}, snapshots=kept)
+
+
+def _trained_weights(state: TrainingState) -> bytes:
+    """Return the bytes of the average weights, which are the trained model at this step."""
     with averaged(state):
-        data = weights_of(state.model, state.step)
-    write_atomically(folder.weights_file, data)
-    folder.write_manifest({"steps": state.step})
+        return weights_of(state.model, state.step)
 
 
 def weights_of(model: Model, step: int) -> bytes:

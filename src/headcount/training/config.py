@@ -1,16 +1,34 @@
 """The settings of training."""
 
 import re
-from typing import Annotated, Literal
+from collections import Counter
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from headcount.config import config
+from headcount.config import config, misfit
 
 Count = Annotated[int, Field(ge=1)]
 MOST_ROUNDS = 3
 """Most steps of training with `until_proved`, as a multiple of `steps`."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+def _listed(steps: Any) -> Any:
+    """Turn a text such as `0,50,100` into a list of steps."""
+    if not isinstance(steps, str):
+        return steps
+    return [] if steps == "none" else [step for step in steps.split(",") if step.strip()]
+
+
+def _in_order(steps: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the steps in ascending order; raise an error if a step is listed twice."""
+    if repeated := [str(step) for step, count in sorted(Counter(steps).items()) if count > 1]:
+        raise ValueError(f"{', '.join(repeated)} is listed more than once: list each step once")
+    return tuple(sorted(steps))
+
+
+Steps = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_listed), AfterValidator(_in_order)]
 
 
 @config
@@ -55,11 +73,20 @@ class TrainingConfig:
     """auto (CUDA, then MPS, then CPU), or a PyTorch device such as cuda:1."""
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     """Number of CPU threads; small steps do not get faster with more, and another number changes the exact weights."""
+    snapshots: Steps = ()
+    """Steps whose weights are kept, such as 0,50,100; `RUN@50` then names the model after 50 steps."""
 
     @property
     def most_steps(self) -> int:
         """The number of steps after which training ends in any case."""
         return self.steps * (MOST_ROUNDS if self.until_proved else 1)
+
+    @model_validator(mode="after")
+    def _require_steps_of_snapshots(self) -> Self:
+        if late := [step for step in self.snapshots if step > self.most_steps]:
+            steps = ", ".join(map(str, late))
+            raise misfit("snapshots", self.snapshots, f"no step {steps}: training ends at step {self.most_steps}")
+        return self
 
     @field_validator("device")
     @classmethod

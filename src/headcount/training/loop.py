@@ -122,13 +122,19 @@ def fit(
     *,
     listeners: Sequence[Listener] = (),
     save: Callable[[TrainingState], None] = lambda state: None,
+    keep: Callable[[TrainingState], None] = lambda state: None,
     asked_to_stop: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Train until all steps are done or the target is reached; return False if `asked_to_stop` stopped it earlier."""
+    """Train until all steps are done or the target is reached; return False if `asked_to_stop` stopped it earlier.
+
+    `save` receives the state at each checkpoint, and `keep` receives it at each step in `config.snapshots`.
+    """
     model, optimizer, learner = state.model, state.optimizer, learner_of(state.model, task)
     losses: list[Tensor] = []
     rates: list[float] = []
     model.train()
+    if state.step == 0 and 0 in config.snapshots:
+        keep(state)
 
     while not _is_done(state, config):
         rates.append(learning_rate(config, state.step))
@@ -158,6 +164,8 @@ def fit(
             losses, rates = [], []
         if evaluates:
             _evaluate(state, task, learner, config, seed, listeners)
+        if state.step in config.snapshots:
+            keep(state)  # before the checkpoint: a resumed training does not come back to this step
         if saves:
             save(state)
         if stopping:

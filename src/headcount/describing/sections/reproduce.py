@@ -50,7 +50,10 @@ def train_command(model: ModelResults) -> str:
     defaults = {name: value for part in ("task", "model", "training") for name, value in config[part].items()}
     flags = [_flag(name, settings[name]) for name in defaults if name in settings and settings[name] != defaults[name]]
     seed = [f"--seed {settings['seed']}"] if settings.get("seed") else []
-    return " ".join(["headcount train", model.task, *seed, *flags, f"-o {argument(model.name)}"])
+    folder = model.name
+    if (step := settings.get("snapshot")) is not None:
+        folder, flags = model.name.rpartition("@")[0], [*flags, f"--snapshots {step}"]
+    return " ".join(["headcount train", model.task, *seed, *flags, f"-o {argument(folder)}"])
 
 
 def _flag(name: str, value: Any) -> str:

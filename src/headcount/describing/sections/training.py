@@ -162,7 +162,8 @@ def _steps(settings: Settings) -> str:
     examples = f"came from a fixed set of {n_train:,}" if n_train else "were drawn anew at each step"
     examples += "" if settings.get("splits_may_overlap") else ", never from the held-out sets"
     seed = f" with seed {settings['seed']}" if "seed" in settings else ""
-    return f"Training took {steps}{seed}. Its examples {examples}."
+    snapshot = f" This is its snapshot after {settings['snapshot']:,} steps." if "snapshot" in settings else ""
+    return f"Training took {steps}{seed}.{snapshot} Its examples {examples}."
 
 
 def _faults(settings: Settings) -> str:
