@@ -21,6 +21,7 @@ import pytest
 import torch
 from edited_sorters import edited, shift, with_settings
 from routes_by_hand import routes as routes_by_hand
+from rows_by_hand import head_rows, rows_of
 from weights_by_hand import weights as weights_by_hand
 
 import headcount
@@ -36,6 +37,7 @@ from headcount.rendering.notebook import _section
 from headcount.results import Result
 from headcount.runs.folder import TrainingRecord
 from headcount.runs.run import Run
+from headcount.studies.summary import summarise
 
 pytestmark = pytest.mark.slow  # a result of every kind is measured
 
@@ -85,6 +87,14 @@ def results(
             "patch": api.patch_pair(sample, "1 2 3 4", "1 2 4 3").result,
             "claim": api.claim(tiny_run, "D0 prunable-together", n=30, anyway=True),
             "claims": api.claim_all(tiny_run, ["D0 prunable-together", "E0 induction"], n=30, anyway=True, quiet=True),
+            "seeds": summarise(
+                [
+                    *rows_of({"learned": (0.1, 0.5, 0.3), "rotary": (0.4, 0.6, 0.8)}),
+                    *head_rows(
+                        {"E0H0": (0.1, 0.2, 0.3), "E0H1": (0, 0.1, 0), "E1H0": (0.5, 0.6, 0.1)}, encoding="learned"
+                    ),
+                ]
+            ),
             "encodings": all_encodings(d_model=4, n_heads=2, n_positions=4),
             "audit": api.audit(tiny_run, only=["HC101", "HC102", "HC201"], quiet=True).result,
             "intervention": headcount.audit_intervention(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from rows_by_hand import head_rows, row, rows_of
 from scipy import stats
 
 from headcount.errors import InputError, ResultError
@@ -19,21 +19,7 @@ from headcount.studies.summary import (
     sign_flip_tests,
     summarise,
 )
-from headcount.studies.tidy import COLUMNS, Row
-
-
-def row(seed: int, value: float | None, measure: str = "accuracy", **columns: Any) -> Row:
-    about = {"task": "addition", "seed": seed, "verb": "evaluate", "file": "evaluation", "unit": "share"}
-    run = f"runs/{'-'.join(map(str, columns.values()))}-{seed}"
-    return {**dict.fromkeys(COLUMNS), "run": run, **about, "measure": measure, "value": value, **columns}
-
-
-def rows_of(values: dict[str, Sequence[float]], **columns: Any) -> list[Row]:
-    """Rows of one measure: by encoding, a value for each seed."""
-    return [
-        row(seed, value, encoding=name, **columns) for name, some in values.items() for seed, value in enumerate(some)
-    ]
-
+from headcount.studies.tidy import Row
 
 TWO = {"learned": (0.1, 0.5, 0.3, 0.2), "rotary": (0.4, 0.6, 0.8, 0.3)}
 
@@ -132,15 +118,6 @@ def test_the_p_value_of_w_is_that_of_a_permutation_test() -> None:
     w, p = concordance_test([values], np.random.default_rng(0))
     assert w == pytest.approx(1)
     assert p == pytest.approx(1 / 36, abs=0.015)  # the first ranking is free, the other two have 6 orders each
-
-
-def head_rows(drops: dict[str, Sequence[float]]) -> list[Row]:
-    """Rows of drops: by head, a value for each seed."""
-    return [
-        row(seed, value, "drop", head=head, site=head[:2], layer=int(head[1]), replacement="zero")
-        for head, some in drops.items()
-        for seed, value in enumerate(some)
-    ]
 
 
 def test_layers_hold_over_seeds_and_indices_do_not() -> None:

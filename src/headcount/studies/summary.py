@@ -78,6 +78,9 @@ class VariantSummary:
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield statistics that do not follow from the values."""
+        if not self.values:
+            yield "values", "at least one value"
+            return
         right = float(np.median(self.values)), float(np.mean(self.values)), len(self.values)
         yield from unequal(self, median=right[0], mean=right[1], n=right[2])
         if len(self.seeds) != len(self.values):
