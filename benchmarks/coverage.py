@@ -1,7 +1,7 @@
 """How often do 95 % intervals contain the truth, and how often are decisions about heads wrong?
 
     python -m benchmarks coverage                 # simulated, and on the packaged adder; half an hour of one core
-    python -m benchmarks coverage simulated       # one part; or donors, hits, losses, resample, means
+    python -m benchmarks coverage simulated       # one part; or stopping, donors, hits, losses, resample, means
 
 In simulations the truth is known. For a real model, the truth is the value over very many examples. headcount then
 computes intervals from small samples. A 95 % interval should contain the truth in 93 to 98 of 100 samples. A head that
@@ -28,6 +28,7 @@ from torch import nn
 
 from benchmarks import Ratio
 from headcount.analysis.ablation import measure as measure_heads
+from headcount.analysis.stopping import FIRST_SCORES, Looks, StoppingRule
 from headcount.analysis.transplants import restored_interval
 from headcount.bands import CRITICAL, IMPORTANT, band_of, examples_needed
 from headcount.data.dataset import LOSS
@@ -59,7 +60,7 @@ N_TRUTH = 40_000
 """Number of examples over which the truth of a real model is computed."""
 FEW = 4.0
 """Number of expected changes below which no interval of hits covers exactly 95 %."""
-PRECISE, AT_LEAST, NONE = "93 to 98 %", "at least 93 %", "none"
+PRECISE, AT_LEAST, STOPPED, NONE = "93 to 98 %", "at least 93 %", "at least 95 %", "none"
 """What a row can promise about its coverage."""
 OUT = Path("runs/coverage")
 
@@ -69,6 +70,7 @@ def measure(*parts: str) -> Iterator[Ratio]:
     torch.set_num_threads(1)
     studies = {
         "simulated": _simulated,
+        "stopping": _stopping,
         "donors": _donors,
         "hits": _hits_by_zero,
         "losses": _losses_by_zero,
@@ -98,7 +100,8 @@ def _row(question: str, below: int, above: int, n: int, *, promise: str = PRECIS
 
 
 def _is_kept(promise: str, coverage: float) -> bool:
-    return promise == NONE or LEAST <= coverage <= (MOST if promise == PRECISE else 1.0)
+    least = 0.95 if promise == STOPPED else LEAST
+    return promise == NONE or least <= coverage <= (MOST if promise == PRECISE else 1.0)
 
 
 def _errors(question: str, n_wrong: int, n: int) -> Ratio:
@@ -191,6 +194,68 @@ def _borders(rng: np.random.Generator) -> Iterator[Ratio]:
         open_ended = f", where there is one ({len(known) / len(sizes):.0%})" if len(known) < len(sizes) else ""
         what = f"1.6 points, undecided at n = 1,000: decided with the {name} examples that are said to{open_ended}"
         yield replace(_errors(what, decided, len(known)), promise=NONE, kept=True)
+
+
+# --- looks that stop when a head is decided ---------------------------------------------------------------------------
+
+
+def _stopping() -> Iterator[Ratio]:
+    """Simulate measurements that stop when a head's band is decided and its interval is narrow."""
+    rng = np.random.default_rng(21)
+    numbers = list[int]()
+    for worse, better in (
+        *((0.0, 0.0), (0.002, 0.0), (0.008, 0.0), (0.01, 0.0), (0.012, 0.0), (0.015, 0.005), (0.05, 0.0)),
+        *((0.09, 0.0), (0.1, 0.0), (0.11, 0.01), (0.16, 0.0), (0.4, 0.05), (0.63, 0.0), (0.86, 0.0)),
+    ):
+        drops = []
+        for _ in range(N_RESAMPLES // 2):
+            n, drop = _until_decided(rng, worse, better)
+            drops.append(drop)
+            numbers.append(n)
+        what = f"stopped when decided: {100 * worse:g} % get worse, {100 * better:g} % better"
+        n_mean = np.mean(numbers[-len(drops) :])
+        yield _row(
+            f"{what}; n = {n_mean:,.0f} on average", *_missed(drops, worse - better), len(drops), promise=STOPPED
+        )
+        wrong = {0.01: "redundant", 0.1: "critical"}.get(worse - better)
+        if wrong:
+            n_wrong = sum(band_of(drop) not in ("undecided", "important") for drop in drops)
+            what = f"called {wrong} at {100 * (worse - better):.1f} points, stopped when decided"
+            yield _stopped_errors(what, n_wrong, len(drops))
+            n_wrong = sum(band_of(drop) != "undecided" for drop in drops)
+            what = f"called anything but undecided at {100 * (worse - better):.1f} points, stopped when decided"
+            yield _stopped_errors(what, n_wrong, len(drops))
+    for name, draw, truth in (
+        ("normal", lambda n: rng.normal(0.02, 0.1, size=n), 0.02),
+        ("exponential", lambda n: rng.exponential(0.1, size=n), 0.1),
+        ("4 % lose about 2, others nothing", lambda n: (rng.random(n) < 0.04) * rng.exponential(2.0, size=n), 0.08),
+    ):
+        drops = []
+        for _ in range(FEWER // 4):
+            lost, looks = draw(20_000), Looks(StoppingRule(0.02, FIRST_SCORES, 20_000))
+            while not looks.is_settled:
+                part, broken = lost[: looks.next_n], 2.0 if "others nothing" in name else None
+                (drop,) = paired_differences(part[None], rng, broken, confidence=1 - looks.level)
+                whole = looks.look(len(part), drop, has_bands=False)
+            drops.append(whole)
+        yield _row(f"loss, stopped when ± 0.02: {name}", *_missed(drops, truth), len(drops), promise=STOPPED)
+
+
+def _until_decided(rng: np.random.Generator, worse: float, better: float) -> tuple[int, PairedDifference]:
+    """Simulate the looks at one head; return the number of examples and the drop."""
+    looks, counts, n = Looks(StoppingRule()), np.zeros(3, dtype=np.int64), 0
+    while not looks.is_settled:
+        more, n = looks.next_n - n, looks.next_n
+        counts += rng.multinomial(more, [worse, better, 1 - worse - better])
+        before, after = np.ones(n, dtype=bool), np.ones(n, dtype=bool)
+        after[: counts[0]], before[n - counts[1] :] = False, False
+        whole = looks.look(n, paired_hits(before, after, 1 - looks.level))
+    return n, whole
+
+
+def _stopped_errors(question: str, n_wrong: int, n: int) -> Ratio:
+    row = _errors(question, n_wrong, n)
+    return replace(row, promise="at most 5 %", kept=row.ratio <= 0.05)
 
 
 def _shares() -> Iterator[Ratio]:

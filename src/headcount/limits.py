@@ -10,6 +10,8 @@ from headcount.errors import InputError, shortened
 
 DONORS = 4
 """Number of donor examples per example in resample ablation."""
+PRECISION = 0.01
+"""Largest half-width of the interval of a drop: 1 point of an accuracy, or 0.01 of another unit."""
 BATCH = 512
 """Number of rows in one forward pass."""
 LOSS = 0.01

@@ -141,8 +141,8 @@ AT_ONCE = 2**22
 """Largest number of resampled values in memory at the same time."""
 GROUPS = 100
 """Number of jackknife groups; with fewer examples than this, each example is its own group."""
-UNSEEN = 3.689
-"""-log(0.025): if an event is expected this often in n examples, 2.5 % of all samples do not contain it at all."""
+TAIL_DRAWS = 20
+"""Smallest number of bootstrap resamples beyond each end of an interval."""
 
 
 def paired_hits(
@@ -217,7 +217,11 @@ def _tango(worse: float, better: float, n: float, confidence: float) -> tuple[fl
 
 
 def paired_differences(
-    lost_KN: NDArray[np.floating], rng: np.random.Generator, broken: float | None = None, draws: int = 0
+    lost_KN: NDArray[np.floating],
+    rng: np.random.Generator,
+    broken: float | None = None,
+    draws: int = 0,
+    confidence: float = 0.95,
 ) -> list[PairedDifference]:
     """Estimate the mean losses of K comparisons on n examples with the bootstrap-t (Efron 1982).
 
@@ -225,33 +229,34 @@ def paired_differences(
     and p-values therefore come from the quantiles of t = (mean* - mean) / se*, over at least `draws` resamples.
 
     A sample may contain none of the rare examples that lose much. If the loss of such an example is given as `broken`,
-    the upper end of the interval is at least the mean plus 3.7 (`UNSEEN`) such losses among n examples.
+    the upper end of the interval is at least the mean plus -log(tail) such losses among n examples (3.7 at 95 %).
 
     >>> paired_differences(np.arange(40.0)[None] % 4, np.random.default_rng(0))
     [PairedDifference(mean=1.5, low=1.1..., high=1.8..., p=0.001)]
     """
-    n = lost_KN.shape[1]
+    n, tail = lost_KN.shape[1], (1 - confidence) / 2
     means = lost_KN.mean(axis=1, dtype=float)
     apart_KN = lost_KN - means[:, None]
     errors = np.sqrt((apart_KN**2).sum(axis=1) / max(n - 1, 1) / n)
     errors[errors < 1e-12 * np.abs(lost_KN).max(axis=1)] = 0.0  # all losses are equal up to rounding
-    t_DK = _studentised(apart_KN, errors, rng, max(N_RESAMPLES, draws))
+    t_DK = _studentised(apart_KN, errors, rng, max(N_RESAMPLES, draws, math.ceil(TAIL_DRAWS / tail)))
     drops = []
     for lost_N, mean, error, t_D in zip(lost_KN, means.tolist(), errors.tolist(), t_DK.T, strict=True):
         low, high, p = mean, mean, min(1.0, 2.0 ** (1 - n)) if mean else 1.0  # equal losses: the p-value of a sign test
         if error:
-            ends = np.quantile(t_D, [0.975, 0.025], method="inverted_cdf")  # must not interpolate towards infinity
+            ends = np.quantile(t_D, [1 - tail, tail], method="inverted_cdf")  # must not interpolate towards infinity
             low, high = (mean - float(end) * error for end in ends)
-            low, high = max(low, -_upper_bound(-lost_N)), min(high, _upper_bound(lost_N))
+            low = max(low, -_upper_bound(-lost_N, confidence))
+            high = min(high, _upper_bound(lost_N, confidence))
             n_beyond = min(int((t_D >= mean / error).sum()), int((t_D <= mean / error).sum()))
             p = min(1.0, 2 * (n_beyond + 1) / (len(t_D) + 1))
         if broken is not None:
-            high = max(high, mean + UNSEEN * broken / n)
+            high = max(high, mean - math.log(tail) * broken / n)
         drops.append(PairedDifference(mean, min(mean, low), max(mean, high), p))
     return drops
 
 
-def _upper_bound(lost: NDArray[np.floating]) -> float:
+def _upper_bound(lost: NDArray[np.floating], confidence: float) -> float:
     """Return an upper bound of the mean loss, as if each example lost either the smallest or the largest observed loss.
 
     This bound limits the bootstrap-t. If a few examples dominate the sum, resamples without them have too small a
@@ -259,7 +264,7 @@ def _upper_bound(lost: NDArray[np.floating]) -> float:
     """
     least, most = float(lost.min()), float(lost.max())
     hits = float((lost - least).sum()) / (most - least)
-    return least + (most - least) * _clopper_pearson(hits, len(lost), 0.95)[1]
+    return least + (most - least) * _clopper_pearson(hits, len(lost), confidence)[1]
 
 
 def _studentised(apart_KN: NDArray[np.floating], errors: Values, rng: np.random.Generator, draws: int) -> Values:

@@ -188,6 +188,7 @@ def test_what_broke_is_a_table_for_each_head_that_broke_something() -> None:
         "encoder.0.self.0",
         "zero",
         7,
+        2000,
         (Group("digit", "10s", 6, 7), Group("digit", "1s", 0, 7)),
         (Group("fault", "lost the carry from the 1s", 4, 7),),
         (Group("carries", "1", 7, 900), Group("carries", "0", 0, 1100)),

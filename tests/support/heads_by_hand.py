@@ -189,7 +189,8 @@ def failures(head: str, carry: Share, no_carry: Share, faults: int = 0) -> Failu
     groups = (Group("carries", "0", *no_carry), Group("carries", "1", *carry), Group("sum", "below 1000", 1, 5))
     broken = carry[0] + no_carry[0]
     told = (Group("fault", "lost the carry from the 1s", faults, broken),) if broken else ()
-    return FailureProfile(str(HeadId.parse(head)), "zero", broken, (), told, groups, (), faults if broken else None)
+    n = carry[1] + no_carry[1]
+    return FailureProfile(str(HeadId.parse(head)), "zero", broken, n, (), told, groups, (), faults if broken else None)
 
 
 def head_stats(

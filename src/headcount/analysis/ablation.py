@@ -1,15 +1,16 @@
 """Which heads matter? Ablate each head alone and compare the answers on the same examples.
 
-Heads whose ablation changes any answer are measured again on many new examples, and only the second measurement
-counts for these heads. A head that is picked for a large effect on some examples has a smaller effect on others
-(regression to the mean). For heads that change no answer, the first measurement decides, at 99.9 % confidence.
+By default, a head is measured on more and more examples until its band is decided and its interval is narrow
+(sequential_ablation.py). This file has the types, and the ablation on a fixed number of examples: heads whose ablation
+changes any answer are measured again on many new examples, and only the second measurement counts for these heads. A
+head that is picked for a large effect on some examples has a smaller effect on others (regression to the mean). For
+heads that change no answer, the first measurement decides, at 99.9 % confidence.
 
 Gradient importance, a cheap proxy for the effect of ablation, is measured as well (importance.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from headcount.analysis.contradictions import ablation_contradictions, effect_contradictions
 from headcount.analysis.importance import Agreement, Importance, agreements, importances
+from headcount.analysis.stopping import StoppingRule
 from headcount.bands import CRITICAL, FEW, band_of, examples_needed, ranked_by
 from headcount.errors import InputError
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile, require_same_answers
@@ -31,7 +33,7 @@ from headcount.experiments.interventions import (
     donors_of,
     interval_of,
     means_of,
-    run_interventions,
+    run_on_cores,
 )
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
@@ -111,6 +113,7 @@ class AblationCondition:
     length: Positive | None
     data: str
     n: Positive
+    """Number of examples; if measurements stop when decided, the largest number over all heads."""
     clean: float
     majority_baseline: float
     """Score of the best constant answer. For a loss: score of a uniform prediction, minus the logarithm of the number
@@ -132,6 +135,14 @@ class AblationCondition:
     decided_on: str = ""
     """Description of the new examples for the second measurement; empty if there was none."""
     failures: tuple[FailureProfile, ...] = ()
+    n_passes: Count = 0
+    """Number of times that an example was passed through the model with a head ablated."""
+    stopping: StoppingRule | None = None
+    """When the measurement of a head ended; None if the number of examples was fixed."""
+
+    def is_remeasured(self, effect: Effect) -> bool:
+        """Return whether a head was measured again on `decided_on`, because its ablation changed an answer."""
+        return self.stopping is None and effect.n != self.n
 
 
 @dataclass(frozen=True)
@@ -139,7 +150,7 @@ class Ablation(Result):
     """Effects of ablating every head of a model alone."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("heads",)
-    SCHEMA: ClassVar[int] = 5
+    SCHEMA: ClassVar[int] = 6
     name: str
     weights_sha256: str
     metric: str
@@ -258,44 +269,82 @@ def ablate(
     With `examples`, also report which examples fail without each head. The noise of mean ablation is measured unless
     it is given.
     """
-    replacements = REPLACEMENTS.names() if replacements is None else tuple(dict.fromkeys(replacements))
-    if not replacements:
-        raise InputError("no replacement was given", f"choose at least one of {', '.join(REPLACEMENTS.names())}")
-    if not 1 <= donors <= MOST_DONORS:
-        raise InputError(f"the number of donors must be from 1 to {MOST_DONORS}, got {donors}")
-    parts = list(map(REPLACEMENTS.get, replacements))
-    pairs = [(head, replacement) for replacement in replacements for head in experiment.sites.heads]
-    require_same_answers(experiment)
-    proof = prove(experiment.model, experiment.sites, experiment.batches[0].inputs)
-    means = means_of(experiment) if any(part.needs_mean for part in parts) else ()
-    check = DecodingCheck(experiment, _interventions(pairs, donors), explain=examples)
-    outcome, measurements = measure(
+    sweep = prepare(experiment, replacements, donors)
+    check = DecodingCheck(experiment, interventions_of(sweep.pairs, donors), explain=examples)
+    outcome, measurements, n_passes = measure(
         experiment,
-        pairs,
-        means,
+        sweep.pairs,
+        sweep.means,
         noise=noise,
         donors=donors,
         batch_size=batch_size,
         progress=progress,
         on_batch=check,
     )
-    condition = AblationCondition(
+    condition = replace(
+        condition_of(experiment, outcome, sweep, check, donors, importances(experiment)),
         length=length,
+        n_mean=experiment.n_reference if sweep.means else 0,
+        n_passes=n_passes,
+        failures=check.failures(),
+    )
+    return with_agreements(AblationRun(measurements, condition, sweep.means, sweep.proof))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What every ablation of single heads needs before it starts."""
+
+    pairs: tuple[Ablated, ...]
+    """Each head with each replacement."""
+    means: Means
+    """Mean outputs of all heads; empty without mean ablation."""
+    proof: tuple[SiteProof, ...]
+    """Evidence that the hooks act, for each attention block."""
+
+    def uses(self, needs: str) -> bool:
+        """Return whether any replacement needs a mean (`needs_mean`) or donors (`needs_donors`)."""
+        return any(getattr(REPLACEMENTS.get(name), needs) for _, name in self.pairs)
+
+
+def prepare(experiment: Experiment, replacements: Sequence[str] | None, donors: int) -> Sweep:
+    """Check the request, prove that hooks act on the model, and compute the mean output of every head if needed."""
+    replacements = REPLACEMENTS.names() if replacements is None else tuple(dict.fromkeys(replacements))
+    if not replacements:
+        raise InputError("no replacement was given", f"choose at least one of {', '.join(REPLACEMENTS.names())}")
+    if not 1 <= donors <= MOST_DONORS:
+        raise InputError(f"the number of donors must be from 1 to {MOST_DONORS}, got {donors}")
+    needs_mean = any(REPLACEMENTS.get(name).needs_mean for name in replacements)
+    pairs = tuple((head, replacement) for replacement in replacements for head in experiment.sites.heads)
+    require_same_answers(experiment)
+    proof = prove(experiment.model, experiment.sites, experiment.batches[0].inputs)
+    return Sweep(pairs, means_of(experiment) if needs_mean else (), proof)
+
+
+def condition_of(
+    experiment: Experiment,
+    outcome: Outcome,
+    sweep: Sweep,
+    check: DecodingCheck,
+    donors: int,
+    gradients: Sequence[Importance],
+) -> AblationCondition:
+    """Describe the examples of an ablation, and what was measured on them with all heads."""
+    return AblationCondition(
+        length=None,
         data=experiment.data,
-        n=experiment.n,
+        n=len(outcome.clean),
         clean=float(experiment.aggregate(outcome.clean)),
         majority_baseline=outcome.majority_baseline,
         decoded=check.decoded,
         decoded_replacements=check.decoded_replacements,
-        importances=importances(experiment),
+        importances=tuple(gradients),
         agreements=(),
-        failures=check.failures(),
         is_plain=outcome.is_plain,
         clean_interval=interval_of(experiment, outcome.clean, "clean"),
-        n_mean=experiment.n_reference if means else 0,
-        donors=donors if any(part.needs_donors for part in parts) else 0,
+        n_mean=0,
+        donors=donors if sweep.uses("needs_donors") else 0,
     )
-    return _with_agreements(AblationRun(measurements, condition, means, proof))
 
 
 def decide(
@@ -308,7 +357,7 @@ def decide(
 ) -> AblationRun:
     """Measure heads whose first measurement is not final again on new examples, and replace their measurements."""
     fewer = more if more.is_all else more.some(more.n // donors)  # several donors per example: the same cost
-    updates, done = dict[Ablated, Measurement](), 0
+    updates, done, n_passes = dict[Ablated, Measurement](), 0, run.condition.n_passes
     for experiment, needs_donors in ((more, False), (fewer, True)):
         noise = {
             (measurement.head, measurement.replacement): measurement.noise
@@ -318,13 +367,15 @@ def decide(
         report = _after(done, len(more.batches) + len(fewer.batches), progress)
         done += len(experiment.batches)
         if noise:
-            _, again = measure(
+            _, again, passes = measure(
                 experiment, list(noise), run.means, noise=noise, donors=donors, batch_size=batch_size, progress=report
             )
+            n_passes += passes
             updates |= zip(noise, again, strict=True)
     data = f"{more.n:,} {more.data}" + (f" ({fewer.n:,} of them by resample)" if noise and fewer.n < more.n else "")
     measurements = tuple(updates.get((first.head, first.replacement), first) for first in run.measurements)
-    return _with_agreements(replace(run, measurements=measurements, condition=replace(run.condition, decided_on=data)))
+    condition = replace(run.condition, decided_on=data, n_passes=n_passes)
+    return with_agreements(replace(run, measurements=measurements, condition=condition))
 
 
 def measure(
@@ -337,34 +388,61 @@ def measure(
     batch_size: int = BATCH,
     progress: Progress | None = None,
     on_batch: Callable[[BatchOutcome], None] | None = None,
-) -> tuple[Outcome, tuple[Measurement, ...]]:
+) -> tuple[Outcome, tuple[Measurement, ...], int]:
     """Ablate one head at a time, for each given pair of head and replacement, and compare with the clean scores.
 
     The hooks must have been proven to act. The noise of mean ablation (the uncertainty of the mean output) is measured
-    on some of the examples, unless it is given.
+    on some of the examples, unless it is given. Also return the number of passes with a head ablated.
     """
-    run = partial(run_interventions, batch_size=batch_size, proven=True, means=means)
-    interventions, subset = _interventions(pairs, donors), experiment.some(N_NOISE)
-    by_mean = {replacement for _, replacement in pairs if REPLACEMENTS.get(replacement).needs_mean}
+    interventions, subset = interventions_of(pairs, donors), experiment.some(N_NOISE)
+    by_mean = any(REPLACEMENTS.get(replacement).needs_mean for _, replacement in pairs)
     n_batches = len(experiment.batches)
     total = n_batches + (len(subset.batches) if by_mean and noise is None else 0)
-    outcome = run(experiment, interventions, progress=_after(0, total, progress), on_batch=on_batch)
-    scores = np.split(outcome.scores, [i for i, one in enumerate(interventions) if not one.draw][1:])
+    outcome = run_on_cores(
+        experiment,
+        interventions,
+        batch_size=batch_size,
+        means=means,
+        progress=_after(0, total, progress),
+        on_batch=on_batch,
+    )
+    n_passes = len(interventions) * experiment.n
+    scores = by_pair(interventions, outcome.scores)
     if noise is None:
-        # Split the inputs into parts, each with its own mean output. The deviation of the drop between parts, divided
-        # by the root of their number, is the standard error that comes from averaging over finitely many inputs.
-        changed = [
-            pair
-            for pair, scores_DN in zip(pairs, scores, strict=True)
-            if pair[1] in by_mean and (scores_DN != outcome.clean).any()
-        ]
-        parts = [Intervention((head,), name, part) for head, name in changed for part in range(1, PARTS + 1)]
-        noise = {}
-        if parts:
-            by_part = run(subset, parts, progress=_after(n_batches, total, progress)).scores
-            errors = subset.aggregate(by_part).reshape(-1, PARTS).std(axis=1, ddof=1) / np.sqrt(PARTS)
-            noise = dict(zip(changed, errors.tolist(), strict=True))
-    return outcome, _measurements(experiment, pairs, outcome.clean, scores, [noise.get(pair, 0.0) for pair in pairs])
+        changed = [pair for pair, each in zip(pairs, scores, strict=True) if (each != outcome.clean).any()]
+        report = _after(n_batches, total, progress)
+        noise, passes = noise_of_means(subset, changed, means, batch_size=batch_size, progress=report)
+        n_passes += passes
+    every_noise = [noise.get(pair, 0.0) for pair in pairs]
+    return outcome, _measurements(experiment, pairs, outcome.clean, scores, every_noise), n_passes
+
+
+def by_pair(interventions: Sequence[Intervention], scores: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """Split scores [intervention, example] into one array [donor, example] for each pair of head and replacement."""
+    return np.split(scores, [i for i, one in enumerate(interventions) if not one.draw][1:])
+
+
+def noise_of_means(
+    experiment: Experiment,
+    pairs: Sequence[Ablated],
+    means: Means,
+    *,
+    batch_size: int = BATCH,
+    progress: Progress | None = None,
+) -> tuple[dict[Ablated, float], int]:
+    """Return the standard error of each drop under mean ablation that comes from averaging over finitely many inputs.
+
+    The inputs are split into parts, each with its own mean output. The standard deviation of the drop between parts,
+    divided by the root of their number, is the standard error. Pairs without mean ablation are left out. Also return
+    the number of passes with a head ablated.
+    """
+    pairs = [pair for pair in pairs if REPLACEMENTS.get(pair[1]).needs_mean]
+    parts = [Intervention((head,), name, part) for head, name in pairs for part in range(1, PARTS + 1)]
+    if not parts:
+        return {}, 0
+    by_part = run_on_cores(experiment, parts, batch_size=batch_size, means=means, progress=progress).scores
+    errors = experiment.aggregate(by_part).reshape(-1, PARTS).std(axis=1, ddof=1) / np.sqrt(PARTS)
+    return dict(zip(pairs, errors.tolist(), strict=True)), len(parts) * experiment.n
 
 
 def _after(before: int, total: int, progress: Progress | None) -> Progress | None:
@@ -372,13 +450,14 @@ def _after(before: int, total: int, progress: Progress | None) -> Progress | Non
     return progress and (lambda done, _: progress(before + done, total))
 
 
-def _with_agreements(run: AblationRun) -> AblationRun:
+def with_agreements(run: AblationRun) -> AblationRun:
+    """Return the run with the rank correlations between its drops and gradient importance."""
     replacements = tuple(dict.fromkeys(measurement.replacement for measurement in run.measurements))
     condition = replace(run.condition, agreements=agreements(run.condition.importances, run.effects, replacements))
     return replace(run, condition=condition)
 
 
-def _interventions(pairs: Sequence[Ablated], donors: int) -> list[Intervention]:
+def interventions_of(pairs: Sequence[Ablated], donors: int) -> list[Intervention]:
     """Return one intervention per pair, or one per donor where the replacement needs donors."""
     return [
         Intervention((head,), replacement, draw)
@@ -395,8 +474,7 @@ def _measurements(
     noise: Sequence[float],
 ) -> tuple[Measurement, ...]:
     """Compare the ablated scores [donor, example] of each pair of head and replacement with the clean scores."""
-    whole = float(experiment.aggregate(clean))
-    can_lose = experiment.metric.in_points and whole - experiment.majority_baseline >= CRITICAL
+    can_lose = has_bands(experiment, clean)
     all_donors = donors_of(experiment, max(map(len, scores)))
     donors = [all_donors if REPLACEMENTS.get(replacement).needs_donors else None for _, replacement in pairs]
     early: list[str | None] = [None] * len(pairs)
@@ -405,32 +483,53 @@ def _measurements(
     family = len({head for head, _ in pairs})
     drops = compare(experiment, clean, scores, "heads", noise, donors=donors, family=family)
     measurements = []
-    for (head, replacement), ablated_DN, drop, early_band, se in zip(pairs, scores, drops, early, noise, strict=True):
-        lost = clean - ablated_DN.mean(axis=0)
-        largest = np.sort(np.abs(lost))[::-1]
-        band = band_of(drop) if can_lose else None
-        needed, needed_most = (examples_needed(drop, experiment.n) if band == "undecided" else None) or (None, None)
-        effect = Effect(
-            head=str(head),
-            short=head.short,
-            replacement=replacement,
-            metric=experiment.metric.name,
-            clean=whole,
-            ablated=float(experiment.aggregate(ablated_DN).mean()),
-            drop=drop.mean,
-            low=drop.low,
-            high=drop.high,
-            p=drop.p,
-            band=band,
-            examples_needed=needed,
-            examples_needed_most=needed_most,
-            worse=int((lost > 0).sum()),
-            better=int((lost < 0).sum()),
-            n=experiment.n,
-            rank_low=1,
-            rank_high=len(pairs),
-            carried=float(largest[:FEW].sum() / largest.sum()) if largest[0] > 0 else 0.0,
-        )
-        settled = early_band is None or (early_band != "undecided" and not lost.any())
-        measurements.append(Measurement(head, replacement, drop, effect, settled, se))
+    for pair, ablated_DN, drop, early_band, se in zip(pairs, scores, drops, early, noise, strict=True):
+        effect = effect_of(experiment, pair, clean, ablated_DN, drop, has_band=can_lose)
+        settled = early_band is None or (early_band != "undecided" and not effect.worse + effect.better)
+        measurements.append(Measurement(*pair, drop, effect, settled, se))
     return tuple(measurements)
+
+
+def has_bands(experiment: Experiment, clean: NDArray[np.float64]) -> bool:
+    """Return whether heads can be rated: the metric has points, and the model scores well above its baseline."""
+    return experiment.metric.in_points and (
+        float(experiment.aggregate(clean)) - experiment.majority_baseline >= CRITICAL
+    )
+
+
+def effect_of(
+    experiment: Experiment,
+    pair: Ablated,
+    clean: NDArray[np.float64],
+    ablated_DN: NDArray[np.float64],
+    drop: PairedDifference,
+    *,
+    has_band: bool,
+) -> Effect:
+    """Describe the effect of one ablation on the examples that it was measured on; it is not ranked yet."""
+    (head, replacement), n = pair, len(clean)
+    lost = clean - ablated_DN.mean(axis=0)
+    largest = np.sort(np.abs(lost))[::-1]
+    band = band_of(drop) if has_band else None
+    needed, needed_most = (examples_needed(drop, n) if band == "undecided" else None) or (None, None)
+    return Effect(
+        head=str(head),
+        short=head.short,
+        replacement=replacement,
+        metric=experiment.metric.name,
+        clean=float(experiment.aggregate(clean)),
+        ablated=float(experiment.aggregate(ablated_DN).mean()),
+        drop=drop.mean,
+        low=drop.low,
+        high=drop.high,
+        p=drop.p,
+        band=band,
+        examples_needed=needed,
+        examples_needed_most=needed_most,
+        worse=int((lost > 0).sum()),
+        better=int((lost < 0).sum()),
+        n=n,
+        rank_low=1,
+        rank_high=1,
+        carried=float(largest[:FEW].sum() / largest.sum()) if largest[0] > 0 else 0.0,
+    )

@@ -133,8 +133,13 @@ def _condition_contradictions(
         for group in profile.groups:
             facets.setdefault(group.facet, []).append((group.broken, group.n))
         sums = {tuple(map(sum, zip(*counts, strict=True))) for counts in facets.values()}
-        if profile.head not in names or sums - {(profile.n_broken, condition.n)}:
-            yield "conditions", f"{profile.n_broken:,} broken of {condition.n:,} examples without {profile.head}"
+        if profile.head not in names or sums - {(profile.n_broken, profile.n)}:
+            yield "conditions", f"{profile.n_broken:,} broken of {profile.n:,} examples without {profile.head}"
+        measured = {
+            each.n for each in result.effects(profile.replacement, condition.length) if each.head == profile.head
+        }
+        if profile.n not in {condition.n, *measured}:
+            yield "conditions", f"broken answers of as many examples as {profile.head} was measured on"
 
 
 # --- pruning ----------------------------------------------------------------------------------------------------------

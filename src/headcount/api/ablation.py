@@ -1,26 +1,32 @@
 """Ablate the heads of a model one by one."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from matplotlib.figure import Figure
 
 from headcount.analysis.ablation import Ablation, AblationRun, ablate, decide
+from headcount.analysis.sequential_ablation import SweepState, ablate_until_decided, can_stop_early
+from headcount.analysis.stopping import FIRST_HITS, FIRST_SCORES, StoppingRule
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.saving import Place, Saved, data_setting, folder_for, result_name, save_in, unless_default
 from headcount.auditing.audit import quick_audit
 from headcount.data.dataset import Metric
 from headcount.data.tables import text_lines
-from headcount.describing.sections.ablation import describe
+from headcount.describing.blocks import DataTable
+from headcount.describing.sections.ablation import describe, ranking_table
 from headcount.errors import InputError
+from headcount.experiments.experiment import Experiment
 from headcount.experiments.models import Data, ExperimentMetric, OpenModel
 from headcount.figures.ablation import draw_lengths, draw_map, draw_ranking
 from headcount.files import write_atomically
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.sites import Sites
-from headcount.limits import BATCH, DONORS
+from headcount.limits import BATCH, DONORS, PRECISION, parse_seconds
 from headcount.rendering.markdown import markdown_text
 from headcount.rendering.progress import counting
+from headcount.rendering.refining import refining
 
 
 def ablate_heads(
@@ -32,7 +38,10 @@ def ablate_heads(
     replacements: Sequence[str] | None = None,
     sites: Sites | None = None,
     n: int | None = None,
-    donors: int = DONORS,
+    precision: float = PRECISION,
+    budget: str | float | None = None,
+    exhaust: bool = False,
+    donors: int | None = None,
     lengths: Sequence[int] = (),
     examples: bool = False,
     batch_size: int = BATCH,
@@ -53,8 +62,14 @@ def ablate_heads(
     The other arguments:
 
     * `replacements` selects replacements, such as `["zero"]`; the default is all of them.
-    * `n` is the number of examples. Without it, a run is measured on its test set. Heads that change an answer there
-      are measured again on 40,000 new examples (resample ablation: a quarter as many, with four donors each).
+    * `precision`: each head is measured on more and more examples until its band is decided and its 95 % CI is at most
+      this much to either side (0.01: 1 point, or 0.01 of another unit). The examples are those of the test set or the
+      file, then, for a run, new ones of its task, up to 40,000.
+    * `budget` ends the measurement after a time such as `"30s"`; the heads that are undecided then stay undecided.
+    * `n` measures exactly this number of examples instead, and `exhaust` the whole test set; with `exhaust`, heads that
+      change an answer there are measured again on 40,000 new examples.
+    * `donors` is the number of other examples whose head outputs resample ablation takes in turn. The default is 4,
+      or 1 if there are new examples, because new examples tell more than further donors.
     * `lengths` measures sequences of these lengths. `examples` also records which kinds of answer break.
     * `save` names a folder for the result; `save=True` means the model's own folder.
     * `run_adapter` allows running the adapter's Python file that a pruned folder names.
@@ -67,6 +82,7 @@ def ablate_heads(
     """
     opened, at_once = open_model(model, sites=sites, run_adapter=run_adapter), batch_rows(batch_size)
     data = text_lines(data) if lines else data
+    clock = _clock(n, precision, budget, exhaust=exhaust, lengths=lengths)
     measured_lengths = tuple(dict.fromkeys(lengths)) or (None,)
     experiments = [opened.experiment(data, metric, n, length=length, at_once=at_once) for length in measured_lengths]
     if examples and experiments[0].examples is None:
@@ -77,24 +93,38 @@ def ablate_heads(
     for replacement in replacements or ():
         REPLACEMENTS.get(replacement)
     folder = folder_for(opened, save)
-    runs = []
-    for length, experiment in zip(measured_lengths, experiments, strict=True):
-        at = "" if length is None else f" at length {length}"
-        with counting(f"ablating heads of {opened.name}{at}", quiet=quiet) as progress:
-            run = ablate(
-                experiment,
+    more = None if lengths else opened.confirmation(data, metric, n, at_once)
+    if n is None and not exhaust and not lengths and can_stop_early(experiments[0]):
+        is_accuracy = experiments[0].metric.is_accuracy
+        rule = StoppingRule(precision, FIRST_HITS if is_accuracy else FIRST_SCORES)
+        with refining(f"ablating heads of {opened.name}", quiet=quiet) as show:
+            run = ablate_until_decided(
+                experiments[0],
+                more,
+                rule,
                 replacements,
-                donors=donors,
+                donors=donors or (DONORS if more is None else 1),
+                examples=examples,
+                batch_size=batch_size,
+                is_time_up=clock,
+                on_block=lambda state: show(*_preview(opened, experiments[0].metric, state)),
+            )
+        runs = [run]
+    else:
+        runs = [
+            _on_fixed_examples(
+                opened,
+                experiment,
+                more,
+                replacements,
+                donors=donors or DONORS,
                 length=length,
                 examples=examples,
                 batch_size=batch_size,
-                progress=progress,
+                quiet=quiet,
             )
-        more = opened.confirmation(data, metric, n, at_once) if run.unsettled and length is None else None
-        if more:
-            with counting(f"measuring {len(run.unsettled)} ablations again{at}", quiet=quiet) as progress:
-                run = decide(run, more, donors=donors, batch_size=batch_size, progress=progress)
-        runs.append(run)
+            for length, experiment in zip(measured_lengths, experiments, strict=True)
+        ]
     result = replace(_join_runs(opened, experiments[0].metric, runs), audit=quick_audit(opened))
     if folder is None:
         return Saved(result)
@@ -105,9 +135,12 @@ def ablate_heads(
         metric=metric,
         replacements=None if has_all else replacements,
         n=n,
+        precision=unless_default(PRECISION, precision),
+        budget=budget,
+        exhaust=exhaust,
         lengths=tuple(lengths) or None,
         examples=examples,
-        donors=unless_default(DONORS, donors),
+        donors=donors,
         batch=unless_default(BATCH, batch_size),
     )
     saved = save_in(folder, name, result, _draw)
@@ -116,6 +149,63 @@ def ablate_heads(
     for file, text in zip(files, tables.values(), strict=True):
         write_atomically(file, text.encode(errors="replace"))
     return replace(saved, others=files)
+
+
+def _clock(
+    n: int | None, precision: float, budget: str | float | None, *, exhaust: bool, lengths: Sequence[int]
+) -> Callable[[], bool]:
+    """Check the flags that say when to stop, and return a function that says whether the time is over."""
+    if not 0 < precision < 1:
+        raise InputError(f"--precision must be in (0, 1), got {precision:g}", "0.01 is 1 point of an accuracy")
+    fixed = [flag for flag, is_given in (("--n", n), ("--exhaust", exhaust), ("--lengths", lengths)) if is_given]
+    if len(fixed) > 1 and exhaust:
+        raise InputError(f"{' and '.join(fixed)} cannot be combined", "each of them fixes the number of examples")
+    if fixed and budget is not None:
+        raise InputError(
+            f"--budget and {fixed[0]} cannot be combined", f"{fixed[0]} fixes the number of examples: leave one out"
+        )
+    if budget is None:
+        return lambda: False
+    end = time.monotonic() + parse_seconds(budget)
+    return lambda: time.monotonic() >= end
+
+
+def _preview(opened: OpenModel, metric: Metric, state: SweepState) -> tuple[DataTable, str]:
+    """Return the table of all heads after a block of examples, and how many heads are settled."""
+    result = _join_runs(opened, metric, [state.run])
+    n_all = len(state.run.measurements)
+    settled = f"{state.n:,} examples: {state.n_settled} of {n_all} ablations are settled"
+    return ranking_table(result, result.conditions[0], "preview"), settled
+
+
+def _on_fixed_examples(
+    opened: OpenModel,
+    experiment: Experiment,
+    more: Experiment | None,
+    replacements: Sequence[str] | None,
+    *,
+    donors: int,
+    length: int | None,
+    examples: bool,
+    batch_size: int,
+    quiet: bool,
+) -> AblationRun:
+    """Ablate each head on all examples, and measure heads that change an answer again on `more`."""
+    at = "" if length is None else f" at length {length}"
+    with counting(f"ablating heads of {opened.name}{at}", quiet=quiet) as progress:
+        run = ablate(
+            experiment,
+            replacements,
+            donors=donors,
+            length=length,
+            examples=examples,
+            batch_size=batch_size,
+            progress=progress,
+        )
+    if more is None or not run.unsettled:
+        return run
+    with counting(f"measuring {len(run.unsettled)} ablations again{at}", quiet=quiet) as progress:
+        return decide(run, more, donors=donors, batch_size=batch_size, progress=progress)
 
 
 def _join_runs(opened: OpenModel, metric: Metric, runs: Sequence[AblationRun]) -> Ablation:

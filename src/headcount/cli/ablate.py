@@ -16,7 +16,7 @@ from headcount.cli._command import (
 from headcount.cli._output import Output, audit_line, print_error, print_text
 from headcount.errors import InputError
 from headcount.hooks import REPLACEMENTS
-from headcount.limits import BATCH, DONORS
+from headcount.limits import BATCH, PRECISION
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,8 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     replaced = f"kinds of ablation: {', '.join(REPLACEMENTS.names())} [all]"
     parser.add_argument("--replacements", type=comma_list, metavar="NAME,...", help=replaced)
-    many = "number of examples [the whole split; heads that change an answer are measured again on 40,000 new ones]"
-    add_int(parser, "--n", many)
+    narrow = "measure each head until its band is decided and its 95 %% CI is at most this much to either side, in "
+    narrow += "points (or hundredths of another unit) [1]"
+    parser.add_argument("--precision", type=points, metavar="POINTS", default=PRECISION, help=narrow)
+    parser.add_argument("--budget", metavar="TIME", help="stop after this time, such as 30s or 5m [no limit]")
+    add_int(parser, "--n", "measure exactly this number of examples [as many as each head needs, up to 40,000]")
     parser.add_argument("--examples", action="store_true", help="show which answers each ablation breaks, and how")
     add_data(parser)
     at = "lengths at which a classifier is measured, such as 16,256 (400 examples each)"
@@ -37,13 +40,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     printed = "print a table, Markdown or CSV [table]"
     parser.add_argument("--format", choices=("table", "markdown", "csv"), help=printed)
     add_json(parser, quiet=True)
-    add_int(
-        advanced(parser),
-        "--donors",
-        "number of other examples whose head outputs resample ablation takes in turn",
-        DONORS,
-    )
+    whole = "measure the whole split, and heads that change an answer again on 40,000 new examples (slow)"
+    advanced(parser).add_argument("--exhaust", action="store_true", help=whole)
+    donors = "number of other examples whose head outputs resample ablation takes in turn [4; 1 with new examples]"
+    add_int(advanced(parser), "--donors", donors)
     add_int(advanced(parser), "--batch-size", "number of rows per forward pass", BATCH)
+
+
+def points(text: str) -> float:
+    """Parse a number of points: 1 is a fraction of 0.01.
+
+    >>> points("1"), points("0.5")
+    (0.01, 0.005)
+    """
+    try:
+        return float(text) / 100
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of points, such as 1 or 0.5") from error
 
 
 def run(args: argparse.Namespace) -> Output:
@@ -73,6 +86,7 @@ PART = Command(
     run,
     (
         "headcount ablate sample:addition",
+        "headcount ablate sample:addition --budget 10s",
         "headcount ablate sample:addition --replacements zero --n 500 --examples",
         "headcount ablate my-bert --data reviews.tsv",
     ),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headcount.describing.extrapolation import EXERCISE
 from headcount.describing.report import ModelResults, ReportResults
-from headcount.describing.sections.ablation import BAND_NOTE, action
+from headcount.describing.sections.ablation import BAND_NOTE, action, stopping_sentence
 from headcount.describing.sections.poolings import KIND, pooled_models
 from headcount.describing.words import amount_cell
 from headcount.exercise.answers import answers_markdown
@@ -107,6 +107,7 @@ def _ranking_notes(result: Ablation, condition: AblationCondition) -> list[str]:
     return [
         f"Heads of {result.name or 'the model'}, ranked by the drop after {action(by)} ({by} ablation).",
         f"Drops are in {unit}, with 95 % CIs for each head alone, on {condition.data}{again}.",
+        *([stopping_sentence(result, condition)] if condition.stopping else []),
         "A rank is a range where 95 % CIs overlap.",
         *([BAND_NOTE] if result.unit == "points" else []),
         *(f"{name}: {action(name)}." for name in result.replacements if name != by),

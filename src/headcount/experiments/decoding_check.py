@@ -9,7 +9,7 @@ An answer is broken by an ablation if it is right with all heads and wrong under
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
@@ -22,12 +22,12 @@ from headcount.data.dataset import FREE, Answers, EvalBatch, Rows
 from headcount.errors import CheckFailed
 from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import BatchOutcome
-from headcount.heads import HeadSite
+from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import Gates, closed_gates, eval_mode
 from headcount.hooks.proof import first_tensor
 from headcount.hooks.replay import Intervention
 from headcount.models.transformer import EncoderDecoder, greedy
-from headcount.results import Contradiction, Count, HeadName
+from headcount.results import Contradiction, Count, HeadName, Positive
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
 from headcount.training.evaluation import WrongAnswer, wrong_answers
 
@@ -46,7 +46,8 @@ Picks = list[tuple[int, int]]
 class DecodingCheck:
     """Callback of `run_interventions` that decodes some answers of the first batch, and collects broken answers.
 
-    With `explain`, broken answers are collected if the metric is an accuracy on the examples of a task.
+    With `explain`, broken answers are collected if the metric is an accuracy on the examples of a task. Examples that
+    come in several blocks need a call of `next_block` after each block.
     """
 
     def __init__(self, experiment: Experiment, interventions: Sequence[Intervention], *, explain: bool) -> None:
@@ -57,8 +58,15 @@ class DecodingCheck:
         self.explains = explain and experiment.metric.is_accuracy and experiment.task is not None
         self.decoded = 0
         self.decoded_replacements: tuple[str, ...] = ()
-        self._broken: list[list[Failure]] = [[] for _ in interventions]
-        self._counted: list[list[int]] = [[] for _ in interventions]
+        self._broken: dict[tuple[HeadId, str], list[Failure]] = {_pair(each): [] for each in interventions}
+        self._counted: dict[tuple[HeadId, str], list[int]] = {_pair(each): [] for each in interventions}
+        self._examples: list[Examples] = []
+        """The examples of the blocks before the present one."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the next batch has to be checked, or its broken answers collected."""
+        return self.explains or (not self.decoded and (self.decodes or self.generates))
 
     def __call__(self, outcome: BatchOutcome) -> None:
         """Check the first batch against decoding, and collect the broken answers of every batch."""
@@ -69,15 +77,31 @@ class DecodingCheck:
         if self.explains:
             self._collect(outcome)
 
-    def failures(self) -> tuple[FailureProfile, ...]:
-        """Return the broken answers of each ablation; with several donors, those of the first donor."""
+    def next_block(self, experiment: Experiment) -> None:
+        """Take the examples of the next block, after a call for every batch of the present one."""
+        if self.explains:
+            self._examples.append(cast(Examples, self.experiment.examples))
+        self.experiment = experiment
+
+    def failures(self, n_measured: Mapping[tuple[HeadId, str], int] | None = None) -> tuple[FailureProfile, ...]:
+        """Return the broken answers of each ablation; with several donors, those of the first donor.
+
+        `n_measured` says on how many of the first examples each pair of head and replacement was measured.
+        """
         if not self.explains:
             return ()
-        task, examples = cast(Task, self.experiment.task), cast(Examples, self.experiment.examples)
+        task = cast(Task, self.experiment.task)
+        examples = np.concatenate([*self._examples, *([] if n_measured else [self.experiment.examples])])
         return tuple(
-            failure_profile(task, examples, str(each.heads[0]), each.replacement, np.array(rows, dtype=int), broken)
-            for each, rows, broken in zip(self.interventions, self._counted, self._broken, strict=True)
-            if each.draw == 0
+            failure_profile(
+                task,
+                examples[: n_measured[pair] if n_measured else len(examples)],
+                str(pair[0]),
+                pair[1],
+                np.array(rows, dtype=int),
+                self._broken[pair],
+            )
+            for pair, rows in self._counted.items()
         )
 
     def _check(self, outcome: BatchOutcome) -> None:
@@ -117,19 +141,23 @@ class DecodingCheck:
 
     def _collect(self, outcome: BatchOutcome) -> None:
         picks: Picks = []
-        for i in (i for i, each in enumerate(self.interventions) if each.draw == 0):
-            rows = np.flatnonzero((outcome.clean > 0.5) & (outcome.scores[i] <= 0.5))
-            self._counted[i] += outcome.batch.rows[rows].tolist()
-            picks += [(i, int(row)) for row in rows[: max(0, EXPLAINED - len(self._broken[i]))]]
+        first = sum(map(len, self._examples))
+        for i, each in enumerate(outcome.interventions):
+            if each.draw == 0:
+                rows = np.flatnonzero((outcome.clean > 0.5) & (outcome.scores[i] <= 0.5))
+                self._counted[_pair(each)] += (first + outcome.batch.rows[rows]).tolist()
+                picks += [(i, int(row)) for row in rows[: max(0, EXPLAINED - len(self._broken[_pair(each)]))]]
         if not picks:
             return
         predicted: Sequence[Tokens | None] = [None] * len(picks)
         if self.decodes:
             predicted = list(self._decode(outcome, picks))
         elif self.generates:
-            predicted = [tokens for i in range(len(self.interventions)) for tokens in self._generate(outcome, picks, i)]
+            numbers = range(len(outcome.interventions))
+            predicted = [tokens for i in numbers for tokens in self._generate(outcome, picks, i)]
         for (i, row), tokens in zip(picks, predicted, strict=True):
-            self._broken[i].append(Failure(int(outcome.batch.rows[row]), tokens))
+            example = first + int(outcome.batch.rows[row])
+            self._broken[_pair(outcome.interventions[i])].append(Failure(example, tokens))
 
     def _decode(self, outcome: BatchOutcome, picks: Picks) -> Tokens:
         """Decode whole answers one token at a time, with the heads of each pick's intervention ablated."""
@@ -149,6 +177,11 @@ class DecodingCheck:
             return [None] * len(rows)
         with Gates(sites, closed_gates(sites, intervention.heads)):
             return list(map(cast(SequenceTask, self.experiment.task).read_answer, self.experiment.generate(rows)))
+
+
+def _pair(intervention: Intervention) -> tuple[HeadId, str]:
+    """Return the one head that an intervention ablates, and what replaces its output."""
+    return intervention.heads[0], intervention.replacement
 
 
 def require_same_answers(experiment: Experiment) -> None:
@@ -292,6 +325,8 @@ class FailureProfile:
     """The kind of ablation, such as `zero`."""
     n_broken: Count
     """Number of broken answers."""
+    n: Positive
+    """Number of examples on which the head was ablated."""
     places: tuple[Group, ...]
     """Number of wrong tokens at each place of the answer, among the broken answers that were decoded."""
     faults: tuple[Group, ...]
@@ -312,7 +347,7 @@ def failure_profile(
     for facet, labels in task.facets(examples).items():
         total, broke = Counter(labels), Counter(labels[i] for i in rows)
         groups += [Group(facet, group, broke[group], total[group]) for group in sorted(total)]
-    profile = FailureProfile(head, replacement, len(rows), (), (), tuple(groups), ())
+    profile = FailureProfile(head, replacement, len(rows), len(examples), (), (), tuple(groups), ())
     if task.output_type == "class":
         wrong = (_wrong_class(cast(ClassTask, task), examples[failure.example]) for failure in broken[:SHOWN])
         return replace(profile, examples=tuple(wrong))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +66,8 @@ class Experiment:
     """Whether the user gave the metric as a function; otherwise it is one of the dataset's metrics."""
     is_part: bool = False
     """Whether the experiment is a part of another one. Answers of a part are not decoded."""
+    make_batches: Callable[[Rows], tuple[EvalBatch, ...]] | None = None
+    """The function that puts rows of the dataset into batches; None if the batches were given."""
 
     @classmethod
     def of_batches(
@@ -136,7 +139,7 @@ class Experiment:
 
     def aggregate(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Aggregate the scores of all examples, [..., example], along the last axis."""
-        return self.aggregator(scores, np.broadcast_to(np.arange(self.n), scores.shape))
+        return self.aggregator(scores, np.broadcast_to(np.arange(scores.shape[-1]), scores.shape))
 
     @property
     def n(self) -> int:
@@ -159,6 +162,12 @@ class Experiment:
         kept = np.sort(np.concatenate([batch.rows for batch in batches]))
         renumbered = tuple(replace(batch, rows=np.searchsorted(kept, batch.rows)) for batch in batches)
         return replace(self, rows=self.rows[kept], batches=renumbered, is_part=True)
+
+    def block(self, places: Rows) -> Experiment:
+        """Return an experiment on the examples at these places of `rows`, in batches of their own."""
+        assert self.make_batches is not None, "only experiments on a dataset are measured block by block"
+        rows = self.rows[places]
+        return replace(self, rows=rows, batches=self.make_batches(rows))
 
     def scored_by(self, change: Callable[[EvalBatch, Score], Score]) -> Experiment:
         """Return the experiment with another score; `change` maps a batch and its score function to the new one."""
@@ -209,6 +218,7 @@ def experiment_on(
         most_rows=_most_rows(sites, dataset, rows),
         reference=_reference(model, sites, dataset, rows, batches, batches_of),
         has_own_score=function is not None,
+        make_batches=partial(batches_of, dataset),
     )
 
 

@@ -11,13 +11,13 @@ part of the inputs, so that this noise can be measured.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headcount.data.dataset import EvalBatch, mean_score
@@ -25,10 +25,11 @@ from headcount.errors import InputError, InstrumentError, ReplayError
 from headcount.experiments.experiment import Experiment
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks import REPLACEMENTS
-from headcount.hooks.gates import eval_mode
+from headcount.hooks.gates import Capture, eval_mode
 from headcount.hooks.proof import difference, first_tensor, prove, tolerance
 from headcount.hooks.replacements import Replacement, ReplacementInputs
 from headcount.hooks.replay import CachedPass, Intervention, plain_pass, sweep
+from headcount.hooks.sites import Sites
 from headcount.limits import BATCH, require_room
 from headcount.models.finite import require_numbers
 from headcount.seeds import stream
@@ -42,6 +43,7 @@ from headcount.stats import (
     paired_figures,
     paired_hits,
 )
+from headcount.training.device import forked, n_processes, n_threads
 
 Means = Sequence[Mapping[HeadSite, Tensor]]
 """Mean outputs of heads: over all inputs, then over each of `PARTS` parts of them."""
@@ -88,10 +90,13 @@ def run_interventions(
     batch_size: int = BATCH,
     proven: bool = False,
     means: Means | None = None,
+    only: Sequence[int] | None = None,
     progress: Progress | None = None,
     on_batch: Callable[[BatchOutcome], None] | None = None,
 ) -> Outcome:
     """Ablate the heads of each intervention, and score every example with and without them.
+
+    `only` names the batches to measure, by their index (default: all); scores of the other examples stay undefined.
 
     The hooks are first proven to act, unless they were `proven` on this model already. Mean head outputs are computed
     if they are needed and not given as `means`. At the end, the first batch is passed again and must give the same
@@ -108,10 +113,12 @@ def run_interventions(
         prove(experiment.model, experiment.sites, experiment.batches[0].inputs)
     with eval_mode(experiment.model), torch.no_grad():
         first: Tensor | None = None
+        numbers = range(len(experiment.batches)) if only is None else only
         is_plain = False
         if means is None:
             means = means_of(experiment) if any(part.needs_mean for part in replacements) else ()
-        for i, batch in enumerate(experiment.batches):
+        for n_done, i in enumerate(numbers, start=1):
+            batch = experiment.batches[i]
             cached = CachedPass(experiment.model, experiment.sites, batch.inputs)
             if first is None:
                 first = first_tensor(cached.output).clone()
@@ -119,7 +126,7 @@ def run_interventions(
             clean[batch.rows] = scores_of(experiment, batch, cached.output)
             if not is_plain:
                 try:
-                    for j, output in sweep(cached, in_batch, batch_size=batch_size, checked=i == 0):
+                    for j, output in sweep(cached, in_batch, batch_size=batch_size, checked=n_done == 1):
                         scores[j, batch.rows] = scores_of(experiment, batch, output)
                 except ReplayError:
                     is_plain = True
@@ -128,16 +135,64 @@ def run_interventions(
             if on_batch:
                 on_batch(BatchOutcome(batch, cached, in_batch, clean[batch.rows], scores[:, batch.rows]))
             if progress:
-                progress(i + 1, len(experiment.batches))
+                progress(n_done, len(numbers))
         assert first is not None, "every experiment has a batch"
-        _require_same(experiment, first)
+        _require_same(experiment.model, experiment.sites, experiment.batches[numbers[0]], first)
     baseline = -math.log(first.shape[-1]) if experiment.metric.is_loss else experiment.majority_baseline
     return Outcome(clean, scores, baseline, is_plain)
 
 
-def _require_same(experiment: Experiment, first: Tensor) -> None:
-    """Raise an error if a second pass over the first batch gives another output: every head would seem to matter."""
-    again = first_tensor(CachedPass(experiment.model, experiment.sites, experiment.batches[0].inputs).output)
+def run_on_cores(
+    experiment: Experiment,
+    interventions: Sequence[Intervention],
+    *,
+    batch_size: int = BATCH,
+    means: Means = (),
+    progress: Progress | None = None,
+    on_batch: Callable[[BatchOutcome], None] | None = None,
+    sees_all: bool = True,
+) -> Outcome:
+    """Do what `run_interventions` does, with hooks that were proven to act, in one process per core.
+
+    Every process has a part of the batches and one thread. They share the weights. Results do not depend on the number
+    of processes. `on_batch` is called in this process. If it `sees_all` batches, they are all measured here; otherwise
+    it gets the first one and some of the others.
+    """
+    run = partial(run_interventions, experiment, interventions, batch_size=batch_size, proven=True, means=means)
+    n = n_processes(experiment.model, len(experiment.batches))
+    if n == 1 or (on_batch is not None and sees_all):
+        return run(progress=progress, on_batch=on_batch)
+    parts = [range(i, len(experiment.batches), n) for i in range(n)]
+
+    def measure(part: range) -> Scores:
+        outcome = run(only=part)
+        assert not outcome.is_plain, "with modules that keep state, each process would have another state"
+        rows = _rows_of(experiment, part)
+        return np.concatenate([outcome.clean[None, rows], outcome.scores[:, rows]])
+
+    def count(done: int, total: int) -> None:
+        if progress:
+            progress(min(n * done, len(experiment.batches)), len(experiment.batches))
+
+    with forked(measure, parts[1:]) as others, n_threads(1):
+        outcome = run(only=parts[0], progress=count, on_batch=on_batch)
+        for part, values in zip(parts[1:], others(), strict=True):
+            rows = _rows_of(experiment, part)
+            if values is None or outcome.is_plain:  # the process failed: its error is raised here, if it is lasting
+                again = run(only=part)
+                values = np.concatenate([again.clean[None, rows], again.scores[:, rows]])
+            both = values.reshape(-1, len(rows))
+            outcome.clean[rows], outcome.scores[:, rows] = both[0], both[1:]
+    return outcome
+
+
+def _rows_of(experiment: Experiment, part: Sequence[int]) -> NDArray[np.int64]:
+    return np.concatenate([experiment.batches[i].rows for i in part])
+
+
+def _require_same(model: nn.Module, sites: Sites, batch: EvalBatch, first: Tensor) -> None:
+    """Raise an error if a second pass over a batch gives another output: every head would seem to matter."""
+    again = first_tensor(CachedPass(model, sites, batch.inputs).output)
     if torch.equal(first, again):
         return
     apart = difference(first, again) if first.shape == again.shape else math.inf
@@ -185,9 +240,10 @@ def means_of(experiment: Experiment) -> Means:
     blocks = experiment.reference or experiment.batches
     with eval_mode(experiment.model), torch.no_grad():
         for batch, part in zip(blocks, parts_of(blocks), strict=True):
-            cached = CachedPass(experiment.model, experiment.sites, batch.inputs)
+            with Capture(experiment.sites) as capture:
+                experiment.model(*batch.inputs)
             for site in experiment.sites:
-                of_batch = _summed(cached.z(site).cpu().double(), batch, site, part)
+                of_batch = _summed(capture.z(site), batch, site, part)
                 sums[site] = _added(sums[site], of_batch) if site in sums else of_batch
     return [{site: _mean(*sums[site], part) for site in sums} for part in range(PARTS + 1)]
 
@@ -207,9 +263,12 @@ def _summed(z: Tensor, batch: EvalBatch, site: HeadSite, part: NDArray[np.int64]
     if token_mask is not None and token_mask.shape == z.shape[:2]:
         counted = token_mask.to(z)[..., None, None]
     part = np.repeat(part, batch.n_inputs // len(batch.rows))
-    parts = [torch.from_numpy(np.flatnonzero(part == i)).to(z.device) for i in range(PARTS)]
-    sums = [(z[rows] * counted[rows]).sum(dim=0) for rows in parts]
-    return torch.stack(sums), torch.stack([counted[rows].sum(dim=0) for rows in parts])
+    is_part = torch.from_numpy(part == np.arange(PARTS)[:, None]).to(z)
+
+    def summed(values: Tensor) -> Tensor:
+        return (is_part @ values.flatten(start_dim=1)).unflatten(1, values.shape[1:]).cpu().double()
+
+    return summed(z * counted), summed(counted)
 
 
 def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -290,7 +349,7 @@ def compare(
     * `ablated` has scores [example] or [donor, example] for each ablation.
     * `name` is the name of the random stream for the bootstrap.
     * `noise` is the standard error of each drop that comes from an estimated mean output; it widens the CI.
-    * `confidence` is the level of the CIs. Only accuracies can have another level than 95 %.
+    * `confidence` is the level of the CIs. Only metrics that are means can have another level than 95 %.
     * `donors` are the donors of each resample ablation, and None for other ablations.
     * `family` is the number of tests over which p is corrected; with more tests, p is computed more finely.
     """
@@ -306,12 +365,21 @@ def compare(
         lost = np.array([(clean - each).mean() + influences(clean - each, own) for each, own in pairs])
         broken = None if experiment.largest_loss is None else max(experiment.largest_loss, most)
         values = _clustered(experiment, lost.reshape(len(ablations), len(clean)))
-        drops = paired_differences(values, rng, broken, LEAST_P * family)
+        drops = paired_differences(values, rng, broken, LEAST_P * family, confidence)
     if experiment.is_all:  # no sampling error, except from donors, which are drawn at random
         known = [replace(drop, low=drop.mean, high=drop.mean) for drop in drops]
         drops = [exact if own is None else drop for drop, exact, (_, own) in zip(drops, known, pairs, strict=True)]
-    if not any(noise):
-        return drops
+    return widened(experiment, clean, drops, noise, confidence) if any(noise) else drops
+
+
+def widened(
+    experiment: Experiment,
+    clean: Scores,
+    drops: Sequence[PairedDifference],
+    noise: Sequence[float],
+    confidence: float = 0.95,
+) -> list[PairedDifference]:
+    """Widen the CI of each drop by the standard error that comes from an estimated mean output (0: not at all)."""
     wider = [drop.widened(se, PARTS - 1, confidence) if se else drop for drop, se in zip(drops, noise, strict=True)]
     if not experiment.metric.is_accuracy:
         return wider

@@ -48,7 +48,7 @@ def draw_ranking(result: Ablation, condition: AblationCondition) -> Figure:
         )
     names = []
     for head, effects in shown:
-        is_remeasured = any(effect.n != condition.n for effect in effects.values())
+        is_remeasured = any(map(condition.is_remeasured, effects.values()))
         names.append(f"{head}  ({HeadId.parse(head).short}){' †' if is_remeasured else ''}")
     axes.set_yticks(range(len(shown)), names, fontsize=8)
     axes.set_ylim(len(shown) - 0.4, -0.6)
@@ -84,7 +84,7 @@ def draw_map(result: Ablation, condition: AblationCondition) -> Figure:
     panels = []
     for replacement in result.replacements:
         effects = result.effects(replacement, condition.length)
-        remeasured = {effect.head for effect in effects if effect.n != condition.n}
+        remeasured = {effect.head for effect in effects if condition.is_remeasured(effect)}
         drops = {effect.head: _scale(result) * effect.drop for effect in effects}
         panels.append((f"{replacement}: {drop_label(result)}", drops, remeasured))
     if condition.importances:
@@ -204,9 +204,18 @@ def drop_label(result: Ablation) -> str:
 
 
 def _about(result: Ablation, condition: AblationCondition) -> str:
-    """Write the clean score with its examples, and the examples on which heads with a dagger were measured."""
+    """Write the clean score with its examples, and on how many examples heads were measured."""
     about = f"{clean_text(result, condition)} with all heads, n = {condition.n:,} ({condition.data})"
+    if condition.stopping is not None:
+        least, most = n_range(result, condition)
+        return f"{about}; each head on {least:,} to {most:,} of them"
     return f"{about}; †: {condition.decided_on}" if condition.decided_on else about
+
+
+def n_range(result: Ablation, condition: AblationCondition) -> tuple[int, int]:
+    """Return the smallest and the largest number of examples on which a head was ablated."""
+    numbers = [effect.n for effect in result.heads if effect.length == condition.length]
+    return min(numbers), max(numbers)
 
 
 def clean_text(result: Ablation, condition: AblationCondition) -> str:

@@ -365,7 +365,7 @@ READERS: dict[str, tuple[int, str, Callable[[Data], Iterator[Row]]]] = {
     "ContextCertificate": (1, "verify", _context_certificate),
     "WorstMargins": (1, "verify", _worst_margins),
     "CounterexampleSearch": (1, "verify", _search),
-    "Ablation": (5, "ablate", _ablation),
+    "Ablation": (6, "ablate", _ablation),
     "Pruning": (5, "prune", _pruning),
     "Specialisation": (3, "heads", _head_stats),
     "Routes": (1, "routes", _routes),

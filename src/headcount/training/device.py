@@ -2,14 +2,19 @@
 
 import os
 import platform
+import signal
+import sys
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from headcount.errors import RunError
 
@@ -73,6 +78,65 @@ def workers(model: torch.nn.Module, most: int | None = None) -> Iterator[Callabl
 
     with n_threads(1), ThreadPoolExecutor(n, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         yield map_ahead
+
+
+def n_processes(model: torch.nn.Module, n_parts: int) -> int:
+    """Return how many processes may share the work of a model: one per thread of PyTorch, if the system can fork."""
+    first = next(model.parameters(), None)
+    can_fork = sys.platform == "linux" and (first is None or first.device.type == "cpu")
+    return max(1, min(torch.get_num_threads(), n_cores(), n_parts)) if can_fork else 1
+
+
+@contextmanager
+def forked(
+    function: Callable[[Any], NDArray[np.float64]], parts: Sequence[Any]
+) -> Iterator[Callable[[], list[NDArray[np.float64] | None]]]:
+    """Start a process for each part, a copy of this one that shares its memory; yield a function that waits for them.
+
+    The function returns one array per part: what `function(part)` returned in its process, without its shape, or None
+    if the process failed. Leaving the context ends all processes.
+    """
+    started = [_fork(function, part) for part in parts]
+    waiting = dict(started)
+
+    def results() -> list[NDArray[np.float64] | None]:
+        values: list[NDArray[np.float64] | None] = []
+        for process, pipe in started:
+            with os.fdopen(pipe, "rb") as stream:
+                data = stream.read()
+            del waiting[process]
+            _, status = os.waitpid(process, 0)
+            values.append(np.frombuffer(data) if status == 0 else None)
+        return values
+
+    try:
+        yield results
+    finally:
+        for process, pipe in waiting.items():
+            os.close(pipe)
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+
+
+def _fork(function: Callable[[Any], NDArray[np.float64]], part: Any) -> tuple[int, int]:
+    """Start a process that writes `function(part)` into a pipe; return its number and the pipe to read from."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # The copy has one thread and calls no code that waits for the others, like a worker of PyTorch's DataLoader.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process = os.fork()
+    if process:
+        os.close(writing)
+        return process, reading
+    code = 1
+    try:  # the copy: it must never return to the code that called it
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        torch.set_num_threads(1)
+        with os.fdopen(writing, "wb") as stream:
+            stream.write(np.ascontiguousarray(function(part), dtype=np.float64).tobytes())
+        code = 0
+    finally:
+        os._exit(code)
 
 
 def n_cores() -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from headcount.bands import BANDS, FEW, LIMITS
+from headcount.bands import BANDS, FEW, LIMITS, limit_text
 from headcount.describing.blocks import (
     Block,
     Cell,
@@ -158,9 +158,10 @@ def warnings(result: Ablation, condition: AblationCondition) -> list[Notice]:
     few = [effect for effect in effects if effect.carried > 0.5 and effect.n > 2 * FEW]
     if result.unit != "points" and few:
         names = some([f"{effect.short} ({effect.replacement})" for effect in few], 8)
+        least = min(effect.n for effect in few)
         texts.append(
-            f"Ten of {condition.n:,} examples make up over half of all differences for {names}. With more "
-            "examples, the drop may change."
+            f"Ten of {least:,}{' or more' if condition.stopping else ''} examples make up over half of all "
+            f"differences for {names}. With more examples, the drop may change."
         )
     return [Notice("warn", text) for text in texts]
 
@@ -179,6 +180,7 @@ def ranking_table(
             Cell(effects[result.ranked_by].rank, i),
             *([Cell(f"{gradients[head]:.1e}", gradients[head])] if gradients else []),
             *(_drop_cell(result, condition, effects[by]) for by in result.replacements),
+            *([_n_cell(effects.values())] if condition.stopping else []),
         )
         for i, (head, effects) in enumerate(result.ranking(condition.length).items())
     ]
@@ -186,13 +188,36 @@ def ranking_table(
     about = f"{clean_text(result, condition)} with all heads, n = {condition.n:,} ({condition.data})"
     caption = f"{title or result.name or 'model'}: {drop_label(result)} without each head; {about}"
     note = _ranking_note(result, condition)
-    return DataTable(name, caption, (*columns, *result.replacements), tuple(rows), note, command)
+    columns = (*columns, *result.replacements, *(["n"] if condition.stopping else []))
+    return DataTable(name, caption, columns, tuple(rows), note, command)
+
+
+def _n_cell(effects: Iterable[Effect]) -> Cell:
+    """Return the numbers of examples on which a head was ablated, such as `540` or `540-6,241`."""
+    numbers = sorted(effect.n for effect in effects)
+    return Cell("-".join(f"{n:,}" for n in dict.fromkeys((numbers[0], numbers[-1]))), numbers[-1])
+
+
+def stopping_sentence(result: Ablation, condition: AblationCondition) -> str:
+    """Say when the measurement of a head ended.
+
+    `Each head was measured until its band was decided and its 95 % CI was at most 1 point to either side (n), on up to
+    40,000 examples.`
+    """
+    assert condition.stopping is not None, "the number of examples was not fixed"
+    rule = condition.stopping
+    band = "its band was decided and " if result.unit == "points" else ""
+    width = f"{limit_text(rule.precision, result.unit or result.metric)} to either side"
+    return (
+        f"Each head was measured on n examples: until {band}its 95 % CI was at most {width}, or {rule.most:,} examples "
+        "were not enough. The intervals and p-values allow for looking several times."
+    )
 
 
 def _drop_cell(result: Ablation, condition: AblationCondition, effect: Effect) -> Cell:
     """Return `16.60 [14.99, 18.30] critical†`; a dagger marks a head that was measured again on other examples."""
     cell = amount_cell(effect.drop, effect.low, effect.high, result.unit)
-    text = f"{cell.text} {effect.band or ''}".rstrip() + "†" * (effect.n != condition.n)
+    text = f"{cell.text} {effect.band or ''}".rstrip() + "†" * condition.is_remeasured(effect)
     return Cell(text, cell.value, "strong" if effect.p < 0.05 else "")
 
 
@@ -212,6 +237,8 @@ def _ranking_note(result: Ablation, condition: AblationCondition) -> str:
             "table "
             "has the second measurement."
         )
+    if condition.stopping:
+        sentences.append(stopping_sentence(result, condition))
     sentences += [f"{name.capitalize()}: {action(name)}." for name in result.replacements]
     if condition.importances:
         sentences.append(
@@ -334,9 +361,7 @@ def _failure_table(condition: AblationCondition, profile: FailureProfile, name: 
     ]
     is_one_of = profile.replacement == "resample" and condition.donors > 1
     donor = f", output of the first of {condition.donors} other examples" if is_one_of else ""
-    caption = (
-        f"Without {profile.head} ({profile.replacement} ablation{donor}): {profile.n_broken:,} of {condition.n:,} "
-    )
+    caption = f"Without {profile.head} ({profile.replacement} ablation{donor}): {profile.n_broken:,} of {profile.n:,} "
     caption += "answers become wrong"
     return DataTable(
         name, caption, ("group or example", "become wrong, or what went wrong"), tuple(rows), is_folded=True

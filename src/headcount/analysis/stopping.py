@@ -1,0 +1,153 @@
+"""When has a head been measured on enough examples? Looks at growing numbers of examples, and when to stop.
+
+Whoever looks again and again, and stops when an interval looks good, misses the true drop more often than 5 % of the
+time with ordinary intervals. Here, the looks at one head share the 5 %. Each look spends a part, and the last look
+spends what is left:
+
+    first look (540 examples)       1 %      a head that changes no answer is redundant now
+    up to six further looks         0.4 %    each, while the band is undecided
+    last look                       1.6 to 4 %, depending on the number of looks before it
+
+By the union bound, all intervals of one head together contain its drop with a probability of 95 %, whatever the reason
+to stop after a look: the data, a time budget or a person. Their intersection is therefore a 95 % CI. This is a
+confidence sequence (Darling and Robbins 1967; Howard et al. 2021) that is computed at few looks only. It needs fewer
+examples than one that holds at every single example (docs/adr/0021).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import scipy
+
+from headcount.bands import CRITICAL, IMPORTANT, band_of
+from headcount.limits import PRECISION
+from headcount.stats import PairedDifference
+
+ALPHA = 0.05
+"""Probability that the looks at one head may spend together."""
+LEVELS = (0.01, *[0.004] * 6)
+"""Probability that each look before the last one spends."""
+FIRST_HITS, FIRST_SCORES = 540, 64
+"""Number of examples at the first look: for accuracies, where a head without any effect is then redundant, and for
+other metrics, such as losses."""
+MOST_GROWTH, LEAST_GROWTH = 2.0, 1.25
+"""How much the number of examples grows at least and at most from one look to the next, while a band is undecided."""
+MARGIN = 1.03
+"""Factor by which the planned number of examples exceeds the estimate."""
+GRID = 1.06
+"""Ratio of neighbouring numbers of examples at which heads are looked at, so that heads share their blocks."""
+HOPE = 0.5
+"""A band counts as hopeless if it stayed undecided even with the drop this many standard errors farther away."""
+
+
+@dataclass(frozen=True)
+class StoppingRule:
+    """When to stop measuring a head: its band is decided, and its interval is narrow enough."""
+
+    precision: float = PRECISION
+    """Largest half-width of the interval of a drop, in the unit of the drop (0.01 is 1 point)."""
+    first: int = FIRST_HITS
+    """Number of examples at the first look."""
+    most: int = 40_000
+    """Largest number of examples."""
+
+
+@cache
+def _quantile(level: float) -> float:
+    """Return the half-width of an interval that spends this probability, in standard errors."""
+    return float(scipy.special.ndtri(1 - level / 2))
+
+
+@dataclass
+class Looks:
+    """The looks at one head under one kind of ablation: what they spent, what they showed, and when the next one is."""
+
+    rule: StoppingRule
+    n_looks: int = 0
+    spent: float = 0.0
+    """Probability that the looks so far have spent."""
+    low: float = -math.inf
+    high: float = math.inf
+    """The intersection of the intervals so far."""
+    is_last: bool = False
+    """Whether the next look is the last one, which spends what is left."""
+    is_settled: bool = False
+    """Whether the head needs no more examples."""
+
+    def __post_init__(self) -> None:
+        self.next_n = min(self.rule.first, self.rule.most)
+        """Number of examples at the next look."""
+        self.is_last = self.next_n >= self.rule.most
+
+    @property
+    def level(self) -> float:
+        """The probability that the next look spends."""
+        return ALPHA - self.spent if self.is_last else LEVELS[self.n_looks]
+
+    def stop_here(self) -> None:
+        """Make the next look the last one, because no more examples can be measured."""
+        self.is_last = True
+
+    def look(
+        self, n: int, drop: PairedDifference, wider: PairedDifference | None = None, *, has_bands: bool = True
+    ) -> PairedDifference:
+        """Take the drop at n examples, measured at `level`; return the drop with a CI that allows for all looks.
+
+        `wider` is the drop with the noise of an estimated mean output in its interval, which more examples do not
+        reduce. With `has_bands`, the head is measured until its band is decided.
+        """
+        wider = wider or drop
+        level, half = self.level, (drop.high - drop.low) / 2
+        self.low, self.high = max(self.low, wider.low), min(self.high, wider.high)
+        whole = PairedDifference(
+            drop.mean, min(self.low, drop.mean), max(self.high, drop.mean), min(1.0, drop.p * ALPHA / level)
+        )
+        is_decided = not has_bands or band_of(whole) != "undecided"
+        is_narrow = half <= self.rule.precision
+        if (is_narrow and (is_decided or self.is_last)) or n >= self.rule.most:
+            self.is_settled = True
+        elif self.is_last:  # a little too wide: the spread was larger than it seemed
+            self._plan(MARGIN * n * (half / self.rule.precision) ** 2)
+        else:
+            self.spent += level
+            self.n_looks += 1
+            error = half / _quantile(level)
+            noise = math.sqrt(max((wider.high - wider.low) ** 2 / 4 - half**2, 0.0))
+            if is_decided or self._is_hopeless(n, whole, error, noise):
+                self.is_settled, self.is_last = is_narrow, True
+                growth = (_quantile(ALPHA - self.spent) * error / self.rule.precision) ** 2
+                self._plan(max(n + 1, MARGIN * growth * n))
+            else:
+                self._plan_for_band(n, whole, error)
+        return whole
+
+    def _plan(self, n: float) -> None:
+        """Set the next look to at least `n` examples, at a number that other heads may have as well."""
+        steps = math.ceil(math.log(max(n / self.rule.first, 1.0), GRID))
+        self.next_n = min(self.rule.most, math.ceil(self.rule.first * GRID**steps))
+        self.is_last = self.is_last or self.next_n >= self.rule.most
+
+    def _plan_for_band(self, n: int, drop: PairedDifference, error: float) -> None:
+        """Plan the next look for the number of examples that should decide the band; the last look has the most."""
+        if self.n_looks == len(LEVELS):
+            self._plan(self.rule.most)
+            return
+        gap, level = _gap(drop), LEVELS[self.n_looks]
+        needed = n * (_quantile(level) * error / gap) ** 2 if gap else math.inf
+        self._plan(min(max(MARGIN * needed, LEAST_GROWTH * n), MOST_GROWTH * n))
+
+    def _is_hopeless(self, n: int, drop: PairedDifference, error: float, noise: float) -> bool:
+        """Whether the most examples would not decide the band, even with the drop `HOPE` standard errors farther away.
+
+        `noise` is the part of the interval's half-width that more examples do not reduce.
+        """
+        half = _quantile(ALPHA - self.spent) * error * math.sqrt(n / self.rule.most)
+        return math.hypot(half, noise) > _gap(drop) + HOPE * error
+
+
+def _gap(drop: PairedDifference) -> float:
+    """Return the distance of a drop to the nearest limit of a band inside its interval."""
+    return min(abs(drop.mean - limit) for limit in (IMPORTANT, CRITICAL) if drop.low <= limit <= drop.high)
