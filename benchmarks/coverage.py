@@ -231,7 +231,7 @@ def _stopping() -> Iterator[Ratio]:
         ("4 % lose about 2, others nothing", lambda n: (rng.random(n) < 0.04) * rng.exponential(2.0, size=n), 0.08),
     ):
         drops = []
-        for _ in range(FEWER // 4):
+        for _ in range(FEWER):
             lost, looks = draw(20_000), Looks(StoppingRule(0.02, FIRST_SCORES, 20_000))
             while not looks.is_settled:
                 part, broken = lost[: looks.next_n], 2.0 if "others nothing" in name else None
@@ -520,7 +520,7 @@ def _mean(n_draws: int = 250, n_chunks: int = 128) -> Iterator[Ratio]:
         parts = rng.permutation(n_chunks)[:PARTS].tolist()
         experiment = task_experiment(run, run.task.sample(rng, n), "")
         means = [mean_over(parts), *(mean_over([part]) for part in parts)]
-        outcome, measurements = measure_heads(experiment, ablations, means)
+        outcome, measurements, _ = measure_heads(experiment, ablations, means)
         with_noise.append([measurement.drop for measurement in measurements])
         without.append(compare(experiment, outcome.clean, list(outcome.scores), "coverage"))
     of = f"{PARTS * size:,} inputs, n = {n:,}, 4 heads"

@@ -30,7 +30,7 @@ ALPHA = 0.05
 """Probability that the looks at one head may spend together."""
 LEVELS = (0.01, *[0.004] * 6)
 """Probability that each look before the last one spends."""
-FIRST_HITS, FIRST_SCORES = 540, 64
+FIRST_HITS, FIRST_SCORES = 540, 128
 """Number of examples at the first look: for accuracies, where a head without any effect is then redundant, and for
 other metrics, such as losses."""
 MOST_GROWTH, LEAST_GROWTH = 2.0, 1.25
