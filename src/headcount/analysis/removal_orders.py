@@ -13,6 +13,8 @@ from torch import Tensor
 
 from headcount.analysis.ablation import Ablation, AblationRun, Measurement, ablate, measure
 from headcount.analysis.greedy import Clock, best_set, greedy_order
+from headcount.analysis.sequential_ablation import SweepState, ablate_until_decided, can_stop_early
+from headcount.analysis.stopping import FIRST_HITS, FIRST_SCORES, StoppingRule
 from headcount.bands import IMPORTANT, band_of
 from headcount.data.dataset import EvalBatch, Score
 from headcount.experiments.experiment import Experiment
@@ -24,6 +26,9 @@ from headcount.limits import DONORS
 from headcount.seeds import stream
 from headcount.stats import PairedDifference
 
+PRECISION_OF_CHOICE = 0.05
+"""Largest half-width of the drop of a single head when heads are chosen: 5 points, as only its band and its place in an
+order count."""
 TIE = 1e-4
 """Weight of the loss that breaks ties between equal accuracies: less than one right answer in ten thousand."""
 SEARCH, RANDOM = 0.5, 0.6
@@ -63,7 +68,7 @@ def choose_heads(
 ) -> HeadChoice:
     """Choose sets and orders of heads on one set of examples; `part` returns the progress callback of a step."""
     heads = experiment.sites.heads
-    alone = ablate(experiment, ("zero",), batch_size=batch_size, progress=part("alone"))
+    alone = _each_alone(experiment, ("zero",), batch_size, part("alone"))
     clock.learn(len(heads), experiment.n)
     finer = with_ties_broken(experiment)
     single = run_interventions(finer, one_by_one(heads), batch_size=batch_size, proven=True, progress=part("finer"))
@@ -123,6 +128,27 @@ def _alone(
     return drops, tuple(HeadId.parse(head) for head in ablation.harmless(length))
 
 
+def _each_alone(
+    experiment: Experiment, replacements: Sequence[str], batch_size: int, progress: Progress | None
+) -> AblationRun:
+    """Ablate each head alone, on as many of the examples as it takes to decide its band if the metric allows it.
+
+    The noise of mean ablation is left out.
+    """
+    if not can_stop_early(experiment):
+        return ablate(experiment, replacements, noise={}, batch_size=batch_size, progress=progress)
+    is_accuracy = experiment.metric.is_accuracy
+    rule = StoppingRule(PRECISION_OF_CHOICE, FIRST_HITS if is_accuracy else FIRST_SCORES)
+
+    def show(state: SweepState) -> None:
+        if progress:
+            progress(state.n_settled, len(state.run.measurements))
+
+    return ablate_until_decided(
+        experiment, None, rule, replacements, donors=DONORS, batch_size=batch_size, noise={}, on_block=show
+    )
+
+
 def n_in_share(share: float, n_heads: int) -> int:
     """Return the number of heads that is the given share of all heads, rounded up.
 
@@ -147,7 +173,7 @@ def _every_way(
     n_sets = len(experiment.sites.heads) * sum(DONORS if REPLACEMENTS.get(name).needs_donors else 1 for name in others)
     if not others or not clock.fits(f"heads ablated by {' and '.join(others)}", n_sets, experiment.n):
         return by_zero.measurements
-    more = ablate(experiment, others, noise={}, batch_size=batch_size, progress=progress)
+    more = _each_alone(experiment, others, batch_size, progress)
     measurements = (*by_zero.measurements, *more.measurements)
     # The noise of mean ablation widens CIs, which matters only for heads that are harmless without the noise.
     harmless = set(_redundant(measurements))

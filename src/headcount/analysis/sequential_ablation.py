@@ -6,7 +6,7 @@ the first block. A head leaves at a look (stopping.py) that decides it, and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -75,18 +75,20 @@ def ablate_until_decided(
     donors: int,
     examples: bool = False,
     batch_size: int = BATCH,
+    noise: Mapping[Ablated, float] | None = None,
     is_time_up: Callable[[], bool] = lambda: False,
     on_block: Callable[[SweepState], None] = lambda state: None,
 ) -> AblationRun:
     """Ablate every head alone with each replacement, until the rule says for each of them that it was enough.
 
     The examples are those of `experiment`, then those of `more`; if `more` has all examples that exist, they are those
-    of `more` alone. `is_time_up` is asked after each block. With `examples`, the answers that break are described.
+    of `more` alone. `is_time_up` is asked after each block. With `examples`, the answers that break are described. The
+    noise of mean ablation is measured unless it is given.
     """
     sweep = prepare(experiment, replacements, donors)
     pool = _Pool([more] if more is not None and more.is_all else [experiment, *([more] if more is not None else [])])
     rule = replace(rule, most=min(rule.most, pool.n))
-    sampling = _Sampling(sweep, pool, rule, donors, batch_size, examples)
+    sampling = _Sampling(sweep, pool, rule, donors, batch_size, examples, noise)
     while any(not state.looks.is_settled for state in sampling.states):
         target = min(state.looks.next_n for state in sampling.states if not state.looks.is_settled)
         sampling.extend(target)
@@ -153,11 +155,19 @@ class _Sampling:
     """All heads of a sweep with their scores so far."""
 
     def __init__(
-        self, sweep: Sweep, pool: _Pool, rule: StoppingRule, donors: int, batch_size: int, examples: bool
+        self,
+        sweep: Sweep,
+        pool: _Pool,
+        rule: StoppingRule,
+        donors: int,
+        batch_size: int,
+        examples: bool,
+        noise: Mapping[Ablated, float] | None,
     ) -> None:
         self._sweep, self._pool, self._rule = sweep, pool, rule
         self._donors, self._batch_size = donors, batch_size
         self.states = [_Sampled(pair, Looks(rule)) for pair in sweep.pairs]
+        self._noise = noise
         self.check = DecodingCheck(pool.experiments[0], interventions_of(sweep.pairs, donors), explain=examples)
         self.n, self.n_passes = 0, 0
         self._clean: list[Scores] = []
@@ -206,6 +216,10 @@ class _Sampling:
     def _measure_noise(self, block: Experiment, active: Sequence[_Sampled], outcome: Outcome) -> None:
         """Estimate the noise of mean ablation, for heads whose ablation changes a score in the first block."""
         changed = [state.pair for state in active if (state.scores[0] != outcome.clean).any()]
+        if self._noise is not None:
+            for state in active:
+                state.noise = self._noise.get(state.pair, 0.0)
+            return
         noise, passes = noise_of_means(block.some(N_NOISE), changed, self._sweep.means, batch_size=self._batch_size)
         self.n_passes += passes
         for state in active:
