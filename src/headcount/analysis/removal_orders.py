@@ -13,8 +13,8 @@ from torch import Tensor
 
 from headcount.analysis.ablation import Ablation, AblationRun, Measurement, ablate, measure
 from headcount.analysis.greedy import Clock, best_set, greedy_order
-from headcount.analysis.sequential_ablation import SweepState, ablate_until_decided, can_stop_early
-from headcount.analysis.stopping import FIRST_HITS, FIRST_SCORES, StoppingRule
+from headcount.analysis.sequential_ablation import SweepState, ablate_until_decided, can_stop_early, first_look
+from headcount.analysis.stopping import StoppingRule
 from headcount.bands import IMPORTANT, band_of
 from headcount.data.dataset import EvalBatch, Score
 from headcount.experiments.experiment import Experiment
@@ -137,8 +137,7 @@ def _each_alone(
     """
     if not can_stop_early(experiment):
         return ablate(experiment, replacements, noise={}, batch_size=batch_size, progress=progress)
-    is_accuracy = experiment.metric.is_accuracy
-    rule = StoppingRule(PRECISION_OF_CHOICE, FIRST_HITS if is_accuracy else FIRST_SCORES)
+    rule = StoppingRule(PRECISION_OF_CHOICE, first_look(experiment))
 
     def show(state: SweepState) -> None:
         if progress:

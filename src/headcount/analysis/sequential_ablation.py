@@ -26,7 +26,7 @@ from headcount.analysis.ablation import (
     with_agreements,
 )
 from headcount.analysis.importance import Importance, importances
-from headcount.analysis.stopping import Looks, StoppingRule
+from headcount.analysis.stopping import FIRST_HITS, FIRST_SCORES, Looks, StoppingRule
 from headcount.data.dataset import Rows, mean_score
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile
 from headcount.experiments.experiment import Experiment
@@ -64,6 +64,11 @@ class SweepState:
 def can_stop_early(experiment: Experiment) -> bool:
     """Return whether heads can be measured block by block: the metric is a mean over examples of a dataset."""
     return experiment.make_batches is not None and experiment.aggregator is mean_score
+
+
+def first_look(experiment: Experiment) -> int:
+    """Return the number of examples at the first look: fewer for losses, which vary less than hits and other scores."""
+    return FIRST_SCORES if experiment.metric.is_loss else FIRST_HITS
 
 
 def ablate_until_decided(

@@ -32,7 +32,7 @@ LEVELS = (0.01, *[0.004] * 6)
 """Probability that each look before the last one spends."""
 FIRST_HITS, FIRST_SCORES = 540, 128
 """Number of examples at the first look: for accuracies, where a head without any effect is then redundant, and for
-other metrics, such as losses."""
+losses."""
 MOST_GROWTH, LEAST_GROWTH = 2.0, 1.25
 """How much the number of examples grows at least and at most from one look to the next, while a band is undecided."""
 MARGIN = 1.03

@@ -7,8 +7,8 @@ from dataclasses import replace
 from matplotlib.figure import Figure
 
 from headcount.analysis.ablation import Ablation, AblationRun, ablate, decide
-from headcount.analysis.sequential_ablation import SweepState, ablate_until_decided, can_stop_early
-from headcount.analysis.stopping import FIRST_HITS, FIRST_SCORES, StoppingRule
+from headcount.analysis.sequential_ablation import SweepState, ablate_until_decided, can_stop_early, first_look
+from headcount.analysis.stopping import StoppingRule
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.saving import Place, Saved, data_setting, folder_for, result_name, save_in, unless_default
 from headcount.auditing.audit import quick_audit
@@ -95,8 +95,7 @@ def ablate_heads(
     folder = folder_for(opened, save)
     more = None if lengths else opened.confirmation(data, metric, n, at_once)
     if n is None and not exhaust and not lengths and can_stop_early(experiments[0]):
-        is_accuracy = experiments[0].metric.is_accuracy
-        rule = StoppingRule(precision, FIRST_HITS if is_accuracy else FIRST_SCORES)
+        rule = StoppingRule(precision, first_look(experiments[0]))
         with refining(f"ablating heads of {opened.name}", quiet=quiet) as show:
             run = ablate_until_decided(
                 experiments[0],
