@@ -118,6 +118,7 @@ def test_all_examples_that_exist_have_no_sampling_error(experiment: Experiment) 
 
 def test_metrics_that_are_no_means_cannot_stop_early(experiment: Experiment) -> None:
     assert can_stop_early(experiment)
+    assert not can_stop_early(experiment.block(np.arange(60))), "the first look would be the last one"
     assert not can_stop_early(replace(experiment, make_batches=None))
 
 

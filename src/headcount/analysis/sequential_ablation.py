@@ -61,9 +61,13 @@ class SweepState:
     """Largest number of examples that the other ablations may need."""
 
 
-def can_stop_early(experiment: Experiment) -> bool:
-    """Return whether heads can be measured block by block: the metric is a mean over examples of a dataset."""
-    return experiment.make_batches is not None and experiment.aggregator is mean_score
+def can_stop_early(experiment: Experiment, more: Experiment | None = None) -> bool:
+    """Return whether heads can be measured block by block, on these examples and then on `more`.
+
+    The metric must be a mean over examples of a dataset, and there must be more examples than the first look takes.
+    """
+    is_mean = experiment.make_batches is not None and experiment.aggregator is mean_score
+    return is_mean and (more is not None or experiment.n > first_look(experiment))
 
 
 def first_look(experiment: Experiment) -> int:

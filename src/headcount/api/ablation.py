@@ -94,7 +94,7 @@ def ablate_heads(
         REPLACEMENTS.get(replacement)
     folder = folder_for(opened, save)
     more = None if lengths else opened.confirmation(data, metric, n, at_once)
-    if n is None and not exhaust and not lengths and can_stop_early(experiments[0]):
+    if n is None and not exhaust and not lengths and can_stop_early(experiments[0], more):
         rule = StoppingRule(precision, first_look(experiments[0]))
         with refining(f"ablating heads of {opened.name}", quiet=quiet) as show:
             run = ablate_until_decided(
