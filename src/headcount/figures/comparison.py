@@ -1,4 +1,4 @@
-"""How do variants of a model compare over seeds? Strips of single values, or small curves if there are many variants."""
+"""How do variants of a model compare over seeds? Strips of single values, or small curves of many variants."""
 
 from __future__ import annotations
 
@@ -126,14 +126,16 @@ def draw_curves(summary: SeedSummary, measure: str) -> Figure:
     ns = sorted({each.n for each in shown})
     figure.headline(f"{measure} by {', '.join(summary.by)}")
     runs = f"{ns[0]} to {ns[-1]}" if len(ns) > 1 else str(ns[0])
-    figure.caption(
+    words = (
         f"Across: length; up: {_label(measure, unit)}. Each dot is one run, each line the median of n = {runs} runs; "
-        "intervals are in the table."
     )
+    words += "the table has the intervals."
     if len(kinds) > 1:
         looks = [(PALETTE[k % len(PALETTE)], MARKERS[k % len(MARKERS)]) for k in range(len(kinds))]
         handles = [Line2D([], [], color=colour, marker=marker, markersize=4) for colour, marker in looks]
-        figure.key(handles, kinds, title="measured on")
+        figure.explained_key(handles, kinds, words)
+    else:
+        figure.caption(words)
     return figure
 
 

@@ -42,7 +42,8 @@ def draw_emergence(result: Emergence, variant: str) -> Figure:
     )
     for axes, text, value in zip(panels, texts, values, strict=True):
         for i, run in enumerate(runs):
-            _draw_run(axes, run, value, i if len(runs) <= MOST_NAMED else None)
+            look = i if len(runs) <= MOST_NAMED else None
+            _draw_run(axes, run, value, look, is_filled=lambda each: each.n_counting)
         _draw_median(axes, runs, value)
         axes.set_ylabel(text, fontsize=8.5)
         _tidy(axes)
@@ -54,17 +55,12 @@ def draw_emergence(result: Emergence, variant: str) -> Figure:
     figure.headline(f"When do heads begin to count? n = {len(runs)} seed{'s' if len(runs) > 1 else ''}")
     ns = sorted({each.n for run in runs for each in run.snapshots})
     examples = f"{ns[0]:,}" if len(ns) == 1 else f"{ns[0]:,} to {ns[-1]:,}"
-    figure.caption(
-        "A mark is filled if a head counts: the whole 95 % CI of its drop lies above 1 point. The thick line is the "
-        f"median over runs. Each model was measured on {examples} examples."
+    _key(
+        figure,
+        runs,
+        "A mark is filled if a head counts: the whole 95 % CI of its drop lies above 1 point. Each model was measured on "
+        f"{examples} examples.",
     )
-    if len(runs) <= MOST_NAMED:
-        handles = [_handle(i) for i in range(len(runs))]
-        labels = [f"seed {run.seed}" for run in runs]
-        if len(runs) > 1:
-            handles.append(Line2D([], [], color=BLACK, linewidth=2.4))
-            labels.append("median")
-        figure.key(handles, labels)
     return figure
 
 
@@ -78,7 +74,7 @@ def draw_sites(result: Emergence, variant: str) -> Figure:
     for axes, site in zip(grid.flat, sites, strict=False):
         count: Callable[[SnapshotHeads], float] = lambda each, site=site: each.by_site.get(site, 0)  # type: ignore[misc]  # noqa: E731
         for i, run in enumerate(runs):
-            _draw_run(axes, run, count, i if len(runs) <= MOST_NAMED else None)
+            _draw_run(axes, run, count, i if len(runs) <= MOST_NAMED else None, is_filled=count)
         _draw_median(axes, runs, count)
         n_begun = sum(run.first_of(site) is not None for run in runs)
         axes.set_title(plain(f"{site}: {n_begun} of {len(runs)} seeds"), fontsize=9, loc="left")
@@ -90,13 +86,26 @@ def draw_sites(result: Emergence, variant: str) -> Figure:
     for axes in grid[-1]:
         axes.set_xlabel("training step", fontsize=8.5)
     figure.headline("Heads that count, by attention block")
-    figure.caption(
-        "The title of a panel says in how many seeds a head of the block counts at any snapshot. The thick line is the "
-        "median over runs."
+    _key(
+        figure,
+        runs,
+        "The title of a panel says in how many seeds a head of the block counts at any snapshot. Filled marks are "
+        "snapshots at which one does.",
     )
-    if len(runs) <= MOST_NAMED:
-        figure.key([_handle(i) for i in range(len(runs))], [f"seed {run.seed}" for run in runs])
     return figure
+
+
+def _key(figure: Page, runs: Sequence[TrainingHistory], words: str) -> None:
+    """Write an explanation, and below it the key of the runs and of their median."""
+    handles, labels = [], []
+    if len(runs) <= MOST_NAMED:
+        handles, labels = [_handle(i) for i in range(len(runs))], [f"seed {run.seed}" for run in runs]
+    else:
+        handles, labels = [Line2D([], [], color=GREY, marker="o", markersize=5)], ["one run"]
+    if len(runs) > 1:
+        handles.append(Line2D([], [], color=BLACK, linewidth=2.4))
+        labels.append("median")
+    figure.explained_key(handles, labels, words)
 
 
 def _tidy(axes: Axes) -> None:
@@ -110,14 +119,20 @@ def _handle(i: int) -> Line2D:
     return Line2D([], [], color=PALETTE[i % len(PALETTE)], marker=MARKERS[i % len(MARKERS)], markersize=5)
 
 
-def _draw_run(axes: Axes, run: TrainingHistory, value: Callable[[SnapshotHeads], float], look: int | None) -> None:
+def _draw_run(
+    axes: Axes,
+    run: TrainingHistory,
+    value: Callable[[SnapshotHeads], float],
+    look: int | None,
+    is_filled: Callable[[SnapshotHeads], float],
+) -> None:
     """Draw one run: its marks are filled where a head counts, and hollow elsewhere."""
     colour = GREY if look is None else PALETTE[look % len(PALETTE)]
     marker = "o" if look is None else MARKERS[look % len(MARKERS)]
     steps = [each.step for each in run.snapshots]
     axes.plot(steps, list(map(value, run.snapshots)), color=colour, linewidth=1.0, alpha=0.8)
     for each in run.snapshots:
-        face = colour if each.n_counting else "#ffffff"
+        face = colour if is_filled(each) else "#ffffff"
         axes.plot(each.step, value(each), marker=marker, color=colour, markerfacecolor=face, markersize=4.5)
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from headcount.heads import HeadId
 from headcount.results import Contradiction, Count, HeadName, Positive, Result
 from headcount.stats import Proportion
-from headcount.studies.head_findings import counts, one_ablation
+from headcount.studies.head_findings import by_run, counts, one_ablation
 from headcount.studies.summary import variant_rows
 
 Rows = Sequence[Mapping[str, Any]]
@@ -132,9 +132,8 @@ def emergence(rows: Rows, by: Sequence[str] = ()) -> Emergence | None:
     }
     histories = []
     for variant, chosen in variant_rows(alike, by).items():
-        runs = dict.fromkeys((row["run"], row["seed"]) for row in chosen)
-        for run, seed in runs:
-            snapshots = _snapshots([row for row in chosen if row["run"] == run], last.get(run), clean)
+        for (run, seed), own in by_run(chosen).items():
+            snapshots = _snapshots(own, last.get(run), clean)
             if snapshots:
                 histories.append(TrainingHistory(str(run), seed, variant, snapshots))
     return Emergence(str(kind[0]), str(kind[2]), tuple(histories)) if histories else None

@@ -1,7 +1,7 @@
 """Which statements about heads hold over seeds: by attention block, by layer, by route and by function?
 
 A head's index means nothing: training assigns it at random. Therefore runs are compared by what any head of a block
-does. A block counts in a run if ablating at least one of its heads costs more than 1 point by the head's whole interval.
+does. A block counts in a run if ablating at least one of its heads costs more than 1 point, by the whole interval.
 """
 
 from __future__ import annotations
@@ -171,7 +171,8 @@ def is_idle(row: Mapping[str, Any]) -> bool:
     return row["verdict"] is not None and row["high"] is not None and row["high"] < IMPORTANT
 
 
-def _by_run(rows: Rows) -> dict[tuple[str, int | None], list[Mapping[str, Any]]]:
+def by_run(rows: Rows) -> dict[tuple[str, int | None], list[Mapping[str, Any]]]:
+    """Return the rows of each run by its name and seed."""
     runs = defaultdict[tuple[str, int | None], list[Mapping[str, Any]]](list)
     for row in rows:
         runs[row["run"], row["seed"]].append(row)
@@ -201,7 +202,7 @@ def _places(rows: Rows) -> tuple[list[PlaceFinding], str | None, int | None]:
 
 
 def _place(level: Literal["site", "layer"], place: str, rows: Rows) -> PlaceFinding:
-    runs = _by_run(rows)
+    runs = by_run(rows)
     largest = [max(float(row["value"]) for row in heads) for heads in runs.values()]
     n_counts = sum(any(map(counts, heads)) for heads in runs.values())
     n_idle = sum(all(map(is_idle, heads)) for heads in runs.values())
@@ -218,7 +219,7 @@ def _routes(rows: Rows) -> Iterator[RouteFinding]:
     """Yield how often each block moves most of the event, for each way; ways are in the order of the rows."""
     blocks = [row for row in rows if row["measure"].startswith(SHARE) and row["measure"].endswith(BLOCK_SUFFIX)]
     for (measure, way), group in _grouped(blocks, "measure", "way").items():
-        runs = _by_run(group)
+        runs = by_run(group)
         leaders = [max(some, key=lambda row: row["value"])["site"] for some in runs.values()]
         for site in dict.fromkeys(row["site"] for row in group):
             own = [next((row for row in some if row["site"] == site), None) for some in runs.values()]
@@ -263,9 +264,9 @@ def _labels(rows: Rows) -> Iterator[FunctionFinding]:
 
 
 def _functions(function: str, kind: Any, measured: Rows, doing: Rows) -> Iterator[FunctionFinding]:
-    n = len(_by_run(measured))
+    n = len(by_run(measured))
     for site in dict.fromkeys(row["site"] for row in doing):
-        runs = _by_run([row for row in doing if row["site"] == site])
+        runs = by_run([row for row in doing if row["site"] == site])
         first = [max(some, key=lambda row: row["value"] or 0.0)["head"] for some in runs.values()]
         heads = tuple(HeadId.parse(head).short for head in first)
         yield FunctionFinding(function, kind, site, Proportion.of(len(runs), n), heads)

@@ -62,6 +62,8 @@ class PlannedRun:
     task: str
     needs: tuple[str, ...] = ()
     """Runs of a study need no other runs."""
+    trackers: tuple[str, ...] = ()
+    """Trackers that the training reports to; receipts do not depend on them."""
 
     @property
     def weight(self) -> float:
@@ -75,7 +77,8 @@ class PlannedRun:
     def command(self, step: Step) -> list[str]:
         """Return the arguments of `headcount` for one command of this run."""
         if step.verb == "train":
-            return ["train", self.task, *step.arguments, "--out", str(self.folder), "--resume"]
+            reports = (word for name in self.trackers for word in ("--tracker", name))
+            return ["train", self.task, *step.arguments, "--out", str(self.folder), "--resume", *reports]
         model = str(self.folder) if step.at is None else f"{self.folder}@{step.at}"
         return [step.verb, model, *step.arguments]
 
@@ -225,7 +228,15 @@ def _runs(part: Part, pool: Path, *, has_parts: bool) -> Iterator[PlannedRun]:
             folder = pool / f"{part.task}-{settings_digest(config, seed)}"
             steps = (train, *measures)
             yield PlannedRun(
-                _safe(name), part.name, variant.labels, seed, folder, steps, config.training.most_steps, part.task
+                name=_safe(name),
+                part=part.name,
+                labels=variant.labels,
+                seed=seed,
+                folder=folder,
+                steps=steps,
+                n_training_steps=config.training.most_steps,
+                task=part.task,
+                trackers=part.trackers,
             )
 
 
