@@ -54,8 +54,7 @@ def draw_strips(summary: SeedSummary, measure: str) -> Figure:
         n_left_out = max(n_left_out, len(rows) - MOST_ROWS)
         panels.append(Panel(subject, tuple(_strip(summary, each, is_many=is_many) for each in rows[:MOST_ROWS])))
     figure = draw_panels(panels, _label(measure, unit), row=0.2 if is_many else 0.34)
-    by = f" by {', '.join(summary.by)}" if summary.by else " over seeds"
-    figure.headline(f"{measure}{by}")
+    figure.headline(f"{measure}{_by(summary)}")
     notes = [EXPLANATION]
     notes += ["variants are sorted by their median"] if is_many else []
     more = len(subjects) - n_shown
@@ -67,6 +66,11 @@ def draw_strips(summary: SeedSummary, measure: str) -> Figure:
 
 def _kinds(summary: SeedSummary, measure: str) -> list[str]:
     return list(dict.fromkeys(name for each in summary.variants if each.measure == measure for name in each.about))
+
+
+def _by(summary: SeedSummary) -> str:
+    names = [name.removeprefix("setting.") for name in summary.by]
+    return f": by {', '.join(names)}" if names else " over seeds"
 
 
 def _label(measure: str, unit: str) -> str:
@@ -124,7 +128,7 @@ def draw_curves(summary: SeedSummary, measure: str) -> Figure:
     for axes in grid[-1]:
         axes.tick_params(axis="x", labelrotation=90 if len(lengths) > 3 else 0)
     ns = sorted({each.n for each in shown})
-    figure.headline(f"{measure} by {', '.join(summary.by)}")
+    figure.headline(f"{measure}{_by(summary)}")
     runs = f"{ns[0]} to {ns[-1]}" if len(ns) > 1 else str(ns[0])
     words = (
         f"Across: length; up: {_label(measure, unit)}. Each dot is one run, each line the median of n = {runs} runs; "

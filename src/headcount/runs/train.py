@@ -9,10 +9,9 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +26,7 @@ from headcount.models.transformer import Classifier, Model
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build, load
-from headcount.runs.trackers import Tracking, Warn, require_trackers, tracking
+from headcount.runs.trackers import Warn, require_trackers, tracking
 from headcount.tasks import TASKS
 from headcount.tasks.base import SPLIT_SIZES
 from headcount.training.contexts import ContextShape, Undecidable
@@ -83,7 +82,7 @@ def train_run(
         else:
             folder.require_free()
         if not folder.is_finished:
-            _train(folder, config, listeners, asked_to_stop, partial(tracking, trackers, warn=warn))
+            _train(folder, config, listeners, asked_to_stop, trackers, warn)
         folder.remove_checkpoints()
     return load(path)
 
@@ -120,7 +119,8 @@ def _train(
     config: RunConfig,
     listeners: Sequence[Listener],
     asked_to_stop: StopRequest,
-    track: Callable[..., AbstractContextManager[Tracking]],
+    trackers: Sequence[str],
+    warn: Warn,
 ) -> None:
     """Train from the last checkpoint, or from the start, and write weights and manifest."""
     if folder.environment_file.exists():  # a resumed run keeps its device
@@ -135,14 +135,14 @@ def _train(
     if (checkpoint := folder.read_checkpoint()) is not None:
         header = unpack(checkpoint, state)
     folder.cut_log(header.get("log_bytes", 0))
-    clock = Timings(folder, state.step, header.get("seconds", 0.0))
-    with Log(folder) as log, track(folder=folder, config=config, step=state.step) as trackers:
-        trackers.is_done = done = fit(
+    with Log(folder) as log, tracking(trackers, folder, config, state.step, warn) as reports:
+        clock = Timings(folder, state.step, header.get("seconds", 0.0))
+        reports.is_done = done = fit(
             state,
             task,
             config.training,
             config.seed,
-            listeners=[log, clock, *listeners, *trackers.listeners],
+            listeners=[log, clock, *listeners, *reports.listeners],
             save=lambda state: folder.write_checkpoint(
                 state.step, pack(state, {"log_bytes": log.flush(), "seconds": clock.seconds})
             ),
@@ -150,9 +150,10 @@ def _train(
             asked_to_stop=asked_to_stop,
         )
     if not done:
+        flags = "".join(f" --tracker {name}" for name in trackers)
         raise Interrupted(
             f"stopped at step {state.step:,}; everything is saved in {folder.path}",
-            f"resume with: headcount train {config.task_name} -o {argument(folder.path)} --resume",
+            f"resume with: headcount train {config.task_name} -o {argument(folder.path)} --resume{flags}",
             signal=asked_to_stop.signal,
         )
     write_atomically(folder.weights_file, _trained_weights(state))

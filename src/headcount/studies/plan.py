@@ -25,6 +25,8 @@ from headcount.studies.file import Flags, Part, Study, Variant, build_config
 
 POOL = "models"
 """Name of the folder, beside the study's own, that holds the runs of all studies."""
+PLAN = "plan.json"
+"""Name of the file, in the study's folder, that lists all runs."""
 RECEIPTS = "receipts"
 """Name of the folder, inside a run, that holds the receipts of finished commands."""
 
@@ -185,7 +187,7 @@ class Plan:
             for run in self.runs
         ]
         data = {"schema": 1, "study": self.study.name, "title": self.study.title, "runs": runs}
-        write_atomically(self.folder / "plan.json", (json.dumps(data, indent=1) + "\n").encode())
+        write_atomically(self.folder / PLAN, (json.dumps(data, indent=1) + "\n").encode())
 
 
 def training_progress(folder: Path, n_steps: int) -> float:
