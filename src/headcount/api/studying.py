@@ -9,7 +9,8 @@ from pathlib import Path
 
 from headcount import __version__
 from headcount.api.comparing import shown_measures
-from headcount.describing.study import HEAD_MEASURES, LEFT, TOGETHER, PartResults, build_study_report
+from headcount.describing.study import build_study_report
+from headcount.describing.study_answers import HEAD_MEASURES, LEFT, TOGETHER, PartResults
 from headcount.errors import InputError, Interrupted, argument
 from headcount.files import write_outputs
 from headcount.rendering.page import html_page

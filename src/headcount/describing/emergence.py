@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from headcount.studies.emergence import Emergence, SnapshotHeads, TrainingHistory
 
 EXPLANATION = (
-    "A head counts at a snapshot if the whole 95 % CI of its drop lies above 1 point. The intervals of single heads are "
-    "not corrected for the number of heads and snapshots, so the first snapshot may be a little too early. A model that "
-    "is at most 10 points better than a constant answer has nothing to lose: no head can count there."
+    "A head counts at a snapshot if the whole 95 % CI of its drop lies above 1 point. The intervals of single heads "
+    "are not corrected for the number of heads and snapshots, so the first snapshot may be a little too early. A model "
+    "that is at most 10 points better than a constant answer has nothing to lose: no head can count there."
 )
 
 

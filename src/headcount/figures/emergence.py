@@ -58,8 +58,8 @@ def draw_emergence(result: Emergence, variant: str) -> Figure:
     _key(
         figure,
         runs,
-        "A mark is filled if a head counts: the whole 95 % CI of its drop lies above 1 point. Each model was measured on "
-        f"{examples} examples.",
+        "A mark is filled if a head counts: the whole 95 % CI of its drop lies above 1 point. Each model was measured "
+        f"on {examples} examples.",
     )
     return figure
 
