@@ -35,7 +35,7 @@ LEVELS = {
 
 def describe(summary: SeedSummary, measures: Sequence[str]) -> list[Block]:
     """Describe these measures: what was compared, a table by variant, differences, rankings and figures."""
-    blocks: list[Block] = [Conclusions(tuple(_introduction(summary)))]
+    blocks: list[Block] = [Conclusions(tuple(introduction(summary)))]
     shown = [each for each in summary.variants if each.measure in measures]
     blocks.append(_variants_table(shown))
     if counts := [each for each in shown if each.verdicts]:
@@ -52,7 +52,8 @@ def describe(summary: SeedSummary, measures: Sequence[str]) -> list[Block]:
     return blocks
 
 
-def _introduction(summary: SeedSummary) -> Iterator[Sentence]:
+def introduction(summary: SeedSummary) -> Iterator[Sentence]:
+    """Yield what is compared, how many of the planned runs there are, and whether single runs allow a conclusion."""
     runs = counted(summary.n_runs, "run")
     if summary.n_runs < summary.n_planned:
         text = f"{summary.n_runs:,} of {counted(summary.n_planned, 'planned run')} are trained, and these are compared."

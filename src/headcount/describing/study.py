@@ -20,7 +20,7 @@ from headcount.describing.blocks import (
 )
 from headcount.describing.cards import split_doubt
 from headcount.describing.comparison import describe as describe_comparison
-from headcount.describing.comparison import holds_in_most, k_of_n, value_text
+from headcount.describing.comparison import holds_in_most, introduction, k_of_n, value_text
 from headcount.describing.emergence import describe as describe_emergence
 from headcount.describing.emergence import short_answer
 from headcount.describing.report import Report
@@ -60,7 +60,7 @@ def short_answers(parts: Sequence[PartResults]) -> Iterator[Conclusions]:
     """Yield the first sentence of every answer, for the end of a study in the terminal."""
     for part in parts:
         about = f"{part.name}: " if part.name else ""
-        first = [answer.sentences[0] for answer in answers(part)]
+        first = [*introduction(part.summary), *(answer.sentences[0] for answer in answers(part))]
         yield Conclusions(tuple(replace(each, text=f"{about}{each.text}", rests_on="") for each in first))
 
 

@@ -149,7 +149,9 @@ def _drop_ranking(part: PartResults, variant: str) -> RankingSummary | None:
         for each in part.summary.rankings
         if (each.measure, each.variant) == (DROP, variant) and "step " not in each.subject
     ]
-    return next((each for each in rankings if wanted in each.subject.split(", ")), rankings[0] if rankings else None)
+    return next(
+        (each for each in rankings if wanted and wanted in each.subject.split(", ")), rankings[0] if rankings else None
+    )
 
 
 def layers(part: PartResults) -> Answer | None:
@@ -429,9 +431,9 @@ def functions(part: PartResults) -> Answer | None:
     table = DataTable("functions-table", "Functions of heads over seeds", columns, tuple(rows), n_keys=2)
     told = (
         "A head carries an event if its output alone moves at least half of it, and moves a part of it from a tenth "
-        "on, by the whole interval of a patch; heads whose placebo moves the answer, too, are left out. Labels come from "
-        "`headcount heads --stats`. The functions at the top were chosen by these runs, so that their intervals are "
-        "a little too narrow for a claim about new seeds."
+        "on, by the whole interval of a patch; heads whose placebo moves the answer, too, are left out. Labels come "
+        "from `headcount heads --stats`. The functions at the top were chosen by these runs, so that their intervals "
+        "are a little too narrow for a claim about new seeds."
     )
     draw = partial(draw_bars, bars, "seeds with such a head (%)")
     question = "Do heads have the same function?"

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from headcount.figures.strips import EXPLANATION, MARKERS, Panel, Strip, draw_panels
+from headcount.figures.strips import EXPLANATION, MARKERS, Panel, Strip, strip_figure
 from headcount.figures.style import PALETTE, Page, plain
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def draw_comparison(summary: SeedSummary, measure: str) -> Figure:
     shown = [each for each in summary.variants if each.measure == measure]
     lengths = {each.about.get("length") for each in shown} - {None}
     if len(summary.names) > FEW and len(lengths) > 1:
-        return draw_curves(summary, measure)
-    return draw_strips(summary, measure)
+        return _draw_small_curves(summary, measure)
+    return _draw_strips(summary, measure)
 
 
-def draw_strips(summary: SeedSummary, measure: str) -> Figure:
+def _draw_strips(summary: SeedSummary, measure: str) -> Figure:
     """Draw one strip per variant, in one panel per subject; many variants are sorted by their median."""
     subjects = list(dict.fromkeys(each.subject for each in summary.variants if each.measure == measure))
     n_variants = len(summary.names)
@@ -53,7 +53,7 @@ def draw_strips(summary: SeedSummary, measure: str) -> Figure:
             rows = sorted(rows, key=lambda each: -each.median)
         n_left_out = max(n_left_out, len(rows) - MOST_ROWS)
         panels.append(Panel(subject, tuple(_strip(summary, each, is_many=is_many) for each in rows[:MOST_ROWS])))
-    figure = draw_panels(panels, _label(measure, unit), row=0.2 if is_many else 0.34)
+    figure = strip_figure(panels, _label(measure, unit), row=0.2 if is_many else 0.34)
     figure.headline(f"{measure}{_by(summary)}")
     notes = [EXPLANATION]
     notes += ["variants are sorted by their median"] if is_many else []
@@ -95,7 +95,7 @@ def _labels(summary: SeedSummary, variant: str) -> dict[str, str]:
 # --- small curves -----------------------------------------------------------------------------------------------------
 
 
-def draw_curves(summary: SeedSummary, measure: str) -> Figure:
+def _draw_small_curves(summary: SeedSummary, measure: str) -> Figure:
     """Draw a measure by length in one small panel per variant: a row per value of the label that has most values."""
     shown = [each for each in summary.variants if each.measure == measure]
     lengths = sorted({int(each.about["length"]) for each in shown if "length" in each.about})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from headcount.figures.strips import EXPLANATION, Panel, Strip, draw_panels
+from headcount.figures.strips import EXPLANATION, Panel, Strip, strip_figure
 from headcount.figures.style import BLUE, ORANGE, Page, plain
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def draw_places(findings: VariantFindings) -> Figure:
         ]
         panels += [Panel(title, tuple(strips))] if strips else []
     label = f"largest drop of one head ({findings.replacement} ablation, points)"
-    figure = draw_panels(panels, label, ends="counts in")
+    figure = strip_figure(panels, label, ends="counts in")
     figure.headline(f"Which attention blocks and layers matter? n = {findings.n_runs} runs")
     figure.caption(f"{EXPLANATION}. At the right: runs in which the whole 95 % CI of a head's drop lies above 1 point.")
     return figure
@@ -58,7 +58,9 @@ def draw_site_routes(findings: VariantFindings) -> Figure:
         ]
         panels.append(Panel(f"from {way.replace(' to ', ' into ')}", tuple(strips)))
     event = findings.routes[0].event
-    figure = draw_panels(panels, f"share of the {event} that all heads of the block move (%)", row=0.24, ends="most in")
+    figure = strip_figure(
+        panels, f"share of the {event} that all heads of the block move (%)", row=0.24, ends="most in"
+    )
     figure.headline(f"Which route does the {event} take?")
     figure.caption(
         "Each mark is one run; the black line is the median. At the right: runs in which this block moves the largest "

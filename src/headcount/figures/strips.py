@@ -47,7 +47,7 @@ class Panel:
     strips: tuple[Strip, ...]
 
 
-def draw_panels(panels: Sequence[Panel], label: str, *, width: float = 7.0, row: float = ROW, ends: str = "") -> Page:
+def strip_figure(panels: Sequence[Panel], label: str, *, width: float = 7.0, row: float = ROW, ends: str = "") -> Page:
     """Draw panels of strips below each other, on one horizontal axis; `ends` is the title of the texts at the right."""
     heights = [max(len(panel.strips), 1) for panel in panels]
     figure = Page(
@@ -57,7 +57,7 @@ def draw_panels(panels: Sequence[Panel], label: str, *, width: float = 7.0, row:
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
     extent = _extent(panels)
     for i, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
-        draw_panel(axes, panel, extent)
+        add_panel(axes, panel, extent)
         if ends and i == 0 and any(strip.text for strip in panel.strips):
             axes.annotate(
                 plain(ends), (1, 1), (6, 2), "axes fraction", "offset points", fontsize=8, color=GREY, va="bottom"
@@ -66,13 +66,13 @@ def draw_panels(panels: Sequence[Panel], label: str, *, width: float = 7.0, row:
     return figure
 
 
-def draw_panel(axes: Axes, panel: Panel, extent: tuple[float, float], size: float = 8.5) -> None:
+def add_panel(axes: Axes, panel: Panel, extent: tuple[float, float], size: float = 8.5) -> None:
     """Draw one panel; `extent` is the range of all values, within which marks are moved apart."""
     n = len(panel.strips)
     for place, strip in enumerate(panel.strips):
         if place % 2:
             axes.axhspan(place - 0.5, place + 0.5, color="#f4f4f4", zorder=0, linewidth=0)
-        draw_strip(axes, strip, place, extent)
+        add_strip(axes, strip, place, extent)
         if strip.text:
             axes.annotate(
                 plain(strip.text),
@@ -95,7 +95,7 @@ def draw_panel(axes: Axes, panel: Panel, extent: tuple[float, float], size: floa
         axes.set_title(plain(panel.title, 90), fontsize=9, loc="left")
 
 
-def draw_strip(axes: Axes, strip: Strip, place: float, extent: tuple[float, float]) -> None:
+def add_strip(axes: Axes, strip: Strip, place: float, extent: tuple[float, float]) -> None:
     """Draw every value of a strip, its median as a black line, and the interval of its mean as a grey bar below."""
     colour = PALETTE[strip.look % len(PALETTE)]
     offsets = [place - 0.06 + step for step in _apart(strip.values, extent)]
