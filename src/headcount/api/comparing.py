@@ -130,7 +130,7 @@ def _study_rows(studies: Sequence[StudyRuns], by: Sequence[str]) -> list[Row]:
         parts = [part for study in studies for part in study.parts if part]
         advice = f"choose a part with --part: {', '.join(parts)}" if parts else "compare runs of one task"
         raise InputError(f"the runs have different tasks: {', '.join(tasks)}", advice)
-    known = {label_column(name) for *_, labels in every for name in labels}
+    known = {label_column(name) for *_, labels in every for name in labels} | ({"study"} if len(studies) > 1 else set())
     wanted = [label_column(name) for name in by if label_column(name) not in known]
     if "seed" in wanted:
         raise InputError("runs cannot be compared by seed", "seeds are what is averaged over: name a setting")
@@ -141,7 +141,7 @@ def _study_rows(studies: Sequence[StudyRuns], by: Sequence[str]) -> list[Row]:
             settings = run_settings(folder)
             for setting in wanted:
                 if setting not in settings:
-                    advice = suggestion(setting, [*known, *settings])
+                    advice = suggestion(setting, sorted(known | settings.keys() - {"task", "seed"}))
                     raise InputError(f"--by {setting}: these runs have no label or setting of this name", advice)
                 columns[setting] = settings[setting]
         rows += tidy_rows(folder, run=name, **columns)
