@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headcount.bands import band_of, role_of
@@ -61,7 +61,7 @@ def route_rows(shares: dict[str, Sequence[tuple[float, float, float]]], way: str
 
 
 def snapshot_rows(
-    drops: dict[int | None, Sequence[tuple[float, dict[str, tuple[float, float, float]]]]], last: int = 1000
+    drops: Mapping[Any, Sequence[tuple[float, dict[str, tuple[float, float, float]]]]], last: int = 1000
 ) -> list[Row]:
     """Rows of snapshots: by step (None: the trained model), the accuracy and the drops of heads for each seed.
 

@@ -282,7 +282,7 @@ def _first(part: PartResults, measure: str, variant: str) -> VariantSummary | No
     """Return a measure of a variant: under the ablation of the findings if there are several."""
     rows = measured(part.summary, measure, variant)
     zero = [each for each in rows if each.about.get("replacement") == "zero"]
-    return (zero or rows or [None])[0]
+    return next(iter(zero or rows), None)
 
 
 def _removal_texts(chosen: dict[str, VariantSummary | None]) -> Iterator[str]:

@@ -111,7 +111,7 @@ def _draw_small_curves(summary: SeedSummary, measure: str) -> Figure:
             curve = {int(each.about["length"]): each for each in of_variant if _kind(each) == kind}
             _draw_curve(grid[i, j], curve, lengths, scale, k)
     for i, j in np.ndindex(grid.shape):
-        axes = grid[i, j]
+        axes: Axes = grid[i, j]
         axes.grid(color="#dddddd", linewidth=0.5)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
@@ -125,8 +125,8 @@ def _draw_small_curves(summary: SeedSummary, measure: str) -> Figure:
         if j == 0:
             axes.set_ylabel(plain(rows[i], 20), fontsize=8, rotation=0, ha="right", va="center")
     grid[0, 0].set_xticks(range(len(lengths)), [str(length) for length in lengths])
-    for axes in grid[-1]:
-        axes.tick_params(axis="x", labelrotation=90 if len(lengths) > 3 else 0)
+    for below in grid[-1]:
+        below.tick_params(axis="x", labelrotation=90 if len(lengths) > 3 else 0)
     ns = sorted({each.n for each in shown})
     figure.headline(f"{measure}{_by(summary)}")
     runs = f"{ns[0]} to {ns[-1]}" if len(ns) > 1 else str(ns[0])

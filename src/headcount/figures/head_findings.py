@@ -28,9 +28,10 @@ def draw_places(findings: VariantFindings) -> Figure:
             Strip(
                 each.place,
                 tuple(100 * drop for drop in each.drops),
-                *(None if end is None else 100 * end for end in (each.low, each.high)),
-                f"{each.counts.correct} of {each.counts.n}",
-                i,
+                low=None if each.low is None else 100 * each.low,
+                high=None if each.high is None else 100 * each.high,
+                text=f"{each.counts.correct} of {each.counts.n}",
+                look=i,
             )
             for i, each in enumerate(places)
         ]
