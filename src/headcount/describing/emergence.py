@@ -32,7 +32,9 @@ def describe(result: Emergence, prefix: str = "") -> list[Block]:
         caption = "Accuracy, largest drop and number of heads that count, by training step"
         blocks += [
             Conclusions(sentences),
-            Picture(f"{prefix}emergence{end}", caption, sentences[0].text, partial(draw_emergence, result, variant)),
+            Picture(
+                f"{prefix}emergence-figure{end}", caption, sentences[0].text, partial(draw_emergence, result, variant)
+            ),
             Picture(
                 f"{prefix}emergence-sites{end}",
                 "Heads that count in each attention block, by training step",

@@ -57,7 +57,7 @@ def places(part: PartResults) -> Answer | None:
     bars = [runs_bar(each.place, each.counts) for each in first.at("site")]
     pictures = [
         Picture(
-            f"places{i or ''}",
+            f"places-figure{i or ''}",
             f"{variant_prefix(part, each.variant)}The largest drop of one head in each block and layer".strip(),
             in_words([runs_bar(place.place, place.counts) for place in each.places]),
             partial(draw_places, each),
@@ -205,7 +205,7 @@ def agreement(part: PartResults) -> Answer | None:
             f"{name}: W = {each.w:.2f}, p = {each.p:.2g}" for name, each in zip(names, ordered, strict=True)
         )
         caption = f"{about}Agreement of rankings by the drop of heads over seeds"
-        pictures.append(Picture(f"agreement{i or ''}", caption, alt, partial(draw_agreement, ordered, names)))
+        pictures.append(Picture(f"agreement-figure{i or ''}", caption, alt, partial(draw_agreement, ordered, names)))
         card = card or (ordered, names)
     if card is None:
         return None
@@ -346,7 +346,7 @@ def routes(part: PartResults) -> Answer | None:
             bars = [runs_bar(f"{way}: {route.site}", route.leads) for way, route in leaders]
         pictures.append(
             Picture(
-                f"routes{i or ''}",
+                f"routes-figure{i or ''}",
                 f"{about}The share of the {event} that each attention block moves",
                 in_words(bars),
                 partial(draw_site_routes, each),
