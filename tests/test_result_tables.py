@@ -12,6 +12,7 @@ import hub_models as hub
 import pytest
 from matplotlib.figure import Figure
 from routes_by_hand import routes
+from rows_by_hand import over_training
 from tests.figures import test_every_figure as every
 from weights_by_hand import weights
 
@@ -26,8 +27,10 @@ SHAPE = every.SHAPES["two"]
 MADE: dict[str, Any] = {
     "Ablation": lambda: every.ablated(every.SHAPES["many"]),
     "Attention": lambda: every.looked(SHAPE),
+    "Emergence": lambda: over_training(seeds=3),
     "EncodingsShown": lambda: every.encodings(2),
     "Evaluation": lambda: every.evaluated(SHAPE),
+    "HeadFindings": lambda: every.found_over_seeds(SHAPE),
     "HeadRoles": lambda: every.with_roles(SHAPE),
     "HeadWeights": weights,
     "Matching": lambda: every.matched(SHAPE),
@@ -44,8 +47,10 @@ MADE: dict[str, Any] = {
 ROWS = {
     "Ablation": lambda found: len(found.heads),
     "Attention": lambda found: sum(len(site.heads) for site in found.sites),
+    "Emergence": lambda found: sum(len(run.snapshots) for run in found.runs),
     "EncodingsShown": lambda found: len(found.encodings),
     "Evaluation": lambda found: 1 + len(found.digits) + len(found.groups),
+    "HeadFindings": lambda found: sum(len(variant.places) for variant in found.variants),
     "HeadWeights": lambda found: len(found.heads),
     "HeadRoles": lambda found: sum(len(head.standings) for head in found.heads),
     "Matching": lambda found: sum(len(kind.pairs) for kind in found.kinds),

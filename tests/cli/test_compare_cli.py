@@ -101,3 +101,97 @@ def test_rankings_are_told_in_words() -> None:
     texts = str(describe(summarise(rows), ["drop"]))
     assert "layer 1 comes before layer 0 in 8 of 8" in texts
     assert "the ranking of layers agrees over seeds (Kendall's W = 1.00" in texts
+
+
+# --- studies ----------------------------------------------------------------------------------------------------------
+
+
+def write_study(root: Path, name: str, parts: dict[str, str], n_trained: int = 2) -> Path:
+    """Write the plan of a study with two variants and three seeds for each part, and its first runs."""
+    planned = []
+    for part, task in parts.items():
+        for encoding in ("learned", "rotary"):
+            for seed in range(3):
+                folder = root / "runs" / "models" / f"{task}-{part}{encoding}{seed}"
+                labels = {"encoding": encoding}
+                run = {"run": f"{part}{encoding}-{seed}", "folder": f"elsewhere/{folder.name}", "part": part}
+                planned.append({**run, "seed": seed, "labels": labels, "commands": []})
+                if seed < n_trained:
+                    write_run(
+                        folder, seed, 0.2 * seed + 0.5 * (encoding == "rotary"), task, encoding=encoding, n_heads=seed
+                    )
+    folder = root / "runs" / name
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(json.dumps({"schema": 1, "study": name, "title": name, "runs": planned}))
+    return folder
+
+
+def test_a_study_is_compared_by_its_variants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_study(tmp_path, "mine", {"": "addition"}, n_trained=3)
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "mine", "--measure", "exact match"]) == 0
+    shown = capsys.readouterr().out
+    assert "6 runs of addition are compared by encoding: learned and rotary." in shown
+    assert "planned" not in shown
+    by_folder = headcount.compare_runs([tmp_path / "runs" / "mine"], measures=["exact match"]).result
+    assert by_folder == headcount.compare_runs(["mine"], measures=["exact match"]).result
+    assert [each.n for each in by_folder.of("exact match")] == [3, 3]
+    assert (by_folder.n_planned, by_folder.labels) == (6, ({"encoding": "learned"}, {"encoding": "rotary"}))
+
+
+def test_an_unfinished_study_says_how_much_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_study(tmp_path, "mine", {"": "addition"}, n_trained=2)
+    assert main(["compare", str(folder)]) == 0
+    assert "4 of 6 planned runs are trained, and these are compared." in capsys.readouterr().out
+
+
+def test_settings_that_are_no_labels_can_be_named(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, "mine", {"": "addition"})
+    summary = headcount.compare_runs([folder], by="n_heads", measures=["exact match"]).result
+    assert (summary.by, summary.others, summary.names) == (("n_heads",), ("encoding",), ("0", "1"))
+
+
+def test_several_studies_are_labelled_with_their_names(tmp_path: Path) -> None:
+    one, other = (write_study(tmp_path / name, name, {"": "addition"}) for name in ("one", "other"))
+    summary = headcount.compare_runs([one, other], by="study", measures=["exact match"]).result
+    assert (summary.names, summary.n_planned) == (("one", "other"), 12)
+
+
+def test_one_part_of_a_study_can_be_chosen(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, "mine", {"adding": "addition", "sorting": "sortedness"})
+    with pytest.raises(InputError, match=r"different tasks(.|\n)*--part: adding, sorting"):
+        headcount.compare_runs([folder])
+    summary = headcount.compare_runs([folder], part="sorting").result
+    assert (summary.task, summary.n_runs, summary.n_planned) == ("sortedness", 4, 6)
+    with pytest.raises(InputError, match="did you mean 'sorting'"):
+        headcount.compare_runs([folder], part="sortin")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"by": "seed"}, "cannot be compared by seed"),
+        ({"by": "encodin"}, "did you mean 'encoding'"),
+        ({"part": "sorting"}, "only one part"),
+    ],
+)
+def test_what_cannot_be_compared_in_a_study(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    folder = write_study(tmp_path, "mine", {"": "addition"})
+    with pytest.raises(InputError, match=message):
+        headcount.compare_runs([folder], **settings)
+
+
+def test_studies_that_have_hardly_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Path) -> None:
+    folder = write_study(tmp_path, "mine", {"": "addition"}, n_trained=0)
+    with pytest.raises(InputError, match=r"the study mine has 0 of 6 runs trained(.|\n)*headcount study mine"):
+        headcount.compare_runs([folder])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"was not run in this folder(.|\n)*headcount study heads"):
+        headcount.compare_runs(["heads"])
+    with pytest.raises(InputError, match="names a part of a study"):
+        headcount.compare_runs([runs], part="sorting")
+    (folder / "plan.json").write_text('{"study": "mine", "runs": [{}]}')
+    with pytest.raises(RunError, match=r"plan.json is damaged"):
+        headcount.compare_runs([folder])

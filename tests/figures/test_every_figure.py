@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from routes_by_hand import routes as ways
+from rows_by_hand import COSTLY, HARMLESS, judged_rows, over_training, route_rows, row
 from tests.figures import test_ablation_figures as ablations
 from tests.figures import test_attention_summary_figures as summaries
 from tests.figures import test_pruning_figures as prunings
@@ -44,6 +45,8 @@ from headcount.figures import (
     attention,
     cards,
     comparison,
+    emergence,
+    head_findings,
     pair_patching,
     positions,
     pruning,
@@ -61,7 +64,9 @@ from headcount.heads import HeadId, HeadSite
 from headcount.models.reading import WEIGHTINGS
 from headcount.runs.folder import TrainingRecord
 from headcount.stats import Proportion
-from headcount.studies.summary import SeedSummary, summarise
+from headcount.studies.emergence import Emergence
+from headcount.studies.head_findings import HeadFindings, find_over_seeds
+from headcount.studies.summary import Concordance, SeedSummary, summarise
 from headcount.studies.tidy import COLUMNS
 from headcount.training.evaluation import Evaluation, Scores, WrongAnswer
 
@@ -156,6 +161,38 @@ def over_seeds(shape: Shape) -> SeedSummary:
             for values in [{"value": 0.3 * seed + 0.05 * v, "encoding": f"{shape.run} {v}"}]
         ]
     )
+
+
+def found_over_seeds(shape: Shape) -> HeadFindings:
+    """Findings about several blocks and ways, over as many runs as the shape has lengths."""
+    n, n_ways = len(shape.lengths), min(shape.panels, 3)
+    drops = {f"{letter}{layer}H0": [COSTLY, HARMLESS][layer % 2 :][:1] * n for letter in "EDX" for layer in range(2)}
+    shares = {site: [(0.1 * i, 0.0, 1.0) for i in range(n)] for site in ("E0", "X0")}
+    ways = [each for i in range(n_ways) for each in route_rows(shares, f"{shape.token} to {i}")]
+    found = find_over_seeds([*judged_rows(drops), *ways])
+    assert found is not None
+    return found
+
+
+def many_variants(shape: Shape) -> SeedSummary:
+    """Accuracies of 60 variants, at several lengths or at one."""
+    names = [(f"{i} {shape.token}"[:20], pooling) for i in range(15) for pooling in ("max", "mean", "score-max", "b")]
+    rows = [
+        row(seed, (0.01 * i + 0.3 * seed) % 1, "accuracy by length", encoding=one, pooling=other, length=length)
+        for i, (one, other) in enumerate(names)
+        for seed in range(3)
+        for length in shape.lengths[:6]
+    ]
+    return summarise([{**each, "run": f"{each['encoding']}-{each['pooling']}-{each['seed']}"} for each in rows])
+
+
+def snapshots(shape: Shape) -> Emergence:
+    return over_training(seeds=len(shape.lengths), n_snapshots=max(2, shape.tokens % 12))
+
+
+def agreeing() -> tuple[Concordance, ...]:
+    drops = {"E0H0": [HARMLESS] * 4, "E1H0": [COSTLY] * 4}
+    return tuple(each for each in summarise(judged_rows(drops)).rankings[0].concordances if each.level != "head")
 
 
 def pair_patch(shape: Shape) -> PairPatch:
@@ -365,7 +402,15 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     "draw_pruning": lambda shape: pruning.draw_pruning(pruned(shape)),
     "draw_role_maps": lambda shape: roles.draw_role_maps(made := with_roles(shape), made.heads),
     "draw_roles": lambda shape: roles.draw_roles(with_roles(shape)),
-    "draw_comparison": lambda shape: comparison.draw_comparison(over_seeds(shape), "accuracy by length"),
+    "draw_comparison": lambda shape: {
+        "few": comparison.draw_comparison(over_seeds(shape), "accuracy by length"),
+        "many": comparison.draw_comparison(many_variants(shape), "accuracy by length"),
+    },
+    "draw_agreement": lambda shape: head_findings.draw_agreement(agreeing(), ["layers", "attention blocks"]),
+    "draw_places": lambda shape: head_findings.draw_places(found_over_seeds(shape).variants[0]),
+    "draw_site_routes": lambda shape: head_findings.draw_site_routes(found_over_seeds(shape).variants[0]),
+    "draw_emergence": lambda shape: emergence.draw_emergence(snapshots(shape), "all runs"),
+    "draw_sites": lambda shape: emergence.draw_sites(snapshots(shape), "all runs"),
     "draw_pair_patch": lambda shape: pair_patching.draw_pair_patch(pair_patch(shape)),
     "draw_routes": lambda shape: routes.draw_routes([ways(shape.run)] * shape.panels),
     "draw_stats": lambda shape: stats.draw_stats(specialised(shape)),
@@ -382,6 +427,11 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
 """Every function that draws a figure, on a result of some shape."""
 ONLY = {
     "draw_condition": ["two"],
+    "draw_agreement": ["one"],
+    "draw_sites": ["one", "many"],
+    "draw_site_routes": ["one", "long", "odd"],
+    "draw_places": ["one", "many"],
+    "draw_emergence": ["one", "many"],
     "draw_weights": ["two"],
     "draw_heads_weights": ["odd", "many"],
     "draw_kind": ["two"],

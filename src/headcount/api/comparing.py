@@ -1,14 +1,18 @@
-"""Compare several runs over their seeds."""
+"""Compare several runs, or the runs of studies, over their seeds."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from headcount.api.saving import Saved, result_name, write_figures
 from headcount.errors import InputError, RunError
 from headcount.figures.comparison import draw_comparison
-from headcount.files import require_writable
+from headcount.files import read_json, require_writable
 from headcount.registry import suggestion
 from headcount.runs.folder import RunFolder
+from headcount.studies.file import shipped
+from headcount.studies.plan import PLAN, POOL
 from headcount.studies.summary import SeedSummary, summarise, varying_labels
 from headcount.studies.tidy import Row, label_column, run_settings, tidy_rows, write_rows
 
@@ -21,28 +25,51 @@ MAIN = (
 """The measures that are shown by default, in this order, if they are stored."""
 
 
+@dataclass(frozen=True)
+class StudyRuns:
+    """The trained runs of a study, as its `plan.json` lists them."""
+
+    name: str
+    folder: Path
+    parts: tuple[str, ...]
+    """The parts of the study that were asked for."""
+    runs: tuple[tuple[RunFolder, str, dict[str, str]], ...]
+    """The folder, the name and the labels of each trained run."""
+    n_planned: int
+
+
 def compare_runs(
     runs: Sequence[str | Path],
     *,
     by: str | Sequence[str] = (),
     measures: Sequence[str] = (),
+    part: str | None = None,
     csv: str | Path | None = None,
     out: str | Path | None = None,
 ) -> Saved[SeedSummary]:
     """Compare what is stored in several run folders, over seeds, and measure nothing.
 
-    A folder whose subfolders are runs stands for these runs. `by` names the settings that define a variant (default:
-    all that differ), and `measures` the measures (default: those of the whole model). `csv` names a file for all rows,
-    and `out` a folder for the result and one figure per measure.
+    * `runs` are run folders, folders whose subfolders are runs, or studies by name or folder.
+    * `by` names the settings that define a variant; the default is all that differ, or the variants of the study.
+    * `measures` names the measures; the default are those of the whole model.
+    * `part` names a part of a study that has several.
+    * `csv` names a file for all rows, and `out` a folder for the result and one figure per measure.
     """
-    folders = run_folders(runs)
-    rows = labelled_rows(folders, [by] if isinstance(by, str) else list(by))
-    if len(folders) < 2:
-        raise InputError(f"nothing varies: {folders[0].path} is the only run", "name at least two runs")
+    names = [by] if isinstance(by, str) else list(by)
+    studies = [study for name in runs if (study := find_study(name, part)) is not None]
+    if len(studies) == len(runs):
+        rows, n_planned = _study_rows(studies, names), sum(study.n_planned for study in studies)
+    elif part is not None:
+        raise InputError(f"--part {part} names a part of a study, and {runs[0]} is a run", "leave --part out")
+    else:
+        folders = run_folders(runs)
+        rows, n_planned = labelled_rows(folders, names), 0
+        if len(folders) < 2:
+            raise InputError(f"nothing varies: {folders[0].path} is the only run", "name at least two runs")
     chosen = shown_measures(rows, measures)
     if csv is not None:
         write_rows(rows, Path(csv))
-    summary = summarise(rows, by, chosen)
+    summary = replace(summarise(rows, by, chosen), n_planned=n_planned)
     others = () if csv is None else (Path(csv),)
     if out is None:
         return Saved(summary, others=others)
@@ -55,6 +82,75 @@ def compare_runs(
     return Saved(summary, (folder.write_result(name, summary),), figures, others)
 
 
+# --- studies ----------------------------------------------------------------------------------------------------------
+
+
+def find_study(name: str | Path, part: str | None = None) -> StudyRuns | None:
+    """Return the runs of a study, given by its folder or by the name of a folder in `runs`; None if it is no study."""
+    for folder in (Path(name), Path("runs") / name):
+        if (folder / PLAN).is_file() and not RunFolder(folder).holds_a_run:
+            return _read_plan(folder, part)
+    if str(name) in shipped() and not Path(name).exists():
+        raise InputError(f"the study {name} was not run in this folder", f"run it: headcount study {name}")
+    return None
+
+
+def _read_plan(folder: Path, part: str | None) -> StudyRuns:
+    """Read the plan of a study; its runs are in `models` beside the study, wherever the study was started."""
+    plan = read_json(folder / PLAN)
+    try:
+        title, planned = str(plan["study"]), [dict(run) for run in plan["runs"]]
+        parts = list(dict.fromkeys(str(run["part"]) for run in planned))
+        if part is not None and part not in parts:
+            advice = suggestion(part, parts) if any(parts) else "leave --part out: the study has only one part"
+            raise InputError(f"the study {title} has no part {part!r}", advice)
+        chosen = [run for run in planned if part is None or run["part"] == part]
+        trained = []
+        for run in chosen:
+            place = RunFolder(folder.parent / POOL / Path(run["folder"]).name)
+            if place.is_finished:
+                labels = {**({"part": str(run["part"])} if len(parts) > 1 else {}), **run["labels"]}
+                trained.append((place, str(run["run"]), {key: str(value) for key, value in labels.items()}))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(
+            f"{folder / PLAN} is damaged: {error!r}", "start the study again, which writes it anew"
+        ) from error
+    return StudyRuns(title, folder, tuple(parts if part is None else [part]), tuple(trained), len(chosen))
+
+
+def _study_rows(studies: Sequence[StudyRuns], by: Sequence[str]) -> list[Row]:
+    """Return the rows of all trained runs of studies, with their labels and the settings that `by` names."""
+    for study in studies:
+        if len(study.runs) < 2:
+            what = f"the study {study.name} has {len(study.runs)} of {study.n_planned:,} runs trained"
+            raise InputError(f"{what}; at least 2 are compared", f"continue it: headcount study {study.name}")
+    every = [(study, *run) for study in studies for run in study.runs]
+    tasks = list(dict.fromkeys(str(run_settings(folder)["task"]) for _, folder, _, _ in every))
+    if len(tasks) > 1:
+        parts = [part for study in studies for part in study.parts if part]
+        advice = f"choose a part with --part: {', '.join(parts)}" if parts else "compare runs of one task"
+        raise InputError(f"the runs have different tasks: {', '.join(tasks)}", advice)
+    known = {label_column(name) for *_, labels in every for name in labels} | ({"study"} if len(studies) > 1 else set())
+    wanted = [label_column(name) for name in by if label_column(name) not in known]
+    if "seed" in wanted:
+        raise InputError("runs cannot be compared by seed", "seeds are what is averaged over: name a setting")
+    rows = []
+    for study, folder, name, labels in every:
+        columns: dict[str, Any] = {**({"study": study.name} if len(studies) > 1 else {}), **labels}
+        if wanted:
+            settings = run_settings(folder)
+            for setting in wanted:
+                if setting not in settings:
+                    advice = suggestion(setting, sorted(known | settings.keys() - {"task", "seed"}))
+                    raise InputError(f"--by {setting}: these runs have no label or setting of this name", advice)
+                columns[setting] = settings[setting]
+        rows += tidy_rows(folder, run=name, **columns)
+    return rows
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
 def run_folders(names: Sequence[str | Path]) -> list[RunFolder]:
     """Return the finished runs that paths mean: run folders, or folders whose subfolders are runs."""
     folders: dict[Path, RunFolder] = {}
@@ -63,7 +159,8 @@ def run_folders(names: Sequence[str | Path]) -> list[RunFolder]:
         folder = RunFolder(path)
         below = [] if folder.holds_a_run else sorted(file.parent for file in path.glob("*/manifest.json"))
         if not folder.holds_a_run and not below:
-            raise RunError(f"no run in {path}, and none in its subfolders", "train one: headcount train addition")
+            what = f"no run in {path}, none in its subfolders, and no study of this name"
+            raise RunError(what, "train one: headcount train addition", "or list the studies: headcount study")
         for each in below or [path]:
             folders[each.resolve()] = RunFolder(each)
     return list(folders.values())

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headcount import __version__
 from headcount.api.comparing import shown_measures
-from headcount.describing.blocks import DataTable, Picture, Section
-from headcount.describing.comparison import describe
-from headcount.describing.report import Report
+from headcount.describing.study import build_study_report
+from headcount.describing.study_answers import HEAD_MEASURES, LEFT, TOGETHER, PartResults
 from headcount.errors import InputError, Interrupted, argument
 from headcount.files import write_outputs
 from headcount.rendering.page import html_page
 from headcount.rendering.study_table import watching
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import build
+from headcount.studies.emergence import emergence
 from headcount.studies.file import Flags, Part, Variant, build_config, read_study
+from headcount.studies.head_findings import find_over_seeds
 from headcount.studies.plan import Plan, PlannedRun, make_plan
 from headcount.studies.running import RETRIES, Backend, LocalProcesses, RunState, execute, n_cores
 from headcount.studies.summary import SeedSummary, summarise
 from headcount.studies.tidy import Row, tidy_rows, write_rows
 from headcount.training.loop import fit, new_state
 
-DROP = "drop"
-"""The measure of single heads; attention blocks and layers are ranked by it."""
+OF_HEADS = ("drop", *HEAD_MEASURES, LEFT, TOGETHER)
+"""Measures of heads, which the page of a study tells by attention block, layer and number."""
 CALIBRATED, MOST_CALIBRATED = (2, 12), 8
 """Training steps before and during the measurement of the time per step, and number of variants that are measured."""
 
@@ -38,10 +39,15 @@ class StudyOutcome:
     plan: Plan
     states: tuple[RunState, ...]
 
-    summaries: tuple[SeedSummary, ...] = ()
-    """What the finished runs of each part say together; empty if a part has fewer than two."""
+    parts: tuple[PartResults, ...] = ()
+    """What the finished runs of each part say together; a part with fewer than two runs is left out."""
     report: Path | None = None
     """The page with all tables and figures; None if there is no summary."""
+
+    @property
+    def summaries(self) -> tuple[SeedSummary, ...]:
+        """The measures of each part over its seeds."""
+        return tuple(part.summary for part in self.parts)
 
     @property
     def failed(self) -> tuple[RunState, ...]:
@@ -101,39 +107,45 @@ def run_study(
             signal=getattr(stop, "exit_code", 130) - 128,
         ) from stop
     finished = [run for run, state in zip(plan.runs, progress.states, strict=True) if state.state == "done"]
-    summaries = _summarise(plan, finished)
-    report = _write_report(plan, summaries, len(finished)) if summaries else None
-    return StudyOutcome(plan, tuple(progress.states), tuple(summaries.values()), report)
+    parts = _summarise(plan, finished)
+    report = _write_report(plan, parts, len(finished)) if parts else None
+    return StudyOutcome(plan, tuple(progress.states), tuple(parts), report)
 
 
-def _summarise(plan: Plan, finished: Sequence[PlannedRun]) -> dict[str, SeedSummary]:
+def _summarise(plan: Plan, finished: Sequence[PlannedRun]) -> list[PartResults]:
     """Write the rows of all finished runs as CSV and JSON lines, and summarise each part over its seeds."""
-    summaries, all_rows, folder = dict[str, SeedSummary](), list[Row](), RunFolder(plan.folder)
+    parts, all_rows, folder = list[PartResults](), list[Row](), RunFolder(plan.folder)
     for part in plan.study.parts:
         runs = [run for run in finished if run.part == part.name]
         rows = [row for run in runs for row in tidy_rows(RunFolder(run.folder), run=run.name, **run.labels)]
         all_rows += [{**row, "part": part.name} for row in rows] if part.name else rows
         if len(runs) > 1:
-            drops = [DROP] if any(row["measure"] == DROP for row in rows) else []
-            summaries[part.name] = summarise(rows, measures=[*shown_measures(rows, ()), *drops])
-            folder.write_result(f"summary-{part.name}" if part.name else "summary", summaries[part.name])
+            n_planned = sum(run.part == part.name for run in plan.runs)
+            parts.append(_part_results(part.name, rows, n_planned))
     for name in ("rows.csv", "rows.jsonl") if all_rows else ():
         write_rows(all_rows, plan.folder / name)
-    return summaries
+    for each in parts:
+        for what in ("summary", "findings", "emergence"):
+            if (result := getattr(each, what)) is not None:
+                folder.write_result(f"{what}-{each.name}" if each.name else what, result)
+    return parts
 
 
-def _write_report(plan: Plan, summaries: Mapping[str, SeedSummary], n_finished: int) -> Path:
-    """Write one page with a section per part: sentences, tables, and a figure per measure."""
-    sections = []
-    for name, summary in summaries.items():
-        measures = list(dict.fromkeys(each.measure for each in summary.variants))
-        blocks = (
-            replace(block, id=f"{name}-{block.id}") if isinstance(block, DataTable | Picture) else block
-            for block in describe(summary, measures)
-        )
-        sections.append(Section(name or "summary", name or plan.study.title, tuple(blocks)))
+def _part_results(name: str, rows: Sequence[Row], n_planned: int) -> PartResults:
+    """Summarise the rows of one part: measures by variant, statements about heads, and snapshots."""
+    stored = {row["measure"] for row in rows}
+    measures = dict.fromkeys([*shown_measures(rows, ()), *(each for each in OF_HEADS if each in stored)])
+    # The heads of snapshots have a result of their own.
+    kept = [row for row in rows if row["step"] is None or row["measure"] not in OF_HEADS]
+    summary = replace(summarise(kept, measures=list(measures)), n_planned=n_planned)
+    return PartResults(name, summary, find_over_seeds(rows, summary.by), emergence(rows, summary.by))
+
+
+def _write_report(plan: Plan, parts: Sequence[PartResults], n_finished: int) -> Path:
+    """Write one page: a sentence and a picture per question, and all tables and figures below."""
     made = f"Made by headcount {__version__} from {n_finished} of {len(plan.runs)} runs; `rows.csv` has every number."
-    report, path = Report(plan.study.title, plan.study.question, tuple(sections), made), plan.folder / "report.html"
+    report = build_study_report(plan.study.title, plan.study.question, parts, made)
+    path = plan.folder / "report.html"
     write_outputs({path: html_page(report).encode(errors="replace")}, force=True)
     return path
 

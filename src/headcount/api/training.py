@@ -21,6 +21,7 @@ from headcount.rendering.progress import TrainingProgress, announcer, counting
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, read_config
 from headcount.runs.run import Run, locate
+from headcount.runs.trackers import require_trackers, tracker_names
 from headcount.runs.train import train_run
 from headcount.tasks.base import ClassTask, SequenceTask
 from headcount.training.evaluation import (
@@ -40,6 +41,7 @@ def train(
     preset: str | Sequence[str] = (),
     config: str | Path | None = None,
     resume: bool = False,
+    tracker: str | Sequence[str] = (),
     quiet: bool = False,
     **settings: Any,
 ) -> Run:
@@ -50,13 +52,15 @@ def train(
     * `preset` names one or more sets of settings; `headcount train TASK --help` lists them.
     * `config` is the folder or config file of another run, whose settings replace the defaults.
     * `resume` continues the unfinished run in the folder.
+    * `tracker` names trackers to use beside TensorBoard: "mlflow" or "wandb", which write into the run folder.
     * `settings` are the other flags of `headcount train TASK --help`, such as `n_heads=2`.
 
     Return the run, which predicts with `run.predict("374+814")`.
 
         run = headcount.train("addition", n_heads=2, steps=3000, out="runs/mine")
     """
-    base = None
+    base, trackers = None, tracker_names(tracker)
+    require_trackers(trackers)
     if config:
         base = read_config(Path(config)) if Path(config).is_file() else locate(config).read_config()
     run_config = RunConfig.build(task, base=base, seed=seed, preset=preset, **settings)
@@ -70,7 +74,9 @@ def train(
     elif resume:
         say(f"nothing to resume in {path}: starting a new run")
     with TrainingProgress(run_config.training.most_steps, quiet=quiet) as progress:
-        run = train_run(run_config, path, resume=resume, listeners=[progress])
+        run = train_run(
+            run_config, path, resume=resume, listeners=[progress], trackers=trackers, warn=announcer(quiet=False)
+        )
     if run_config.training.until_proved:
         with counting("proving", quiet=quiet) as checked:
             save_in(run.output, "certificate", prove(RunModel.of(run), progress=checked))

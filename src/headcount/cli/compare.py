@@ -1,4 +1,4 @@
-"""`headcount compare RUN... --by encoding`: compare the stored results of runs over their seeds."""
+"""`headcount compare STUDY|RUN... --by encoding`: compare the stored results of runs over their seeds."""
 
 import argparse
 
@@ -8,12 +8,13 @@ from headcount.cli._output import Output
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs, the setting to compare by, the measures and the output flags."""
-    runs = "run folders, or a folder whose subfolders are runs"
-    parser.add_argument("runs", metavar="RUN", nargs="+", help=runs)
+    runs = "run folders, a folder whose subfolders are runs, or studies that were run: their names or folders"
+    parser.add_argument("runs", metavar="STUDY|RUN", nargs="+", help=runs)
     by = "setting that defines a variant, such as encoding; several times for several [all that differ]"
     parser.add_argument("--by", metavar="SETTING", action="append", default=[], help=by)
     measure = "measure to show, such as 'exact match' or drop; several times for several [the main ones]"
     parser.add_argument("--measure", metavar="NAME", action="append", default=[], help=measure)
+    parser.add_argument("--part", metavar="NAME", help="the part of a study that has several [all parts]")
     parser.add_argument("--csv", metavar="FILE", help="write all stored numbers as a table (.csv or .jsonl)")
     add_out(parser, "folder for the result and one figure per measure [nothing is written]")
     add_json(parser)
@@ -24,7 +25,7 @@ def run(args: argparse.Namespace) -> Output:
     from headcount import api
     from headcount.describing.comparison import describe
 
-    saved = api.compare_runs(args.runs, by=args.by, measures=args.measure, csv=args.csv, out=args.out)
+    saved = api.compare_runs(args.runs, by=args.by, measures=args.measure, part=args.part, csv=args.csv, out=args.out)
     measures = list(dict.fromkeys(each.measure for each in saved.result.variants))
     return Output(saved.result, describe(saved.result, measures), [saved])
 
@@ -34,6 +35,7 @@ PART = Command(
     add_arguments,
     run,
     (
+        "headcount compare heads",
         "headcount compare runs/a runs/b runs/c --by encoding",
         "headcount compare runs --by encoding --measure 'exact match' --csv rows.csv",
     ),

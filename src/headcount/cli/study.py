@@ -165,9 +165,7 @@ def _dry_run(plan: Plan, processes: int | None) -> Output:
 
 def _finished(outcome: StudyOutcome) -> Output:
     """Describe how the runs of a study ended, and what they say together."""
-    from headcount.api.comparing import MAIN
-    from headcount.describing.blocks import Conclusions
-    from headcount.describing.comparison import describe, ranking_sentences
+    from headcount.describing.study import short_answers
 
     plan, failed = outcome.plan, outcome.failed
     runs = [
@@ -181,10 +179,7 @@ def _finished(outcome: StudyOutcome) -> Output:
         for run, state in zip(plan.runs, outcome.states, strict=True)
     ]
     n_done = len(outcome.states) - len(failed)
-    lines: list[Line] = []
-    for summary in outcome.summaries:
-        lines += describe(summary, [name for name in MAIN if name in {each.measure for each in summary.variants}])
-        lines += [Conclusions(tuple(ranking_sentences(ranking))) for ranking in summary.rankings]
+    lines: list[Line] = [*short_answers(outcome.parts)]
     lines += [f"done:    {n_done:,} of {len(outcome.states):,} runs"]
     for state in failed:
         lines.append(f"failed:  {state.run.name}: {state.error}\n  log:   {plan.log_file(state.run)}")

@@ -3,7 +3,7 @@
 import argparse
 from textwrap import fill
 
-from headcount.cli._command import Command, add_int, add_json, add_out, add_settings, given_settings
+from headcount.cli._command import Command, add_int, add_json, add_out, add_settings, advanced, given_settings
 from headcount.cli._output import Output, audit_line, wrong_lines
 from headcount.runs.config import RunConfig
 from headcount.tasks import TASKS
@@ -31,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         repeated = "a named set of settings, listed below; give the flag again for another"
         sub.add_argument("--preset", action="append", default=[], metavar="NAME", help=repeated)
         sub.add_argument("--config", metavar="RUN", help="start from the settings of another run, or of a config file")
+        tracker = "report to a tracker, too: mlflow or wandb, offline in the run folder; several times for several"
+        advanced(sub).add_argument("--tracker", action="append", default=[], metavar="NAME", help=tracker)
         add_json(sub, quiet=True)
         sub.set_defaults(parser=sub)
         add_settings(sub, RunConfig.sections(name), RunConfig.defaults(name))
@@ -50,6 +52,7 @@ def run(args: argparse.Namespace) -> Output:
         preset=args.preset,
         config=args.config,
         resume=args.resume,
+        tracker=args.tracker,
         quiet=args.quiet,
         **given_settings(args, RunConfig.sections(args.task_name)),
     )

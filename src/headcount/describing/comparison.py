@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MOST_VALUES = 10
 """Largest number of single values in a cell of a table; all of them are in the JSON."""
 SIGNIFICANT = 0.05
+HALF = 0.5
+"""Share of seeds above which something holds in most of them."""
 METHODS = {
     "t": "Student's t",
     "fewer than 3 runs": "no interval: fewer than 3 runs",
@@ -33,7 +35,7 @@ LEVELS = {
 
 def describe(summary: SeedSummary, measures: Sequence[str]) -> list[Block]:
     """Describe these measures: what was compared, a table by variant, differences, rankings and figures."""
-    blocks: list[Block] = [Conclusions(tuple(_introduction(summary)))]
+    blocks: list[Block] = [Conclusions(tuple(introduction(summary)))]
     shown = [each for each in summary.variants if each.measure in measures]
     blocks.append(_variants_table(shown))
     if counts := [each for each in shown if each.verdicts]:
@@ -50,8 +52,12 @@ def describe(summary: SeedSummary, measures: Sequence[str]) -> list[Block]:
     return blocks
 
 
-def _introduction(summary: SeedSummary) -> Iterator[Sentence]:
+def introduction(summary: SeedSummary) -> Iterator[Sentence]:
+    """Yield what is compared, how many of the planned runs there are, and whether single runs allow a conclusion."""
     runs = counted(summary.n_runs, "run")
+    if summary.n_runs < summary.n_planned:
+        text = f"{summary.n_runs:,} of {counted(summary.n_planned, 'planned run')} are trained, and these are compared."
+        yield Sentence(text, is_decided=False)
     if not summary.by:
         yield Sentence(f"{runs} of {summary.task} differ in their seeds only.")
     else:
@@ -145,6 +151,16 @@ def _concordance_sentence(each: Concordance, about: str) -> Sentence:
     if each.leaders:
         text += f"; {each.leaders[0].verdict} is the first in {k_of_n(each.leaders[0].runs)}"
     return Sentence(f"{text}.", is_decided=holds)
+
+
+def holds_in_most(runs: Proportion) -> bool | None:
+    """Return whether something holds in most seeds, by the whole interval of its share; None if that is undecided.
+
+    >>> from headcount.stats import Proportion
+    >>> holds_in_most(Proportion.of(10, 10)), holds_in_most(Proportion.of(0, 10)), holds_in_most(Proportion.of(3, 3))
+    (True, False, None)
+    """
+    return True if runs.low > HALF else False if runs.high < HALF else None
 
 
 def k_of_n(runs: Proportion) -> str:

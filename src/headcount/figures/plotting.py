@@ -12,6 +12,8 @@ from headcount.errors import InputError
 from headcount.figures.ablation import draw_lengths, draw_map, draw_ranking
 from headcount.figures.attention import draw_kind, heads_by_kind
 from headcount.figures.comparison import draw_comparison
+from headcount.figures.emergence import draw_emergence, draw_sites
+from headcount.figures.head_findings import draw_places, draw_site_routes
 from headcount.figures.head_stats import draw_condition, draw_matching, draw_stats
 from headcount.figures.length_generalisation import draw_dispersion, draw_poolings, draw_stretch
 from headcount.figures.pair_patching import draw_pair_patch
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from headcount.analysis.specialisation import Specialisation
     from headcount.analysis.weights import HeadWeights
     from headcount.results import Result
+    from headcount.studies.emergence import Emergence
+    from headcount.studies.head_findings import HeadFindings
     from headcount.studies.summary import SeedSummary
     from headcount.training.evaluation import Classification, Evaluation
 
@@ -56,6 +60,26 @@ def _accuracy(result: Evaluation | Classification) -> Drawings:
 def _attention(result: Attention) -> Drawings:
     kinds = dict.fromkeys((site.stack, site.kind) for site in result.sites)
     return {"-".join(kind): partial(draw_kind, result, *kind) for kind in kinds}
+
+
+def _emergence(result: Emergence) -> Drawings:
+    drawings: dict[str, Callable[[], Figure]] = {}
+    for i, variant in enumerate(result.variants):
+        end = f"-{i}" if i else ""
+        drawings |= {
+            f"emergence{end}": partial(draw_emergence, result, variant),
+            f"sites{end}": partial(draw_sites, result, variant),
+        }
+    return drawings
+
+
+def _findings(result: HeadFindings) -> Drawings:
+    drawings: dict[str, Callable[[], Figure]] = {}
+    for i, each in enumerate(result.variants):
+        end = f"-{i}" if i else ""
+        drawings |= {f"places{end}": partial(draw_places, each)} if each.places else {}
+        drawings |= {f"routes{end}": partial(draw_site_routes, each)} if each.routes else {}
+    return drawings
 
 
 def _poolings(result: PoolingComparison) -> Drawings:
@@ -92,7 +116,9 @@ PLOTS: dict[str, Callable[[Any], Drawings]] = {
     "Attention": _attention,
     "Classification": _accuracy,
     "EncodingsShown": lambda result: {"encodings": partial(draw_encodings, result)},
+    "Emergence": _emergence,
     "Evaluation": _accuracy,
+    "HeadFindings": _findings,
     "HeadRoles": _roles,
     "HeadWeights": _weights,
     "Matching": lambda result: {"matching": partial(draw_matching, result)},

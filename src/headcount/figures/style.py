@@ -79,6 +79,12 @@ class Page(Figure):
         heights = [sum(1.3 + text.count("\n") for text in column) for column in np.array_split(texts, n)]
         self._grow(max(heights) + 1 + bool(title), size)
 
+    def explained_key(self, handles: Sequence[Artist], labels: Sequence[str], words: str, size: float = 8.5) -> None:
+        """Write an explanation below all panels, and a legend below the explanation."""
+        text = wrapped(words, self.room, size)
+        self.key(handles, labels, size=size, title=text)
+        self._grow(text.count("\n") * 1.2, size)
+
     def draw(self, renderer: RendererBase) -> None:
         """Draw the figure, with dollar signs in names drawn as dollar signs instead of as formulas."""
         mathematics = {label for axes in self.axes for label in _powers(axes.xaxis) + _powers(axes.yaxis)}

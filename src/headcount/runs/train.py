@@ -8,10 +8,10 @@ import platform
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +26,7 @@ from headcount.models.transformer import Classifier, Model
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build, load
+from headcount.runs.trackers import Warn, require_trackers, tracking
 from headcount.tasks import TASKS
 from headcount.tasks.base import SPLIT_SIZES
 from headcount.training.contexts import ContextShape, Undecidable
@@ -43,8 +44,20 @@ from headcount.training.loop import (
 )
 
 
-def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners: Sequence[Listener] = ()) -> Run:
-    """Train a new run in `path`, or resume the run that is there."""
+def train_run(
+    config: RunConfig,
+    path: Path,
+    *,
+    resume: bool = False,
+    listeners: Sequence[Listener] = (),
+    trackers: Sequence[str] = (),
+    warn: Warn = warnings.warn,
+) -> Run:
+    """Train a new run in `path`, or resume the run that is there.
+
+    `trackers` are the names of trackers to use beside TensorBoard; `warn` is told when one of them fails.
+    """
+    require_trackers(trackers)
     folder = RunFolder(path)
     _require_room(config)
     if config.training.until_proved:
@@ -69,7 +82,7 @@ def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners:
         else:
             folder.require_free()
         if not folder.is_finished:
-            _train(folder, config, listeners, asked_to_stop)
+            _train(folder, config, listeners, asked_to_stop, trackers, warn)
         folder.remove_checkpoints()
     return load(path)
 
@@ -101,7 +114,14 @@ def _require_contexts(config: RunConfig) -> None:
         raise InputError(f"--until-proved cannot prove this model: {reason}", advice) from reason
 
 
-def _train(folder: RunFolder, config: RunConfig, listeners: Sequence[Listener], asked_to_stop: StopRequest) -> None:
+def _train(
+    folder: RunFolder,
+    config: RunConfig,
+    listeners: Sequence[Listener],
+    asked_to_stop: StopRequest,
+    trackers: Sequence[str],
+    warn: Warn,
+) -> None:
     """Train from the last checkpoint, or from the start, and write weights and manifest."""
     if folder.environment_file.exists():  # a resumed run keeps its device
         device = choose_device(str(folder.read_environment().get("device", config.training.device)))
@@ -115,14 +135,14 @@ def _train(folder: RunFolder, config: RunConfig, listeners: Sequence[Listener], 
     if (checkpoint := folder.read_checkpoint()) is not None:
         header = unpack(checkpoint, state)
     folder.cut_log(header.get("log_bytes", 0))
-    clock = Timings(folder, state.step, header.get("seconds", 0.0))
-    with Log(folder) as log, tensorboard_listeners(folder.path, state.step) as boards:
-        done = fit(
+    with Log(folder) as log, tracking(trackers, folder, config, state.step, warn) as reports:
+        clock = Timings(folder, state.step, header.get("seconds", 0.0))
+        reports.is_done = done = fit(
             state,
             task,
             config.training,
             config.seed,
-            listeners=[log, clock, *listeners, *boards],
+            listeners=[log, clock, *listeners, *reports.listeners],
             save=lambda state: folder.write_checkpoint(
                 state.step, pack(state, {"log_bytes": log.flush(), "seconds": clock.seconds})
             ),
@@ -130,9 +150,10 @@ def _train(folder: RunFolder, config: RunConfig, listeners: Sequence[Listener], 
             asked_to_stop=asked_to_stop,
         )
     if not done:
+        flags = "".join(f" --tracker {name}" for name in trackers)
         raise Interrupted(
             f"stopped at step {state.step:,}; everything is saved in {folder.path}",
-            f"resume with: headcount train {config.task_name} -o {argument(folder.path)} --resume",
+            f"resume with: headcount train {config.task_name} -o {argument(folder.path)} --resume{flags}",
             signal=asked_to_stop.signal,
         )
     write_atomically(folder.weights_file, _trained_weights(state))
@@ -261,38 +282,3 @@ class Timings:
         """Write the file again with one more line."""
         self._lines.append({"step": step, "seconds": self.seconds})
         write_atomically(self._file, b"".join(json.dumps(line).encode() + b"\n" for line in self._lines))
-
-
-@contextmanager
-def tensorboard_listeners(path: Path, step: int) -> Iterator[list[Listener]]:
-    """Yield a TensorBoard listener, or none if TensorBoard is missing or does not support the folder's name.
-
-    Events that an earlier training wrote after `step` are hidden.
-    """
-    if find_spec("tensorboard") is None or str(path).encode(errors="ignore") != os.fsencode(path):
-        yield []
-        return
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(path / "tensorboard"), purge_step=step + 1) as writer:
-        yield [TensorBoard(writer)]
-
-
-@dataclass
-class TensorBoard:
-    """A listener that writes TensorBoard events."""
-
-    writer: Any
-
-    def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
-        """Write the mean loss since the last report, and the learning rate."""
-        self.writer.add_scalar("loss", sum(losses) / len(losses), last_step)
-        self.writer.add_scalar("learning rate", rates[-1], last_step)
-
-    def on_evaluation(self, step: int, scores: StepScores) -> None:
-        """Write the validation loss and all scores of an evaluation as TensorBoard scalars."""
-        self.writer.add_scalar("validation/loss", scores.validation_loss, step)
-        for split, shares in (("validation", scores.validation), ("training", scores.training)):
-            for name, share in shares.items():
-                self.writer.add_scalar(f"{split}/{name}", share.rate, step)
-        self.writer.flush()

@@ -33,6 +33,7 @@ from typing import Any
 from headcount.errors import ConfigError, Fault, InputError
 from headcount.registry import suggestion
 from headcount.runs.config import RunConfig
+from headcount.runs.trackers import tracker_names
 from headcount.tasks import TASKS
 
 HOME = Path(__file__).parent / "files"
@@ -75,6 +76,8 @@ class Part:
     """Verbs and their flags, in the order in which they run."""
     snapshots: tuple[int, ...] = ()
     """Training steps at which the weights are kept and measured."""
+    trackers: tuple[str, ...] = ()
+    """Trackers that the trainings report to; they do not change what is trained."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,8 @@ def _part(
         return None
     seeds = _integers(f"{where}seeds", table.get("seeds", 1), faults, counts=True)
     snapshots = _integers(f"{where}snapshots", table.get("snapshots", []), faults)
-    common = _table(f"{where}settings", table.get("settings", {}), faults)
+    common = dict(_table(f"{where}settings", table.get("settings", {}), faults))
+    trackers = _trackers(f"{where}settings.tracker", common.pop("tracker", []), faults)
     variants = [
         Variant(labels, {**common, **settings, **({"snapshots": snapshots} if snapshots else {})})
         for labels, settings in _variants(where, table, faults)
@@ -167,7 +171,19 @@ def _part(
     measures = tuple(_measures(where, table.get("measure", {}), faults, check_flags))
     if len(faults) > before:
         return None
-    return Part(str(table.get("name", "")), task, seeds, tuple(variants), measures, snapshots)
+    return Part(str(table.get("name", "")), task, seeds, tuple(variants), measures, snapshots, trackers)
+
+
+def _trackers(where: str, given: Any, faults: list[Fault]) -> tuple[str, ...]:
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        faults.append(Fault(where, given, 'give names, such as "mlflow" or ["mlflow", "wandb"]'))
+        return ()
+    try:
+        return tuple(tracker_names(names))
+    except InputError as error:
+        faults.append(Fault(where, given, ": ".join([error.what, *error.advice])))
+        return ()
 
 
 def _variants(

@@ -25,6 +25,8 @@ from headcount.studies.file import Flags, Part, Study, Variant, build_config
 
 POOL = "models"
 """Name of the folder, beside the study's own, that holds the runs of all studies."""
+PLAN = "plan.json"
+"""Name of the file, in the study's folder, that lists all runs."""
 RECEIPTS = "receipts"
 """Name of the folder, inside a run, that holds the receipts of finished commands."""
 
@@ -62,6 +64,8 @@ class PlannedRun:
     task: str
     needs: tuple[str, ...] = ()
     """Runs of a study need no other runs."""
+    trackers: tuple[str, ...] = ()
+    """Trackers that the training reports to; receipts do not depend on them."""
 
     @property
     def weight(self) -> float:
@@ -75,7 +79,8 @@ class PlannedRun:
     def command(self, step: Step) -> list[str]:
         """Return the arguments of `headcount` for one command of this run."""
         if step.verb == "train":
-            return ["train", self.task, *step.arguments, "--out", str(self.folder), "--resume"]
+            reports = (word for name in self.trackers for word in ("--tracker", name))
+            return ["train", self.task, *step.arguments, "--out", str(self.folder), "--resume", *reports]
         model = str(self.folder) if step.at is None else f"{self.folder}@{step.at}"
         return [step.verb, model, *step.arguments]
 
@@ -182,7 +187,7 @@ class Plan:
             for run in self.runs
         ]
         data = {"schema": 1, "study": self.study.name, "title": self.study.title, "runs": runs}
-        write_atomically(self.folder / "plan.json", (json.dumps(data, indent=1) + "\n").encode())
+        write_atomically(self.folder / PLAN, (json.dumps(data, indent=1) + "\n").encode())
 
 
 def training_progress(folder: Path, n_steps: int) -> float:
@@ -225,7 +230,15 @@ def _runs(part: Part, pool: Path, *, has_parts: bool) -> Iterator[PlannedRun]:
             folder = pool / f"{part.task}-{settings_digest(config, seed)}"
             steps = (train, *measures)
             yield PlannedRun(
-                _safe(name), part.name, variant.labels, seed, folder, steps, config.training.most_steps, part.task
+                name=_safe(name),
+                part=part.name,
+                labels=variant.labels,
+                seed=seed,
+                folder=folder,
+                steps=steps,
+                n_training_steps=config.training.most_steps,
+                task=part.task,
+                trackers=part.trackers,
             )
 
 

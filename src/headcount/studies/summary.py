@@ -194,6 +194,10 @@ class SeedSummary(Result):
     rankings: tuple[RankingSummary, ...]
     are_all_pairs: bool = True
     """Whether all pairs of variants were compared; otherwise each one was compared with the first one."""
+    labels: tuple[Mapping[str, str], ...] = ()
+    """The labels of each variant, in the order of `names`."""
+    n_planned: Count = 0
+    """Number of runs that the compared studies plan; 0 if runs were named."""
 
     def of(self, measure: str, subject: str = "") -> list[VariantSummary]:
         """Return one measure of one subject for each variant."""
@@ -219,6 +223,30 @@ def varying_labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             if first.setdefault(name, value) != value:
                 differing[name] = None
     return [name for name in labels if name in differing]
+
+
+def variant_name(row: Mapping[str, Any], by: Sequence[str]) -> str:
+    """Return the name of a row's variant: the value of the only label, or each label with its value.
+
+    >>> variant_name({"encoding": "none", "n_heads": 2}, ["encoding"])
+    'none'
+    >>> variant_name({"encoding": "none", "n_heads": 2}, ["encoding", "n_heads"]), variant_name({}, [])
+    ('encoding none, n_heads 2', 'all runs')
+    """
+    pairs = [(name, _label(row, name)) for name in by]
+    return pairs[0][1] if len(pairs) == 1 else ", ".join(f"{name} {text}" for name, text in pairs) or ALL_RUNS
+
+
+def _label(row: Mapping[str, Any], name: str) -> str:
+    return "none" if (value := row.get(name)) is None else str(value)
+
+
+def variant_rows(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the rows of each variant by its name; `by` names the labels that define a variant."""
+    variants = dict[str, list[Mapping[str, Any]]]()
+    for row in rows:
+        variants.setdefault(variant_name(row, by), []).append(row)
+    return variants
 
 
 def summarise(
@@ -250,6 +278,7 @@ def summarise(
         by=tuple(name for name in chosen if name in varying),
         others=tuple(name for name in varying if name not in chosen),
         names=tuple(table.names),
+        labels=tuple(table.labels),
         variants=tuple(table.variants()),
         pairs=tuple(table.pairs(rng)),
         rankings=tuple(_rankings(table, rng)),
@@ -272,17 +301,16 @@ class _Table:
     """The values of rows by measure and subject, variant, and pair (seed and other settings)."""
 
     def __init__(self, rows: Sequence[Row], by: Sequence[str], others: Sequence[str], measures: set[str]) -> None:
-        is_simple = len(by) == 1
         self.names: list[str] = []
+        self.labels: list[dict[str, str]] = []
         self.cells: dict[Key, dict[str, dict[Key, Row]]] = {}
         names: dict[Key, str] = {}
         for row in rows:
             labels = tuple(row.get(name) for name in by)
             if (variant := names.get(labels)) is None:
-                texts = ["none" if value is None else str(value) for value in labels]
-                pairs = (f"{name} {text}" for name, text in zip(by, texts, strict=True))
-                variant = names[labels] = texts[0] if is_simple else ", ".join(pairs) or ALL_RUNS
+                variant = names[labels] = variant_name(row, by)
                 self.names.append(variant)
+                self.labels.append({name: _label(row, name) for name in by})
             if measures and row["measure"] not in measures:
                 continue
             key = (row["measure"], row["file"], row["step"], *(row[name] for name in ABOUT))

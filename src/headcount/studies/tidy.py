@@ -18,7 +18,7 @@ from typing import Any
 
 from scipy.special import stdtrit
 
-from headcount.bands import limit_text, role_of
+from headcount.bands import PART, limit_text, role_of
 from headcount.errors import InputError, RunError
 from headcount.files import parse_json, read_bytes, read_json, write_atomically
 from headcount.heads import HeadId
@@ -305,7 +305,11 @@ def _routes(data: Data) -> Iterator[Row]:
     n_quartets = {f"{way['source']} to {way['read']}": way["n"] for way in data["ways"]}
     measure = f"share of the {data['event']}"
     for patch in data["heads"]:
-        yield {"measure": measure, **_head_columns(patch["what"]), **_moved(patch, n_quartets)}
+        moved = _moved(patch, n_quartets)
+        placebo = patch["placebo"]
+        if moved["verdict"] in ("carrier", "part") and not (placebo["low"] > -PART and placebo["high"] < PART):
+            moved["verdict"] = f"more than the {data['event']}"  # its placebo moves the answer, too
+        yield {"measure": measure, **_head_columns(patch["what"]), **moved}
     for patch in data["blocks"]:
         # `E0` is not a head: any head of the block has its site and layer.
         site = {**_head_columns(f"{patch['what']}H0"), "head": None}
