@@ -9,6 +9,7 @@ from headcount.figures.comparison import draw_comparison
 from headcount.files import require_writable
 from headcount.registry import suggestion
 from headcount.runs.folder import RunFolder
+from headcount.studies.plan import planned_folders
 from headcount.studies.summary import SeedSummary, summarise, varying_labels
 from headcount.studies.tidy import Row, label_column, run_settings, tidy_rows, write_rows
 
@@ -56,12 +57,13 @@ def compare_runs(
 
 
 def run_folders(names: Sequence[str | Path]) -> list[RunFolder]:
-    """Return the finished runs that paths mean: run folders, or folders whose subfolders are runs."""
+    """Return the finished runs that paths mean: runs, studies with their runs, or folders whose subfolders are runs."""
     folders: dict[Path, RunFolder] = {}
     for name in names:
         path = Path(name)
         folder = RunFolder(path)
-        below = [] if folder.holds_a_run else sorted(file.parent for file in path.glob("*/manifest.json"))
+        places = planned_folders(path) or sorted(file.parent for file in path.glob("*/manifest.json"))
+        below = [] if folder.holds_a_run else [each for each in places if RunFolder(each).is_finished]
         if not folder.holds_a_run and not below:
             raise RunError(f"no run in {path}, and none in its subfolders", "train one: headcount train addition")
         for each in below or [path]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headcount import __version__
 from headcount.api.comparing import shown_measures
+from headcount.api.published import ComparedWithPublished, published_beside
 from headcount.describing.blocks import DataTable, Picture, Section
 from headcount.describing.comparison import describe
 from headcount.describing.report import Report
@@ -42,6 +43,8 @@ class StudyOutcome:
     """What the finished runs of each part say together; empty if a part has fewer than two."""
     report: Path | None = None
     """The page with all tables and figures; None if there is no summary."""
+    published: tuple[ComparedWithPublished, ...] = ()
+    """Published figures beside those of the runs, if the study asks for them."""
 
     @property
     def failed(self) -> tuple[RunState, ...]:
@@ -102,8 +105,9 @@ def run_study(
         ) from stop
     finished = [run for run, state in zip(plan.runs, progress.states, strict=True) if state.state == "done"]
     summaries = _summarise(plan, finished)
-    report = _write_report(plan, summaries, len(finished)) if summaries else None
-    return StudyOutcome(plan, tuple(progress.states), tuple(summaries.values()), report)
+    published = _published(plan, finished)
+    report = _write_report(plan, summaries, len(finished), published) if summaries else None
+    return StudyOutcome(plan, tuple(progress.states), tuple(summaries.values()), report, published)
 
 
 def _summarise(plan: Plan, finished: Sequence[PlannedRun]) -> dict[str, SeedSummary]:
@@ -122,9 +126,19 @@ def _summarise(plan: Plan, finished: Sequence[PlannedRun]) -> dict[str, SeedSumm
     return summaries
 
 
-def _write_report(plan: Plan, summaries: Mapping[str, SeedSummary], n_finished: int) -> Path:
-    """Write one page with a section per part: sentences, tables, and a figure per measure."""
-    sections = []
+def _published(plan: Plan, finished: Sequence[PlannedRun]) -> tuple[ComparedWithPublished, ...]:
+    """Compare the finished runs with published figures and store the result, if the study asks for that."""
+    compared = published_beside([RunFolder(run.folder) for run in finished]) if plan.study.published else ()
+    for each in compared:
+        RunFolder(plan.folder).write_result(f"published-{each.name}", each.result)
+    return compared
+
+
+def _write_report(
+    plan: Plan, summaries: Mapping[str, SeedSummary], n_finished: int, published: Sequence[ComparedWithPublished] = ()
+) -> Path:
+    """Write one page: published figures, then a section per part with sentences, tables, and a figure per measure."""
+    sections = [each.section for each in published]
     for name, summary in summaries.items():
         measures = list(dict.fromkeys(each.measure for each in summary.variants))
         blocks = (
@@ -160,6 +174,12 @@ def estimate_training(plan: Plan) -> list[PartEstimate]:
             seconds = _training_seconds(part, variant) if is_measured else sum(known) / len(known)
             estimates.append(PartEstimate(part, variant, seconds, is_measured))
     return estimates
+
+
+def seconds_per_step(task: str) -> float:
+    """Return the seconds that a training step of a task's default model takes on this machine, from a few steps."""
+    part, variant = Part("", task, (0,), (), ()), Variant({}, {})
+    return _training_seconds(part, variant) / build_config(task, variant, 0).training.most_steps
 
 
 def _training_seconds(part: Part, variant: Variant) -> float:

@@ -185,6 +185,21 @@ class Plan:
         write_atomically(self.folder / "plan.json", (json.dumps(data, indent=1) + "\n").encode())
 
 
+def planned_folders(study: Path) -> list[Path]:
+    """Return the run folders in the plan of a study's folder; nothing if it holds no plan.
+
+    The pool of runs is beside the study's folder, from whatever directory the plan was made.
+    """
+    file = study / "plan.json"
+    if not file.exists():
+        return []
+    try:
+        folders = [Path(run["folder"]) for run in read_json(file)["runs"]]
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{file} is damaged: {error!r}", "start the study again to write it") from error
+    return list(dict.fromkeys(study.parent / POOL / folder.name for folder in folders))
+
+
 def training_progress(folder: Path, n_steps: int) -> float:
     """Return the fraction of the training steps that the log of a run folder has; 0 without a log."""
     try:
