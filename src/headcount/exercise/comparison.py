@@ -376,7 +376,7 @@ def _compared(rule: Rule, figure: Figure | None, runs: Mapping[str, Sequence[Kno
     sound = [number.value for run in beside if (number := NUMBERS[rule.kind](rule, figure, run)) is not None]
     values = [number.value for _, number in pairs]
     first = pairs[0][1] if pairs else None
-    unit = first.unit if first else _usual_unit(rule)
+    unit = first.unit if first else usual_unit(rule)
     low, high = published_range(figure)
     mean, mean_low, mean_high, method = mean_interval(values, is_share=unit == "share") if values else (None,) * 4
     expected = None if rule.kind in ("answer", "necessary") else prediction(values, unit, first and first.n, rule)
@@ -407,7 +407,7 @@ def _compared(rule: Rule, figure: Figure | None, runs: Mapping[str, Sequence[Kno
     )
 
 
-def _usual_unit(rule: Rule) -> str:
+def usual_unit(rule: Rule) -> str:
     """Return the unit of a figure that no run of ours has."""
     units = {"validation loss": "nats", "attention: entropy": "nats", "seconds of training": "s", "drop": "points"}
     return "share" if rule.kind == "share of heads" else units.get(rule.measure, "share")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Row, Section, Sentence
-from headcount.describing.comparison import value_text
 from headcount.describing.published import PublishedFigures
 from headcount.describing.words import counted, number, some
 from headcount.exercise.comparison import ComparedFigure, PublishedComparison, Verdict, compare
@@ -103,10 +102,10 @@ def _mean(figure: ComparedFigure) -> str:
     """Write our mean with its 95 % CI, or without one if the values have no spread or are few."""
     if figure.mean is None or "answer" in figure.what:
         return ""
-    mean = value_text(figure.mean, figure.unit)
+    mean, unit = _number(figure.mean, figure.unit), "%" if figure.unit == "share" else figure.unit
     if figure.low is None or figure.high is None:
-        return mean
-    return f"{mean} [{_number(figure.low, figure.unit)}, {_number(figure.high, figure.unit)}]"
+        return f"{mean} {unit}"
+    return f"{mean} [{_number(figure.low, figure.unit)}, {_number(figure.high, figure.unit)}] {unit}"
 
 
 def _within(figure: ComparedFigure) -> str:
