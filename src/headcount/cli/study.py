@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headcount.studies.running import JobPlan
 
 RETRIES = 2
+"""Default of --retries, as in `headcount.studies.running`, which is not imported for `--help`."""
 CRASHED = 70
 """Exit code of a run that ended with an unexpected exception (EX_SOFTWARE of sysexits.h)."""
 WITHOUT_FILES = ("claims",)

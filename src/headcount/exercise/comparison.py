@@ -379,7 +379,9 @@ def _compared(rule: Rule, figure: Figure | None, runs: Mapping[str, Sequence[Kno
     unit = first.unit if first else usual_unit(rule)
     low, high = published_range(figure)
     mean, mean_low, mean_high, method = mean_interval(values, is_share=unit == "share") if values else (None,) * 4
-    expected = None if rule.kind in ("answer", "necessary") else prediction(values, unit, first and first.n, rule)
+    expected = (
+        None if rule.kind in ("answer", "necessary") else prediction(values, unit, first.n if first else None, rule)
+    )
     verdict, why = _verdict(rule, figure, values, (mean_low, mean_high), (low, high), expected)
     return ComparedFigure(
         report=figure.report if figure else rule.report,
@@ -469,12 +471,12 @@ def _verdict(
         if high < NEEDED:
             return "differs", f"no such head costs {100 * NEEDED:g} point, so none handles carries alone"
         return "undecided", "words: a drop is necessary for the statement, but does not prove it"
-    low, high = published
-    assert low is not None, f"{figure.key} is no number"
-    assert high is not None
+    least, most = published
+    assert least is not None, f"{figure.key} is no number"
+    assert most is not None
     if expected is None:
         return "undecided", few
-    return ("agrees" if expected[0] <= high and low <= expected[1] else "differs"), ""
+    return ("agrees" if expected[0] <= most and least <= expected[1] else "differs"), ""
 
 
 def published_range(figure: Figure | None) -> tuple[float | None, float | None]:
