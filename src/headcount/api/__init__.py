@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from headcount.api.pairs import patch_pair as patch_pair
     from headcount.api.pruning import SavedPruning as SavedPruning
     from headcount.api.pruning import prune_heads as prune_heads
+    from headcount.api.published import compare_published as compare_published
     from headcount.api.reporting import report as report
     from headcount.api.routing import routes as routes
     from headcount.api.routing import routes_all as routes_all
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from headcount.api.studying import estimate_training as estimate_training
     from headcount.api.studying import plan_study as plan_study
     from headcount.api.studying import run_study as run_study
+    from headcount.api.studying import seconds_per_step as seconds_per_step
     from headcount.api.training import evaluate as evaluate
     from headcount.api.training import evaluate_all as evaluate_all
     from headcount.api.training import next_command as next_command
@@ -79,10 +81,11 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "opening": ("PredictionPair", "open_model", "open_on_task", "open_run", "predict"),
     "pairs": ("patch_pair",),
     "pruning": ("SavedPruning", "prune_heads"),
+    "published": ("compare_published",),
     "reporting": ("report",),
     "routing": ("routes", "routes_all"),
     "saving": ("Saved",),
-    "studying": ("StudyOutcome", "estimate_training", "plan_study", "run_study"),
+    "studying": ("StudyOutcome", "estimate_training", "plan_study", "run_study", "seconds_per_step"),
     "training": ("evaluate", "evaluate_all", "next_command", "read_certificate", "read_evaluation", "train"),
     "verifying": ("stored_verification", "verify"),
     "viewing": (

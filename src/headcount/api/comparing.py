@@ -152,12 +152,16 @@ def _study_rows(studies: Sequence[StudyRuns], by: Sequence[str]) -> list[Row]:
 
 
 def run_folders(names: Sequence[str | Path]) -> list[RunFolder]:
-    """Return the finished runs that paths mean: run folders, or folders whose subfolders are runs."""
+    """Return the finished runs that paths mean: runs, studies with their runs, or folders whose subfolders are runs."""
     folders: dict[Path, RunFolder] = {}
     for name in names:
         path = Path(name)
         folder = RunFolder(path)
-        below = [] if folder.holds_a_run else sorted(file.parent for file in path.glob("*/manifest.json"))
+        study = None if folder.holds_a_run else find_study(name)
+        places = (
+            [run.path for run, *_ in study.runs] if study else [each.parent for each in path.glob("*/manifest.json")]
+        )
+        below = [] if folder.holds_a_run else [each for each in sorted(places) if RunFolder(each).is_finished]
         if not folder.holds_a_run and not below:
             what = f"no run in {path}, none in its subfolders, and no study of this name"
             raise RunError(what, "train one: headcount train addition", "or list the studies: headcount study")

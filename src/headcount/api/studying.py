@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headcount import __version__
 from headcount.api.comparing import shown_measures
+from headcount.api.published import ComparedWithPublished, published_beside
 from headcount.describing.study import build_study_report
 from headcount.describing.study_answers import HEAD_MEASURES, LEFT, TOGETHER, PartResults
 from headcount.errors import InputError, Interrupted, argument
@@ -43,6 +44,8 @@ class StudyOutcome:
     """What the finished runs of each part say together; a part with fewer than two runs is left out."""
     report: Path | None = None
     """The page with all tables and figures; None if there is no summary."""
+    published: tuple[ComparedWithPublished, ...] = ()
+    """Published figures beside those of the runs, if the study asks for them."""
 
     @property
     def summaries(self) -> tuple[SeedSummary, ...]:
@@ -108,8 +111,9 @@ def run_study(
         ) from stop
     finished = [run for run, state in zip(plan.runs, progress.states, strict=True) if state.state == "done"]
     parts = _summarise(plan, finished)
-    report = _write_report(plan, parts, len(finished)) if parts else None
-    return StudyOutcome(plan, tuple(progress.states), tuple(parts), report)
+    published = _published(plan, finished)
+    report = _write_report(plan, parts, len(finished), published) if parts else None
+    return StudyOutcome(plan, tuple(progress.states), tuple(parts), report, published)
 
 
 def _summarise(plan: Plan, finished: Sequence[PlannedRun]) -> list[PartResults]:
@@ -141,10 +145,21 @@ def _part_results(name: str, rows: Sequence[Row], n_planned: int) -> PartResults
     return PartResults(name, summary, find_over_seeds(rows, summary.by), emergence(rows, summary.by))
 
 
-def _write_report(plan: Plan, parts: Sequence[PartResults], n_finished: int) -> Path:
-    """Write one page: a sentence and a picture per question, and all tables and figures below."""
+def _published(plan: Plan, finished: Sequence[PlannedRun]) -> tuple[ComparedWithPublished, ...]:
+    """Compare the finished runs with published figures and store the result, if the study asks for that."""
+    compared = published_beside([RunFolder(run.folder) for run in finished]) if plan.study.published else ()
+    for each in compared:
+        RunFolder(plan.folder).write_result(f"published-{each.name}", each.result)
+    return compared
+
+
+def _write_report(
+    plan: Plan, parts: Sequence[PartResults], n_finished: int, published: Sequence[ComparedWithPublished] = ()
+) -> Path:
+    """Write one page: a sentence and a picture per question, published figures, and all tables and figures below."""
     made = f"Made by headcount {__version__} from {n_finished} of {len(plan.runs)} runs; `rows.csv` has every number."
-    report = build_study_report(plan.study.title, plan.study.question, parts, made)
+    others = [each.section for each in published]
+    report = build_study_report(plan.study.title, plan.study.question, parts, made, others)
     path = plan.folder / "report.html"
     write_outputs({path: html_page(report).encode(errors="replace")}, force=True)
     return path
@@ -172,6 +187,12 @@ def estimate_training(plan: Plan) -> list[PartEstimate]:
             seconds = _training_seconds(part, variant) if is_measured else sum(known) / len(known)
             estimates.append(PartEstimate(part, variant, seconds, is_measured))
     return estimates
+
+
+def seconds_per_step(task: str) -> float:
+    """Return the seconds that a training step of a task's default model takes on this machine, from a few steps."""
+    part, variant = Part("", task, (0,), (), ()), Variant({}, {})
+    return _training_seconds(part, variant) / build_config(task, variant, 0).training.most_steps
 
 
 def _training_seconds(part: Part, variant: Variant) -> float:

@@ -8,6 +8,7 @@ import io
 import json
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,12 @@ from headcount.errors import InputError
 
 if TYPE_CHECKING:
     from headcount.api.studying import StudyOutcome
+    from headcount.studies.file import VerbStudy
     from headcount.studies.plan import Plan
+    from headcount.studies.running import JobPlan
 
+RETRIES = 2
+"""Default of --retries, as in `headcount.studies.running`, which is not imported for `--help`."""
 CRASHED = 70
 """Exit code of a run that ended with an unexpected exception (EX_SOFTWARE of sysexits.h)."""
 WITHOUT_FILES = ("claims",)
@@ -35,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = "print one command per run, for a Slurm array or any other launcher; run nothing"
     parser.add_argument("--print-commands", action="store_true", help=commands)
     add_json(parser, quiet=True)
-    add_int(advanced(parser), "--retries", "number of times that a run that has crashed is started again", 2)
+    add_int(advanced(parser), "--retries", "number of times that a run that has crashed is started again", RETRIES)
     one = "train and measure only this run, in this process; --print-commands lists the names"
     advanced(parser).add_argument("--run", dest="only", metavar="NAME", help=one)
 
@@ -43,11 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """Run the study, or show its plan; exit code 1 if a run failed."""
     from headcount import api
+    from headcount.studies.file import verb_study
 
     if args.study is None:
         return _list_studies()
     if sum((args.dry_run, args.print_commands, args.only is not None)) > 1:
         raise InputError("--dry-run, --print-commands and --run cannot be combined", "choose one of them")
+    if (study := verb_study(args.study)) is not None:
+        return _with_own_verb(study, args)
     if args.only is not None:
         return _one_run(api.plan_study(args.study, out=args.out), args.only)
     if args.print_commands:
@@ -89,6 +97,55 @@ def flag_fault(verb: str, flags: Mapping[str, Any]) -> str | None:
     except SystemExit:
         return " ".join(errors.getvalue().removeprefix("error: ").split("\n  see:")[0].split())
     return None
+
+
+def _with_own_verb(study: VerbStudy, args: argparse.Namespace) -> Output:
+    """Run a study by its own verb, or show its plan."""
+    from headcount.cli import read_arguments
+
+    if args.only is not None or args.retries != RETRIES:
+        flag = "--run" if args.only is not None else "--retries"
+        raise InputError(f"the study {args.study} has no {flag}", f"its own verb has more flags: {study.verb} --help")
+    out = Path(args.out or Path("runs") / args.study)
+    if args.dry_run:
+        return _plan_of_verb(study, study.plan(out), args)
+    whole = [study.verb, "--out", str(out)]
+    if args.print_commands:
+        plan = study.plan(out)
+        commands = [join(["headcount", *arguments]) for arguments in (*map(plan.arguments, plan.jobs), whole)]
+        return Output({"commands": commands}, commands)
+    processes = [] if args.processes is None else ["--processes", str(args.processes)]
+    flags = [f"--{name}" for name in ("json", "quiet") if getattr(args, name)]
+    own = read_arguments([*whole, *processes, *flags])
+    output: Output = own.run(own)
+    return output
+
+
+def _plan_of_verb(study: VerbStudy, plan: JobPlan, args: argparse.Namespace) -> Output:
+    """Show the jobs of a plan, and an estimate of their time."""
+    from headcount import api
+    from headcount.describing.blocks import DataTable
+    from headcount.rendering.study_table import duration
+    from headcount.studies.running import n_cores
+
+    n_processes, pace = args.processes or n_cores(), api.seconds_per_step(study.task)
+    jobs = [
+        {"job": job.name, "needs": list(job.needs), "done": job.is_done, "seconds": pace * job.weight}
+        for job in plan.jobs
+    ]
+    rows = [
+        (job.name, ", ".join(job.needs) or "-", "yes" if job.is_done else "no", duration(pace * job.weight))
+        for job in plan.jobs
+    ]
+    wall = sum(pace * job.weight for job in plan.jobs if not job.is_done) / n_processes
+    n_done = sum(job.is_done for job in plan.jobs)
+    lines: list[Line] = [
+        DataTable("plan", study.title, ("part", "needs", "done", "time"), tuple(rows)),
+        f"total:   {len(jobs)} parts, {n_done} of them done; the others take about {duration(wall)} in "
+        f"{n_processes} processes (a few training steps were timed)",
+        f"start:   headcount study {args.study}",
+    ]
+    return Output({"study": args.study, "jobs": jobs, "seconds": wall, "processes": n_processes}, lines)
 
 
 def _one_run(plan: Plan, name: str) -> Output:
@@ -185,10 +242,14 @@ def _finished(outcome: StudyOutcome) -> Output:
         lines.append(f"failed:  {state.run.name}: {state.error}\n  log:   {plan.log_file(state.run)}")
     if failed:
         lines.append(f"again:   headcount study {plan.study.source}")
+    for each in outcome.published:
+        lines += each.section.blocks
     lines += [f"table:   {plan.folder / 'rows.csv'}", f"report:  {outcome.report}"] if outcome.report else []
     lines.append(f"study:   {plan.folder}")
     summaries = [summary.to_dict() for summary in outcome.summaries]
-    return Output({"study": plan.study.name, "runs": runs, "summaries": summaries}, lines, exit_code=int(bool(failed)))
+    published = {each.name: each.result.to_dict() for each in outcome.published}
+    data = {"study": plan.study.name, "runs": runs, "summaries": summaries, "published": published}
+    return Output(data, lines, exit_code=int(bool(failed)))
 
 
 PART = Command(

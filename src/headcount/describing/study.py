@@ -197,7 +197,8 @@ def _variants(part: PartResults) -> Answer | None:
                     each.variant,
                     scale * each.median,
                     f"{scale * each.median:.3g}",
-                    *(scale * end for end in _ends(each)),
+                    low=scale * _ends(each)[0],
+                    high=scale * _ends(each)[1],
                 )
                 for each in rows
             ]

@@ -76,14 +76,15 @@ class PublishedSorter:
 
 
 @cache
-def _read() -> dict[str, Any]:
+def published_figures() -> dict[str, Any]:
+    """Return all tables of `published.toml` by report and task."""
     text = files("headcount.exercise").joinpath("published.toml").read_text(encoding="utf-8")
     return {name.removeprefix("report-"): parts for name, parts in tomllib.loads(text).items()}
 
 
 def adders() -> list[PublishedAdder]:
     """Return the figures that the five published reports give for their adders, from `published.toml`."""
-    return [_adder(name, parts["addition"]) for name, parts in _read().items()]
+    return [_adder(name, parts["addition"]) for name, parts in published_figures().items()]
 
 
 def _adder(report: str, published: dict[str, Any]) -> PublishedAdder:
@@ -106,7 +107,7 @@ def _adder(report: str, published: dict[str, Any]) -> PublishedAdder:
 def sorters() -> list[PublishedSorter]:
     """Return the sortedness models of the five reports, one per encoding."""
     models = []
-    for report, parts in _read().items():
+    for report, parts in published_figures().items():
         figures = {length: parts["sortedness"][str(length)] for length in LENGTHS}
         kind = "shuffle" if report in OLDER else "transpositions"
         for i, encoding in enumerate(EXERCISE):

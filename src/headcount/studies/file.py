@@ -17,8 +17,8 @@
     stretch = { lengths = [16, 64], n = 100 }
 
 `snapshots = [0, 100]` keeps the weights at these training steps and measures them as well. Several `[[part]]` tables,
-each with the keys above, make one study of several tasks. A study is checked whole before anything starts: one error
-lists every fault.
+each with the keys above, make one study of several tasks. `published = true` shows published figures beside the
+results, if any are known for these runs. A study is checked whole before anything starts: one error lists every fault.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headcount.errors import ConfigError, Fault, InputError
 from headcount.registry import suggestion
@@ -36,15 +38,20 @@ from headcount.runs.config import RunConfig
 from headcount.runs.trackers import tracker_names
 from headcount.tasks import TASKS
 
+if TYPE_CHECKING:
+    from headcount.studies.running import JobPlan
+
 HOME = Path(__file__).parent / "files"
 """The folder of the studies that come with headcount."""
+PLUGINS = "headcount.studies"
+"""Group of entry points by which other packages bring studies: each names the path of a file, or a `VerbStudy`."""
 MEASURES = (
     *("evaluate", "verify", "stretch", "ablate", "prune", "heads"),
     *("routes", "audit", "claims", "positions", "weights", "report"),
 )
 """Verbs that can measure a run of a study."""
 PART_KEYS = ("name", "task", "seeds", "settings", "grid", "variants", "measure", "snapshots")
-STUDY_KEYS = ("title", "question", "part", *PART_KEYS)
+STUDY_KEYS = ("title", "question", "published", "part", *PART_KEYS)
 FORM = "docs/studies.md shows a whole file"
 MOST_RUNS = 100_000
 """Largest number of runs of one study."""
@@ -90,18 +97,57 @@ class Study:
     parts: tuple[Part, ...]
     source: str
     """The file, or the name of a study that comes with headcount."""
+    published: bool = False
+    """Whether published figures are shown beside the results of the runs."""
+
+
+@dataclass(frozen=True)
+class VerbStudy:
+    """A study that has a plan and a verb of its own, such as the lab."""
+
+    title: str
+    verb: str
+    """The verb that runs the plan; it has the flags --out, --processes, --quiet and --json."""
+    plan: Callable[[Path], JobPlan]
+    """Returns the plan for the folder with all results."""
+    task: str
+    """The weights of jobs are training steps of the default model of this task."""
+
+
+@cache
+def _shipped() -> dict[str, Path | VerbStudy]:
+    """Return the studies of headcount, then those of other packages."""
+    studies: dict[str, Path | VerbStudy] = {path.stem: path for path in sorted(HOME.glob("*.toml"))}
+    for entry_point in sorted(entry_points(group=PLUGINS), key=lambda each: each.name):
+        if entry_point.name in studies:
+            what = f"the name {entry_point.name!r} of {entry_point.value}, a study of another package, is taken already"
+            raise InputError(what, f"rename it in that package's entry points, group {PLUGINS!r}")
+        studies[entry_point.name] = entry_point.load()
+    return studies
 
 
 def shipped() -> dict[str, str]:
-    """Return the studies that come with headcount: their names and titles."""
-    return {path.stem: tomllib.loads(path.read_text())["title"] for path in sorted(HOME.glob("*.toml"))}
+    """Return the studies that come with headcount, or with other packages: their names and titles."""
+    return {
+        name: study.title if isinstance(study, VerbStudy) else tomllib.loads(study.read_text(encoding="utf-8"))["title"]
+        for name, study in sorted(_shipped().items())
+    }
+
+
+def verb_study(source: str | Path) -> VerbStudy | None:
+    """Return the shipped study of this name if it has a plan and a verb of its own; None if a file describes it."""
+    study = _shipped().get(str(source))
+    return study if isinstance(study, VerbStudy) else None
 
 
 def study_path(source: str | Path) -> Path:
     """Return the file of a study, given by its path or by the name of a study that comes with headcount."""
-    path = HOME / f"{source}.toml" if str(source) in shipped() else Path(source)
+    study = _shipped().get(str(source), Path(source))
+    if isinstance(study, VerbStudy):
+        raise InputError(f"the study {source} has no file", f"run it with: headcount {study.verb}")
+    path = study
     if not path.is_file():
-        known = tuple(shipped())
+        known = tuple(_shipped())
         raise InputError(f"there is no study {str(source)!r}", suggestion(str(source), known), FORM)
     return path
 
@@ -132,12 +178,15 @@ def read_study(source: str | Path, check_flags: Callable[[str, Flags], str | Non
             parts.append(part)
             names.append(part.name)
     faults += [Fault("name", name, "two parts have this name") for name in names if names.count(name) > 1][:1]
+    if not isinstance(data.get("published", False), bool):
+        faults.append(Fault("published", data["published"], "should be true or false"))
     n_runs = sum(len(part.variants) * len(part.seeds) for part in parts)
     if n_runs > MOST_RUNS:
         faults.append(Fault("grid", n_runs, f"too many runs: at most {MOST_RUNS:,}"))
     if faults:
         raise ConfigError(faults, f"in {path}", FORM)
-    return Study(path.stem, str(data.get("title", path.stem)), str(data.get("question", "")), tuple(parts), str(source))
+    title, question = str(data.get("title", path.stem)), str(data.get("question", ""))
+    return Study(path.stem, title, question, tuple(parts), str(source), bool(data.get("published", False)))
 
 
 def _part(

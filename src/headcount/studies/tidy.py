@@ -275,11 +275,23 @@ def _pruning(data: Data) -> Iterator[Row]:
     yield score("score without the removable heads", data["kept"])
     yield score("score without the best random heads", data["best_random"])
     yield score("score without all harmless heads", data["harmless_left"])
+    by_zero = "heads that are harmless under zero ablation"
+    yield {"measure": by_zero, "metric": metric, **alone, "value": len(data["by_zero"])}
+    yield score(f"score without all {by_zero}", data["by_zero_left"])
     heads = dict.fromkeys(point["head"] for curve in data["curves"] for point in curve["points"] if point["head"])
     for head in heads:
         removed = float(head in data["chosen"])
         verdict = "removed" if removed else "kept"
         yield {"measure": "removed", **_head_columns(head), "value": removed, "unit": "share", "verdict": verdict}
+
+
+def _answer(data: Data) -> Iterator[Row]:
+    """Yield the answer to one example, whose attention is stored as well; averages have no answer."""
+    if data["example"] and data["predicted"] is not None:
+        value = None if data["correct"] is None else float(data["correct"])
+        yield {"measure": "answer", "group": data["example"], "value": value, "unit": "share"} | {
+            "verdict": data["predicted"]
+        }
 
 
 def _head_stats(data: Data) -> Iterator[Row]:
@@ -371,6 +383,7 @@ READERS: dict[str, tuple[int, str, Callable[[Data], Iterator[Row]]]] = {
     "CounterexampleSearch": (1, "verify", _search),
     "Ablation": (6, "ablate", _ablation),
     "Pruning": (5, "prune", _pruning),
+    "AttentionPatterns": (2, "heads", _answer),
     "Specialisation": (3, "heads", _head_stats),
     "Routes": (1, "routes", _routes),
     "Stretch": (3, "stretch", _stretch),
