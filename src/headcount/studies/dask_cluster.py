@@ -122,18 +122,19 @@ def run_on_worker(task: Mapping[str, Any]) -> dict[str, Any]:
 
 def _wait(process: subprocess.Popen[bytes], task: Mapping[str, Any], folder: Path) -> bool:
     """Wait until a process has ended; return whether it was asked to end, so that the run must be continued."""
-    worker, started, reported = get_worker(), time.monotonic(), -REPORT_EVERY
-    stopping = 0.0
-    is_finished = RunFolder(folder).is_finished  # a measurement that is interrupted would begin again
+    worker, started = get_worker(), time.monotonic()
+    reported = stopping = 0.0
+    done = first = training_progress(folder, task["n_steps"])
+    is_training = False
     while process.poll() is None:
         now = time.monotonic()
         if now - reported >= REPORT_EVERY:
-            done = training_progress(folder, task["n_steps"])
+            done, reported = training_progress(folder, task["n_steps"]), now
             worker.log_event(task["launcher"], {"task": task["key"], "worker": worker.address, "done": done})
-            reported = now
-            is_finished = RunFolder(folder).is_finished
+            # A measurement would begin again if it was interrupted, and so would a training without a step.
+            is_training = done > first and not RunFolder(folder).is_finished
         is_unwanted = task["launcher"] in _stopped or not _is_wanted(worker, task["key"])
-        if not stopping and (is_unwanted or (now - started > task["slice"] and not is_finished)):
+        if not stopping and (is_unwanted or (is_training and now - started > task["slice"])):
             process.terminate()
             stopping = now
         if stopping and now - stopping > STOPPING:
