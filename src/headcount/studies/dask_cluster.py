@@ -49,6 +49,8 @@ PATIENCE = 300.0
 """Seconds to wait for a scheduler that has stopped answering."""
 CONNECTING = 10.0
 """Seconds until a scheduler must have answered the first time."""
+ANSWERING = 30.0
+"""Seconds until a scheduler that does not answer counts as gone."""
 LOOK = 1.0
 """Seconds between two questions to the scheduler: whether it is there, and how many threads its workers have."""
 SLICE = 600.0
@@ -74,7 +76,8 @@ number is left out, because it changes no result.
 """
 RUN = f"""
 __import__("headcount.studies.dask_cluster", fromlist=["run_on_worker"]).run_on_worker(task)
-    if (versions := {VERSIONS}) == own_versions else versions
+    if (versions := {VERSIONS}) == own_versions
+    else {{**versions, "worker": __import__("distributed").get_worker().address}}
 """
 """Expression for the work of a task; a worker with other versions returns these instead."""
 
@@ -195,7 +198,8 @@ class DaskProcess:
     lock: IO[bytes]
     """The lock of the run folder, which this launcher holds until the run is back."""
     key: str
-    future: Any
+    client: Client
+    future: Any = None
     done: float | None = None
     """Fraction of the training steps that are done; None before the first report."""
     place: str = "its way to a worker"
@@ -220,16 +224,16 @@ class DaskProcess:
             return None
         try:
             result = self._fetching.result()
-        except CancelledError:  # the scheduler has gone, or the study is stopped
+        except CancelledError:  # the scheduler has gone, or someone has cancelled the task
             return AGAIN
         except distributed.KilledWorker as error:
             self.error = str(error)
             return LOST
         except ModuleNotFoundError as error:
             raise _other_versions(self.place, {"headcount": str(error)}) from error
-        except OSError:  # the connection was lost on the way
-            return AGAIN
         except Exception as error:
+            if isinstance(error, OSError) or self.client.status != "running":  # the scheduler has gone
+                return AGAIN
             self.error = f"the task failed on its worker: {error!r}"
             return 1
         return self._settle(result)
@@ -237,7 +241,7 @@ class DaskProcess:
     def _settle(self, result: dict[str, Any]) -> int:
         """Write the files and the log of a run that is back, and return its exit code."""
         if "code" not in result:
-            raise _other_versions(self.place, result)
+            raise _other_versions(result["worker"], result)
         with suppress(RunError):
             _append(self.cluster.plan.log_file(self.run), result["log"])
         try:
@@ -283,10 +287,11 @@ class DaskCluster:
     fetchers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(8))
     launcher: str = field(default_factory=lambda: f"headcount-{uuid.uuid4().hex[:12]}")
     """Name of this launcher, to which its workers report."""
-    is_away_since: float | None = None
     n_threads: int = 0
+    """Number of threads of all workers."""
     _processes: dict[str, DaskProcess] = field(default_factory=dict)
     _looked: float = 0.0
+    _away_since: float | None = None
     _is_stopping: bool = False
 
     def __post_init__(self) -> None:
@@ -324,42 +329,43 @@ class DaskCluster:
     @property
     def n_slots(self) -> int:
         """Number of runs at a time: `processes`, or one per thread; 0 while the scheduler does not answer."""
-        if self.is_away_since is not None:
+        if self._away_since is not None:
             return 0
         return max(1, self.n_threads) if self.processes is None else self.processes
 
     def check(self) -> str:
         """Return what the user should know; raise an error if the scheduler has been away for too long."""
-        if time.monotonic() - self._looked < LOOK:
-            return self._notice
-        self._looked = time.monotonic()
+        now = time.monotonic()
+        if now - self._looked >= LOOK:
+            self._looked = now
+            try:
+                client = self._connected_client()
+                answer = client.sync(client.scheduler.identity, n_workers=0, callback_timeout=ANSWERING)
+                self.n_threads, self._away_since = answer["total_threads"], None
+            except OSError:
+                self._wait_for_scheduler()
+        if self._away_since is None:
+            return "" if self.n_threads else f"the scheduler {self.address} has no workers; waiting for them"
+        left = max(0.0, self.patience - (now - self._away_since))
+        return f"the scheduler {self.address} does not answer; waiting for it, {left:.0f} s more at most"
+
+    def _connected_client(self) -> Client:
+        """Return the client; connect again if the scheduler has gone meanwhile, and check its workers."""
         if self.client is None or self.client.status != "running":
-            self._look_for_scheduler()
-        if self.client is not None:
-            with suppress(OSError):
-                self.n_threads = self.client.scheduler_info(n_workers=0).get("total_threads", 0)
-        return self._notice
-
-    @property
-    def _notice(self) -> str:
-        if self.is_away_since is not None:
-            left = max(0.0, self.patience - (time.monotonic() - self.is_away_since))
-            return f"the scheduler {self.address} does not answer; waiting for it, {left:.0f} s more at most"
-        return "" if self.n_threads else f"the scheduler {self.address} has no workers; waiting for them"
-
-    def _look_for_scheduler(self) -> None:
-        """Try to connect again; raise an error if that has failed for too long."""
-        if self.is_away_since is None:
-            self.is_away_since, self.n_threads = time.monotonic(), 0
-        _close(self.client)
-        self.client = None
-        with suppress(OSError):
+            _close(self.client)
+            self.client = None
             self.client = _connect(self.address, timeout=2 * LOOK)
-            self.is_away_since = None
             self._subscribe()
             self.require_versions()
-            return
-        if time.monotonic() - self.is_away_since > self.patience:
+        return self.client
+
+    def _wait_for_scheduler(self) -> None:
+        """Note that the scheduler does not answer; raise an error if that has been so for too long."""
+        _close(self.client)  # what is on workers is lost: a new scheduler does not know it
+        self.client = None
+        now = time.monotonic()
+        self._away_since = self._away_since or now
+        if now - self._away_since > self.patience:
             again = f"headcount study {argument(self.plan.study.source)} -o {argument(self.plan.folder)}"
             raise RunError(
                 f"the scheduler {self.address} has not answered for {self.patience:.0f} s; finished runs are kept",
@@ -404,16 +410,16 @@ class DaskCluster:
                 return EndedProcess(BUSY)
             raise
         try:
+            assert self.client is not None
             key = f"{self.launcher}-{run.name}-{uuid.uuid4().hex[:8]}"
-            process = self._processes[key] = DaskProcess(self, run, lock, key, None)
-            process.future = self._submit(run, key, files)
+            process = self._processes[key] = DaskProcess(self, run, lock, key, self.client)
+            process.future = self._submit(self.client, run, key, files)
         except BaseException:
             lock.close()
             raise
         return process
 
-    def _submit(self, run: PlannedRun, key: str, files: Mapping[str, bytes]) -> Any:
-        assert self.client is not None
+    def _submit(self, client: Client, run: PlannedRun, key: str, files: Mapping[str, bytes]) -> Any:
         out = self._out
         task = {
             "key": key,
@@ -427,7 +433,7 @@ class DaskCluster:
         }
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph")  # a run folder is sent once, with its task
-            return self.client.submit(
+            return client.submit(
                 eval,
                 RUN.replace("\n", " ").strip(),
                 {"task": task, "own_versions": own_versions()},
