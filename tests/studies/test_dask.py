@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import distributed
 import pytest
 import torch
 
@@ -277,6 +276,16 @@ def test_ctrl_c_brings_the_checkpoints_back(place: Place, shared: Processes, und
     assert place.files == undisturbed
 
 
+def test_ctrl_c_in_a_terminal_reaches_the_launcher_alone(place: Place) -> None:
+    """The workers of a local cluster belong to the terminal, too, and go on, so that their checkpoints come back."""
+    place.order("seed=0.wait")
+    command = [sys.executable, str(QUICK / "quick_launch.py"), "dask", "1", "seed=0"]
+    launcher = subprocess.run(command, start_new_session=True, stderr=subprocess.PIPE, check=False, text=True)
+    assert launcher.returncode == -signal.SIGINT
+    assert launcher.stderr.splitlines()[-1] == "KeyboardInterrupt"
+    assert "checkpoint-000000006" in place.checkpoints("seed=0")
+
+
 def test_two_launchers_share_the_work_and_a_killed_one_leaves_no_process_behind(
     place: Place, shared: Processes, undisturbed: dict[str, bytes]
 ) -> None:
@@ -346,31 +355,26 @@ def test_a_scheduler_that_goes_away_is_waited_for(
     assert place.files == undisturbed
 
 
-@pytest.mark.parametrize("joins", ["before", "later"])
-def test_a_worker_with_another_torch_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, joins: str) -> None:
+def test_a_worker_with_another_torch_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     processes = start_processes(tmp_path)
     place = make_place(tmp_path / "here", processes.orders, monkeypatch)
     other = tmp_path / "other" / "torch-1.0.dist-info"
     other.mkdir(parents=True)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n")
 
-    def start() -> None:
+    def join() -> None:
         processes.start_workers(path=other.parent)
-
-    act = once(lambda progress: "has no workers" in progress.notice, start)
 
     def run_on_cluster() -> None:
         with cluster(place.plan, processes.address, None) as workers:
-            assert joins == "later"
-            execute(place.plan, workers, on_change=act)
+            execute(place.plan, workers, on_change=once(lambda progress: "has no workers" in progress.notice, join))
 
     try:
-        if joins == "before":
-            start()
-            with distributed.Client(processes.address, set_as_default=False) as client:
-                client.wait_for_workers(1, timeout=60)
         with pytest.raises(InputError, match=r"torch: 1\.0, not "):
-            run_on_cluster()
+            run_on_cluster()  # the worker joins while the study runs
+        monkeypatch.setattr(dask_cluster.DaskCluster, "start", None)
+        with pytest.raises(InputError, match=r"torch: 1\.0, not "):
+            run_on_cluster()  # the worker is there before the study starts
     finally:
         processes.kill_all()
     assert not place.started

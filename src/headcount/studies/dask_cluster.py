@@ -340,7 +340,8 @@ class DaskCluster:
             self._looked = now
             try:
                 client = self._connected_client()
-                answer = client.sync(client.scheduler.identity, n_workers=0, callback_timeout=ANSWERING)
+                scheduler: Any = client.scheduler
+                answer = client.sync(scheduler.identity, n_workers=0, callback_timeout=ANSWERING)
                 self.n_threads, self._away_since = answer["total_threads"], None
             except OSError:
                 self._wait_for_scheduler()
