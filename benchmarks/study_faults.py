@@ -1,11 +1,11 @@
 """Does a study lose anything when runs, workers and launchers are killed, or when the disk is full?
 
-    python -m benchmarks study_faults [local|dask] [N_RUNS] [N_KILLS]
+    python -m benchmarks study_faults [local|dask|both] [N_RUNS] [N_KILLS]
 
 Several studies of the same short trainings are made, in folders of their own:
 
 1. one is undisturbed, on this machine;
-2. in one, two launchers work at once, and random processes are killed by SIGKILL: launchers, runs and, with Dask, workers;
+2. in one, two launchers work at once, and random launchers, runs and (with Dask) workers are killed by SIGKILL;
 3. one has too small a disk at first;
 4. in one, a run always crashes: it must end as failed, the others as done, and the exit code must be 1.
 
@@ -62,23 +62,27 @@ BY_CLOCK = re.compile(r"timings\.jsonl|events\.out\.")
 """Files that depend on the clock, and that no manifest has a digest of."""
 MEASURED_BY_CLOCK = "seconds of training"
 N_LAUNCHERS = N_WORKERS = 2
-SMALL_DISK, LARGE_DISK, N_ON_DISK = "size=2m", "size=200m", 12
-"""Sizes of a disk that is too small for so many runs, and of one that is large enough."""
+N_ON_DISK = 12
+"""Number of runs of the study whose disk is full."""
+SMALL, LARGE = 150, 1000
+"""Sizes of a disk in kB per run: half of what a run takes, and more than that."""
 TICK = 0.05
 """Seconds between two looks at the processes."""
 
 
-def measure(where: str = "local", n_runs: str = "200", n_kills: str = "60") -> Iterator[Ratio]:
+def measure(where: str = "both", n_runs: str = "200", n_kills: str = "60") -> Iterator[Ratio]:
     """Disturb a study in several ways, and compare what is there in the end with an undisturbed study."""
     with tempfile.TemporaryDirectory(prefix="headcount-faults-") as folder:
         home, seeds = Path(folder), int(n_runs)
         calm = study_folder(home / "calm", seeds)
         run_launcher(calm)
-        with dask_processes(home) if where == "dask" else nullcontext(("", [])) as (address, nannies):
-            on = ["--on", address] if address else []
-            yield _killed(study_folder(home / "killed", seeds), calm, on, nannies, int(n_kills))
-            yield _disk_full(study_folder(home / "full", min(seeds, N_ON_DISK)), calm, on)
-            yield _always_crashing(study_folder(home / "crashing", 3), on)
+        for place in ("local", "dask") if where == "both" else (where,):
+            (home / place).mkdir()
+            with dask_processes(home / place) if place == "dask" else nullcontext(("", [])) as (address, nannies):
+                on = ["--on", address] if address else []
+                yield _killed(study_folder(home / place / "killed", seeds), calm, on, nannies, int(n_kills))
+                yield _disk_full(study_folder(home / place / "full", min(seeds, N_ON_DISK)), calm, on)
+                yield _always_crashing(study_folder(home / place / "crashing", 3), on)
 
 
 def study_folder(folder: Path, seeds: int) -> Path:
@@ -215,13 +219,14 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 def _disk_full(folder: Path, calm: Path, on: Sequence[str]) -> Ratio:
     """Run a study on a disk that is too small, make the disk larger, and continue."""
-    runs = folder / "runs"
+    runs, n_runs = folder / "runs", (folder / "faults.toml").read_text().partition("seeds = ")[2].split()[0]
     runs.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", SMALL_DISK, "tmpfs", str(runs)], check=True)
+    small, large = (f"size={size * int(n_runs)}k" for size in (SMALL, LARGE))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", small, "tmpfs", str(runs)], check=True)
     try:
         run_launcher(folder, on, retries=0, expected=(1, 2))
         n_before = len(list((runs / "models").glob("*/manifest.json")))
-        subprocess.run(["mount", "-o", f"remount,{LARGE_DISK}", str(runs)], check=True)
+        subprocess.run(["mount", "-o", f"remount,{large}", str(runs)], check=True)
         states = run_launcher(folder, on, retries=0)["runs"]
         unequal = differences(folder, calm)
         n_reused = sum(state["reused"] for state in states)
@@ -231,7 +236,7 @@ def _disk_full(folder: Path, calm: Path, on: Sequence[str]) -> Ratio:
         f"  disk full: {n_before} runs before, {n_reused} reused; unequal: {unequal[:5]}", file=sys.stderr, flush=True
     )
     question = f"{len(states)} runs, the disk is full after {n_before} of them"
-    kept = not unequal and 0 < n_before < len(states) == N_ON_DISK
+    kept = not unequal and 0 < n_before == n_reused < len(states)
     return Ratio(question, f"{len(unequal)} unequal", "undisturbed", len(unequal), "all equal", kept)
 
 
