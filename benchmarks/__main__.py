@@ -21,7 +21,7 @@ SPEED = (
     *("hugging_face", "gpt2_size", "patching", "pruning", "auditing", "report", "live_page"),
 )
 """Benchmarks of speed and size, which run by default."""
-STUDIES = ("coverage", "labels", "matching", "audited_runs", "route_errors", "stopping")
+STUDIES = ("coverage", "labels", "matching", "audited_runs", "route_errors", "stopping", "study_faults")
 """Studies of error rates, which run by name only."""
 
 

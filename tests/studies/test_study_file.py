@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from headcount.cli.study import flag_fault
 from headcount.errors import ConfigError, InputError
 from headcount.runs.config import RunConfig
+from headcount.runs.folder import digest
 from headcount.studies.file import read_study, shipped, study_path
 from headcount.studies.plan import flag_words, make_plan, settings_digest
 
@@ -58,7 +60,9 @@ def test_equal_settings_share_a_folder_and_others_do_not(tmp_path: Path) -> None
         "encoding=none,pooling=mean,seed=5",
     }
     config = RunConfig.build("sortedness", steps=20, encoding="none", pooling="max")
-    assert one.find("encoding=none,pooling=max,seed=5").folder.name == f"sortedness-{settings_digest(config, 5)}"
+    folder = one.find("encoding=none,pooling=max,seed=5").folder
+    assert folder.name == f"sortedness-{settings_digest(config, 5)}"
+    assert settings_digest(config, 5) == digest(replace(config, seed=5).to_json().encode())[:12]
 
 
 def test_variants_and_parts_have_names(tmp_path: Path) -> None:

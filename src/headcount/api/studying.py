@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,6 +80,8 @@ def run_study(
     processes: int | None = None,
     retries: int = RETRIES,
     backend: Backend | None = None,
+    on: str | None = None,
+    patience: float | None = None,
     check_flags: FlagCheck | None = None,
     quiet: bool = False,
 ) -> StudyOutcome:
@@ -88,6 +91,8 @@ def run_study(
     * `processes` is the number of runs at a time, each with one thread; the default is the number of cores.
     * `retries` is the number of times that a run that has crashed is started again.
     * `backend` starts the processes; the default are processes on this machine. `check_flags` is as in `plan_study`.
+    * `on` names a Dask cluster instead: `"dask"` for one on this machine, or the address of a scheduler, such as
+      `"tcp://10.0.0.1:8786"`. `patience` is the number of seconds to wait for a scheduler that has stopped answering.
 
     Finished runs are not repeated, also if another study made them. The run folders hold all results.
 
@@ -99,9 +104,9 @@ def run_study(
     if retries < 0:
         raise InputError(f"--retries must be at least 0, got {retries}")
     plan.write()
-    place: Backend = LocalProcesses(processes or n_cores()) if backend is None else backend
+    opened = _place(plan, processes, on, patience) if backend is None else nullcontext(backend)
     try:
-        with watching(quiet) as show:
+        with opened as place, watching(quiet) as show:
             progress = execute(plan, place, retries=retries, on_change=show)
     except KeyboardInterrupt as stop:
         raise Interrupted(
@@ -114,6 +119,20 @@ def run_study(
     published = _published(plan, finished)
     report = _write_report(plan, parts, len(finished), published) if parts else None
     return StudyOutcome(plan, tuple(progress.states), tuple(parts), report, published)
+
+
+def _place(
+    plan: Plan, processes: int | None, on: str | None, patience: float | None
+) -> AbstractContextManager[Backend]:
+    """Return where the runs are executed: on this machine, or on a Dask cluster."""
+    if on is None:
+        return nullcontext(LocalProcesses(processes or n_cores()))
+    try:
+        from headcount.studies.dask_cluster import PATIENCE, cluster
+    except ModuleNotFoundError as error:
+        what = f"running on a Dask cluster needs the package {error.name}"
+        raise InputError(what, "install it: pip install 'headcount[dask]'", "or leave --on out") from error
+    return cluster(plan, on, processes, PATIENCE if patience is None else patience)
 
 
 def _summarise(plan: Plan, finished: Sequence[PlannedRun]) -> list[PartResults]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headcount.cli._command import Command, add_int, add_json, add_out, advanced
 from headcount.cli._output import Line, Output
 from headcount.errors import InputError
+from headcount.limits import parse_seconds
 
 if TYPE_CHECKING:
     from headcount.api.studying import StudyOutcome
@@ -37,10 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_out(parser, "the study's folder; runs are in `models` beside it [runs/NAME]")
     parser.add_argument("--dry-run", action="store_true", help="show the plan and how long it takes; run nothing")
     add_int(parser, "--processes", "number of runs at a time, each with one thread [number of cores]")
+    on = "a Dask cluster: `dask` starts one on this machine; or the address of a scheduler, such as tcp://10.0.0.1:8786"
+    parser.add_argument("--on", metavar="WHERE", help=on)
     commands = "print one command per run, for a Slurm array or any other launcher; run nothing"
     parser.add_argument("--print-commands", action="store_true", help=commands)
     add_json(parser, quiet=True)
     add_int(advanced(parser), "--retries", "number of times that a run that has crashed is started again", RETRIES)
+    patience = "time to wait for a scheduler that has stopped answering, such as 90s or 5m [5m]"
+    advanced(parser).add_argument("--patience", metavar="SECONDS", help=patience)
     one = "train and measure only this run, in this process; --print-commands lists the names"
     advanced(parser).add_argument("--run", dest="only", metavar="NAME", help=one)
 
@@ -67,6 +72,8 @@ def run(args: argparse.Namespace) -> Output:
         out=args.out,
         processes=args.processes,
         retries=args.retries,
+        on=args.on,
+        patience=None if args.patience is None else parse_seconds(args.patience, "--patience"),
         check_flags=flag_fault,
         quiet=args.quiet,
     )
@@ -256,5 +263,10 @@ PART = Command(
     "train and measure many runs from one file, and compare them over seeds",
     add_arguments,
     run,
-    ("headcount study", "headcount study heads --dry-run", "headcount study my_study.toml --processes 2"),
+    (
+        "headcount study",
+        "headcount study heads --dry-run",
+        "headcount study my_study.toml --processes 2",
+        "headcount study my_study.toml --on dask",
+    ),
 )

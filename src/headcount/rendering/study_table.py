@@ -51,11 +51,15 @@ class _Lines:
     def __init__(self, console: Terminal) -> None:
         self._console, self._known = console, dict[str, str]()
         self._last = self._looked = time.monotonic()
+        self._notice = ""
 
     def __call__(self, progress: Progress) -> None:
         if time.monotonic() - self._looked < REFRESH and progress.of("running"):
             return
         self._looked = time.monotonic()
+        if (notice := progress.notice.partition(",")[0]) != self._notice:
+            self._notice = notice
+            self._print(progress.notice or "the cluster is there again")
         n = len(progress.states)
         for state in progress.states:
             if state.state != self._known.get(state.run.name):
@@ -93,13 +97,18 @@ def _table(progress: Progress) -> Table:
     for column in ("run", "state", "done", "time"):
         table.add_column(column, justify="right" if column in ("done", "time") else "left")
     for state in (*progress.of("running")[:MOST_SHOWN], *progress.of("failed")[-MOST_SHOWN:]):
-        table.add_row(state.run.name, _state(state), f"{state.run.progress():.0%}", duration(state.seconds))
+        done = state.progress()
+        shown = "" if done is None else f"{done:.0%}"
+        table.add_row(state.run.name, _state(state), shown, duration(state.seconds))
+    if progress.notice:
+        table.caption = progress.notice
     return table
 
 
 def _state(state: RunState) -> str:
     again = f", attempt {state.n_crashes + 1}" if state.n_crashes and state.state == "running" else ""
-    return f"{state.state}{again}" if state.state != "failed" else f"failed: {state.error[:60]}"
+    place = f" on {state.place}" if state.place else ""
+    return f"{state.state}{place}{again}" if state.state != "failed" else f"failed: {state.error[:60]}"
 
 
 def duration(seconds: float) -> str:

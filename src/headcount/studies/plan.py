@@ -222,12 +222,13 @@ def _runs(part: Part, pool: Path, *, has_parts: bool) -> Iterator[PlannedRun]:
     )
     for variant in part.variants:
         config = build_config(part.task, variant, 0)
+        settings = config.to_json()
         words = tuple(training_words(variant))
         for seed in part.seeds:
             labels = {**({"part": part.name} if has_parts else {}), **variant.labels}
             name = ",".join(f"{key}={value}" for key, value in {**labels, "seed": seed}.items())
             train = Step("train", ("--seed", str(seed), *words))
-            folder = pool / f"{part.task}-{settings_digest(config, seed)}"
+            folder = pool / f"{part.task}-{_digest_of(settings, seed)}"
             steps = (train, *measures)
             yield PlannedRun(
                 name=_safe(name),
@@ -244,7 +245,15 @@ def _runs(part: Part, pool: Path, *, has_parts: bool) -> Iterator[PlannedRun]:
 
 def settings_digest(config: RunConfig, seed: int) -> str:
     """Return a short digest of all settings of a run, which names its folder."""
-    return digest(replace(config, seed=seed).to_json().encode())[:12]
+    return _digest_of(replace(config, seed=0).to_json(), seed)
+
+
+def _digest_of(settings: str, seed: int) -> str:
+    """Return the digest of settings, given as JSON of seed 0, with another seed.
+
+    Only the seed's line begins with one space and the seed: settings of sections are further to the right.
+    """
+    return digest(settings.replace('\n "seed": 0,\n', f'\n "seed": {seed},\n').encode())[:12]
 
 
 def training_words(variant: Variant) -> Iterator[str]:

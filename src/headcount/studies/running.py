@@ -20,15 +20,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from headcount.errors import InputError, RunError
 from headcount.files import friendly_os_errors, open_in_place, read_bytes
 from headcount.runs.folder import RunFolder
 from headcount.studies.plan import PlannedRun
 
+STUDY_LOCK = ".study-lock"
+"""Name of the file, inside a run folder, that the process that works on the run has locked."""
 BUSY = 75
 """Exit code of a process that finds its run folder locked by another process (EX_TEMPFAIL of sysexits.h)."""
+AGAIN, LOST = 1000, 1001
+"""Exit codes of a process that did not crash, but was interrupted, or lost its worker: its work is continued."""
+MOST_LOST = 3
+"""Number of times that a run may lose its worker, without progress in between, before it counts as failed."""
 RETRIES = 2
 """Number of times that a run that has crashed is started again."""
 TICK = 0.05
@@ -97,20 +103,44 @@ class RunState:
     state: str = "waiting"
     """waiting, running, elsewhere (another process holds it), done or failed."""
     n_crashes: int = 0
+    n_lost: int = 0
+    """Number of workers that have died while they had this run, since it last made progress."""
+    process: Process | None = None
+    """The process of a job that runs."""
     seconds: float = 0.0
     """Seconds of the process that ended last, or since the start of the one that runs."""
     started: float = 0.0
     is_reused: bool = False
     """Whether the run was done before the study started."""
     error: str = ""
-    """Last line of the log of a run that failed."""
+    """Why a run failed: the last line of its log, as a rule."""
+
+    def progress(self) -> float | None:
+        """Return the fraction of the work that is done, or None if it is not known."""
+        return self.run.progress() if self.process is None else self.process.progress()
+
+    @property
+    def place(self) -> str:
+        """Where the process runs; empty for this machine."""
+        return "" if self.process is None else self.process.place
 
 
 class Process(Protocol):
     """The process of one run, on this machine or elsewhere."""
 
+    @property
+    def place(self) -> str:
+        """Where the process runs; empty for this machine."""
+
+    @property
+    def error(self) -> str:
+        """Why the process failed, if its log does not say so."""
+
     def exit_code(self) -> int | None:
-        """Return the exit code, or None while the process runs."""
+        """Return the exit code, or None while the process runs; `BUSY`, `AGAIN` and `LOST` are not crashes."""
+
+    def progress(self) -> float | None:
+        """Return the fraction of the work that is done, or None if it is not known."""
 
     def stop(self) -> None:
         """Ask the process to save its state and to end."""
@@ -124,10 +154,13 @@ class Backend(Protocol):
 
     @property
     def n_slots(self) -> int:
-        """Number of runs at a time."""
+        """Number of runs at a time, at present."""
 
     def start(self, plan: JobPlan, job: Job) -> Process:
         """Start the process of a job."""
+
+    def check(self) -> str:
+        """Return what the user should know, such as that no worker is there; raise an error if the place is gone."""
 
 
 @dataclass
@@ -135,10 +168,17 @@ class LocalProcess:
     """A process on this machine."""
 
     popen: subprocess.Popen[bytes]
+    job: Job
+    place = ""
+    error = ""
 
     def exit_code(self) -> int | None:
         """Return the exit code, or None while the process runs; -N means that signal N ended it."""
         return self.popen.poll()
+
+    def progress(self) -> float:
+        """Return the fraction of the work that is done."""
+        return self.job.progress()
 
     def stop(self) -> None:
         """Send SIGTERM: a training then saves a checkpoint and ends."""
@@ -173,10 +213,15 @@ class LocalProcesses:
                     stderr=handle,
                     env=environment(),
                     start_new_session=True,
-                )
+                ),
+                job,
             )
         finally:
             os.close(handle)
+
+    def check(self) -> str:
+        """Return nothing: this machine is always there."""
+        return ""
 
 
 def environment() -> dict[str, str]:
@@ -196,6 +241,8 @@ class Progress:
     plan: JobPlan
     states: list[RunState]
     n_slots: int
+    notice: str = ""
+    """What the user should know about the place where the runs are executed."""
     started: float = field(default_factory=time.monotonic)
 
     def of(self, state: str) -> list[RunState]:
@@ -210,7 +257,7 @@ class Progress:
         pace = sum(each.seconds for each in ended) / sum(each.run.weight for each in ended)
         left = pace * sum(each.run.weight for each in self.of("waiting"))
         left += sum(max(0.0, pace * each.run.weight - each.seconds) for each in self.of("running"))
-        return left / self.n_slots
+        return left / max(1, self.n_slots)
 
 
 def execute(
@@ -230,28 +277,31 @@ def execute(
     running = dict[int, tuple[RunState, Process]]()
     try:
         while waiting or running or later:
+            progress.notice, progress.n_slots = backend.check(), backend.n_slots
             for due in [item for item in later if item[0] <= time.monotonic()]:
                 later.remove(due)
                 waiting.append(due[1])
-            while len(running) < backend.n_slots and (state := _next(waiting, progress)) is not None:
+            while len(running) < progress.n_slots and (state := _next(waiting, progress)) is not None:
                 if state.run.is_done:
                     state.is_reused = state.state == "waiting" and not state.n_crashes
                     state.state = "done"
                     continue
                 state.state, state.started = "running", time.monotonic()
-                running[id(state)] = (state, backend.start(plan, state.run))
+                state.process = backend.start(plan, state.run)
+                running[id(state)] = (state, state.process)
             for key, (state, process) in list(running.items()):
                 state.seconds = time.monotonic() - state.started
                 if (code := process.exit_code()) is None:
                     continue
                 del running[key]
-                _settle(plan, state, code, retries)
+                state.process = None
+                _settle(plan, state, code, process.error, retries)
                 if state.state == "elsewhere":
                     later.append((time.monotonic() + BUSY_AFTER, state))
                 elif state.state == "waiting":
-                    waiting.append(state)
+                    waiting.appendleft(state) if code == AGAIN else waiting.append(state)
             on_change(progress)
-            if running or later:
+            if waiting or running or later:
                 time.sleep(TICK)
     except BaseException:
         _stop([process for _, process in running.values()])
@@ -275,15 +325,21 @@ def _next(waiting: deque[RunState], progress: Progress) -> RunState | None:
     return None
 
 
-def _settle(plan: JobPlan, state: RunState, code: int, retries: int) -> None:
-    """Set the state of a run whose process has ended with this code."""
+def _settle(plan: JobPlan, state: RunState, code: int, error: str, retries: int) -> None:
+    """Set the state of a run whose process has ended with this code, and with this error if its log has none."""
     if code == BUSY:
         state.state = "elsewhere"
-    elif code == 0 and state.run.is_done:
+    elif code in (0, AGAIN) and state.run.is_done:
         state.state, state.error = "done", ""
+    elif code == AGAIN:
+        state.state, state.n_lost = "waiting", 0
+    elif code == LOST:
+        state.n_lost += 1
+        state.error = f"its workers died {state.n_lost} times while they had this run: {error}"
+        state.state = "failed" if state.n_lost >= MOST_LOST else "waiting"
     else:
         state.n_crashes += 1
-        state.error = last_line(plan.log_file(state.run)) or _ending(code)
+        state.error = error or last_line(plan.log_file(state.run)) or _ending(code)
         state.state = "failed" if state.n_crashes > retries else "waiting"
 
 
@@ -327,7 +383,7 @@ CHECKS = ("train", "audit", "verify", "claims")
 def complete(run: PlannedRun, measure: Measure) -> int:
     """Run every command of a run that has no receipt, and return 0, the exit code of a failure, or BUSY."""
     RunFolder(run.folder).require_name()
-    with exclusively(run.folder / ".study-lock") as is_ours:
+    with exclusively(run.folder / STUDY_LOCK) as is_ours:
         if not is_ours:
             return BUSY
         for step in run.open_steps():
@@ -345,20 +401,30 @@ def exclusively(file: Path) -> Iterator[bool]:
     The system releases the lock when the process ends, however it ends.
     """
     end_with_launcher()
+    lock = take_lock(file)
+    if lock is None:
+        yield False
+        return
+    with lock:
+        yield True
+
+
+def take_lock(file: Path) -> IO[bytes] | None:
+    """Lock a file and return it open, or return None if another process has the lock; closing it ends the lock."""
     with friendly_os_errors(f"lock {file}"):
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = os.fdopen(open_in_place(file, os.O_RDWR | os.O_CREAT), "r+b")
-    with lock:
-        try:
-            import fcntl
+    try:
+        import fcntl
 
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError as error:
-            raise InputError("studies need a system with file locks: Linux or macOS") from error
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError as error:
+        lock.close()
+        raise InputError("studies need a system with file locks: Linux or macOS") from error
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
 
 
 def end_with_launcher() -> None:
