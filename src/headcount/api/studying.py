@@ -23,7 +23,7 @@ from headcount.studies.file import Flags, Part, Variant, build_config, read_stud
 from headcount.studies.plan import Plan, PlannedRun, make_plan
 from headcount.studies.running import RETRIES, Backend, LocalProcesses, RunState, execute, n_cores
 from headcount.studies.summary import SeedSummary, summarise
-from headcount.studies.tidy import Row, tidy_rows, write_rows
+from headcount.studies.tidy import Row, RowWriter, label_column, table_columns, tidy_rows
 from headcount.training.loop import fit, new_state
 
 DROP = "drop"
@@ -127,17 +127,23 @@ def _place(
 
 def _summarise(plan: Plan, finished: Sequence[PlannedRun]) -> dict[str, SeedSummary]:
     """Write the rows of all finished runs as CSV and JSON lines, and summarise each part over its seeds."""
-    summaries, all_rows, folder = dict[str, SeedSummary](), list[Row](), RunFolder(plan.folder)
-    for part in plan.study.parts:
-        runs = [run for run in finished if run.part == part.name]
-        rows = [row for run in runs for row in tidy_rows(RunFolder(run.folder), run=run.name, **run.labels)]
-        all_rows += [{**row, "part": part.name} for row in rows] if part.name else rows
-        if len(runs) > 1:
-            drops = [DROP] if any(row["measure"] == DROP for row in rows) else []
-            summaries[part.name] = summarise(rows, measures=[*shown_measures(rows, ()), *drops])
-            folder.write_result(f"summary-{part.name}" if part.name else "summary", summaries[part.name])
-    for name in ("rows.csv", "rows.jsonl") if all_rows else ():
-        write_rows(all_rows, plan.folder / name)
+    summaries, folder = dict[str, SeedSummary](), RunFolder(plan.folder)
+    if not finished:
+        return summaries
+    labels = dict.fromkeys(label_column(name) for run in finished for name in run.labels)
+    columns = table_columns([dict.fromkeys([*labels, *(["part"] if any(run.part for run in finished) else [])])])
+    with RowWriter({plan.folder / name: columns for name in ("rows.csv", "rows.jsonl")}) as writer:
+        for part in plan.study.parts:
+            runs, rows = [run for run in finished if run.part == part.name], list[Row]()
+            for run in runs:
+                new = tidy_rows(RunFolder(run.folder), run=run.name, **run.labels)
+                writer.write([{**row, "part": part.name} for row in new] if part.name else new)
+                rows += new
+            if len(runs) > 1:
+                drops = [DROP] if any(row["measure"] == DROP for row in rows) else []
+                summaries[part.name] = summarise(rows, measures=[*shown_measures(rows, ()), *drops])
+    for name, summary in summaries.items():
+        folder.write_result(f"summary-{name}" if name else "summary", summary)
     return summaries
 
 
