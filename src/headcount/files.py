@@ -125,6 +125,26 @@ def create_once(path: Path, data: bytes) -> None:
 
 
 @contextmanager
+def written_atomically(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a new file that takes the place of `path` when the block ends, and is removed if an error ends it."""
+    with friendly_os_errors(f"write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = _draft_name(path)
+        file = _create(draft)
+    try:
+        with file:
+            yield file
+            with friendly_os_errors(f"write {path}"):
+                file.flush()
+                os.fsync(file.fileno())
+        with friendly_os_errors(f"write {path}"):
+            draft.replace(path)
+            _sync_folder(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
 def _draft(path: Path, data: bytes) -> Iterator[Path]:
     """Write `data` to a temporary file beside `path`, flush it to the disk, and remove the file afterwards."""
     path.parent.mkdir(parents=True, exist_ok=True)

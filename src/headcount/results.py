@@ -296,11 +296,11 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> 
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _without_formula(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: without_formula(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
 
 
-def _without_formula(value: Any) -> Any:
+def without_formula(value: Any) -> Any:
     """Put an apostrophe before a text that a spreadsheet would read as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
 

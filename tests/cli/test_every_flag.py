@@ -279,6 +279,7 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("compare", "--by"): ("compare run run2", "--by encoding", "by", ["encoding"]),
     ("compare", "--measure"): ("compare run run2", "--measure drop", "measures", ["drop"]),
     ("compare", "--part"): ("compare run run2", "--part sorting", "part", "sorting"),
+    ("compare", "--published"): ("compare run run2", "--published", "published", True),
     ("compare", "--csv"): ("compare run run2", "--csv rows.csv", "csv", "rows.csv"),
     ("compare", "--out"): ("compare run run2", "--out there", "out", "there"),
     ("compare", "-o"): ("compare run run2", "-o there", "out", "there"),

@@ -25,7 +25,7 @@ from headcount.studies.head_findings import find_over_seeds
 from headcount.studies.plan import Plan, PlannedRun, make_plan
 from headcount.studies.running import RETRIES, Backend, LocalProcesses, RunState, execute, n_cores
 from headcount.studies.summary import SeedSummary, summarise
-from headcount.studies.tidy import Row, tidy_rows, write_rows
+from headcount.studies.tidy import Row, RowWriter, label_column, table_columns, tidy_rows
 from headcount.training.loop import fit, new_state
 
 OF_HEADS = ("drop", *HEAD_MEASURES, LEFT, TOGETHER)
@@ -137,16 +137,21 @@ def _place(
 
 def _summarise(plan: Plan, finished: Sequence[PlannedRun]) -> list[PartResults]:
     """Write the rows of all finished runs as CSV and JSON lines, and summarise each part over its seeds."""
-    parts, all_rows, folder = list[PartResults](), list[Row](), RunFolder(plan.folder)
-    for part in plan.study.parts:
-        runs = [run for run in finished if run.part == part.name]
-        rows = [row for run in runs for row in tidy_rows(RunFolder(run.folder), run=run.name, **run.labels)]
-        all_rows += [{**row, "part": part.name} for row in rows] if part.name else rows
-        if len(runs) > 1:
-            n_planned = sum(run.part == part.name for run in plan.runs)
-            parts.append(_part_results(part.name, rows, n_planned))
-    for name in ("rows.csv", "rows.jsonl") if all_rows else ():
-        write_rows(all_rows, plan.folder / name)
+    parts, folder = list[PartResults](), RunFolder(plan.folder)
+    if not finished:
+        return parts
+    labels = dict.fromkeys(label_column(name) for run in finished for name in run.labels)
+    columns = table_columns([dict.fromkeys([*labels, *(["part"] if any(run.part for run in finished) else [])])])
+    with RowWriter({plan.folder / name: columns for name in ("rows.csv", "rows.jsonl")}) as writer:
+        for part in plan.study.parts:
+            runs, rows = [run for run in finished if run.part == part.name], list[Row]()
+            for run in runs:
+                new = tidy_rows(RunFolder(run.folder), run=run.name, **run.labels)
+                writer.write([{**row, "part": part.name} for row in new] if part.name else new)
+                rows += new
+            if len(runs) > 1:
+                n_planned = sum(run.part == part.name for run in plan.runs)
+                parts.append(_part_results(part.name, rows, n_planned))
     for each in parts:
         for what in ("summary", "findings", "emergence"):
             if (result := getattr(each, what)) is not None:

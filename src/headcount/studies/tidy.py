@@ -8,9 +8,12 @@ plain JSON, without the checks of `Result.from_json` and without torch, so that 
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
@@ -20,9 +23,9 @@ from scipy.special import stdtrit
 
 from headcount.bands import PART, limit_text, role_of
 from headcount.errors import InputError, RunError
-from headcount.files import parse_json, read_bytes, read_json, write_atomically
+from headcount.files import friendly_os_errors, parse_json, read_bytes, read_json, written_atomically
 from headcount.heads import HeadId
-from headcount.results import csv_text
+from headcount.results import csv_text, without_formula
 from headcount.runs.folder import FINAL_STEPS, MOST_RESULT, RunFolder
 
 Row = dict[str, Any]
@@ -103,14 +106,63 @@ def table_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write rows as CSV (`.csv`) or as JSON lines (`.jsonl`), which pandas and polars read in one call."""
     columns = table_columns(rows)
-    if path.suffix == ".csv":
-        text = csv_text(rows, columns)
-    elif path.suffix == ".jsonl":
-        lines = ({name: row.get(name) for name in columns} for row in rows)
-        text = "".join(f"{json.dumps(line, ensure_ascii=False, allow_nan=False)}\n" for line in lines)
-    else:
+    if path.suffix not in _FORMATS:
         raise InputError(f"{path} ends neither in .csv nor in .jsonl", f"name the file {path.stem}.csv")
-    write_atomically(path, text.encode())
+    with RowWriter({path: columns}) as writer:
+        writer.write(rows)
+
+
+class RowWriter:
+    """Write rows to several files with their columns, a part of the rows at a time; a `with` block ends the files.
+
+    The files appear when the block ends, and only if no error ended it.
+    """
+
+    def __init__(self, files: Mapping[Path, Sequence[str]]) -> None:
+        self._columns = dict(files)
+
+    def __enter__(self) -> RowWriter:
+        self._stack = ExitStack()
+        self._files = {path: self._stack.enter_context(written_atomically(path)) for path in self._columns}
+        for path, columns in self._columns.items():
+            if path.suffix == ".csv":
+                self._append(path, csv_text([], columns))
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._stack.__exit__(*exception)
+
+    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows to all files."""
+        for path, columns in self._columns.items():
+            self._append(path, _FORMATS[path.suffix](rows, columns))
+
+    def _append(self, path: Path, text: str) -> None:
+        with friendly_os_errors(f"write {path}"):
+            self._files[path].write(text.encode())
+
+
+def _csv_lines(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    out = io.StringIO(newline="")
+    csv.writer(out, lineterminator="\n").writerows(
+        [_plain_text(value) if type(value) is str else value for value in map(row.get, columns)] for row in rows
+    )
+    return out.getvalue()
+
+
+_plain_text = lru_cache(maxsize=4096)(without_formula)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+
+
+def _json_lines(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    return "".join([f"{_ENCODER.encode({name: row.get(name) for name in columns})}\n" for row in rows])
+
+
+_FORMATS: dict[str, Callable[[Sequence[Mapping[str, Any]], Sequence[str]], str]] = {
+    ".csv": _csv_lines,
+    ".jsonl": _json_lines,
+}
+"""By the end of a file's name: the function that returns rows as text, without a header."""
 
 
 def _config(folder: RunFolder) -> dict[str, Any]:
