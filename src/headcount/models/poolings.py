@@ -13,16 +13,17 @@ Pooled = Float[Tensor, "batch d_pooled"]
 
 
 class Pooling(nn.Module, ABC):
-    """Base class of poolings; `d_pooled` is the width of the pooled vector."""
+    """Base class of poolings, which turn a sequence of vectors into one vector of width `d_pooled`."""
 
     symmetric: ClassVar[bool] = True
     """Whether the result is the same for any permutation of the sequence."""
     hard_codes: ClassVar[str] = ""
     """The structure of the task that this pooling gives to the model, in words; empty for a generic pooling."""
     combines: ClassVar[Literal["max", "mean", ""]] = ""
-    """How the lead of a sequence is computed from the leads of its positions: as their maximum or as their mean.
+    """How the logit difference of a sequence follows from the logit differences of its positions: "max" or "mean".
 
-    The lead is the logit of the first class minus that of the last class. Empty if single positions have no lead.
+    The logit difference is the logit of the first class minus that of the last class. Empty if single positions have
+    no logits.
     """
 
     def __init__(self, d_model: int) -> None:
@@ -30,7 +31,7 @@ class Pooling(nn.Module, ABC):
         self.d_pooled = d_model
 
     def initialise_readout(self, to_logits: nn.Linear) -> None:
-        """Set special initial weights of the layer after this pooling; by default, change nothing."""
+        """Set special initial weights of `to_logits`, the layer after this pooling; by default, change nothing."""
 
     @abstractmethod
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
@@ -38,12 +39,12 @@ class Pooling(nn.Module, ABC):
 
 
 def hide(x: Float[Tensor, "batch length d"], is_token: Tokens, value: float) -> Float[Tensor, "batch length d"]:
-    """Replace the vectors of padding by `value`, so that they do not change a sum, a maximum or a minimum."""
+    """Return `x` with the vectors at padding replaced by `value`, such as 0, so that they do not change a sum."""
     return x.masked_fill(~is_token[..., None], value)
 
 
 class Max(Pooling):
-    """The maximum of each dimension over positions; one position can decide at any length."""
+    """The maximum of each dimension over positions; a single position can decide in a sequence of any length."""
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
         """Return the maximum of each dimension over all tokens, without padding."""
@@ -120,7 +121,7 @@ class LseMax(Pooling):
 
 
 class ScoreMax(Pooling):
-    """The maximum and the minimum over positions of one learned score.
+    """The maximum and the minimum, over positions, of one learned score per position.
 
     A score can express the evidence of one position, and the strongest evidence decides, independent of the length.
     Both extremes are returned, because a score that starts with the wrong sign could not learn to change it.
@@ -139,11 +140,12 @@ class ScoreMax(Pooling):
 
 
 class TopScore(Pooling):
-    """The maximum over positions of one learned score, which is evidence for the first class.
+    """The maximum, over positions, of one learned score per position, which is evidence for the first class.
 
-    In training, the log-sum-exp takes the place of the maximum, so that every position gets a gradient. The read-out
-    starts with the right sign: a score of the wrong sign often ends in a constant answer. With a window, the score of a
-    position depends on its neighbours alone, so that `headcount verify` can prove such a model for every length.
+    In training, the log-sum-exp takes the place of the maximum, so that every position gets a gradient. The layer after
+    the pooling starts with the right sign, because a wrong sign often ends in a constant answer. With windowed
+    attention, the score of a position depends on its neighbours only, so `headcount verify` can prove such a model for
+    every length.
     """
 
     combines: ClassVar[Literal["max", "mean", ""]] = "max"
@@ -165,7 +167,7 @@ class TopScore(Pooling):
 
 
 class NeighbourDifference(Pooling):
-    """The pooling of report 003: [minimum, minimal neighbour difference, mean neighbour difference, first, last].
+    """Five vectors: minimum, minimal and mean difference of neighbours, first and last (the pooling of report 003).
 
     The differences give the model the order of neighbours. Even a model without positions can then recognise sorted
     sequences, so experiments with this pooling do not measure the encoding.
