@@ -1,4 +1,7 @@
-"""Write a first adapter for a model: what its class shows is filled in, comments say what is still needed."""
+"""Write a draft of an adapter for a user's model (`headcount adapt`).
+
+The draft is filled in as far as the model's code and weights allow; comments say what is still needed.
+"""
 
 import ast
 import inspect
@@ -35,35 +38,35 @@ from headcount.hooks.wrapping import unknown_family
 from headcount.tasks import TASKS
 
 TAKEN = ("Model", "Adapter", "Sites", "HeadcountError", "Path")
-"""Names that the adapter's file uses itself: a model class of the same name is imported under another name."""
+"""Names that the adapter's file uses itself; a model class with one of these names is imported under another name."""
 MOST_SHOWN = 40
-"""Largest number of lines of the module tree in the adapter's file."""
+"""Largest number of lines of the list of modules in the adapter's file."""
 MOST_TRIED = 32
-"""Largest number of combinations of text arguments to try for a model class."""
+"""Largest number of combinations of text arguments that are tried to build an object of a model class."""
 Maker = type[nn.Module] | Callable[..., nn.Module]
 """A model class, or a function that returns a model."""
 
 
 @dataclass(frozen=True)
 class Scaffold:
-    """A new adapter file, and what was found out about its model."""
+    """A draft of an adapter that was written, and what was found out about its model."""
 
     file: Path
     name: str
     """Name of the model class, or of the function that returns the model."""
     guesses: tuple[Guess, ...]
     heads: tuple[HeadId, ...]
-    """Heads that the new adapter finds; empty if it fails before."""
+    """The heads that the new adapter finds; empty if the adapter does not run yet."""
     notes: tuple[str, ...]
-    """What the user still has to do before the adapter works."""
+    """Lines that say what the user still has to do before the adapter works."""
     reads_files: bool = False
-    """Whether the model has a tokenizer, so that the user only needs to give data."""
+    """Whether the model has a tokenizer, so that it can read a text file given by --data."""
 
 
 def write_scaffold(
     name: str, out: Path, checkpoint: Path | None = None, *, say: Callable[[str], object] = lambda text: None
 ) -> Scaffold:
-    """Inspect a model and write a first adapter for it to a new file.
+    """Inspect a model, write a draft of an adapter for it to the new file `out`, and return what was found out.
 
     `name` is `my_model.py:MyModel`, `package.module:MyModel` or a Hugging Face folder. `MyModel` is a class, or a
     function that returns a model. `say` prints a message before the user's code is run.
@@ -107,7 +110,7 @@ def write_scaffold(
 
 
 def _for_folder(folder: Path, out: Path, checkpoint: Path | None) -> Scaffold:
-    """Write an adapter that names the output projections of a Hugging Face model of an unknown family."""
+    """Write an adapter for a Hugging Face folder whose model is of an unknown family; it names output projections."""
     if checkpoint is not None:
         raise InputError(f"the folder {folder} holds its own weights", "leave --checkpoint out")
     tree = module_tree(folder)
@@ -131,7 +134,7 @@ def _for_folder(folder: Path, out: Path, checkpoint: Path | None) -> Scaffold:
 
 
 def _maker_in(file: Path, name: str, say: Callable[[str], object]) -> Maker:
-    """Return the model class of that name, or the function of that name that returns a model."""
+    """Return the model class called `name` in a Python file, or the function of this name that returns a model."""
     if file.suffix != ".py" or not file.is_file():
         what = f"no file {file}" if file.suffix == ".py" else f"'{file}:{name}' names no class of a Python file"
         raise InputError(what, "say FILE.py:Class, package.module:Class, or a folder of a Hugging Face model")
@@ -161,10 +164,10 @@ def _weights(file: Path) -> Mapping[str, Tensor]:
 def _model_of(
     maker: Maker, name: str, weights: Mapping[str, Tensor] | None, home: Path
 ) -> tuple[nn.Module | None, str, list[str]]:
-    """Return a model, the call that builds it, and notes on what the user must check.
+    """Try to build a model; return the model, the Python call that builds it, and notes on what the user must check.
 
     The class is called without arguments, then with arguments guessed from weights and source code. If both fail, the
-    model is a tree of modules made from the names of the weights, or None without weights.
+    model is a tree of empty modules made from the names of the weights, or None without weights.
     """
     plain, fault = _called(maker, {})
     if plain is not None and (weights is None or fits(weights, plain)):
@@ -210,12 +213,12 @@ def _called(maker: Maker, values: Mapping[str, Any]) -> tuple[nn.Module | None, 
 
 
 def fits(weights: Mapping[str, Tensor], model: nn.Module) -> bool:
-    """Whether the weights fit a model in names and shapes."""
+    """Return whether weights fit a model in names and shapes."""
     return not misfits(without_prefix(weights, model), model)
 
 
 def _parameters(function: Any, *kinds: Any, required: bool = True) -> list[inspect.Parameter]:
-    """Return the parameters of these kinds: those without a default or, if not `required`, those with one.
+    """Return the parameters of a function that are of these kinds and have no default (with default if not `required`).
 
     The list is empty if the function has no signature.
     """
@@ -227,7 +230,7 @@ def _parameters(function: Any, *kinds: Any, required: bool = True) -> list[inspe
 
 
 def _heads_found(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tuple[str, ...]]:
-    """Load the new adapter and return the heads that it finds, and notes on what fails."""
+    """Load the new adapter; return the heads that it finds, and notes on what does not work yet."""
     try:
         adapter = load_adapter(f"{out}:Model")
         model = built(adapter)
@@ -249,7 +252,7 @@ def _heads_found(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tupl
 
 
 def _arguments(maker: Maker, names: Sequence[str], weights: Mapping[str, Tensor], home: Path) -> list[dict[str, Any]]:
-    """Return combinations of arguments to try: sizes guessed from weights, and texts found in the source code."""
+    """Return combinations of arguments with which to try to build a model: sizes guessed from weights, texts from code."""
     sizes = guessed_values(names, weights)
     texts = {name: choices for name in names if name not in sizes and (choices := text_choices(maker, name, home))}
     combinations = islice(product(*texts.values()), MOST_TRIED)
@@ -257,7 +260,7 @@ def _arguments(maker: Maker, names: Sequence[str], weights: Mapping[str, Tensor]
 
 
 def text_choices(maker: Maker, name: str, home: Path) -> list[str]:
-    """Return the texts that a parameter may have, from its `Literal` annotation or from comparisons in the code."""
+    """Return the texts that a parameter may take, from its `Literal` annotation or from comparisons in the code."""
     with suppress(Exception):  # evaluating annotations runs user code
         hint = get_type_hints(vars(maker).get("__init__", maker)).get(name)
         if choices := [each for each in get_args(hint) if isinstance(each, str)]:
@@ -277,12 +280,12 @@ def text_choices(maker: Maker, name: str, home: Path) -> list[str]:
 
 
 def _is_named(node: ast.AST, name: str) -> bool:
-    """Whether an expression is the parameter itself, or an attribute of the same name."""
+    """Return whether an expression in the source code is the parameter `name`, or an attribute of this name."""
     return (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.Attribute) and node.attr == name)
 
 
 def guessed_values(names: Iterable[str], weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Guess arguments by their names: sizes from the shapes of weights, and numbers of layers from their names.
+    """Guess values of arguments from their names, such as `d_model`, and from the shapes and names of weights.
 
     >>> guessed_values(["d_model", "vocab", "eps"], {"embed.weight": torch.zeros(14, 48)})
     {'d_model': 48, 'vocab': 14}
@@ -313,7 +316,7 @@ def guessed_values(names: Iterable[str], weights: Mapping[str, Tensor]) -> dict[
 
 
 def tree_of(weights: Mapping[str, Tensor]) -> nn.Module:
-    """Build a tree of empty modules from the names of weights, in which output projections can be looked for."""
+    """Return a tree of empty modules made from the names of weights, in which output projections can be looked for."""
     root, known = nn.Module(), set[tuple[int, torch.Size]]()
     for name, tensor in weights.items():
         place = tensor.untyped_storage().data_ptr(), tensor.shape
@@ -335,7 +338,11 @@ def tree_of(weights: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _render(values: dict[str, str], calls: Sequence[str], takes: Sequence[str], text: str | None = None) -> str:
-    """Fill in the template of an adapter; the first of `calls` is the likeliest, `takes` are inputs of forward()."""
+    """Return the text of an adapter file: the template with its gaps filled in.
+
+    `values` maps gaps to texts, `calls` are guesses of `Sites.of`, the likeliest first, and `takes` are the inputs of
+    forward().
+    """
     inputs = ", ".join(takes) or "*inputs"
     values |= {
         "TASKS": ", ".join(f'"{name}"' for name in TASKS.names()),
@@ -357,7 +364,7 @@ def _render(values: dict[str, str], calls: Sequence[str], takes: Sequence[str], 
 
 
 def _home(path: str) -> Path:
-    """Return the file that a path or a dotted module name refers to."""
+    """Return the Python file that a path or a dotted module name, such as `package.module`, refers to."""
     is_module = not path.endswith(".py") and all(part.isidentifier() for part in path.split("."))
     return (module_file(path) if is_module else None) or Path(path)
 
@@ -375,7 +382,10 @@ def _module_name(home: Path, path: str) -> tuple[str, Path]:
 
 
 def _import(module: str, there: Path, class_name: str, alias: str, here: Path) -> str:
-    """Return the import statement for the model's class, as seen from the adapter's folder."""
+    """Return the import statements of an adapter file in the folder `here`, including that of the model's class.
+
+    The class is in `module`, which is found in the folder `there`, and is imported under the name `alias`.
+    """
     statement = f"from {module} import {class_name}" + (f" as {alias}" if alias != class_name else "")
     if not all(part.isidentifier() for part in module.split(".")):
         statement = f"from importlib import import_module\n\n{alias} = import_module({json.dumps(module)}).{class_name}"
@@ -389,7 +399,10 @@ def _import(module: str, there: Path, class_name: str, alias: str, here: Path) -
 
 
 def _tree(tree: nn.Module | None) -> str:
-    """List the modules whose names suggest attention, or else all modules; all layers of a stack share one line."""
+    """Return comment lines that list the modules whose names suggest attention or, if there are none, all modules.
+
+    All layers of a stack share one line.
+    """
     modules = [] if tree is None else list(tree.named_modules())[1:]
     named = [each for each in modules if "att" in each[0].lower() or isinstance(each[1], nn.MultiheadAttention)]
     count = Counter[tuple[str, str]]()
