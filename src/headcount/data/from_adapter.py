@@ -1,4 +1,4 @@
-"""Datasets and single questions as an adapter encodes them: of a task, or of the adapter's own data."""
+"""Datasets and single questions that a user's adapter encodes: examples of a task, or the adapter's own examples."""
 
 from __future__ import annotations
 
@@ -38,14 +38,18 @@ from headcount.tasks import words_of
 from headcount.tasks.base import IGNORE, Examples, SequenceTask, Task
 
 Pairs = Sequence[tuple[str, str]]
-"""Questions and right answers."""
+"""Pairs of a question and its right answer, as texts."""
 _RETURN = "return a tuple of input tensors, and then the tensor of labels: return (tensor, ...), labels"
 
 
 def adapter_dataset(
     model: Adapted, split: str = "test", length: int | None = None, n: int | None = None
 ) -> EvalDataset:
-    """Return a split of the adapter's task, `n` fresh examples of one `length`, or the adapter's own data."""
+    """Return the dataset on which an adapter's model is measured.
+
+    It is a split of the adapter's task or, with `length`, `n` new examples of this length. Without a task, it is the
+    adapter's own data.
+    """
     adapter = model.adapter
     if adapter.task is None:
         pairs = own_pairs(adapter)
@@ -69,12 +73,15 @@ def adapter_dataset(
 
 
 def pairs_of(task: Task, examples: Examples) -> Pairs:
-    """Return questions and right answers as texts."""
+    """Return examples of a task as pairs of question and right answer, as texts."""
     return [(task.show(example), task.answer(example)) for example in examples]
 
 
 def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> EvalDataset:
-    """Make a dataset of questions and right answers; raise an error if the model cannot answer the first ones."""
+    """Return a dataset of pairs of question and right answer; `data` describes them in results.
+
+    Raise an error if the adapter or its model fails on the first pairs.
+    """
     inputs, labels = encoded(adapter, pairs[:2])
     if labels.dim() not in (1, 2):
         raise InputError(f"encode() made labels of {labels.dim()} axes", "[row] for classes, [row, position] else")
@@ -88,7 +95,9 @@ def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> Eval
         inputs, labels = encoded(adapter, [pairs[row] for row in rows])
         right = labels.to(device)
         scores = token_scores(right) if right.dim() == 2 else class_scores(right)
-        if is_sequence:  # one pass gives free-running exact match: until the first wrong token, both are fed the same
+        if (
+            is_sequence
+        ):  # one pass gives free-running exact match: up to the first wrong token, decoding is fed the same
             begins = [whole_answer(task, pairs[row][1]).startswith(adapter.given) for row in rows]
             forced, possible = scores[FORCED.name], torch.tensor(begins, device=device)
             scores[FREE.name] = lambda logits: forced(logits).bool() & possible
@@ -125,7 +134,7 @@ def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> Eval
 
 @dataclass(frozen=True)
 class _OwnMetric:
-    """The author's metric(), applied to the answers of one forward pass, so that it can score ablations."""
+    """The author's metric(), applied to answers read from one forward pass, so that it can score ablations."""
 
     adapter: Adapter
     name: str
@@ -135,7 +144,10 @@ class _OwnMetric:
 
     @classmethod
     def of(cls, adapter: Adapter, pairs: Pairs, is_sequence: bool) -> _OwnMetric | None:
-        """Find out how labels are written as text; None without metric(), or if the right answers do not result."""
+        """Return the metric with a way to write predicted ids as text, found from the labels of right answers.
+
+        Return None if the adapter has no metric(), or if no way reproduces the right answers.
+        """
         if type(adapter).metric is Adapter.metric:
             return None
         known = pairs[:N_LEARNED] if is_sequence else list({answer: (q, answer) for q, answer in pairs}.values())
@@ -160,7 +172,10 @@ class _OwnMetric:
         return next((cls(adapter, "own-teacher-forced", way) for way in fitting), None)
 
     def score(self, pairs: Pairs, labels: Tensor) -> Score:
-        """Return a function that scores the predictions of each row at the positions that have a label."""
+        """Return a function that takes logits and scores each row's predicted answer by the author's metric.
+
+        The answer is read at the positions that have a label.
+        """
         metric, is_label = cached_metric(self.adapter), (labels != IGNORE).reshape(len(labels), -1)
 
         def score(logits: Tensor) -> Tensor:
@@ -173,7 +188,7 @@ class _OwnMetric:
 
 
 def cached_metric(adapter: Adapter) -> Callable[[str, str, str], float]:
-    """Return the author's metric(question, answer, predicted) with a cache, so that no call is made twice."""
+    """Return the author's metric(question, answer, predicted) with a cache, so that equal calls run only once."""
 
     @cache
     def metric(question: str, answer: str, predicted: str) -> float:
@@ -184,7 +199,7 @@ def cached_metric(adapter: Adapter) -> Callable[[str, str, str], float]:
 
 
 def whole_answer(task: Task | None, text: str) -> str:
-    """Write out an answer with all tokens of its task, such as leading zeros; return an invalid text unchanged."""
+    """Return an answer with all tokens that its task writes, such as leading zeros; invalid texts stay unchanged."""
     if task is None or task.output_type != "sequence":
         return text
     tokens = cast(SequenceTask, task).read_answer(text)
@@ -192,7 +207,7 @@ def whole_answer(task: Task | None, text: str) -> str:
 
 
 def own_pairs(adapter: Adapter) -> Pairs:
-    """Return the questions and right answers of the adapter's data(); raise an error if it has no data()."""
+    """Return the pairs of question and right answer that the adapter's data() gives; without data(), raise an error."""
     if type(adapter).data is Adapter.data:
         raise InputError(
             f"{type(adapter).__name__} says neither which task its model was trained on nor what to ask it",
@@ -202,7 +217,7 @@ def own_pairs(adapter: Adapter) -> Pairs:
 
 
 def training_pairs(adapter: Adapter) -> Pairs:
-    """Return the author's training questions and answers; the list is empty if the adapter has no training_data()."""
+    """Return the pairs that the adapter's training_data() gives; empty if the adapter has no such method."""
     return [] if type(adapter).training_data is Adapter.training_data else _read_pairs(adapter, "training_data")
 
 
@@ -216,7 +231,10 @@ def _read_pairs(adapter: Adapter, method: str) -> Pairs:
 
 
 def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Call the adapter's encode(), check that it returns inputs and labels with one row per pair, and return them."""
+    """Return the inputs and labels that the adapter's encode() makes of these pairs; raise an error if it fails.
+
+    encode() must return one row of each tensor per pair.
+    """
     if type(adapter).encode is Adapter.encode:
         raise InputError(
             f"{type(adapter).__name__} has no encode()",
@@ -239,13 +257,13 @@ def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]
 
 
 def _kind(returned: Any) -> str:
-    """Write the type of what encode() returned, with the types of its parts: `tuple (Tensor, int)`."""
+    """Return a description of the type of a value, with the types of its parts, such as `tuple (Tensor, int)`."""
     parts = ", ".join(type(each).__name__ for each in returned[:4]) if isinstance(returned, tuple | list) else ""
     return type(returned).__name__ + (f" ({parts})" if parts else "")
 
 
 def generated(adapter: Adapter, model: nn.Module, questions: Sequence[str]) -> list[str]:
-    """Call the adapter's generate(), check that it returns one text per question, and return the texts."""
+    """Return the answers of the adapter's generate() to these questions; it must give one text for each."""
     with user_code_errors(adapter, "generate"):
         texts: Any = adapter.generate(model, list(questions))
     is_list = isinstance(texts, list | tuple)
@@ -264,7 +282,11 @@ def generated(adapter: Adapter, model: nn.Module, questions: Sequence[str]) -> l
 
 
 def _answers(adapter: Adapter, model: Adapted, pairs: Pairs, rows: Rows, places: Rows, logits: Tensor) -> list[Answers]:
-    """Return decoded and teacher-forced answers to some examples of a batch, with names for ids if known."""
+    """Return the decoded and the teacher-forced answers to some examples of a batch.
+
+    Token ids are written as characters or words, if these are known. `rows`, `places` and `logits` are explained in
+    data/dataset.py, `ShowAnswers`.
+    """
     some = [pairs[row] for row in rows]
     predicted, labels = logits.argmax(dim=-1).tolist(), encoded(adapter, some)[1].tolist()
     known = list(dict.fromkeys((*pairs[:N_LEARNED], *some)))
@@ -281,7 +303,7 @@ def _answers(adapter: Adapter, model: Adapted, pairs: Pairs, rows: Rows, places:
 
 
 def require_logits(logits: Tensor, labels: Tensor) -> None:
-    """Raise an error, with advice on what to change, unless forward() returned a row of logits for each label."""
+    """Raise an error unless an adapter's forward() returned one row of logits per label; it says what to change."""
     shape, label_shape = tuple(logits.shape), tuple(labels.shape)
     if labels.is_floating_point():
         raise InputError(f"encode() made labels of {labels.dtype}", "labels are numbers of classes or tokens: .long()")
@@ -300,7 +322,7 @@ def require_logits(logits: Tensor, labels: Tensor) -> None:
 
 
 def _reshaping(shape: tuple[int, ...], label_shape: tuple[int, ...]) -> str:
-    """Return advice on how to turn an output of this shape into logits."""
+    """Return advice on how to turn an output of shape `shape` into logits that fit labels of shape `label_shape`."""
     if len(label_shape) == 1 and shape in (label_shape, (*label_shape, 1)):
         return "a single number says yes or no: with x of shape [row], return torch.stack([torch.zeros_like(x), x], -1)"
     if len(label_shape) == 1:
@@ -320,7 +342,10 @@ def _reshaping(shape: tuple[int, ...], label_shape: tuple[int, ...]) -> str:
 
 
 def _require_fed(adapter: Adapter, model: Adapted, pairs: Pairs) -> None:
-    """Raise an error if forward() decodes by itself: its logits do not depend on the answer that it is fed."""
+    """Raise an error if the logits of an adapter's forward() do not depend on the answer that it is fed.
+
+    forward() then probably decodes by itself.
+    """
     question, answer = pairs[0]
     device = next(model.parameters()).device
     others = dict.fromkeys(each for _, each in pairs[:N_LEARNED] if len(each) == len(answer))
@@ -343,7 +368,7 @@ def _is_other(inputs: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 def _up_to_the_last(asked: Tensor) -> Tensor:
-    """Return a mask of the positions up to the last label; the positions after it are padding."""
+    """Return a mask of the positions up to the last one that has a label; later positions are padding."""
     return asked.flip(1).cumsum(1).flip(1) > 0
 
 
@@ -351,7 +376,7 @@ def _up_to_the_last(asked: Tensor) -> Tensor:
 
 
 def adapter_input(model: Adapted, question: str) -> TokenizedText:
-    """Encode a question with the model's own answer or, if the adapter has no generate(), with a known answer."""
+    """Return the model's inputs for one question, with its own answer or, without generate(), with a known answer."""
     require_text(question)
     adapter = model.adapter
     generates, right, note = type(adapter).generate is not Adapter.generate, None, ""
@@ -396,13 +421,16 @@ def own_answer(model: Adapted, question: str) -> tuple[str, str, str | None]:
 
 
 def is_right(adapter: Adapter, answer: str, right: str) -> bool:
-    """Whether two answers are equal up to leading zeros."""
+    """Return whether an answer equals the right answer, except for leading zeros."""
     task = None if adapter.task is None else task_of(adapter)
     return whole_answer(task, answer) == whole_answer(task, right)
 
 
 def _possible_answer(adapter: Adapter, question: str, answer: str, right: str | None) -> tuple[str, str]:
-    """Return the answer to feed the decoder: the model's own or, if encode() fails on it, the right one; and a note."""
+    """Return the answer to feed the decoder, and a note on which answer it is.
+
+    It is the model's own answer or, if encode() fails on this answer, the right one.
+    """
     try:
         encoded(adapter, [(question, answer)])
     except UserCodeError:
@@ -413,7 +441,10 @@ def _possible_answer(adapter: Adapter, question: str, answer: str, right: str | 
 
 
 def _fed_answer(adapter: Adapter, question: str) -> str:
-    """Return the right answer if it is known; else any answer, provided that the inputs do not depend on it."""
+    """Return the answer to feed the decoder for a question: the right answer if it is known.
+
+    Otherwise return any answer if the model's inputs do not depend on it, or else raise an error.
+    """
     known, faults = dict(_known_pairs(adapter)), list[str]()
     try:
         if adapter.task is not None:
@@ -436,7 +467,10 @@ def _fed_answer(adapter: Adapter, question: str) -> str:
 
 
 def _known_pairs(adapter: Adapter) -> Pairs:
-    """Return the adapter's data, or the test set of its task, as pairs; empty if data() is not written yet."""
+    """Return the pairs of question and right answer that an adapter knows: its own data, or the test set of its task.
+
+    Return an empty list if data() is not written yet.
+    """
     try:
         if adapter.task is None:
             return own_pairs(adapter)
@@ -449,7 +483,7 @@ def _known_pairs(adapter: Adapter) -> Pairs:
 
 
 def _token_labels(adapter: Adapter, pair: tuple[str, str], inputs: Sequence[Tensor]) -> list[list[str]]:
-    """Name each position by the character or word of its id, or by its index if the ids cannot be named."""
+    """Return a name for each position of each input: the character or word of its id or, if unknown, its index."""
     known, sizes = _known_pairs(adapter), tuple(map(len, pair))
     alike = [each for each in known if tuple(map(len, each)) == sizes]  # an encoder may pad shorter ones
     pairs = [pair, *(alike or known)[:N_LEARNED]]

@@ -260,7 +260,7 @@ class Adapted(nn.Module):
         return Adapted(self.adapter, model, sites, (*self.cuts, plan))
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Return the logits that the adapter's forward() computes from these inputs."""
+        """Return the logits that the adapter's method `forward` computes from these inputs."""
         with user_code_errors(self.adapter, "forward"):
             logits = self.adapter.forward(self.model, *inputs)
         if not isinstance(logits, Tensor) or not logits.is_floating_point():
@@ -368,7 +368,7 @@ def misfits(weights: Mapping[str, Any], model: nn.Module) -> list[str]:
 
 
 def _layers_starred(names: Sequence[str]) -> list[str]:
-    """Return a short list of weight names: layers are merged into one name with `*`, and the list is cut if too long."""
+    """Return a short list of weight names: names that differ in their layer become one name with `*`."""
     count = Counter(re.sub(r"(?<![^.])\d+(?![^.])", "*", name) for name in names)
     lines = [f"{name} ({n} of them)" if n > 1 else name for name, n in count.items()]
     return lines if len(lines) <= MOST_LISTED else [*lines[:MOST_LISTED], f"and {len(lines) - MOST_LISTED} more"]

@@ -252,7 +252,7 @@ def _heads_found(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tupl
 
 
 def _arguments(maker: Maker, names: Sequence[str], weights: Mapping[str, Tensor], home: Path) -> list[dict[str, Any]]:
-    """Return combinations of arguments with which to try to build a model: sizes guessed from weights, texts from code."""
+    """Return combinations of arguments to try for a model class: sizes guessed from weights, texts from source code."""
     sizes = guessed_values(names, weights)
     texts = {name: choices for name in names if name not in sizes and (choices := text_choices(maker, name, home))}
     combinations = islice(product(*texts.values()), MOST_TRIED)

@@ -138,7 +138,7 @@ class Evaluation(Result):
     """The most common error, such as "94 of 94 errors: a 0 was right"; empty if nothing is wrong."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction for each list (wrong answers, digits, groups) that does not fit the number of examples."""
+        """Yield a contradiction for each list (wrong answers, digits, groups) that does not fit the examples."""
         forced, free = self.exact.teacher_forced, self.exact.free_running
         n_wrong = 0 if free is None else free.n - free.correct
         if len(self.wrong) != n_wrong:
