@@ -1,11 +1,11 @@
-"""Score a model on each example with some heads ablated, for many interventions (ablations) in one job.
+"""Score a model on each example with some heads ablated, for many interventions (ablations) at once.
 
 First, the hooks are proven to act on the model. Then one forward pass over each batch is cached, and every intervention
-is replayed from the first attention block that it changes (hooks/replay.py).
+is computed from this pass, starting at the first attention block that it changes (hooks/replay.py).
 
-Resample ablation replaces a head's output with that of another example (the donor), and mean ablation with a mean over
-some inputs. Both replacements are random. The `draw` of an intervention selects another donor, or the mean over one
-part of the inputs, so that this noise can be measured.
+Resample ablation replaces a head's output by its output on another example (the donor), and mean ablation by its mean
+over some inputs. Both replacements are random. The `draw` of an intervention selects another donor, or the mean over
+one part of the inputs, so that this noise can be measured.
 """
 
 import math
@@ -44,41 +44,41 @@ from headcount.stats import (
 )
 
 Means = Sequence[Mapping[HeadSite, Tensor]]
-"""Mean outputs of heads: over all inputs, then over each of `PARTS` parts of them."""
+"""Mean head outputs by attention block: first over all inputs, then over each of `PARTS` parts of the inputs."""
 PARTS = 8
-"""Number of parts of the inputs, which show how much a mean varies."""
+"""Number of parts into which inputs are divided, to see how much a mean head output varies between them."""
 Scores = NDArray[np.float64]
 Donors = NDArray[np.int64]
-"""Index of the example whose output replaces that of each example, [draw, example]."""
+"""An array [draw, example] of donors: the index of the example whose head output replaces that of each example."""
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """One batch with the scores of every intervention, as callbacks get it."""
+    """The scores of one batch under every intervention (ablation), as callbacks receive them."""
 
     batch: EvalBatch
     cached: CachedPass
     interventions: Sequence[Intervention]
-    """Interventions with the values that replace head outputs in this batch."""
+    """The interventions, with the values that replace head outputs in this batch."""
     clean: Scores
-    """Scores with all heads, [row]."""
+    """The scores with all heads, one per example of the batch."""
     scores: Scores
-    """Scores under each intervention, [intervention, row]."""
+    """The scores under each intervention, [intervention, example of the batch]."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The scores of all examples with all heads, and under each intervention."""
+    """The scores of all examples, with all heads and under each intervention (ablation)."""
 
     clean: Scores
-    """Scores with all heads, [example]."""
+    """The scores with all heads, one per example."""
     scores: Scores
-    """Scores under each intervention, [intervention, example]."""
+    """The scores under each intervention, [intervention, example]."""
     majority_baseline: float
-    """Score of the best constant answer; for a loss, that of a uniform prediction over all tokens or classes."""
+    """The score of the best constant answer; for a loss, the score of a uniform prediction over tokens or classes."""
     is_plain: bool = False
-    """Whether each intervention took a whole forward pass, as models whose modules keep state require."""
+    """Whether each intervention took a full forward pass, without a cache, because the model's modules keep state."""
 
 
 def run_interventions(
@@ -91,11 +91,12 @@ def run_interventions(
     progress: Progress | None = None,
     on_batch: Callable[[BatchOutcome], None] | None = None,
 ) -> Outcome:
-    """Ablate the heads of each intervention, and score every example with and without them.
+    """Return the scores of every example with all heads and under each intervention (ablation).
 
-    The hooks are first proven to act, unless they were `proven` on this model already. Mean head outputs are computed
-    if they are needed and not given as `means`. At the end, the first batch is passed again and must give the same
-    output as at the beginning. If modules keep state, a cached pass would be wrong, and every pass is a whole one.
+    The hooks are first proven to act on the model, unless `proven` says that this was done. Mean head outputs are
+    computed if they are needed and not given as `means`. At the end, the model runs on the first batch again, and must
+    give the same output as at the beginning. If the model's modules keep state, every intervention takes a full pass
+    instead of a cached one. `on_batch` is called with the scores of each batch.
     """
     if not all(each.heads for each in interventions):
         raise InputError("an intervention names no heads", "name at least one head to ablate")
@@ -136,7 +137,10 @@ def run_interventions(
 
 
 def _require_same(experiment: Experiment, first: Tensor) -> None:
-    """Raise an error if a second pass over the first batch gives another output: every head would seem to matter."""
+    """Raise an error if the model's output on the first batch is no longer `first`, its output at the beginning.
+
+    For a model that changes from call to call, every head would seem to matter.
+    """
     again = first_tensor(CachedPass(experiment.model, experiment.sites, experiment.batches[0].inputs).output)
     if torch.equal(first, again):
         return
@@ -151,7 +155,10 @@ def _require_same(experiment: Experiment, first: Tensor) -> None:
 def plain_scores(
     experiment: Experiment, batch: EvalBatch, interventions: Sequence[Intervention], base: Sequence[HeadId] = ()
 ) -> Scores:
-    """Score each intervention on a batch by whole passes without the heads of `base`, [intervention, example]."""
+    """Return the scores [intervention, example] of a batch under each intervention, by full passes without a cache.
+
+    The heads in `base` are ablated as well.
+    """
     model, sites = experiment.model, experiment.sites
     outputs = (plain_pass(model, sites, batch.inputs, each, base) for each in interventions)
     scores = [scores_of(experiment, batch, output) for output in outputs]
@@ -159,7 +166,7 @@ def plain_scores(
 
 
 def scores_of(experiment: Experiment, batch: EvalBatch, outputs: Any) -> Scores:
-    """Score each example of a batch by the model's output."""
+    """Return the score of each example of a batch, given the model's outputs; raise an error if one is not finite."""
     output = first_tensor(outputs)
     require_numbers(output, f"example {int(batch.rows[0])} and those beside it")
     score = experiment.score(batch, output)
@@ -180,7 +187,10 @@ def scores_of(experiment: Experiment, batch: EvalBatch, outputs: Any) -> Scores:
 
 
 def means_of(experiment: Experiment) -> Means:
-    """Return the mean output of every head at each position, over the inputs that have this position."""
+    """Return the mean output of every head at each position, over all inputs that have this position.
+
+    The means over parts of the inputs are returned as well.
+    """
     sums: dict[HeadSite, tuple[Tensor, Tensor]] = {}
     blocks = experiment.reference or experiment.batches
     with eval_mode(experiment.model), torch.no_grad():
@@ -193,7 +203,10 @@ def means_of(experiment: Experiment) -> Means:
 
 
 def parts_of(blocks: Sequence[EvalBatch]) -> list[NDArray[np.int64]]:
-    """Return the number of the part that each example belongs to; a running text is divided in order."""
+    """Return, for each batch, the number of the part (of `PARTS`) that each example belongs to.
+
+    A running text is divided into consecutive parts.
+    """
     orders = [batch.order for batch in blocks if batch.order is not None]
     if len(orders) < len(blocks):
         return [batch.rows % PARTS for batch in blocks]
@@ -202,7 +215,10 @@ def parts_of(blocks: Sequence[EvalBatch]) -> list[NDArray[np.int64]]:
 
 
 def _summed(z: Tensor, batch: EvalBatch, site: HeadSite, part: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Return sums over the rows of each part and the numbers of rows, at each position; padding does not count."""
+    """Return the sums of head outputs z over the rows of each part, and the numbers of rows, at each position.
+
+    Padding does not count. `part` is the number of the part that each row belongs to.
+    """
     token_mask, counted = batch.token_mask.get(site.stack), torch.ones_like(z[..., :1, :1])
     if token_mask is not None and token_mask.shape == z.shape[:2]:
         counted = token_mask.to(z)[..., None, None]
@@ -213,7 +229,7 @@ def _summed(z: Tensor, batch: EvalBatch, site: HeadSite, part: NDArray[np.int64]
 
 
 def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Add sums and counts of two batches, which may have different lengths."""
+    """Return the (sums, counts) of two batches together; the batches may have different lengths."""
     short, long = sorted((one, other), key=lambda sums_counts: sums_counts[0].shape[1])
     gap = long[0].shape[1] - short[0].shape[1]
     sums, counts = (F.pad(few, (0, 0, 0, 0, 0, gap)) + many for few, many in zip(short, long, strict=True))
@@ -221,7 +237,10 @@ def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Te
 
 
 def _mean(sums: Tensor, counts: Tensor, part: int) -> Tensor:
-    """Return the mean over all inputs (part 0), or over one part; where the part has no input, the mean over all."""
+    """Return the mean head output over all inputs (part 0) or over one part of them.
+
+    At positions that no input of the part has, return the mean over all inputs.
+    """
     whole = sums.sum(dim=0) / counts.sum(dim=0).clamp(min=1)  # the value at a position that is always padding is unused
     if not part:
         return whole
@@ -231,7 +250,7 @@ def _mean(sums: Tensor, counts: Tensor, part: int) -> Tensor:
 def _with_values(
     cached: CachedPass, interventions: Sequence[Intervention], means: Means, number: int, batch: EvalBatch
 ) -> list[Intervention]:
-    """Return the interventions with the values that replace head outputs z in this batch, the `number`-th."""
+    """Return the interventions with the values that replace head outputs in `batch`; `number` is the batch's index."""
     n, replacements = cached.n_rows, {each.replacement for each in interventions}
     if n < 2 and any(REPLACEMENTS.get(name).needs_donors for name in replacements):
         raise InputError(
@@ -255,7 +274,10 @@ def _with_values(
 
 
 def donors_of(experiment: Experiment, draws: int) -> Donors:
-    """Return the donors of each example; if an example has several rows, the donors of its first row count."""
+    """Return the donors of each example in resample ablation, [draw, example]: whose head outputs replace its own.
+
+    If an example has several rows, the donors of its first row are returned.
+    """
     donors = np.empty((draws, experiment.n), dtype=np.int64)
     for i, batch in enumerate(experiment.batches):
         times = batch.n_inputs // len(batch.rows)
@@ -265,7 +287,7 @@ def donors_of(experiment: Experiment, draws: int) -> Donors:
 
 
 def _donors(n: int, batch: int, draw: int) -> NDArray[np.int64]:
-    """Return a donor for each of `n` rows: the next row of a random ring, so that no row is its own donor."""
+    """Return a donor for each of `n` rows of a batch: the next row in a random circle, so never the row itself."""
     order = stream(0, f"resample {draw}" if draw else "resample", batch).permutation(n)
     donors = np.empty_like(order)
     donors[order] = np.roll(order, 1)
@@ -285,9 +307,9 @@ def compare(
     donors: Sequence[Donors | None] = (),
     family: int = 1,
 ) -> list[PairedDifference]:
-    """Return the drop from the clean scores to those under each ablation, with its CI and p-value.
+    """Return, for each ablation, the drop from the scores with all heads, with its confidence interval and p-value.
 
-    * `ablated` has scores [example] or [donor, example] for each ablation.
+    * `clean` has the scores with all heads, and `ablated` the scores [example] or [donor, example] of each ablation.
     * `name` is the name of the random stream for the bootstrap.
     * `noise` is the standard error of each drop that comes from an estimated mean output; it widens the CI.
     * `confidence` is the level of the CIs. Only accuracies can have another level than 95 %.
@@ -320,7 +342,10 @@ def compare(
 
 
 def _clustered(experiment: Experiment, values_KN: Scores) -> Scores:
-    """Return one value per cluster, so that a cluster counts as one example; the mean over all examples is kept."""
+    """Return one value per cluster of dependent examples, so that each cluster counts as one example.
+
+    The mean over all examples stays the same.
+    """
     if experiment.clusters is None:
         return values_KN
     _, place = np.unique(experiment.clusters, return_inverse=True)
@@ -331,7 +356,10 @@ def _clustered(experiment: Experiment, values_KN: Scores) -> Scores:
 
 
 def interval_of(experiment: Experiment, scores: Scores, name: str) -> tuple[float, float]:
-    """Return the 95 % CI of the aggregate of these scores: Wilson's for hits, bootstrap-t for other means."""
+    """Return the 95 % CI of the metric over all examples, from their scores: Wilson's for accuracies, else bootstrap-t.
+
+    `name` is the name of the random stream for the bootstrap.
+    """
     if experiment.aggregator is not mean_score:
         return correlation_interval(scores, experiment.aggregator)
     if experiment.metric.is_accuracy:
