@@ -105,7 +105,7 @@ class AdapterAttention:
         return tuple(self.adapted.head_sites)
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
-        """Return the heads of one attention block, in the order of their weights."""
+        """Return the heads of one attention block, in the order of its attention weights."""
         return self.adapted.head_sites[site].heads
 
     def read_attention(

@@ -109,7 +109,7 @@ def _named_table(adapter: Adapter, model: Adapted, batches: Sequence[Inputs]) ->
 
 
 def _looked_up(model: nn.Module, batches: Sequence[Inputs]) -> Table | None:
-    """Return the table of an embedding that is indexed by 0, 1, 2, ... whatever the tokens are; None if there is none."""
+    """Return the table of an embedding that is indexed by 0, 1, 2, ... whatever the tokens are; None without one."""
     names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
     indices: dict[nn.Embedding, list[Tensor]] = {}
 
@@ -137,7 +137,7 @@ def _is_in_order(ids: Tensor) -> bool:
 
 
 def _sliced(model: nn.Module, batches: Sequence[Inputs]) -> Table | None:
-    """Return the table in a parameter or buffer whose first rows change the output and whose later rows do not, or None."""
+    """Return the parameter or buffer whose first rows change the output, but not its later rows; None without one."""
     # The model may add a class token.
     widths = {tensor.shape[1] + n_added for tensor in batches[0] if tensor.dim() > 1 for n_added in (0, 1)}
     for name, tensor in _candidates(model):

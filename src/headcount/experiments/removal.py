@@ -30,7 +30,7 @@ class Removal:
     def __init__(self, experiment: Experiment, batch_size: int = BATCH) -> None:
         self.experiment, self.removed = experiment, list[HeadId]()
         self.is_plain = False
-        """Whether each measurement takes a full forward pass, without a cache, because the model's modules keep state."""
+        """Whether every measurement takes a full forward pass (no cache), because the model's modules keep state."""
         self._batch_size = min(batch_size, experiment.most_rows or batch_size)
         self._passes: dict[int, CachedPass] = {}
         self._next: dict[tuple[HeadId, int], CachedPass] = {}

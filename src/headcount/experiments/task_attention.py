@@ -85,7 +85,7 @@ class TaskAttention(Protocol):
 
 @dataclass(frozen=True)
 class SiteWeights:
-    """The attention weights of one attention block for some examples, with queries and keys as positions of the task."""
+    """The attention weights of one attention block for some examples; queries and keys are positions of the task."""
 
     weights: Float[Tensor, "example head query key"]
     """The weights; an additional last key holds the sum over all keys that only the model has, such as [CLS]."""

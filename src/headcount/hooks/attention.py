@@ -139,7 +139,7 @@ def _site_weights(
         elif any(tensor.dim() == 3 and len(tensor) == n_rows * n_heads for tensor in weights):
             raise InstrumentError(
                 f"the weights before the output projection of {name} have rows and heads in one axis, in unknown order",
-                "give one row (example) at a time",
+                "give one row at a time",
             )
     if len({tensor.shape for tensor in candidates}) > 1:  # some are of another softmax, such as a mixture of experts
         is_self = name.kind == "self"
