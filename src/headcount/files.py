@@ -58,7 +58,7 @@ def friendly_os_errors(doing: str) -> Iterator[None]:
 
 
 def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
-    """Return the contents of a regular file, following links; refuse a file larger than `most` bytes."""
+    """Return the contents of a regular file, following links; raise an error if it is larger than `most` bytes."""
     with friendly_os_errors(f"read {file}"), os.fdopen(_open_regular(file, os.O_RDONLY), "rb") as opened:
         if (size := os.fstat(opened.fileno()).st_size) > most:
             raise RunError(f"{file} is too large: {size:,} bytes", f"at most {most:,} are read")

@@ -37,7 +37,7 @@ class HeadSite:
     def __post_init__(self) -> None:
         if (self.stack, self.kind) not in _LETTERS:
             known = ", ".join(".N.".join(site) for site in _LETTERS)
-            raise InputError(f"no attention site '{self.stack}.{self.layer}.{self.kind}'", f"there are: {known}")
+            raise InputError(f"no attention block '{self.stack}.{self.layer}.{self.kind}'", f"there are: {known}")
 
     def __str__(self) -> str:
         return f"{self.stack}.{self.layer}.{self.kind}"

@@ -78,7 +78,7 @@ class Registry:
     home: str
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all parts without importing any."""
+        """Return the names of all parts of the registry, without importing any part."""
         return tuple(_loaders(self.home))
 
     def get(self, name: str) -> Any:

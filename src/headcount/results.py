@@ -251,7 +251,7 @@ def _changed(data: Mapping[str, Any], digests: Any) -> Iterator[Fault]:
 
 @dataclass(frozen=True)
 class _Brief:
-    """A value whose `repr` fits into an error message: a list or a mapping is shown by its size only."""
+    """Wraps a value for an error message: its `repr` shows lists and mappings by their size only."""
 
     value: Any
 

@@ -139,7 +139,7 @@ class PairedDifference:
 
 
 N_RESAMPLES = 1999
-"""Number of bootstrap resamples."""
+"""Smallest number of resamples that the bootstrap draws."""
 LEAST_P = 40
 """Number of random draws for each test in a family of tests, so that p-values stay small after Holm correction."""
 AT_ONCE = 2**22
@@ -320,7 +320,7 @@ def paired_figures(
     n, tries = len(before), np.atleast_2d(after)
 
     def lost(one: Values, other: Values, rows: Numbers) -> Values:
-        """Return the drop of the metric from `one` to `other`, averaged over tries (the second-to-last axis)."""
+        """Return the metric on `one` minus the metric on `other`, averaged over tries (the second-to-last axis)."""
         rows = np.broadcast_to(rows, one.shape)
         return (total(one, rows) - total(other, rows)).mean(axis=-1)
 
@@ -526,7 +526,7 @@ class Estimate:
     influence: Values
     """By how much each example moves the mean, one value per example; 0 for examples that do not contribute."""
     takes_part: NDArray[np.bool_]
-    """Whether each example contributes to the mean."""
+    """A mask of the examples that contribute to the mean."""
 
     @property
     def n(self) -> int:

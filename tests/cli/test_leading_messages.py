@@ -52,7 +52,7 @@ DISAGREEING = {
     "padding": (f"{ENCODE}return inputs, labels.clamp(min=0)", ("97<2><0>", "97<2><2>", "97"), "should be -100"),
     "backwards": (GENERATE.format("each[::-1]"), ("97<2>", "97<2>", "79"), "turn them round"),
     "zeros": (GENERATE.format("each.zfill(4)"), ("97<2>", "97<2>", "0097"), "filled up with zeros"),
-    "further": (GENERATE.format("each + '!'"), ("97<2>", "97<2>", "97!"), "cut it off at the end token"),
+    "further": (GENERATE.format("each + '!'"), ("97<2>", "97<2>", "97!"), "cut its output off at the end token"),
     "other": (GENERATE.format("'12'"), ("97<2>", "97<2>", "12"), "is the decoder's mask causal"),
 }
 
@@ -142,8 +142,11 @@ SHAPES = {
         f"{ENCODE}return inputs, (labels[:, 0] > 5).long()\n    {FORWARD}return model(*inputs)[:, 0, 0]",
         "torch.stack([torch.zeros_like(x), x], -1)",
     ),
-    "float labels": (f"{ENCODE}return inputs, labels.float()", "labels are numbers of classes or tokens: .long()"),
-    "too large": (f"{ENCODE}return inputs, labels + 90", "and forward() has logits for 0 to 13"),
+    "float labels": (
+        f"{ENCODE}return inputs, labels.float()",
+        "labels are whole numbers, of classes or tokens: .long()",
+    ),
+    "too large": (f"{ENCODE}return inputs, labels + 90", "but forward() has logits for 0 to 13 only"),
 }
 
 
@@ -205,7 +208,7 @@ def test_nor_needs_it_data(capsys: pytest.CaptureFixture[str], fails: Fails) -> 
 def test_a_decoder_is_fed_something(fails: Fails) -> None:
     name = adapter("task, generate = None, Adapter.generate\n    def data(self): return [('1+1', '2'), ('2+3', '5')]")
     told = fails("heads", name, "--on", "4+4")
-    assert "is fed an answer, and none to '4+4' is known" in told
+    assert "needs an answer as input, and no answer to '4+4' is known" in told
     assert "add generate()" in told
 
 

@@ -117,7 +117,9 @@ def test_an_adapters_projection_without_a_bias_is_refused() -> None:
     for layer in model.layers:
         layer.attn.out.bias = None
     mine = adapted(Styled(model, layer="layers.*.attn.out"))
-    with pytest.raises(InputError, match=r"layer.0.self has no bias to put a mean into(.|\n)*bias=True"):
+    with pytest.raises(
+        InputError, match=r"layer.0.self has no bias to which mean outputs could be added(.|\n)*bias=True"
+    ):
         fold(mine, named("L0H1"), {}, 1)
 
 

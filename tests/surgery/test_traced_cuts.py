@@ -108,7 +108,7 @@ def test_no_way_is_found():
     with pytest.raises(CheckFailed, match=r"layer\.1\.self") as caught:
         cut_traced(raw(), named("L1H1"), [tokens()])
     assert "no linear layer" in str(caught.value)
-    assert "def cut(self, model, site, keep)" in str(caught.value)
+    assert "write cut(self, model, site, keep) in the adapter" in str(caught.value)
 
 
 class Cutting(Styled):
@@ -241,7 +241,9 @@ class Tracing(Styled):
 
 
 def test_a_forward_that_fails_while_it_is_traced():
-    with pytest.raises(CheckFailed, match=r"layer\.0\.self depend on could not be traced: .*Odd: planted"):
+    with pytest.raises(
+        CheckFailed, match=r"could not trace which layers the heads at layer\.0\.self depend on: .*Odd: planted"
+    ):
         cut_traced(stack("fused", Tracing), named("L0H1"), [tokens()])
 
 

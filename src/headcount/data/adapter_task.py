@@ -130,7 +130,7 @@ class AdapterSequences(AdapterModel):
 
     @property
     def generates(self) -> bool:
-        """Whether the adapter has `generate`, so that the model can be measured on its own answers."""
+        """Whether the adapter has the method `generate`, so that the model's decoded answers can be measured."""
         return type(self.adapter).generate is not Adapter.generate
 
     def generate(self, questions: Sequence[str]) -> list[str]:
@@ -226,15 +226,15 @@ class AdapterClasses(AdapterModel):
         columns = labels.tolist() if labels.dim() == 1 else []
         if len(set(columns)) < len(self.task.classes):
             raise InputError(
-                f"encode() made labels {labels.tolist()} of the answers {', '.join(self.task.classes)}",
-                "a label for each row: the number of its class",
+                f"encode() returned the labels {labels.tolist()} for the answers {', '.join(self.task.classes)}",
+                "return one label per row: the number of its class",
             )
         return [int(column) for column in columns]
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
         """Return the model's answers to these examples; only examples of equal length share a batch (no padding)."""
         if first:
-            raise InputError("an adapter's positions begin where they begin", "no other first id can be asked for")
+            raise InputError("the position ids of an adapter's model cannot be shifted", "leave `first` out")
         pairs, columns = pairs_of(self.task, examples), self.columns
         all_logits = np.empty((len(pairs), len(columns)), dtype=np.float32)
         lengths = self.task.lengths(examples)

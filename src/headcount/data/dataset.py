@@ -39,7 +39,7 @@ class TokenizedText:
     inputs: tuple[Tensor, ...]
     """The model's input tensors, each with a single row."""
     tokens: Mapping[str, Sequence[str]]
-    """The name of each position, by stack: `encoder` and `decoder`, or `layer` if there is one stack."""
+    """For each stack (`encoder` and `decoder`, or `layer` if there is only one), the name of each position."""
     special: Mapping[str, Sequence[bool]] = field(default_factory=dict)
     """For each stack, whether each position holds a special token such as [CLS]; a missing stack has none."""
     note: str = ""
@@ -72,7 +72,7 @@ It takes the indices of the examples in the batch, the places of some of these i
 
 @dataclass(frozen=True)
 class Metric:
-    """The name and unit of a score, and whether it is an accuracy."""
+    """The name of a score, such as "accuracy", and the unit of its differences."""
 
     name: str
     is_accuracy: bool
@@ -292,7 +292,9 @@ def split_in_half(dataset: EvalDataset, n: int | None = None) -> tuple[Rows, Row
     order = stream(0, "halves of an exam").permutation(len(dataset))
     order = order if n is None else order[: max(0, n)]
     if len(order) < 4:
-        raise InputError(f"{len(order)} examples are too few to choose on some and measure on others", "at least 4")
+        raise InputError(
+            f"{len(order)} examples are too few to select heads on some and measure on others", "give at least 4"
+        )
     if dataset.clusters is not None:
         order = np.sort(order)
     middle = len(order) // 2
@@ -302,7 +304,7 @@ def split_in_half(dataset: EvalDataset, n: int | None = None) -> tuple[Rows, Row
 
 
 def subsample(dataset: EvalDataset, n: int | None) -> Rows:
-    """Return `n` rows, drawn at random and sorted, or all rows if there are no more than `n`."""
+    """Return the indices of `n` random examples of a dataset, sorted; of all examples if there are no more than `n`."""
     if n is None or n >= len(dataset):
         return np.arange(len(dataset))
     return np.sort(stream(0, "some of an exam").permutation(len(dataset))[: max(0, n)])

@@ -54,7 +54,9 @@ def adapter_dataset(
     if adapter.task is None:
         pairs = own_pairs(adapter)
         if split != "test":
-            raise InputError(f"the adapter's own data have no {split!r} split", "leave it out: data() is all there is")
+            raise InputError(
+                f"the adapter's own data has no {split!r} split", "leave the split out: data() gives all examples"
+            )
         return _of_pairs(adapter, model, pairs, "the adapter's data")
     task = task_of(adapter)
     examples, data = task.split(split), f"the {split} set of {task.name}"
@@ -84,7 +86,9 @@ def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> Eval
     """
     inputs, labels = encoded(adapter, pairs[:2])
     if labels.dim() not in (1, 2):
-        raise InputError(f"encode() made labels of {labels.dim()} axes", "[row] for classes, [row, position] else")
+        raise InputError(
+            f"encode() returned labels with {labels.dim()} axes", "return [row] for classes, [row, position] for tokens"
+        )
     device = next(model.parameters()).device
     require_logits(model.require_answer([each.to(device) for each in inputs]), labels)
     is_sequence = labels.dim() == 2
@@ -138,9 +142,9 @@ class _OwnMetric:
 
     adapter: Adapter
     name: str
-    """`own` for classifiers; `own-teacher-forced` for sequences, whose decoder is fed the right answer."""
+    """The metric's name: `own` for classifiers, and `own-teacher-forced` for models that predict sequences."""
     read: Callable[[Sequence[int]], str]
-    """The function that converts predicted ids to text."""
+    """A function that converts predicted ids to the text of an answer."""
 
     @classmethod
     def of(cls, adapter: Adapter, pairs: Pairs, is_sequence: bool) -> _OwnMetric | None:
@@ -210,7 +214,7 @@ def own_pairs(adapter: Adapter) -> Pairs:
     """Return the pairs of question and right answer that the adapter's data() gives; without data(), raise an error."""
     if type(adapter).data is Adapter.data:
         raise InputError(
-            f"{type(adapter).__name__} says neither which task its model was trained on nor what to ask it",
+            f"{type(adapter).__name__} names no task, and has no data() to measure its model on",
             'set task = "addition", or write data()',
         )
     return _read_pairs(adapter, "data")
@@ -238,7 +242,7 @@ def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]
     if type(adapter).encode is Adapter.encode:
         raise InputError(
             f"{type(adapter).__name__} has no encode()",
-            "write one, from texts to tensors and labels",
+            "write one: it converts questions and answers to tensors and labels",
         )
     with user_code_errors(adapter, "encode"):
         returned = adapter.encode([question for question, _ in pairs], [answer for _, answer in pairs])
@@ -250,7 +254,7 @@ def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]
     rows = [len(each) if each.dim() else 0 for each in (*inputs, returned[1])]
     if set(rows) != {len(pairs)}:
         raise InputError(
-            f"encode() made tensors of {rows} rows from {len(pairs)} questions",
+            f"encode() returned tensors with {rows} rows for {len(pairs)} questions",
             "make the first axis of every tensor count the questions",
         )
     return tuple(inputs), returned[1]
@@ -306,11 +310,13 @@ def require_logits(logits: Tensor, labels: Tensor) -> None:
     """Raise an error unless an adapter's forward() returned one row of logits per label; it says what to change."""
     shape, label_shape = tuple(logits.shape), tuple(labels.shape)
     if labels.is_floating_point():
-        raise InputError(f"encode() made labels of {labels.dtype}", "labels are numbers of classes or tokens: .long()")
+        raise InputError(
+            f"encode() returned labels of {labels.dtype}", "labels are whole numbers, of classes or tokens: .long()"
+        )
     if shape[:-1] == label_shape and shape[-1] > 1:
         if (largest := int(labels.max())) >= shape[-1]:
             raise InputError(
-                f"encode() made the label {largest}, and forward() has logits for 0 to {shape[-1] - 1}",
+                f"encode() returned the label {largest}, but forward() has logits for 0 to {shape[-1] - 1} only",
                 "labels are ids of what the model outputs",
             )
         return
@@ -324,21 +330,21 @@ def require_logits(logits: Tensor, labels: Tensor) -> None:
 def _reshaping(shape: tuple[int, ...], label_shape: tuple[int, ...]) -> str:
     """Return advice on how to turn an output of shape `shape` into logits that fit labels of shape `label_shape`."""
     if len(label_shape) == 1 and shape in (label_shape, (*label_shape, 1)):
-        return "a single number says yes or no: with x of shape [row], return torch.stack([torch.zeros_like(x), x], -1)"
+        return "for one number x per row, return two logits: torch.stack([torch.zeros_like(x), x], -1)"
     if len(label_shape) == 1:
         return "pool over positions, or label each of them: [row, position]"
     if shape in (label_shape, (*label_shape, 1)):
-        return "does it decode? put that into generate(), and return here the logits that the tokens are chosen by"
+        return "if it decodes, move that code into generate(), and return the logits from which tokens are chosen"
     if len(shape) == 3 and shape[:2] == label_shape[::-1]:
-        return "rows come first: return logits.transpose(0, 1)"
+        return "the first axis must count rows: return logits.transpose(0, 1)"
     if len(shape) == 3 and (shape[0], shape[2]) == label_shape:
-        return "tokens come last: return logits.transpose(1, 2)"
+        return "the last axis must count tokens: return logits.transpose(1, 2)"
     if len(shape) == 3:
         return (
-            "if it decodes, put that into generate() and make one pass here, fed the right answer; else give every "
-            "position a label, -100 where nothing is asked, or return the labelled positions alone"
+            "if it decodes, move that code into generate(), and make one pass here, fed the right answer; otherwise "
+            "give every position a label (-100 for none), or return the logits of the labelled positions only"
         )
-    return "return logits of every position, of which labels tell the right token, -100 where nothing is asked"
+    return "return the logits of every position; its label is the right token, or -100 for none"
 
 
 def _require_fed(adapter: Adapter, model: Adapted, pairs: Pairs) -> None:
@@ -358,8 +364,8 @@ def _require_fed(adapter: Adapter, model: Adapted, pairs: Pairs) -> None:
     if torch.equal(first, second) and not torch.equal(first, first[:, :1].expand_as(first)):
         raise InputError(
             "forward() gives the same logits whatever answer it is fed",
-            "if it decodes, put that into generate(), and let forward() make one pass, fed what encode() gives it",
-            "if the model needs no answer to be fed, let encode() give it none",
+            "if it decodes, move that code into generate(); forward() should make one pass on the inputs of encode()",
+            "if the model needs no answer as input, encode() should leave it out",
         )
 
 
@@ -462,8 +468,10 @@ def _fed_answer(adapter: Adapter, question: str) -> str:
             return answer
     except UserCodeError:  # the data have one class only, and doubling its name gives no class
         return answer
-    advice = "add generate() to the adapter, or ask what its task or data() know"
-    raise InputError(f"{adapter_name(adapter)} is fed an answer, and none to {question!r} is known", *faults, advice)
+    advice = "add generate() to the adapter, or ask a question of its task or data()"
+    raise InputError(
+        f"{adapter_name(adapter)} needs an answer as input, and no answer to {question!r} is known", *faults, advice
+    )
 
 
 def _known_pairs(adapter: Adapter) -> Pairs:

@@ -181,7 +181,9 @@ def require_text(text: str) -> None:
     if text.encode(errors="ignore").decode() != text:
         raise InputError(f"{text!r} is not valid UTF-8 text", 'give one: --on "The cat sat on the mat."')
     if not text.strip():
-        raise InputError("there is nothing to look at in an empty text", 'give one: --on "The cat sat on the mat."')
+        raise InputError(
+            "the text is empty, so there is no attention to show", 'give one: --on "The cat sat on the mat."'
+        )
 
 
 def text_input(tokenized: TokenizedModel, text: str) -> TokenizedText:
@@ -228,7 +230,7 @@ def _generated(model: Any, source: Tensor) -> Tensor:
     """Return the decoder's input while an encoder-decoder generates an answer: start token and answer, but its end."""
     if not hasattr(model, "generate"):
         raise InputError(
-            f"{type(model).__name__} generates nothing for its decoder to read",
+            f"{type(model).__name__} cannot generate an answer, which its decoder needs as input",
             "load it with its language-modelling head (AutoModelForSeq2SeqLM)",
         )
     most = min(MOST_ANSWERED, longest_of(model) - 1)

@@ -156,8 +156,8 @@ def given_examples(task: Task, examples: Any) -> Examples:
     rows, like = np.asarray(examples), task.split("test")
     if not len(rows) or rows.shape[1:] != like.shape[1:] or not np.issubdtype(rows.dtype, np.integer):
         raise InputError(
-            f"examples of shape {rows.shape} and type {rows.dtype} are none of {task.name}",
-            f"give whole numbers, a row of {like.shape[1]} for each, such as {like[0].tolist()}",
+            f"examples of shape {rows.shape} and type {rows.dtype} do not fit the task {task.name}",
+            f"give one row of {like.shape[1]} whole numbers per example, such as {like[0].tolist()}",
         )
     for row in rows:
         task.parse(task.show(row))
@@ -166,5 +166,5 @@ def given_examples(task: Task, examples: Any) -> Examples:
 
 def _require_possible(n: int, length: int) -> None:
     if n < 2:
-        raise InputError(f"n = {n} is too few for an interval", "give at least 2")
+        raise InputError(f"n = {n} is too few for a confidence interval", "give at least 2")
     require_room_for(n, length, "lower --n")

@@ -51,7 +51,7 @@ class OwnData:
     def parse(self, text: str) -> Examples:
         """Return the example whose question is `text`; raise an error if the user's data does not contain it."""
         if text not in self._number:
-            raise InputError(f"{shortened(text)!r} is no question of {NAME}", "ask one that data() gives")
+            raise InputError(f"{shortened(text)!r} is not a question in {NAME}", "ask one that data() gives")
         return np.array([[self._number[text]]], dtype=np.int64)
 
     def show(self, example: Examples) -> str:
@@ -65,7 +65,7 @@ class OwnData:
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """Return `n` examples drawn from the user's training set; raise an error if the adapter has none."""
         if "train" not in self._splits:
-            raise InputError(f"what the model was trained on is not among {NAME}", "add training_data() to the adapter")
+            raise InputError(f"the training examples are not among {NAME}", "add training_data() to the adapter")
         return rng.permutation(self._splits["train"])[:n]
 
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> NoReturn:
@@ -74,7 +74,7 @@ class OwnData:
 
 
 class OwnSequences(OwnData, SequenceTask):
-    """A task from a user's data whose answers are texts, written character by character."""
+    """A task made from a user's own data, whose answers are texts; each character is a token."""
 
     output_type = "sequence"
 
@@ -158,7 +158,7 @@ class OwnSequences(OwnData, SequenceTask):
 
 
 class OwnClasses(OwnData, ClassTask):
-    """A task from a user's data whose answers are classes."""
+    """A task made from a user's own data, whose answers are classes."""
 
     output_type = "class"
     masks_padding = True

@@ -41,7 +41,7 @@ N_READ = 1000
 """Number of right answers from which the tokens of a task's answers are collected."""
 N_WORDS = 6
 """Number of different words in the random sequences for a classifier."""
-ONE_POSITION = "let encode() give each token one position; single examples can be seen all the same: --on"
+ONE_POSITION = "let encode() give each token one position; attention on single examples needs no such positions: --on"
 Ids = NDArray[np.int64]
 """An array [text, position] of integers for the values that encode() made; equal integers mean equal values."""
 
@@ -89,7 +89,7 @@ class AnswerTokens:
 
 @dataclass(frozen=True)
 class QuestionProbe:
-    """Which input tensor holds the question, and which token of the question is at each of its positions."""
+    """Where a question is in a model's inputs: which tensor holds it, and which of its tokens is at each position."""
 
     source: int
     places: Places
@@ -132,7 +132,7 @@ class AnswerProbe:
     inputs: tuple[Ids, ...]
     labels: Ids
     tokens: Ids
-    """The random answers as the task's tokens, [text, place]; unwritten tokens (leading zeros) are constant."""
+    """The random answers as the task's tokens, [text, place]; a leading zero that is not written has a fixed value."""
     filled: AnswerProbe | None = None
     """The probe of the same answers with all leading zeros written; None if encode() makes other shapes of them."""
 
@@ -159,11 +159,13 @@ class AnswerProbe:
         except HeadcountError as error:
             raise InputError(
                 f"encode() fails on {questions[0]!r} with the answer {answers[0]!r}, which is not right",
-                "it should take any tokens, so that it can be seen where they go",
+                "it should accept any tokens, so that headcount can find out where they go",
                 error.what,
             ) from error
         if labels.dim() != 2:
-            raise InputError("encode() made labels of classes for a task of sequences", "[row, position] is needed")
+            raise InputError(
+                "encode() returned labels of classes for a task of sequences", "return labels [row, position]"
+            )
         tokens = np.array([task.read_answer(answer) for answer in answers])
         return cls(tuple(map(ids_of, inputs)), ids_of(labels), tokens)
 
@@ -229,7 +231,7 @@ def _random_answers(task: SequenceTask, n_written: int, n: int) -> list[str]:
             answers.append(text)
         if len(answers) == n:
             return answers
-    raise InputError(f"{task.name} has no answers of {n_written} tokens drawn at random", ONE_POSITION)
+    raise InputError(f"no random answers of {n_written} tokens could be made for {task.name}", ONE_POSITION)
 
 
 def question_shape(text: str) -> str:

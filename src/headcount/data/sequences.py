@@ -30,7 +30,7 @@ MOST_TEXTS = 64
 """Largest number of texts of a file that are used; they are evenly spaced in the file."""
 T = TypeVar("T")
 TEXT_COLUMNS = ("text", "first", "second", "source")
-"""Columns of a table that hold texts."""
+"""The columns of a table in which texts are looked for."""
 
 
 def repeated_tokens(model: Wrapped | Adapted, tokenizer: Any = None) -> list[TokenizedText]:
@@ -92,6 +92,6 @@ def adapter_questions(adapter: Adapter) -> list[str]:
 def _spread(texts: Sequence[T]) -> list[T]:
     """Return at most `MOST_TEXTS` texts, evenly spaced; raise an error if there are none."""
     if not texts:
-        raise InputError("the file holds no text", f"a table has a column {', '.join(TEXT_COLUMNS)}")
+        raise InputError("the file holds no text", f"a table needs one of the columns {', '.join(TEXT_COLUMNS)}")
     places = np.linspace(0, len(texts) - 1, min(len(texts), MOST_TEXTS)).round().astype(int)
     return [texts[i] for i in places]

@@ -44,7 +44,7 @@ IMAGES = (".png", ".jpg", ".jpeg")
 
 @dataclass(frozen=True)
 class TextLines:
-    """A file with one text on every line."""
+    """Marks a file as having one text on every line."""
 
     file: str | Path
 
@@ -62,7 +62,7 @@ class Columns(Protocol):
 
 @dataclass(frozen=True)
 class Table:
-    """Data as rows of cells, whose columns have names."""
+    """A table of texts, labels or scores, with named columns."""
 
     name: str
     """Name of the data, for messages."""
@@ -111,7 +111,7 @@ class Table:
         return [self._cell(i, name, value) for i, value in enumerate(self.cells(name))]
 
     def _cell(self, row: int, column: str, value: Any) -> Any:
-        """Convert one cell to text, or return an image as it is; raise an error for any other type."""
+        """Return a cell's value as text, or an image as it is; raise an error for a value of any other type."""
         if isinstance(value, str):
             if len(value) > MOST_CELL and not self.is_running:
                 raise InputError(  # a tokenizer would need gigabytes of memory
@@ -196,7 +196,7 @@ def _of_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]], l
 def _text_lines(path: Path) -> Table:
     """Return the texts of a plain text file as a table; every line that is not blank is one text."""
     if path.is_dir() or path.suffix in (".csv", ".jsonl", ".ndjson", ".json"):
-        raise InputError(f"{path} has rows of its own: --lines is for plain text", "leave --lines out")
+        raise InputError(f"{path} is a table already: --lines is for plain text", "leave --lines out")
     lines = [(i, line) for i, line in enumerate(_read_text(path).split("\n"), start=1) if line.strip()]
     return _of_rows(path, ("text",), [(line,) for _, line in lines], [i for i, _ in lines])
 
@@ -275,9 +275,11 @@ def _parsed(path: Path, number: int, line: str) -> Any:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"line {number} of {path} is no JSON: {error}", allowed) from error
+        raise InputError(f"line {number} of {path} is not JSON: {error}", allowed) from error
     if not isinstance(value, dict | str):
-        raise InputError(f"line {number} of {path} holds {shortened(line, 40)}, no object and no text", allowed)
+        raise InputError(
+            f"line {number} of {path} holds {shortened(line, 40)}, which is neither an object nor a text", allowed
+        )
     return value
 
 
@@ -339,7 +341,7 @@ def _image_folder(path: Path) -> Table:
     files = [(file, i) for file, i in inside if file.suffix.lower() in IMAGES]
     if not files:
         raise InputError(
-            f"{path} holds no data that headcount knows",
+            f"{path} holds no data in a format that headcount reads",
             f"give a folder with one subfolder of images ({', '.join(IMAGES)}) for each class, "
             "or one that save_to_disk of Hugging Face's datasets wrote",
         )

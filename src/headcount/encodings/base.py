@@ -41,12 +41,12 @@ class Positions(NamedTuple):
 
     @classmethod
     def in_order(cls, length: int, device: torch.device, first: int = 0) -> Positions:
-        """Return consecutive ids from `first`, for rows without padding."""
+        """Return positions with the consecutive ids first, first + 1, ..., for `length` tokens without padding."""
         ids = torch.arange(first, first + length, device=device)[None]
         return cls(ids, torch.full((1,), first + length, device=device), n_ids=first + length)
 
     def shifted(self, by: int) -> Positions:
-        """Return a copy with `by` added to every id."""
+        """Return a copy of these positions with `by` added to every id."""
         return self._replace(ids=self.ids + by, n_ids=None if self.n_ids is None else self.n_ids + by)
 
 
@@ -92,7 +92,7 @@ class Encoding(nn.Module):
         return positions
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """Return the embeddings with the encoding of their positions added."""
+        """Return the embeddings plus the encoding of their positions; by default, return them unchanged."""
         return x
 
     def rotate_qk(self, query: Queries, key: Keys, query_ids: QueryIds, key_ids: KeyIds) -> tuple[Queries, Keys]:
@@ -159,11 +159,11 @@ class Randomised(Encoding):
         return positions._replace(ids=ids, n_ids=self.n_ids)
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """Apply the inner encoding."""
+        """Return the embeddings as the wrapped encoding changes them."""
         return self.inner.add_to_embeddings(x, positions)
 
     def rotate_qk(self, query: Queries, key: Keys, query_ids: QueryIds, key_ids: KeyIds) -> tuple[Queries, Keys]:
-        """Apply the inner encoding."""
+        """Return the queries and keys as the wrapped encoding changes them."""
         return self.inner.rotate_qk(query, key, query_ids, key_ids)
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"] | None:
@@ -183,7 +183,7 @@ class FoundTable(Encoding):
         self.rows = nn.Parameter(rows.detach().float().cpu().clone(), requires_grad=is_learned)
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """Add the table's row of each position id to the embeddings: x + rows[ids]."""
+        """Return the embeddings plus the table's row of each position id: x + rows[ids]."""
         return x + self.rows[positions.ids].to(x.dtype)
 
 
@@ -205,7 +205,7 @@ class EncodingInUse:
 
 
 def drawn_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Int[Tensor, "lengths width"]:
-    """For each length n, draw n random ids in increasing order, and pad them with 0 to `width`."""
+    """Return, for each length n, n random ids below `n_ids` in increasing order, padded with 0 to `width`."""
     return torch.stack([F.pad(torch.randperm(n_ids)[:n].sort().values, (0, width - n)) for n in lengths])
 
 
@@ -214,7 +214,7 @@ def drawn_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Int[Tensor,
     "headcount::fixed_subsets", mutates_args=(), schema="(int n_ids, int[] lengths, int width) -> Tensor"
 )
 def fixed_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Tensor:
-    """For each length n, return n ids in increasing order, padded with 0 to `width`; all calls return the same ids."""
+    """Return, for each length n, n ids below `n_ids` in increasing order, padded with 0; all calls return the same."""
     return torch.stack([F.pad(_fixed_ids(n_ids, n), (0, width - n)) for n in lengths])
 
 

@@ -21,7 +21,7 @@ HIDDEN = 32
 
 
 class Fire(Encoding):
-    """The FIRE encoding, which adds a learned bias to the attention scores."""
+    """The FIRE encoding: a learned function of the distance, relative to the position, is added to attention scores."""
 
     def __init__(self, d_model: int, n_heads: int, settings: EncodingSettings, *, causal: bool = False) -> None:
         super().__init__(d_model, n_heads, settings, causal=causal)

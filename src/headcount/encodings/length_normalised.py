@@ -16,7 +16,7 @@ PLACES = 512
 
 
 class LengthNormalised(Encoding):
-    """Length-normalised sinusoids, which are added to the embeddings."""
+    """Sinusoids of the position relative to the length of the sequence, which are added to the embeddings."""
 
     hard_codes: ClassVar[str] = "relative place"
     needs_length: ClassVar[bool] = True

@@ -177,8 +177,8 @@ def _disagreement(
     message = f"{when}, one forward pass and real decoding disagree on {int(apart.sum())} of {len(apart)} examples"
     answers = [] if experiment.answers is None else experiment.answers(batch.rows, checked[apart][:LISTED], logits)
     advice = (
-        "fed the right answer, the first wrong token is the one that it outputs running freely: is the model fed as it "
-        "was trained, start token included, are labels of padding -100, and does `generate` stop where the labels do?"
+        "in a sound model, both have the same first wrong token: check that encode() feeds the model as in training "
+        "(with its start token), that labels of padding are -100, and that generate() stops where the labels do"
     )
     # The first mistake that explains all of these answers.
     cause = [text for explains, text in _CAUSES if answers and all(map(explains, answers))][:1]
@@ -211,25 +211,25 @@ _CAUSES: tuple[tuple[Callable[[Answers], bool], str], ...] = (
     ),
     (
         lambda each: each.one_pass[: (n := len(each.right))] == each.labels[:n] and each.generated == each.right,
-        "one pass is right as far as the answer goes: labels after its end should be -100",
+        "one pass is right up to the end of the answer: labels after the end should be -100",
     ),
     (
         lambda each: each.generated == each.right[::-1] != each.right,
-        "generate() gives answers backwards: turn them round",
+        "generate() returns answers in reverse order: reverse them",
     ),
     (
         lambda each: each.generated != each.right and each.generated.strip(" 0") == each.right.strip(" 0"),
-        "answers are filled up with zeros or spaces here and not there: questions and answers come as people write "
-        "them, 7+94 and 101, so if the model has 07+94, fill them up in encode() as generate() does",
+        "answers are padded with zeros or spaces in generate() only: encode() gets questions and answers as people "
+        "write them, 7+94 and 101, so if the model needs 07+94, pad them in encode() as generate() does",
     ),
     (
         lambda each: each.generated != each.right and each.generated.startswith(each.right),
-        "generate() goes on after the answer: cut it off at the end token",
+        "generate() continues after the answer: cut its output off at the end token",
     ),
     (
         lambda each: each.one_pass == each.labels and each.generated != each.right,
-        "one pass is right, being fed the right answer, and decoding is not: is the decoder's mask causal, so that it "
-        "cannot see the token that it is to predict, and does generate() feed the model as encode() does?",
+        "one pass, fed the right answer, is right, but decoding is not: check that the decoder's mask is causal (it "
+        "must not see the token that it predicts), and that generate() feeds the model as encode() does",
     ),
 )
 """Common mistakes in an adapter's encode() or generate(), the most certain first.

@@ -199,7 +199,7 @@ def experiment_on(
     """
     rows = np.arange(len(dataset)) if rows is None else rows
     if len(rows) < 2 and dataset.width:
-        raise InputError(f"{len(rows)} examples are too few for an interval", "give at least 2")
+        raise InputError(f"{len(rows)} examples are too few for a confidence interval", "give at least 2")
     chosen, function = find_metric(metric, dataset.metrics), metric if callable(metric) else None
 
     def batches_of(source: EvalDataset, indices: Rows) -> tuple[EvalBatch, ...]:

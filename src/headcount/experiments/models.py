@@ -175,7 +175,7 @@ class OpenModel:
         Raise an error if the model has no task.
         """
         raise InputError(
-            f"heads are described by the positions of a task, and {self.label or self.name} names no task",
+            f"heads are described by the positions of a task, and {self.label or self.name} has no task",
             'write an adapter that names one: task = "addition", or "sortedness"',
             self.SEE_ATTENTION,
         )
@@ -183,8 +183,8 @@ class OpenModel:
     def encoding_in_use(self) -> EncodingInUse:
         """Return the trained position encoding of the model; raise an error if it is not known."""
         raise InputError(
-            f"the positions of {self.label or self.name} are not known",
-            "bring it by an adapter: a table of positions is found by what it does, or positions() says where it is",
+            f"the position encoding of {self.label or self.name} is not known",
+            "write an adapter: headcount then finds its table of positions, or positions() of the adapter returns it",
         )
 
     def some_inputs(self, n: int) -> tuple[Tensor, ...]:
@@ -245,7 +245,9 @@ class OpenModel:
             or not inputs
             or not all(isinstance(tensor, Tensor) for tensor in inputs)
         ):
-            raise InputError("a model of your own needs its input tensors as data", "give one, or a list of them")
+            raise InputError(
+                "a PyTorch module needs its input tensors as data", "give one tensor, or a list of tensors"
+            )
         return tensor_dataset(inputs, metric), None
 
     def confirmation(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
@@ -272,7 +274,7 @@ class OpenModel:
     def require_training(self) -> None:
         """Raise an error if headcount cannot train this model further."""
         raise InputError(
-            f"--fine-tune: how {self.name} is trained is not known", "fine-tune what is left with its own code"
+            f"--fine-tune: headcount does not know how {self.name} is trained", "fine-tune it with its own code"
         )
 
     def cut(
@@ -303,7 +305,7 @@ def no_task(name: str) -> InputError:
     return InputError(
         f"{name} has no task whose right answers are known",
         'give a run, sample:addition, or an adapter that names one: task = "addition"',
-        f"what heads of any model are worth on data of yours: headcount ablate {argument(name)} --data FILE",
+        f"to measure the heads of any model on your own data: headcount ablate {argument(name)} --data FILE",
     )
 
 
@@ -394,7 +396,7 @@ class RunModel(OpenModel):
         task, data = self.run.task, "test" if data is None else data
         is_file = isinstance(data, str) and data not in SPLITS and Path(data).is_file()
         if isinstance(data, Path | TextLines | EvalDataset) or is_file or is_dataset(data):
-            raise InputError(f"{self.name} is measured on its own task", "leave --data out, and --lines")
+            raise InputError(f"{self.name} is measured on its own task", "leave --data and --lines out")
         if length is not None:
             examples, what = of_length(task, length, n, str(data))
         elif isinstance(data, str):

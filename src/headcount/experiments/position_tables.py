@@ -67,10 +67,10 @@ def find_encoding(name: str, model: Adapted) -> EncodingInUse:
         table = _named_table(adapter, model, batches) or _looked_up(model, batches) or _sliced(model, batches)
     if table is None:
         raise InputError(
-            f"no table of positions was found in {name}: neither an embedding that is asked for 0, 1, 2, ... "
-            "nor a parameter or buffer of which each position takes its row",
+            f"no table of positions was found in {name}: neither an embedding that is indexed by 0, 1, 2, ... "
+            "nor a parameter or buffer with one row per position",
             "if it has one, write positions(self, model) in the adapter: the tensor [position, d_model]",
-            "rotary positions and biases on scores have none",
+            "models with rotary positions or biases on scores have no table",
         )
     title = f"{table.name} (table)" if table.name in ENCODINGS.names() else table.name
     d_model, n_heads = table.rows.shape[1], len(next(iter(model.head_sites.values())).heads)

@@ -68,7 +68,7 @@ class Removal:
         return scores
 
     def remove(self, head: HeadId) -> None:
-        """Remove a head from all further measurements."""
+        """Remove a head: all further measurements are made without this head."""
         self.removed.append(head)
         self._passes |= {i: cached for (each, i), cached in self._next.items() if each == head}
         self._next.clear()

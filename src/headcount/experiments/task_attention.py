@@ -24,7 +24,7 @@ from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task
 
 
 class TaskAttention(Protocol):
-    """A model of one of headcount's tasks whose attention can be read."""
+    """The interface of a model whose attention weights can be read in the positions of a headcount task."""
 
     @property
     def name(self) -> str:
@@ -68,7 +68,7 @@ class TaskAttention(Protocol):
         """
 
     def aligned_examples(self, examples: Examples) -> AlignedExamples:
-        """Return the largest group of these examples in which each position has the same meaning."""
+        """Return the largest group of these examples, such as those of one length, in which positions correspond."""
 
     def value_outputs(self, examples: Examples) -> Mapping[HeadSite, ValueOutputs] | None:
         """Return value vectors and output projections on these examples, by attention block; None if unknown."""

@@ -108,7 +108,9 @@ class Adapter:
             from headcount.external.hugging_face import load_model  # imported here because it imports this module
 
             return load_model(self.folder / self.pretrained, any_family=True)
-        raise InputError(f"{type(self).__name__} does not say how its model is made", "write build() in the adapter")
+        raise InputError(
+            f"{type(self).__name__} has no build(), so its model cannot be made", "write build() in the adapter"
+        )
 
     def load(self, model: nn.Module) -> None:
         """Load the trained weights from the file `checkpoint` into the model; code in the file is never run."""
@@ -117,7 +119,9 @@ class Adapter:
         file = self.folder / self.checkpoint
         weights = read_weights(file)
         if not isinstance(weights, Mapping):
-            raise InputError(f"{file} holds {type(weights).__name__}, no weights by name", "save model.state_dict()")
+            raise InputError(
+                f"{file} holds a {type(weights).__name__} instead of weights by name", "save model.state_dict()"
+            )
         weights = without_prefix(weights, model)
         try:
             model.load_state_dict(weights)
@@ -141,7 +145,10 @@ class Adapter:
         raise NotImplementedError
 
     def forward(self, model: nn.Module, *inputs: Tensor) -> Tensor:
-        """Run the model and return logits, [row, class] or [row, position, token]."""
+        """Return the model's logits on the inputs that `encode` returned: [row, class] or [row, position, token].
+
+        By default, the first tensor in the model's output is returned.
+        """
         output = (
             model(*inputs) if self.pretrained is None else Wrapped(model, Sites.empty(), input_names(model))(*inputs)
         )
@@ -282,7 +289,7 @@ def _no_logits(output: Any) -> InputError:
         what = f"a {what} of {type(output[0]).__name__}"
     return InputError(
         f"forward() returned {what}: it should return a tensor of logits",
-        "does it decode? put that into generate(), and let forward() make one pass, fed the right answer: "
+        "if it decodes, move that code into generate(); forward() should make one pass, fed the right answer: "
         "logits [row, position, token], or [row, class]",
     )
 
@@ -317,7 +324,7 @@ def read_weights(file: Path) -> Any:
             explanation = f"it has a {pickled[1]} in it" if pickled else text.partition(". ")[0] or type(error).__name__
             raise InputError(
                 f"{file} holds more than weights, or is damaged: {explanation}",
-                "save the weights alone, where that code is at home: torch.save(model.state_dict(), ...)",
+                "save only the weights, in the project that has the model's code: torch.save(model.state_dict(), ...)",
             ) from error
     for name in ("model_state_dict", "state_dict", "model"):  # where a checkpoint may keep the weights
         if isinstance(saved, Mapping) and isinstance(saved.get(name), Mapping):
@@ -400,7 +407,9 @@ def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tenso
         )
     state = adapted.model.state_dict()
     if odd := [name for name, each in state.items() if not isinstance(each, Tensor)]:
-        raise InputError(f"{odd[0]} in the model's state is no tensor", "such models cannot be saved without pickle")
+        raise InputError(
+            f"{odd[0]} in the model's state_dict is not a tensor", "such models cannot be saved without pickle"
+        )
     gone = [f"{cut.site}.{index}" for cut in adapted.cuts for i, index in enumerate(cut.heads) if i not in cut.keep]
     header = {
         "schema": SCHEMA,
@@ -425,8 +434,8 @@ def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tenso
             apart = difference(read(*inputs), adapted(*inputs))
         if not apart <= TOLERANCE:
             raise CheckFailed(
-                f"the model that is read from {folder} would have another output (by {apart:.2g}): nothing was kept",
-                "does load() of the adapter do more than fill in weights? let build() do that",
+                f"the model that was read from {folder} has another output (difference {apart:.2g}): nothing was kept",
+                "if load() of the adapter does more than fill in weights, move that code into build()",
             )
 
 
@@ -475,12 +484,14 @@ def adapter_file(folder: Path) -> tuple[Path, dict[str, Any]]:
         raise InputError(f"{header_file} is of another kind or version", f"this headcount reads schema {SCHEMA}")
     types = {"adapter": str, "class": str, "digest": str, "cuts": list}
     if odd := [key for key, each in types.items() if not isinstance(header.get(key), each)]:
-        raise InputError(f"{header_file} does not say {', '.join(map(repr, odd))}", "copy the folder, or prune again")
+        raise InputError(
+            f"{header_file} has no valid entry {', '.join(map(repr, odd))}", "copy the folder, or prune again"
+        )
     file = Path(os.path.normpath(folder.resolve() / header["adapter"]))
     if file.suffix != ".py" or not os.path.isfile(file):  # noqa: PTH113, for is_file() fails on odd names
         raise InputError(
             f"the model in {folder} needs its adapter, and there is no file {file}",
-            f'has it moved? say where it is: "adapter" in {header_file}, as a path from {folder} or a full one',
+            f'if it has moved, correct the entry "adapter" in {header_file}: a path from {folder}, or a full path',
         )
     return file, header
 
@@ -499,7 +510,7 @@ def _fill(model: nn.Module, folder: Path) -> None:
     if odd:
         raise InputError(
             f"the weights in {folder} do not fit the model that its adapter builds: {odd[0]}",
-            "was the model's code changed?",
+            "if the model's code has changed, prune again",
         )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if name in tensors:

@@ -215,14 +215,17 @@ def _settings(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         raise InputError(f"there is no folder {path}", "give a folder that save_model or save_pretrained wrote")
     if not (path / CONFIG).exists():
-        raise InputError(f"{path} is no model's folder: it has no {CONFIG}", "was it written to the end?")
+        raise InputError(
+            f"{path} is not a model's folder: it has no {CONFIG}", "if it is incomplete, save the model again"
+        )
     try:
         settings = read_json(path / CONFIG)
     except RunError as error:
         raise InputError(error.what, "restore the folder, or save the model again") from error
     if not isinstance(settings, dict):
         raise InputError(
-            f"{path / CONFIG} is damaged: it holds {type(settings).__name__}, no settings", "save the model again"
+            f"{path / CONFIG} is damaged: it holds a {type(settings).__name__} instead of settings",
+            "save the model again",
         )
     return settings
 
@@ -246,7 +249,7 @@ def _class_of(path: Path, settings: dict[str, Any]) -> Any:
     if not (isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel)):
         raise InputError(
             f"{path / CONFIG} names no class of transformers (architectures {str(names)[:80]})",
-            "code that comes with a model is not run; name the class that it was saved from",
+            "headcount runs no code that comes with a model: name the class of transformers that it was saved from",
         )
     if getattr(model_class.config_class, "model_type", None) != model_type:
         raise InputError(f"a {model_class.__name__} cannot be of model_type {model_type!r}", f"correct {path / CONFIG}")
@@ -350,7 +353,10 @@ def _loaded_by_transformers(path: Path, model_class: Any, pickled: dict[str, Ten
 
     transformers unpickles nothing.
     """
-    with _their_library(f"could not read the model in {path}", "is it whole? copy or save it again"), _without_bars():
+    with (
+        _their_library(f"could not read the model in {path}", "if it is incomplete, copy or save it again"),
+        _without_bars(),
+    ):
         given: dict[str, Any] = {"pretrained_model_name_or_path": path, "use_safetensors": True}
         if pickled is not None:
             config = model_class.config_class.from_pretrained(path, local_files_only=True)

@@ -51,7 +51,7 @@ def code_of(name: str | Path, *, run_adapter: bool = False) -> Path | None:
         if not run_adapter:
             raise InputError(
                 f"to load the model in {name}, {file} would be run",
-                "if you trust that file, say so: --run-adapter, or run_adapter=True from Python",
+                "if you trust this file, add --run-adapter (in Python: run_adapter=True)",
             )
         return file
     if run_adapter:
@@ -71,7 +71,7 @@ def require_fit(model: nn.Module, tokenizer: Any, name: str) -> None:
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if largest >= len(table):
         raise InputError(
-            f"the tokenizer of {name} has tokens up to number {largest:,}, the model {len(table):,} embeddings",
+            f"the tokenizer of {name} has token ids up to {largest:,}, but the model has {len(table):,} embeddings",
             "they do not belong together: save the model's own tokenizer into its folder",
         )
 

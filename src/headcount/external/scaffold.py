@@ -80,7 +80,7 @@ def write_scaffold(
     path, _, maker_name = name.rpartition(":")
     if not path:
         raise InputError(
-            f"{name} does not say which class to adapt", f"say {name}:Class, one that inherits torch.nn.Module"
+            f"{name} does not say which class to adapt", f"name a class that inherits torch.nn.Module: {name}:Class"
         )
     home, here = _home(path), out.resolve().parent
     maker = _maker_in(home, maker_name, say)
@@ -137,7 +137,7 @@ def _maker_in(file: Path, name: str, say: Callable[[str], object]) -> Maker:
     """Return the model class called `name` in a Python file, or the function of this name that returns a model."""
     if file.suffix != ".py" or not file.is_file():
         what = f"no file {file}" if file.suffix == ".py" else f"'{file}:{name}' names no class of a Python file"
-        raise InputError(what, "say FILE.py:Class, package.module:Class, or a folder of a Hugging Face model")
+        raise InputError(what, "give FILE.py:Class, package.module:Class, or a folder of a Hugging Face model")
     say(f"running {file.resolve()} to look at its class")
     module = import_file(file)
     maker = getattr(module, name, None)
@@ -174,7 +174,7 @@ def _model_of(
         return plain, f"{name}()", []
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     wants = {each.name: str(each).replace("'", "") for each in _parameters(maker, *kinds)}
-    note = f"{name} wants {', '.join(wants.values())}" if wants else f"{name}() fails: {fault}"
+    note = f"{name} needs the arguments {', '.join(wants.values())}" if wants else f"{name}() fails: {fault}"
     parameters = list(wants) if plain is None else [each.name for each in _parameters(maker, *kinds, required=False)]
     tried = _arguments(maker, parameters, weights or {}, home)
     for values in (each for each in tried if each.keys() >= wants.keys()):
@@ -183,17 +183,17 @@ def _model_of(
             call = _call(name, [*values], values)
             if weights is not None:
                 why = note if plain is None else f"with {name}() the weights do not fit"
-                return model, call, [f"{why}; {call} is a guess, by the weights, and they fit: check it"]
-            return model, call, [f"{note}; {call} is a guess, by its source: check it"]
+                return model, call, [f"{why}; {call} was guessed from the weights, and they fit: check it"]
+            return model, call, [f"{note}; {call} was guessed from its source code: check it"]
     if plain is not None:
         return plain, f"{name}()", []  # loading reports the weights that do not fit
     notes = [note]
     if wants and weights is None:
         beside = sorted(each.name for each in home.parent.iterdir() if each.suffix in (".pth", ".pt", ".ckpt"))
         such = f" (such as {beside[0]})" if beside else ""
-        notes.append(f"sizes can be read off its weights: name their file with --checkpoint{such}")
+        notes.append(f"sizes can be read from its weights: give the file with --checkpoint{such}")
     elif heads := [each for each in wants if each not in tried[0] and "head" in each.lower()]:
-        notes.append(f"weights do not tell {heads[0]}: how many heads was it trained with?")
+        notes.append(f"the weights do not show {heads[0]}: fill in the number of heads that the model was trained with")
     call = _call(name, [*wants], tried[0])
     return None if weights is None else tree_of(weights), call, notes
 
@@ -353,7 +353,7 @@ def _render(values: dict[str, str], calls: Sequence[str], takes: Sequence[str], 
         "INPUTS": f"({inputs},)" if len(takes) == 1 else f"({inputs})" if takes else "inputs",
     }
     if calls:
-        values["CONFIRM"], values["SITES"] = "Found by the names of modules. Is it right? See what it finds:", calls[0]
+        values["CONFIRM"], values["SITES"] = "Guessed from the names of modules. Check what it finds:", calls[0]
     if len(values["SITES"]) >= 100:  # a line for each argument
         arguments = re.split(r", (?=\w+=)", calls[0].removeprefix("Sites.of(").removesuffix(")"))
         values["SITES"] = "Sites.of(\n" + "".join(f"            {each},\n" for each in arguments) + "        )"
@@ -370,7 +370,7 @@ def _home(path: str) -> Path:
 
 
 def _module_name(home: Path, path: str) -> tuple[str, Path]:
-    """Return the name under which a file is imported, and the folder to import it from."""
+    """Return the module name under which a user's file is imported, and the folder from which it is imported."""
     file = home.resolve()
     if not path.endswith(".py"):
         n_above = path.count(".") + (file.name == "__init__.py")
@@ -420,102 +420,102 @@ def _tree(tree: nn.Module | None) -> str:
 
 _TEXT = '''"""<KIND> of <HOME>, for headcount.
 
-Written by `headcount adapt`; what is marked TODO is yours to write.
+`headcount adapt` wrote this draft. Fill in what is marked TODO.
 
     headcount heads    <FILE>:Model                needs build() and sites()
     headcount ablate   <FILE>:Model                needs encode(), and a task or data()
-    headcount prune    <FILE>:Model -o smaller     likewise; a smaller model, proven
-    headcount evaluate <FILE>:Model                likewise; so does audit
-    headcount verify   <FILE>:Model                needs a task: so do stretch and positions
+    headcount prune    <FILE>:Model -o smaller     needs the same; writes a smaller model, with a proof
+    headcount evaluate <FILE>:Model                needs the same, as does audit
+    headcount verify   <FILE>:Model                needs a task, as do stretch and positions
 """
 
 <IMPORT>
 
-# What looks like attention in it; * stands for a layer's number:
+# The modules of the model that look like attention; * stands for a layer's number:
 <TREE>
 
 
 class Model(Adapter):
-    # The trained weights, as a path from this file: what torch.save(model.state_dict(), ...) wrote, also inside a
-    # checkpoint under "model", "state_dict" or "model_state_dict". None if build() loads them.
+    # The path of the trained weights, relative to this file. torch.save(model.state_dict(), ...) writes such a file; a
+    # checkpoint may have the weights under "model", "state_dict" or "model_state_dict". None if build() loads them.
     checkpoint = <CHECKPOINT>
 
-    # TODO: one of headcount's own tasks (<TASKS>), with settings such as
-    # {"digits": 2, "low": 0, "n_validation": 500, "n_test": 500} (`headcount train addition --help` has all of them);
-    # or None, and data() gives the examples.
+    # TODO: the task that the model was trained on, if it is one of headcount's (<TASKS>), with settings such as
+    # {"digits": 2, "low": 0, "n_validation": 500, "n_test": 500} (`headcount train addition --help` lists all of them).
+    # For other tasks, leave None: data() then gives the examples.
     task = None
     settings = {}
 
-    # If you know them: lengths seen in training, what the author reports, and leading tokens of every answer that the
-    # decoder is handed and never predicts.
+    # If you know them: the shortest and longest length in training, the accuracy that the author reports, and the first
+    # tokens of every answer, if the decoder is given them and never predicts them.
     # trained, claimed, given = (8, 16), 0.985, "0"
 
     def build(self):
-        # The model; its weights may still be random.
+        # Return the model; its weights may still be random.
 <NOTES>        return <BUILD>
 
     def sites(self, model):
-        # Each block's output projection: the layer whose input is the outputs of its heads, side by side.
+        # The output projection of each attention block: the layer that gets the outputs of all heads, concatenated.
         # <CONFIRM> headcount heads <FILE>:Model
         return <SITES>
 <OTHERS>
     def encode(self, questions, answers):
-        # TODO: texts as tensors, rows first: questions such as "37+81" and "5+4", answers such as "118" and "9", a
-        # list of each, as people write them: if the model has 05+04 and 009, fill them up here.
-        # Return what the model is given, and what it should say:
+        # TODO: convert texts to tensors whose first axis counts rows. `questions` is a list such as ["37+81", "5+4"],
+        # and `answers` a list such as ["118", "9"], as people write them. If the model needs 05+04 and 009, add the
+        # zeros here. Return the model's inputs, and the labels that it should predict:
         #   return <INPUTS>, labels
-        # labels are [row] if it says one class for each row, or [row, position] if it says a sequence: the right token
-        # at each position, and -100 where nothing is asked (padding). A decoder is fed the right answer, shifted: it is
-        # given <s> 1 1 8 and should say 1 1 8 </s>.
+        # labels are [row] for a classifier. For a model that predicts sequences, they are [row, position]: the right
+        # token at each position, and -100 where there is none (padding). A decoder is fed the right answer, shifted by
+        # one: its input is <s> 1 1 8, and its labels are 1 1 8 </s>.
         raise HeadcountError("encode() of the adapter is still to be written", "see the comments there")
 
     def forward(self, model, <TAKES>):
-        # Called with what encode() made. Return logits: [row, class] or [row, position, token].
-        return super().forward(model, <TAKES>)  # model(<TAKES>), the first tensor of what it returns
+        # Called with the inputs that encode() returned. Return logits: [row, class] or [row, position, token].
+        return super().forward(model, <TAKES>)  # the first tensor in the output of model(<TAKES>)
 
-    # For a sequence model: its own answers, by its own greedy decoding, as texts like those in `answers`.
-    # headcount asks in a quicker way, and checks that against this wherever heads are at zero.
+    # For a model that predicts sequences: return its answers, decoded greedily by its own code, as texts like those in
+    # `answers`. headcount computes answers faster, and checks them against these under zero ablation.
     # def generate(self, model, questions):
     #     return solve(model, questions)
 
     def data(self):
-        # TODO if task is None: questions and right answers, some hundreds of them that it was not trained on.
+        # TODO, if task is None: return some hundred pairs of question and right answer that were not in training.
         #   return [("37+81", "118"), ("5+99", "104")]
         raise HeadcountError("data() of the adapter is still to be written, or task to be named", "see the comments")
 
-    # What the model was trained on, in the same form: headcount audit looks for it in the test set.
+    # The training examples, in the same form; headcount audit looks for them in the test set.
     # def training_data(self):
     #     return [("12+34", "46"), ("7+5", "12")]
 
-    # The author's own score of one decoded answer, if it is not exact match, to hold `claimed` against:
+    # The author's own score of one decoded answer, if it is not exact match; `claimed` is compared with its mean.
     # def metric(self, question, answer, predicted):
     #     return answer.lstrip("0") == predicted.lstrip("0")
 
-    # What stands at each position of each input, for pictures (headcount heads --on "37+81"), if it is not found out:
+    # A name for each position of each input, for figures (headcount heads --on "37+81"), if headcount finds none:
     # def tokens(self, question, answer):
     #     return list(question), ["<s>", *answer]
 '''
 _FOLDER_TEXT = '''"""<KIND> in <HOME>, for headcount, which does not know its family.
 
-Written by `headcount adapt`; it works as it is, if sites() is right.
+`headcount adapt` wrote this adapter. It is complete if sites() is right.
 
-    headcount heads  <FILE>:Model                    what was found
-    headcount heads  <FILE>:Model --on "some text"   where every head looks
-    headcount ablate <FILE>:Model --data FILE        what each head is worth
+    headcount heads  <FILE>:Model                    list the heads that were found
+    headcount heads  <FILE>:Model --on "some text"   show what every head attends to
+    headcount ablate <FILE>:Model --data FILE        measure how much each head matters
 """
 
 from headcount import Adapter, Sites
 
-# What looks like attention in it; * stands for a layer's number:
+# The modules of the model that look like attention; * stands for a layer's number:
 <TREE>
 
 
 class Model(Adapter):
-    # The model's folder, as a path from this file: its weights and its tokenizer are read, no code in it is run.
+    # The path of the model's folder, relative to this file. Weights and tokenizer are read; code in it is never run.
     pretrained = <PRETRAINED>
 
     def sites(self, model):
-        # Each block's output projection: the layer whose input is the outputs of its heads, side by side.
+        # The output projection of each attention block: the layer that gets the outputs of all heads, concatenated.
         # <CONFIRM> headcount heads <FILE>:Model
         return <SITES>
 <OTHERS>'''

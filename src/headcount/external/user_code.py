@@ -184,7 +184,7 @@ class _Home:
     path: list[str]
     """The folder itself, followed by the entries that its code has added to sys.path."""
     names: set[str] = field(default_factory=set)
-    """Names of modules that can be imported from the folder."""
+    """The names of the modules that can be imported from the folder."""
     modules: dict[str, ModuleType] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
     """Names of modules that only this folder's code may see, because another folder may have modules of these names."""
@@ -266,7 +266,7 @@ def _can_be_imported(name: str) -> bool:
 
 
 def _siblings(folder: str) -> set[str]:
-    """Return the names of modules that can be imported from a folder."""
+    """Return the names of the modules and packages in a folder."""
     try:
         names = [each.name for each in Path(folder).iterdir()]
     except OSError:

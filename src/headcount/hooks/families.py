@@ -27,9 +27,9 @@ class AttentionLayout:
     query: str = ""
     """The name of the layer that computes the queries of all heads, concatenated."""
     key: str = ""
-    """The name of the layer that computes the keys."""
+    """The name of the layer that computes the keys of all heads."""
     value: str = ""
-    """The name of the layer that computes the values."""
+    """The name of the layer that computes the values of all heads."""
     fused: str = ""
     """The name of a single layer that computes queries, keys and values; empty if there are three separate layers."""
     by_head: bool = False

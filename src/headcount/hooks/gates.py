@@ -70,12 +70,12 @@ class Gates:
         self._sites, self._gates, self._replacements = sites, dict(gates), dict(replacements or {})
         self._allow_prefix, self._skipped = allow_prefix, skipped
         self.calls: Counter[HeadSite] = Counter()
-        """The number of calls of each gated site."""
+        """How often the output projection of each gated attention block was called inside the context."""
         self._stack = ExitStack()
         for name, gate in self._gates.items():
             if name not in sites:
                 raise InputError(
-                    f"no attention site {str(name)!r} in this model", f"it has: {', '.join(map(str, sites))}"
+                    f"no attention block {str(name)!r} in this model", f"it has: {', '.join(map(str, sites))}"
                 )
             n_heads = len(sites[name].heads)
             if gate.dim() != 2 or gate.shape[1] != n_heads:
@@ -83,7 +83,8 @@ class Gates:
                 raise InputError(f"gates at {name} have shape {tuple(gate.shape)}", wanted)
         if unknown := set(self._replacements) - set(self._gates):
             raise InputError(
-                f"there is a replacement for {sorted(map(str, unknown))[0]}, but no gate", "give a gate for it, too"
+                f"there is a replacement for {sorted(map(str, unknown))[0]}, but no gate",
+                "give a gate for this attention block, too",
             )
 
     def __enter__(self) -> Self:
@@ -110,8 +111,8 @@ class Gates:
             )
         if error_type is None and (unfinished := self._turns.unfinished()):
             raise InstrumentError(
-                f"the output projection that {unfinished[0]} shares was not called once per site in every pass",
-                "so gates cannot assign the calls to sites",
+                f"the output projection that {unfinished[0]} shares was not called once per block in every pass",
+                "so gates cannot assign the calls to attention blocks",
             )
 
     def _act(
@@ -134,7 +135,10 @@ def input_of(name: HeadSite, args: tuple[Any, ...]) -> Tensor:
     """Return z (the outputs of all heads) from the arguments of a call of the output projection."""
     if not args or not isinstance(args[0], Tensor):
         what = f"the output projection of {name} was not called with a tensor"
-        raise InstrumentError(what, "its input cannot be gated; or is this a whole attention block?")
+        raise InstrumentError(
+            what,
+            "a gate needs a tensor as input; if this is a whole attention block, name the output projection inside it",
+        )
     return args[0]
 
 
@@ -148,13 +152,13 @@ def split_heads(
     if head_axis is not None:
         if not -z.dim() <= head_axis < z.dim() or z.shape[head_axis] != n_heads:
             raise InstrumentError(
-                f"z at {name} has shape {tuple(z.shape)}: its axis {head_axis} does not count {n_heads} heads",
+                f"head outputs at {name} have shape {tuple(z.shape)}: axis {head_axis} does not count {n_heads} heads",
                 "give head_axis=1 for [batch, head, position, d_head], 2 for [batch, position, head, d_head], and "
                 "leave it out for heads side by side in the last axis",
             )
         return z.movedim(head_axis, -2)
     if z.shape[-1] % n_heads or z.dim() < 2:
-        raise InstrumentError(f"z at {name} has shape {tuple(z.shape)}, which {n_heads} heads cannot share")
+        raise InstrumentError(f"head outputs at {name} have shape {tuple(z.shape)}, which {n_heads} heads cannot share")
     return z.unflatten(-1, (n_heads, -1))
 
 
@@ -225,11 +229,13 @@ class Capture:
         return split_heads(site, self._only_call(site)[0], len(self._sites[site].heads), self._sites[site].head_axis)
 
     def output(self, site: HeadSite) -> Float[Tensor, "row query d_model"]:
-        """Return the output of the attention block, which is added to the residual stream."""
+        """Return the output of one attention block, which the model adds to the residual stream."""
         return self._only_call(site)[1]
 
     def contributions(self, site: HeadSite) -> Float[Tensor, "row query head d_model"]:
-        """Return each head's contribution to the residual stream; their sum plus the bias is the block's output.
+        """Return what each head of one attention block adds to the residual stream (its projected output).
+
+        The contributions of all heads and the bias add up to the block's output.
 
         Contributions are computed by the projection itself, one head at a time, so any layout of its weights works.
         """
@@ -266,7 +272,7 @@ class Capture:
         calls = self._kept.get(site, [])
         if len(calls) != 1:
             raise InstrumentError(
-                f"{site} was passed {len(calls)} times, not once",
+                f"{site} was called {len(calls)} times inside the context, not once",
                 "make exactly one forward pass inside the context" if calls else "the model never called it",
             )
         return calls[0]

@@ -34,7 +34,7 @@ from headcount.hooks.parameters import tensors_in
 from headcount.hooks.sites import Sites
 
 LAYERS = (F.linear, torch.addmm, Tensor.addmm)
-"""Functions of linear layers, which mix their input features."""
+"""PyTorch functions that compute linear layers, which mix their input features."""
 DIVISIONS = (torch.div, torch.true_divide, Tensor.div, Tensor.true_divide, Tensor.__truediv__)
 """Functions by which a softmax written by hand ends: the division in exp(scores) / sum(exp(scores))."""
 PATTERN, AVERAGE, MIXTURE = 1, 2, 3
@@ -109,7 +109,7 @@ class _Origins(TorchFunctionMode):
         return int(self._stages.get(tensor, 0))
 
     def clear(self) -> None:
-        """Forget all patterns, and record no gradients until the next softmax."""
+        """Forget all attention patterns found so far, and record no gradients until the next softmax."""
         self._softmaxes.clear()
         self._stages = WeakTensorKeyDictionary()
         torch.set_grad_enabled(False)

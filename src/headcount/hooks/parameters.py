@@ -34,9 +34,9 @@ class ParameterProjection(nn.Module):
         super().__init__()
         self.__dict__["holder"] = holder  # must not become a submodule
         self.name, self.is_called = name, False
-        """Whether products with the parameter call this module."""
+        """Whether products with the parameter are computed by calling this module (inside `products_called`)."""
         self.product: Product | None = None
-        """The model's last product with the parameter as a function of z; other operands are those of that pass."""
+        """The model's last product with the parameter, as a function of head outputs z; None before the first one."""
 
     @property
     def weight(self) -> Tensor:
@@ -45,13 +45,13 @@ class ParameterProjection(nn.Module):
         return weight
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return the product of z with the parameter, computed as in the model's last pass."""
+        """Return the product of head outputs z with the parameter, computed as in the model's last pass."""
         if self.product is None:
-            raise InstrumentError(f"the parameter {self.name} was never multiplied with z")
+            raise InstrumentError(f"the parameter {self.name} was never multiplied with the outputs of heads")
         return self.product(z)
 
     def multiply(self, func: Callable[..., Tensor], args: Any, kwargs: Any, z: Tensor) -> Tensor:
-        """Compute the product `func(*args, **kwargs)` by calling this module with z, so that hooks act on the call."""
+        """Return the product `func(*args, **kwargs)`, computed by calling this module with z, for hooks to act on."""
         leaves, form = pytree.tree_flatten((args, kwargs))
         place = next(i for i, leaf in enumerate(leaves) if leaf is z)
         leaves[place] = None

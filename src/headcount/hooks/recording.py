@@ -96,7 +96,7 @@ class PassRecorder:
 
     @contextmanager
     def watching(self, modules: Iterable[nn.Module]) -> Iterator[None]:
-        """Record the calls of these modules inside the context."""
+        """Return a context in which the calls of these modules are recorded."""
         with ExitStack() as hooks:
             for module in modules:
                 hooks.callback(module.register_forward_pre_hook(self._begin).remove)
@@ -122,7 +122,7 @@ class PassRecorder:
         if site is not None:
             if site in self.site_records:
                 what = f"the output projection of {site} was called twice in one pass"
-                raise InstrumentError(what, "a gate cannot distinguish the calls")
+                raise InstrumentError(what, "so a gate cannot distinguish the calls")
             z = input_of(site, args)
             self.site_records[site] = SiteRecord(z, z._version, call, call, getattr(module, "product", None))
         elif any(inner.module in self._projections for inner in call.inside):
@@ -166,7 +166,7 @@ class ReplayPatcher:
         self.n_skipped: Counter[nn.Module] = Counter()
         """The number of calls of each module that did not happen, because their caller returned a recorded output."""
         self.has_acted = False
-        """Whether `projected` has been returned to the model."""
+        """Whether the changed output `projected` has been returned to the model; otherwise the replay had no effect."""
         self._returned: ModuleCall | None = None
 
     def take(self, module: nn.Module) -> ModuleCall | None:

@@ -91,14 +91,14 @@ def _compare(cached: CachedPass, samples: Sequence[tuple[Intervention, Tensor]])
     gates = Gates(cached.sites, *cached.gates_and_values(interventions, cached.sites, n))
     plain_outputs = cached.plain(gates, n, len(samples)).unflatten(0, (len(samples), n))
     for (intervention, outputs), plain in zip(samples, plain_outputs, strict=True):
-        _require_equal(outputs, plain, f"begun at {cached.first_site(intervention.heads)}")
+        _require_equal(outputs, plain, f"replayed from {cached.first_site(intervention.heads)}")
 
 
 def _require_equal(outputs: Tensor, plain: Tensor, how: str) -> None:
     error = difference(outputs, plain) if outputs.shape == plain.shape else math.inf
     if not error <= tolerance(outputs.dtype):
         raise ReplayError(
-            f"a pass {how} differs from a whole one by {error:.1e} of the largest value",
+            f"a pass {how} differs from a full one by {error:.1e} of the largest value",
             "the model's modules depend on more than their inputs",
         )
 
@@ -223,7 +223,9 @@ class CachedPass:
         """
         first = {self.first_site(intervention.heads) for intervention in interventions}
         if len(first) != 1:
-            raise ValueError(f"interventions that begin at different sites: {', '.join(map(str, first))}")
+            raise ValueError(
+                f"the interventions must begin at one attention block, not at several: {', '.join(map(str, first))}"
+            )
         (site,) = first
         if len(interventions) not in self._tilers:
             self._tilers[len(interventions)] = BatchTiler(self.n_rows, len(interventions))
@@ -236,7 +238,7 @@ class CachedPass:
                 output = self.model(*map(tiler.repeat, self.inputs))
         except RuntimeError as error:
             raise ReplayError(
-                f"a pass begun at {site}, with {tiler.times} times {tiler.n} rows, failed: {error}",
+                f"a pass replayed from {site} with {tiler.n} rows, repeated {tiler.times} times, failed: {error}",
                 "the first axis of every tensor that modules pass to each other must be the batch",
             ) from error
         if not patcher.has_acted:
@@ -275,7 +277,10 @@ class CachedPass:
         """Return the output of an attention block's output projection with each intervention."""
         record, projection, head_axis = self.site_records[site], self.sites[site].projection, self.sites[site].head_axis
         if record.z._version != record.version:
-            raise ReplayError(f"z at {site} is changed in place later in the pass", "no pass can begin there")
+            raise ReplayError(
+                f"the model changes the head outputs of {site} in place later in the pass",
+                "so no pass can be replayed from there",
+            )
         weight = _plain_weight(projection) if head_axis is None else None
         if weight is None or not record.call.is_intact:
             gates, values = self.gates_and_values(interventions, [site], self.n_rows)

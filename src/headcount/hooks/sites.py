@@ -308,11 +308,11 @@ def _axis(site: Site, head_axis: int | None) -> int | None:
     The heads of an `nn.MultiheadAttention` share the last axis.
     """
     if head_axis is not None and site.mha is not None:
-        raise InputError("head_axis is given for nn.MultiheadAttention", "leave it out: its heads share the last axis")
-    if head_axis == 0:
         raise InputError(
-            "head_axis=0 is the axis of the batch", "examples come first; for [batch, head, ...] give head_axis=1"
+            "head_axis is not allowed for nn.MultiheadAttention", "leave it out: the heads share the last axis of z"
         )
+    if head_axis == 0:
+        raise InputError("head_axis=0 is the axis of examples, not of heads", "for [batch, head, ...] give head_axis=1")
     return head_axis
 
 

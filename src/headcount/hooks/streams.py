@@ -258,7 +258,10 @@ class StreamCapture(_Watched):
     def __getitem__(self, name: str | StreamId) -> Tensor:
         stream = self.streams.find(name)
         if self.n_calls[stream] != 1:
-            raise InstrumentError(f"{stream} was passed {self.n_calls[stream]} times, not once", "make one pass")
+            raise InstrumentError(
+                f"{stream} was reached {self.n_calls[stream]} times inside the context, not once",
+                "make exactly one forward pass",
+            )
         return self._kept[stream]
 
     def __iter__(self) -> Iterator[StreamId]:

@@ -129,7 +129,7 @@ def unknown_family(model: nn.Module, advice: str = "") -> InputError:
 
 
 def input_names(model: nn.Module) -> tuple[str, ...]:
-    """Return the names of a Hugging Face model's inputs; their order in `forward` differs between families."""
+    """Return the names of the inputs of a Hugging Face model, in a fixed order; empty for other models."""
     takes = inspect.signature(model.forward).parameters
     family = family_of(model_type_of(model))
     names = family.inputs if family else (*BOTH, "pixel_values")

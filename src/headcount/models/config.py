@@ -51,9 +51,9 @@ class StackConfig(EncodingSettings):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Fraction of activations dropped in training."""
     softmax: Literal["plain", "log-length"] = "plain"
-    """Plain, or with scores multiplied by a learned factor times the log of the number of visible tokens."""
+    """Plain, or attention scores multiplied by a learned factor times the log of the number of visible tokens."""
     window: Count | None = None
-    """Largest distance over which self-attention can attend; none: unlimited. GIVES locality to the model."""
+    """Largest distance between a query and the keys that it sees; none: unlimited. GIVES locality to the model."""
     pruned: HeadNames = ()
     """Names of the heads that are cut out, such as E0H1,X1H2."""
 
@@ -128,7 +128,7 @@ class ClassifierConfig(StackConfig):
     numbers: Literal["table", "fourier"] = "fourier"
     """Embedding of numbers: one learned vector each (table), or sines of the value, so that 54 is close to 55."""
     random_positions: Count | None = None
-    """Number of ids from which the tokens get a random subset, in order; none: ids count from 0."""
+    """Give the tokens random position ids below this number, in ascending order; none: ids count from 0."""
     n_positions: Count = 16
     """Number of rows of a learned position table."""
     past_table: Literal["error", "clamp", "untrained"] = "untrained"

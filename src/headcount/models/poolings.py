@@ -114,7 +114,7 @@ class LseMax(Pooling):
     """
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Return the log-sum-exp over tokens in training, else the maximum."""
+        """Return the log-sum-exp of each dimension over all tokens in training, else the maximum."""
         # The lowest finite number, not -inf: a row of -inf (padding only) would have no gradient.
         hidden = hide(x, is_token, torch.finfo(x.dtype).min)
         return hidden.logsumexp(dim=1) if self.training else hidden.amax(dim=1)
@@ -133,7 +133,7 @@ class ScoreMax(Pooling):
         self.d_pooled = 2
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Return the maximum and the minimum of each learned score over all tokens, without padding."""
+        """Return the largest and the smallest learned score of all tokens, without padding."""
         score = self.score(x)
         ends = hide(score, is_token, -torch.inf).amax(dim=1), hide(score, is_token, torch.inf).amin(dim=1)
         return torch.cat(ends, dim=1)
@@ -156,12 +156,12 @@ class TopScore(Pooling):
         self.d_pooled = 1
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Return the log-sum-exp of the scores in training, else their maximum."""
+        """Return the log-sum-exp of the tokens' learned scores in training, else their maximum."""
         hidden = hide(self.score(x), is_token, torch.finfo(x.dtype).min)
         return hidden.logsumexp(dim=1) if self.training else hidden.amax(dim=1)
 
     def initialise_readout(self, to_logits: nn.Linear) -> None:
-        """Let the score raise the logit of the first class and lower all others."""
+        """Set the initial weights of the next layer so that the score raises the first class and lowers the others."""
         nn.init.constant_(to_logits.weight, -1.0)
         nn.init.constant_(to_logits.weight[:1], 1.0)
 
@@ -181,7 +181,7 @@ class NeighbourDifference(Pooling):
         self.d_pooled = 5 * d_model
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Return the five concatenated vectors; both differences are 0 for a sequence of one token."""
+        """Return [minimum, minimal difference, mean difference, first, last]; differences are 0 for a single token."""
         n = is_token.sum(dim=1, keepdim=True).clamp(min=1)
         last = x[torch.arange(len(x), device=x.device), n[:, 0] - 1]
         step, is_pair = x[:, 1:] - x[:, :-1], is_token[:, 1:] & is_token[:, :-1]

@@ -25,7 +25,7 @@ Places = NDArray[np.int64]
 WEIGHTINGS = ("attention weight", "norm-weighted attention")
 """Two measures of attention to a key: its attention weight, or the weight times the norm of the key's contribution."""
 AT_ONCE, PAIRS_AT_ONCE = 256, 2**20
-"""Largest number of examples, and of query-key pairs, in one forward pass."""
+"""Largest number of examples, and largest number of query-key pairs, in one forward pass."""
 SMALLEST = 1e-30
 """Lower bound of a denominator, so that the weights of a query without any attention stay 0 after normalising."""
 

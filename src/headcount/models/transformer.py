@@ -118,7 +118,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Self-attention, then cross-attention to the memory (in a decoder), then a feed-forward network."""
+    """One layer: self-attention, cross-attention to the memory (in a decoder only), and a feed-forward network."""
 
     def __init__(self, config: StackConfig, site: HeadSite, cross_site: HeadSite | None = None) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class Transformer(nn.Module):
 
     @property
     def blocks(self) -> dict[HeadSite, AttentionBlock]:
-        """All attention blocks by their sites, including blocks whose heads are all cut out."""
+        """All attention blocks by their names (sites), including blocks whose heads are all cut out."""
         blocks = {module.site: module for module in self.modules() if isinstance(module, AttentionBlock)}
         return {site: blocks[site] for site in self.config.sites}
 
@@ -335,7 +335,7 @@ def greedy(
 
 
 class Classifier(Transformer):
-    """A classifier of sequences; if `pad_id` is None, padding is treated like any other token."""
+    """A transformer that classifies sequences; if `pad_id` is None, padding is treated like any other token."""
 
     config: ClassifierConfig
 

@@ -39,7 +39,7 @@ class RunConfig:
 
     @staticmethod
     def sections(task_name: str) -> dict[str, type]:
-        """Return the dataclass of each section of a run's settings: task, model and training."""
+        """Return the settings class of each section (task, model and training) for runs of a task."""
         task = TASKS.get(task_name)
         return {"task": task.config_class, "model": MODEL_CONFIGS[task.output_type], "training": TrainingConfig}
 

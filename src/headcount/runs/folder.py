@@ -150,7 +150,7 @@ class RunFolder:
     # --- config, results, manifest ------------------------------------------------------------------------------------
 
     def read_config(self) -> RunConfig:
-        """Read and validate `config.json`; raise an error if no run was started here."""
+        """Return the validated settings in `config.json`; raise an error if no run was started in this folder."""
         if not self.holds_a_run:
             raise RunError(f"no run in {self.path}", "train one: headcount train addition", "or use sample:addition")
         return read_config(self.config_file)
@@ -253,7 +253,7 @@ class RunFolder:
         return lines
 
     def read_timings(self) -> list[dict[str, Any]]:
-        """Return the steps and seconds of all evaluations; empty if the file is missing or damaged."""
+        """Return the training step and the seconds so far of each evaluation; empty if the file cannot be read."""
         try:
             data = read_bytes(self.timings_file, MOST_JSON)
             lines = [parse_json(line, self.timings_file) for line in data.splitlines()]
@@ -358,12 +358,12 @@ class Snapshot(RunFolder):
         return super().read_weights()
 
     def log_bytes(self) -> bytes:
-        """Return the part of the run's log up to this step."""
+        """Return the part of the run's log up to the step of this snapshot, as bytes."""
         lines = self.run.log_bytes().splitlines(keepends=True)
         return b"".join(line for line in lines if _step_of(parse_json(line, self.log_file)) <= self.step)
 
     def read_timings(self) -> list[dict[str, Any]]:
-        """Return the steps and seconds of the evaluations up to this step."""
+        """Return the training step and the seconds so far of each evaluation up to the step of this snapshot."""
         return [line for line in super().read_timings() if line["step"] <= self.step]
 
 
@@ -374,7 +374,7 @@ def folder_of(path: Path) -> RunFolder:
 
 
 def _step_of(line: object) -> float:
-    """Return the step of a line of the log; 0 for a damaged line, so that the line is kept and reported."""
+    """Return the training step of a line of the log; 0 for a damaged line, so that it is kept and reported later."""
     return line["step"] if isinstance(line, dict) and _is_log_line(line) else 0
 
 

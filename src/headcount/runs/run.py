@@ -57,7 +57,7 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Run:
-    """A model that headcount trained, with its task, its settings and the folder that holds them."""
+    """A model that headcount trained, with its task, its settings and its folder."""
 
     name: str
     folder: RunFolder

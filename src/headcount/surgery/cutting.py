@@ -189,7 +189,7 @@ def fold(model: M, heads: Iterable[HeadId], means: Means, n: int) -> M:
     biased = [site for site in touched if not _has_bias(sites[site].projection)]
     if biased and not wrapped.family:  # only a family's model can be loaded with the additional biases
         raise InputError(
-            f"the output projection of {biased[0]} has no bias to put a mean into",
+            f"the output projection of {biased[0]} has no bias to which mean outputs could be added",
             "give it one in the model's own code: bias=True, and zeros in the checkpoint",
             ALTERNATIVE,
         )
@@ -199,7 +199,7 @@ def fold(model: M, heads: Iterable[HeadId], means: Means, n: int) -> M:
         uses = [bias for _, bias in copy.named_parameters(remove_duplicate=False) if bias is projection.bias]
         if len(sites.projections[projection]) > 1 or len(uses) > 1:
             raise InputError(
-                f"the output projection of {site} has its bias in common with others, whose heads have other means",
+                f"the output projection of {site} shares its bias with other blocks, whose heads have other means",
                 ALTERNATIVE,
             )
     if wrapped.family:

@@ -35,7 +35,7 @@ WIDTHS = ("all_head_size", "split_size", "inner_dim")
 
 @dataclass(frozen=True)
 class _Block:
-    """One attention block, with its heads before and after the cut."""
+    """One attention block of a Hugging Face model, with its heads before and after a cut."""
 
     site: HeadSite
     layout: AttentionLayout

@@ -87,7 +87,7 @@ class InputSubset(nn.Module):
         self.register_buffer("kept", kept)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Apply the output projection to the features of z that belong to the heads that are left."""
+        """Return the output projection of those features of `z` (head outputs) that belong to remaining heads."""
         return self.inner(z.index_select(-1, self.kept))
 
 
@@ -164,7 +164,9 @@ class PrunedMHA(nn.Module):
     def __init__(self, old: nn.Module, keep: Sequence[int]) -> None:
         super().__init__()
         if not isinstance(old, nn.MultiheadAttention) or old.bias_k is not None or old.add_zero_attn:
-            raise InputError("heads of attention with add_bias_kv or add_zero_attn cannot be cut out", "ablate them")
+            raise InputError(
+                "heads of attention with add_bias_kv or add_zero_attn cannot be cut out", "ablate them instead"
+            )
         self.embed_dim, self.batch_first, self.dropout = old.embed_dim, old.batch_first, old.dropout
         self.head_dim, self.num_heads = old.head_dim, len(keep)
         places = torch.arange(old.embed_dim, device=old.out_proj.weight.device)
@@ -215,7 +217,10 @@ class PrunedMHA(nn.Module):
         total = q.new_zeros(1, 1, 1, 1)
         if attn_mask is not None:
             if attn_mask.dim() == 3 and len(attn_mask) != 1:
-                raise InputError("a mask per head does not fit attention without some heads", "give one for all heads")
+                raise InputError(
+                    "the attention mask has a part for each head, but some heads were cut out",
+                    "give one mask for all heads",
+                )
             total = total + _additive(q, attn_mask).reshape(1, 1, *attn_mask.shape[-2:])
         return total if padding is None else total + _additive(q, padding)[:, None, None, :]
 

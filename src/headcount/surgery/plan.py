@@ -63,7 +63,7 @@ class SitePlan:
     layers: dict[str, Places] = field(default_factory=dict)
     """For each layer, by path, the indices of the output features that it keeps."""
     numbers: dict[str, Any] = field(default_factory=dict)
-    """New values of attributes, such as the number of heads, by path."""
+    """The new values of attributes, by path, such as {"layers.0.attn.n_heads": 3}."""
     tensors: dict[str, int] = field(default_factory=dict)
     """For each parameter or buffer with an axis that counts heads, by path, the number of that axis."""
     inputs: Places | None = None
@@ -176,7 +176,7 @@ def apply_to_sites(plan: SitePlan, model: nn.Module, sites: Sites, custom: Custo
     """
     name = plan.name
     if [head.index for head in sites[name].heads] != list(plan.heads):
-        raise ValueError(f"the heads of {name} differ from those that the plan was made for")
+        raise ValueError(f"the plan of the cut does not fit {name}: it was made for other heads")
     try:
         path = apply_plan(plan, model, {}, custom)
     except HeadcountError:
@@ -304,7 +304,7 @@ def require_plain(what: str, layer: nn.Module) -> None:
 
 
 def weight_of(layer: nn.Module) -> nn.Parameter:
-    """Return the weights of a layer; raise an error if they are not a parameter of the layer."""
+    """Return the weight matrix of a layer; raise an error if it is computed from other parameters (weight norm)."""
     if not isinstance(layer.weight, nn.Parameter):
         raise InputError(
             f"the weights of a {type(layer).__name__} are computed from other parameters: no head can be cut out of it",

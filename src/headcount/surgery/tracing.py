@@ -62,7 +62,7 @@ def cut_traced(traced: Traceable, heads: Sequence[HeadId], inputs: Sequence[Tens
     """Return a copy of a wrapped module without these heads; `inputs` are used to trace the heads and prove the cut."""
     gone = traced.head_sites.head_slots(heads)
     if set(heads) >= set(traced.head_sites.heads):
-        raise InputError("these are all heads of the model, and a model needs at least one", "keep one of them")
+        raise InputError("this would cut out all heads, and the model needs at least one", "keep one of them")
     for name, places in gone.items():
         traced = _cut_site(traced, name, places, [tensor[:ROWS] for tensor in inputs])
     return traced
@@ -72,7 +72,9 @@ def _cut_site(traced: Traceable, name: HeadSite, places: Sequence[int], inputs: 
     """Return a copy without the heads at the indices `places` of one attention block, cut by the first proven plan."""
     sites = traced.head_sites
     if len(sites.projections[sites[name].projection]) > 1:
-        raise InputError(f"{name} shares its output projection with other sites", "its heads can only be ablated")
+        raise InputError(
+            f"{name} shares its output projection with other attention blocks", "its heads can only be ablated"
+        )
     is_parameter, has_axis = isinstance(sites[name].projection, ParameterProjection), sites[name].head_axis is not None
     if is_parameter or has_axis:
         why = "its output projection is a parameter" if is_parameter else "its heads have their own axis in the input "
@@ -93,8 +95,8 @@ def _cut_site(traced: Traceable, name: HeadSite, places: Sequence[int], inputs: 
             failed.append(f"tried {plan}\n    {type(error).__name__}: {reason.splitlines()[0]}")
     raise CheckFailed(
         f"no way to cut heads out of {name} was proven to give the output with these heads ablated: nothing was cut",
-        *(failed or ["no linear layer serves one head alone; or does forward() run without gradients?"]),
-        "say how in the adapter: def cut(self, model, site, keep), see headcount.Adapter.cut; or ablate them",
+        *(failed or ["no linear layer has outputs of one head only, or forward() runs without gradients"]),
+        "write cut(self, model, site, keep) in the adapter (see headcount.Adapter.cut), or ablate the heads instead",
     )
 
 
@@ -149,8 +151,8 @@ def _plans(traced: Traceable, name: HeadSite, gone: Sequence[int], inputs: Seque
         connected = trace(traced, name, inputs)
     except FAILURES as error:
         raise CheckFailed(
-            f"what the heads at {name} depend on could not be traced: {type(error).__name__}: {error}",
-            "say how to cut in the adapter: def cut(self, model, site, keep), see headcount.Adapter.cut",
+            f"headcount could not trace which layers the heads at {name} depend on: {type(error).__name__}: {error}",
+            "write cut(self, model, site, keep) in the adapter: see headcount.Adapter.cut",
         ) from error
     if not keep:
         yield replace(plan, way="empty", layers=dict.fromkeys(connected, ()))

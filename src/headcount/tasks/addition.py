@@ -296,7 +296,7 @@ class Addition(SequenceTask):
             yield np.stack([first, total - first], axis=1)
 
     def index(self, examples: Examples) -> Tokens:
-        """Return the number of each sum: 0 for `100+100`, 1 for `100+101`, ...; raise an error for other pairs."""
+        """Return a unique number for each sum: 0 for `100+100`, 1 for `100+101`, ...; invalid sums are errors."""
         if not ((self.low <= examples) & (examples <= self.high)).all():
             raise ValueError(
                 f"operands must be from {self.low} to {self.high}, got {examples.min()} to {examples.max()}"

@@ -156,7 +156,7 @@ class Quartets:
     chain: int
     """The number of positions from `source` to `read`: 1 from the 1s to the 10s, 2 from the 1s to the 100s."""
     examples: tuple[Examples, Examples, Examples, Examples]
-    """The examples `smaller`, `without`, `with_event` and `larger`."""
+    """Four arrays of examples, `smaller`, `without`, `with_event` and `larger`; a set of four has one row in each."""
     place: int
     """The index of the position `read` in the answer."""
 
@@ -229,7 +229,7 @@ REPORTS_TRAINING = {
     "hard_share": 0.0,
     "target": None,
 }
-"""Normalisation and training settings of the five reports, for every task."""
+"""The training settings of the five published reports (docs/reports.md), for the presets of all tasks."""
 
 
 class Task(Protocol):
@@ -266,7 +266,7 @@ class Task(Protocol):
     def split(self, name: str) -> Examples:
         """Return the examples of a split: `validation`, `test`, or `train` if the training set is fixed."""
         if name not in self.splits:
-            raise InputError(f"no split {name!r}", suggestion(name, self.splits))
+            raise InputError(f"no split {name!r} in this task", suggestion(name, self.splits))
         return self.splits[name]
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
@@ -322,7 +322,7 @@ class Task(Protocol):
 
 
 class SequenceTask(Task, Protocol):
-    """A task whose answer is a sequence of tokens."""
+    """The interface of a task whose answers are sequences of tokens."""
 
     decoding_start: DecodingStart
     source_positions: tuple[Position, ...]
@@ -349,13 +349,13 @@ class SequenceTask(Task, Protocol):
     def event_tokens(self, examples: Examples, place: int) -> Tokens:
         """Return the right token at a position of the answer without and with the event (a carry), [example, 2]."""
         raise InputError(
-            f"the task {self.name} names no event, such as a carry", "give it one: words.event and quartets()"
+            f"the task {self.name} has no event, such as a carry", "define one: words.event and quartets()"
         )
 
     def has_event(self, examples: Examples, place: int) -> NDArray[np.bool_]:
         """Return a mask of the examples in which the event, such as a carry, changes this position of the answer."""
         raise InputError(
-            f"the task {self.name} names no event, such as a carry", "give it one: words.event and quartets()"
+            f"the task {self.name} has no event, such as a carry", "define one: words.event and quartets()"
         )
 
     def show_tokens(self, tokens: Tokens) -> str:
@@ -398,7 +398,7 @@ def longest_rows(task: SequenceTask, examples: Examples) -> NDArray[np.int64]:
 
 
 class ClassTask(Task, Protocol):
-    """A task whose answer is a class."""
+    """The interface of a task whose answers are classes."""
 
     classes: tuple[str, ...]
     masks_padding: bool
@@ -411,7 +411,7 @@ class ClassTask(Task, Protocol):
     """The name of the way in `negatives` whose examples differ from the last class in one place only."""
 
     def encode(self, examples: Examples) -> ClassBatch:
-        """Return the token ids and classes of these examples."""
+        """Return the token ids and the right classes of these examples."""
 
     @property
     def allowed_neighbours(self) -> NDArray[np.bool_] | None:

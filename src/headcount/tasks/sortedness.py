@@ -215,9 +215,9 @@ class SortednessConfig:
     negatives: str = "shuffle:1,transpositions:1,moved_one:1,adjacent:3"
     """Kinds of unsorted examples with their weights: shuffle, transpositions, moved_one, adjacent."""
     balance: Literal["exact", "coin"] = "exact"
-    """Sort exactly half of each set and batch, or each sequence with probability 1/2 (coin)."""
+    """Make exactly half of each set and batch sorted (exact), or each sequence with probability 1/2 (coin)."""
     paired: bool = False
-    """Add the sorted version of each unsorted sequence."""
+    """Pair each unsorted sequence with its sorted version."""
     distinct: bool = False
     """Use different numbers in a sequence, unless it is longer than n_values."""
     small_steps: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -498,7 +498,7 @@ class Sortedness(ClassTask):
         )
 
     def _make(self, rng: np.random.Generator, n: int) -> Kinds:
-        """Return `n` examples, the unsorted ones first, and the kind of each."""
+        """Return `n` new examples, the unsorted ones first, with the kind of each, such as `shuffle` or `sorted`."""
         c = self.config
         n_unsorted = int(rng.binomial(n, 0.5)) if c.balance == "coin" else n // 2
         lengths = rng.integers(c.shortest, c.longest + 1, size=n)

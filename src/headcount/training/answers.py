@@ -170,7 +170,7 @@ def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> ND
 
 
 def _most_common(counts: Counter[str], n_wrong: int) -> str:
-    """Describe the most frequent kind of error, or two kinds if they are equally frequent."""
+    """Return a description of the most frequent kind of error, or of two kinds if they are equally frequent."""
     if not n_wrong:
         return ""
     most = max(counts.values())
@@ -212,7 +212,7 @@ class ClassAnswers:
 
     @property
     def says_last(self) -> Proportion:
-        """The proportion of examples predicted as the last class."""
+        """The proportion of examples that are predicted as the last class (such as sorted), right or wrong."""
         return Proportion.count(self.predicted == self.logits.shape[1] - 1)
 
     def common_error(self, classes: Sequence[str]) -> str:
@@ -229,7 +229,7 @@ class ClassAnswers:
 
     @property
     def loss(self) -> float:
-        """The mean cross-entropy of the right classes, in nats."""
+        """The cross-entropy of the right classes in nats, averaged over examples."""
         logits = self.logits.astype(np.float64)
         right = logits[np.arange(len(logits)), self.labels]
         with np.errstate(invalid="ignore"):  # logits that are NaN give a loss of NaN

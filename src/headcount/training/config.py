@@ -60,7 +60,7 @@ class TrainingConfig:
     target_evaluations: Count = 3
     """Number of consecutive evaluations that must reach the target."""
     until_proved: bool = False
-    """Train on the contexts that are answered wrong until none is left: until the model is right at every length.
+    """Train on the contexts (what a position sees) that are answered wrong, until the model is right at every length.
 
     Half of each batch then contains such contexts, in sequences of the training lengths. Training may take up to three
     times as many steps as `steps`.

@@ -36,7 +36,7 @@ from headcount.training.device import workers
 MOST_CONTEXTS = 5_000_000
 """Largest number of contexts that are enumerated; a context is the tokens that one position can see."""
 AT_ONCE = 2**11
-"""Number of contexts per forward pass."""
+"""Number of contexts (the tokens that one position sees) per forward pass."""
 Contexts = Int[Tensor, "context place"]
 
 

@@ -86,7 +86,7 @@ class Claim:
     """The accuracy that a model's author claims, and the author's metric as headcount measured it."""
 
     claimed: float | None
-    """The claimed figure; None if the author has a metric but claims no figure."""
+    """The accuracy that the author claims; None if the author has a metric but claims no figure."""
     scoring: str
     """The metric: `exact match`, or the docstring or name of the author's own metric."""
     measured: float
@@ -179,7 +179,7 @@ def wrong_answers(
 
 
 class SequenceModel(Protocol):
-    """A model (headcount's own or another) that answers examples of a task token by token."""
+    """The interface of a model, headcount's own or another, that answers examples of a task token by token."""
 
     @property
     def task(self) -> SequenceTask:
@@ -228,20 +228,20 @@ class SequenceLearner:
         return self.task.show_tokens(np.array(self.task.decoding_start.given, dtype=np.int64))
 
     def claim(self, examples: Examples, answers: SequenceAnswers) -> None:
-        """Return None: headcount's own runs have no author's claim."""
+        """Return None, because headcount's own models have no author who claims an accuracy."""
 
     def answer(self, examples: Examples) -> SequenceAnswers:
-        """Predict these examples, teacher-forced and free-running."""
+        """Return the model's answers to these examples, teacher-forced and free-running."""
         return answer(self.model, self.task, examples)
 
     def scores(self, examples: Examples) -> tuple[dict[str, Proportion], float]:
-        """Return exact match, teacher-forced and free-running, and the cross-entropy per token."""
+        """Return two scores by name (exact match teacher-forced and free-running), and the cross-entropy per token."""
         answers = self.answer(examples)
         hits = {"teacher_forced": answers.forced_right, "free_running": np.all(answers.free_hits, axis=1)}
         return {name: Proportion.count(np.asarray(rows)) for name, rows in hits.items()}, answers.loss
 
     def training_scores(self, examples: Examples) -> dict[str, Proportion]:
-        """Return teacher-forced exact match, which needs no decoding."""
+        """Return the score on training examples by name: teacher-forced exact match, which needs no decoding."""
         hits = []
         with eval_mode(self.model, gradients=False) as device:
             for part in in_blocks(self.task.encode(examples)):
@@ -251,7 +251,7 @@ class SequenceLearner:
         return {"teacher_forced": Proportion.count(np.concatenate(hits))}
 
     def margins(self, examples: Examples) -> NDArray[np.floating]:
-        """Return each example's margin, by its least certain token; positive if the answer is right."""
+        """Return one margin per example: the smallest (right logit - best other logit) of its answer tokens."""
         return margins(self.model, self.task, examples)
 
     def teacher_forced(self, examples: Examples) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
@@ -264,7 +264,7 @@ class SequenceLearner:
         return (source, decoder_input), labels
 
     def evaluate(self, split: str, weights_sha256: str = "") -> Evaluation:
-        """Evaluate the model on a held-out set."""
+        """Return the model's scores on a held-out set, such as "test"."""
         return evaluate_sequences(self, split, weights_sha256)
 
 
@@ -370,14 +370,14 @@ class Classification(Result):
 
 
 class ClassModel(Protocol):
-    """A model (headcount's own or another) that classifies examples of a task."""
+    """The interface of a model, headcount's own or another, that classifies examples of a task."""
 
     @property
     def task(self) -> ClassTask:
         """The task whose examples and right answers the model is scored on."""
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
-        """Classify these examples; `first` is the id of the first position."""
+        """Return the model's answers to these examples; `first` is the id of the first position."""
 
     def claim(self, examples: Examples, answers: ClassAnswers) -> Claim | None:
         """Return the accuracy that the model's author claims, compared with these answers; None without a claim."""
@@ -400,10 +400,10 @@ class ClassLearner:
         return F.cross_entropy(logits, labels)
 
     def claim(self, examples: Examples, answers: ClassAnswers) -> None:
-        """Return None: headcount's own runs have no author's claim."""
+        """Return None, because headcount's own models have no author who claims an accuracy."""
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
-        """Classify these examples; `first` is the id of the first position."""
+        """Return the model's answers to these examples; `first` is the id of the first position."""
         return classify(self.model, self.task, examples, at_once, first=first)
 
     def scores(self, examples: Examples) -> tuple[dict[str, Proportion], float]:
@@ -424,7 +424,7 @@ class ClassLearner:
         return self.classify(examples).margins
 
     def evaluate(self, split: str, weights_sha256: str = "") -> Classification:
-        """Evaluate the model on a held-out set."""
+        """Return the model's scores on a held-out set, such as "test"."""
         return evaluate_classes(self, split, weights_sha256)
 
 

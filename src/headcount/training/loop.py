@@ -50,7 +50,7 @@ PROOF_FLOOR = 0.1
 AVERAGE_EVERY = 5
 """Number of steps between updates of the running average of the weights; rare updates take almost no time."""
 COUNTERS = ("step", "targets_met", "n_newest", "is_proved")
-"""The fields of the training state that are plain numbers."""
+"""The fields of `TrainingState` that are plain numbers."""
 FLOOR = 1e-4
 """The last learning rate of a falling schedule, as a fraction of the highest learning rate."""
 
@@ -62,7 +62,7 @@ class StepScores:
     validation: Mapping[str, Proportion]
     """The scores on the validation set, by name, such as "accuracy"."""
     validation_loss: float
-    """The cross-entropy on the validation set."""
+    """The mean cross-entropy on the validation set, in nats."""
     training: Mapping[str, Proportion]
     """The scores on new examples drawn like the training examples, by name."""
     n_wrong_contexts: int | None = None
