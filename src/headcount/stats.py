@@ -213,7 +213,7 @@ def _tango(worse: float, better: float, n: float, confidence: float) -> tuple[fl
     z, mean, least = float(scipy.special.ndtri(0.5 + confidence / 2)), (worse - better) / n, 1e-12
 
     def score(difference: float) -> float:
-        """Return how many standard errors the observed difference lies above `difference`, if `difference` is true."""
+        """Return how many standard errors the observed difference lies above `difference`, a possible true value."""
         b, c = (2 * n - worse + better) * difference - worse - better, -better * difference * (1 - difference)
         rate = (math.sqrt(max(b * b - 8 * n * c, 0.0)) - b) / (4 * n)  # maximum likelihood share of better examples
         variance = n * (2 * rate + difference * (1 - difference))

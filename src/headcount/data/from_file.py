@@ -227,7 +227,7 @@ def special_tokens_around(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def _generated(model: Any, source: Tensor) -> Tensor:
-    """Return the decoder's input while an encoder-decoder generates an answer: start token and answer, but its end."""
+    """Return the decoder's input while an encoder-decoder generates an answer: all its tokens but the last."""
     if not hasattr(model, "generate"):
         raise InputError(
             f"{type(model).__name__} cannot generate an answer, which its decoder needs as input",

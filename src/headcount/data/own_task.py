@@ -65,7 +65,7 @@ class OwnData:
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """Return `n` examples drawn from the user's training set; raise an error if the adapter has none."""
         if "train" not in self._splits:
-            raise InputError(f"the training examples are not among {NAME}", "add training_data() to the adapter")
+            raise InputError(f"there are no training examples in {NAME}", "add training_data() to the adapter")
         return rng.permutation(self._splits["train"])[:n]
 
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> NoReturn:

@@ -158,7 +158,7 @@ class AnswerProbe:
             inputs, labels = encoded(adapter, list(zip(questions, answers, strict=True)))
         except HeadcountError as error:
             raise InputError(
-                f"encode() fails on {questions[0]!r} with the answer {answers[0]!r}, which is not right",
+                f"encode() fails on the question {questions[0]!r} with the wrong answer {answers[0]!r}",
                 "it should accept any tokens, so that headcount can find out where they go",
                 error.what,
             ) from error

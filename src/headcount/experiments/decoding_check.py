@@ -62,7 +62,7 @@ class DecodingCheck:
         self._counted: list[list[int]] = [[] for _ in interventions]
 
     def __call__(self, outcome: BatchOutcome) -> None:
-        """Process one batch: check its scores against decoding (first batch only), and collect broken answers."""
+        """Check a batch's scores against decoding (first batch only), and collect answers that ablations make wrong."""
         if self.decodes and not self.decoded:
             self._check(outcome)
         if self.generates and not self.decoded:
@@ -282,7 +282,7 @@ class Group:
     facet: str
     """The property by which examples are grouped, such as the number of carries or the length."""
     group: str
-    """The value of the property, such as "8"."""
+    """The value of the property (the facet) that the examples of this group share, such as "8"."""
     broken: Count
     n: Count
     """The number of examples in the group."""

@@ -370,6 +370,8 @@ def prune_external(
     )
     again = prove(smaller_model.model)
     if not again <= TOLERANCE:
-        raise CheckFailed(f"what was written to {out} differs by {again:.1e} from what was cut", "please report this")
+        raise CheckFailed(
+            f"the model that was written to {out} differs by {again:.1e} from the cut model", "please report this"
+        )
     sizes = Size.of(model.inner), Size.of(smaller_model.inner)
     return Cut(smaller_model, removed, max(difference, again), *sizes, n_means)

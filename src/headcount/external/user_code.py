@@ -35,7 +35,7 @@ T = TypeVar("T")
 class UserCodeError(InputError, RuntimeError):
     """An error in the user's code.
 
-    It is a RuntimeError, too, so that a model which fails on a larger batch is handled like any other such model.
+    It is also a RuntimeError, as PyTorch raises if a model fails on a larger batch; both are handled in the same way.
     """
 
 

@@ -42,7 +42,10 @@ def read_attention(
     def on_projection(module: nn.Module, args: Any) -> None:
         name = turns.next(module)
         if name in shown:
-            raise InstrumentError(f"the output projection of {name} was called twice in one pass")
+            raise InstrumentError(
+                f"the output projection of {name} was called twice in one pass",
+                "so its attention weights are ambiguous: give inputs on which every attention block runs once",
+            )
         shown.add(name)
         z, n_heads = input_of(name, args), len(sites[name].heads)
         if sites[name].head_axis is not None:
@@ -54,7 +57,10 @@ def read_attention(
             hooks.callback(projection.register_forward_pre_hook(on_projection).remove)
         output = model(*inputs)
     if missed := [str(site) for site in sites if site not in shown]:
-        raise InstrumentError(f"the output projection of {', '.join(missed)} was never called")
+        raise InstrumentError(
+            f"the output projection of {', '.join(missed)} was never called",
+            "its attention weights cannot be read: leave these attention blocks out of the sites",
+        )
     return output
 
 

@@ -47,7 +47,10 @@ class ParameterProjection(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """Return the product of head outputs z with the parameter, computed as in the model's last pass."""
         if self.product is None:
-            raise InstrumentError(f"the parameter {self.name} was never multiplied with the outputs of heads")
+            raise InstrumentError(
+                f"the parameter {self.name} was never multiplied with the outputs of heads",
+                "check its path: the model must multiply it with head outputs in every forward pass",
+            )
         return self.product(z)
 
     def multiply(self, func: Callable[..., Tensor], args: Any, kwargs: Any, z: Tensor) -> Tensor:

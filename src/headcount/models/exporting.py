@@ -131,7 +131,7 @@ Described = Callable[[ExportedModel, str, Any, int], dict[str, Any]]
 
 
 def _encoding(exported: ExportedModel, name: str, encoding: Encoding, n: int) -> dict[str, Any]:
-    """Return the description of an encoding for positions 0 to n - 1, and add its arrays to `exported`."""
+    """Describe an encoding for the page's engine, for positions 0 to n - 1, and add its arrays to `exported`."""
     if isinstance(encoding, Randomised):
         if encoding.n_ids > np.iinfo(np.uint16).max:
             raise not_runnable(f"{encoding.n_ids:,} random positions")

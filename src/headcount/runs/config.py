@@ -65,7 +65,10 @@ class RunConfig:
         """
         sections, presets = cls.sections(task_name), TASKS.get(task_name).presets
         if base and base.task_name != task_name:
-            raise InputError(f"the base settings are for {base.task_name}, not for {task_name}")
+            raise InputError(
+                f"the base settings are for the task {base.task_name}, not for {task_name}",
+                f"start from the settings of a run on {task_name}",
+            )
         start = base.to_dict() if base else cls.defaults(task_name)
         merged = {section: dict(start.get(section, {})) for section in sections}
         for name in [preset] if isinstance(preset, str) else preset:

@@ -37,7 +37,7 @@ class SharedSlice(nn.Linear):
 
 
 class BiasAlone(nn.Module):
-    """The replacement of an output projection without heads: it returns the bias for any input."""
+    """Replaces an output projection after all heads were cut out: it returns its bias for any input."""
 
     bias: Tensor | None
     n_outputs: int
@@ -49,7 +49,7 @@ class BiasAlone(nn.Module):
 
 
 class Zeros(nn.Module):
-    """The replacement of a query, key or value layer without heads: it returns one head of zeros."""
+    """Replaces a query, key or value layer after all heads were cut out: it returns zeros of the size of one head."""
 
     def __init__(self, n_outputs: int) -> None:
         super().__init__()

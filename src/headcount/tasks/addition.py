@@ -75,14 +75,14 @@ class AdditionConfig:
     n_test: Annotated[int, Field(ge=1)] = 2000
     """Number of held-out sums for the test of the trained model."""
     splits_may_overlap: bool = False
-    """FAULT of the newer reports: draw the splits independently, so that they share sums."""
+    """FAULT to plant, as in the newer published reports: draw the splits independently, so that they share sums."""
     split_seed: int = 0
     """Seed of the held-out sets; separate from --seed, so that runs with different seeds share a test set."""
     start_token: bool = True
-    """Begin the decoder input with a start token. Without it (FAULT of the reports), the model never predicts the
-    first digit, and decoding starts from 0."""
+    """Begin the decoder input with a start token. Without it (FAULT to plant, as in the published reports),
+    the model never predicts the first digit, and decoding starts from 0."""
     loss_ignores_zero: bool = False
-    """FAULT of the reports: the loss ignores the digit 0 as if it were padding."""
+    """FAULT to plant, as in the published reports: the loss ignores the digit 0 as if it were padding."""
 
     @property
     def range(self) -> tuple[int, int]:
@@ -181,11 +181,11 @@ WORDS = TaskWords(
 FIXED = {"n_train": 10_000, "n_validation": 2_000, "n_test": 2_000}
 PRESETS = {
     "older": Preset(
-        "data of the older reports: operands 0..999, 10,000 fixed sums, no pair in two splits",
+        "data of the older published reports: operands 0..999, 10,000 fixed sums, no pair in two splits",
         {"task": {**FIXED, "low": 0, "high": 999}},
     ),
     "newer": Preset(
-        "data of the newer reports: operands 100..999, 10,000 fixed sums, independent splits that overlap",
+        "data of the newer published reports: operands 100..999, 10,000 fixed sums, independent splits that overlap",
         {"task": {**FIXED, "low": 100, "high": 999, "splits_may_overlap": True}},
     ),
     "reports-recipe": Preset(

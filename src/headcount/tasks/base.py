@@ -133,7 +133,7 @@ class Contrast:
     name: str
     """The name of the measure that compares the two steps, such as `carry sensitivity`."""
     words: str
-    """A description of the two steps, for reports."""
+    """A description, for reports, of the two steps in which one token increases."""
     steps: tuple[Examples, Examples, Examples]
     """The examples before, between and after the two steps; those of a triple differ only in one token."""
     columns: tuple[str, ...]

@@ -354,7 +354,9 @@ def unpack(data: bytes, state: TrainingState) -> dict[str, Any]:
         }
         state.optimizer.load_state_dict(packed)  # moves the moments to the right device
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"the checkpoint does not fit this run: {error}") from error
+        raise CheckpointError(
+            f"the checkpoint does not fit this run: {error}", "start again in another folder with -o"
+        ) from error
     for name in COUNTERS:
         setattr(state, name, header[name])
     return header

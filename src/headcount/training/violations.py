@@ -27,7 +27,7 @@ from headcount.tasks.base import EMPTY, Examples
 from headcount.training.contexts import ContextShape
 
 Marks = NDArray[np.bool_]
-"""A boolean for each context, or for each node of the graph (one token fewer than a context), indexed by its tokens."""
+"""A mask of contexts, or of nodes in the graph of overlapping contexts (explained above), indexed by their tokens."""
 Index = tuple[Any, ...]
 MOST_STEPS = 1000
 """Largest length of the sequences that are searched for a shortest one."""
