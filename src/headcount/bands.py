@@ -96,7 +96,7 @@ def examples_needed(drop: PairedDifference, n: int) -> tuple[int, int | None] | 
 # --- roles: which heads carry an event of the task, such as a carry ---------------------------------------------------
 
 CARRIER, PART = 0.5, 0.1
-"""Smallest shares of the effect of an event (such as a carry) at which a head is called its carrier, and a part of it."""
+"""Smallest shares of the effect of an event (such as a carry) at which a head is its "carrier", and "part" of it."""
 Role = Literal["carrier", "part", "none", "undecided"]
 
 

@@ -240,7 +240,7 @@ class BatchTiler:
         self._repeated: dict[int, tuple[Tensor, Tensor, int]] = {}
 
     def repeat(self, tensor: Tensor) -> Tensor:
-        """Return a tensor with its n rows repeated `times` times; return a tensor that has not n rows unchanged."""
+        """Return a tensor with its n rows repeated `times` times; a tensor without n rows is returned unchanged."""
         _, repeated, version = self._repeated.get(id(tensor), (tensor, None, -1))
         if repeated is None or repeated._version != version:
             repeated = tensor

@@ -91,7 +91,7 @@ def family_plans(
 
 
 def _blocks(model: nn.Module, family: Family, gone: Collection[HeadId], going: Collection[HeadId]) -> list[_Block]:
-    """Return all attention blocks of a model, with the heads that each has now and after the cut."""
+    """Return all attention blocks of a model, with their heads before the cut (without `gone`) and after (`going`)."""
     blocks, config = [], cast(Any, model.config)
     paths = {module: path for path, module in model.named_modules()}
     for site, layout, attention, projection, _ in blocks_at(model, family):

@@ -212,7 +212,7 @@ class SequenceLearner:
     model: EncoderDecoder
     task: SequenceTask
     target_metric: ClassVar[str] = "free_running"
-    """The name of the score that the training target refers to."""
+    """The name of the score that the training setting `target` refers to."""
 
     def loss(self, examples: Examples) -> torch.Tensor:
         """Return the training loss: cross-entropy per token."""
@@ -390,7 +390,7 @@ class ClassLearner:
     model: Classifier
     task: ClassTask
     target_metric: ClassVar[str] = "accuracy"
-    """The name of the score that the training target refers to."""
+    """The name of the score that the training setting `target` refers to."""
 
     def loss(self, examples: Examples) -> torch.Tensor:
         """Return the training loss: cross-entropy per example."""

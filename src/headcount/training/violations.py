@@ -30,7 +30,7 @@ Marks = NDArray[np.bool_]
 """A mask of contexts, or of nodes in the graph of overlapping contexts (explained above), indexed by their tokens."""
 Index = tuple[Any, ...]
 MOST_STEPS = 1000
-"""Largest length of the sequences that are searched for a shortest one."""
+"""Largest length up to which a shortest sequence with a wrong answer is searched."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ class Decision:
 
     @cached_property
     def from_start(self) -> Marks:
-        """A mask of the nodes that can be reached from a start without a context that votes for the first class."""
+        """A mask of the graph's nodes to which a sequence can lead without a context that votes for the first class."""
         return _closure(self.starts, self.quiet, _forward)
 
     @cached_property
     def to_end(self) -> Marks:
-        """A mask of the nodes from which an end can be reached without a context that votes for the first class."""
+        """A mask of the graph's nodes from which a sequence can end without a context that votes for the first class."""
         return _closure(self.ends, self.quiet, _backward)
 
     @cached_property
