@@ -50,10 +50,10 @@ DISAGREEING = {
         "one token ahead of the labels",
     ),
     "padding": (f"{ENCODE}return inputs, labels.clamp(min=0)", ("97<2><0>", "97<2><2>", "97"), "should be -100"),
-    "backwards": (GENERATE.format("each[::-1]"), ("97<2>", "97<2>", "79"), "turn them round"),
-    "zeros": (GENERATE.format("each.zfill(4)"), ("97<2>", "97<2>", "0097"), "filled up with zeros"),
+    "backwards": (GENERATE.format("each[::-1]"), ("97<2>", "97<2>", "79"), "reverse order: reverse them"),
+    "zeros": (GENERATE.format("each.zfill(4)"), ("97<2>", "97<2>", "0097"), "padded with zeros"),
     "further": (GENERATE.format("each + '!'"), ("97<2>", "97<2>", "97!"), "cut its output off at the end token"),
-    "other": (GENERATE.format("'12'"), ("97<2>", "97<2>", "12"), "is the decoder's mask causal"),
+    "other": (GENERATE.format("'12'"), ("97<2>", "97<2>", "12"), "check that the decoder's mask is causal"),
 }
 
 
@@ -124,7 +124,7 @@ DECODING = {
 def test_a_forward_that_decodes_is_told_to_generate(fails: Fails, body: str, what: str) -> None:
     told = fails("ablate", adapter(body), "--n", "20")
     assert what in told
-    assert "put that into generate()" in told
+    assert "move that code into generate()" in told
 
 
 def test_a_model_whose_own_forward_decodes(fails: Fails) -> None:
@@ -132,7 +132,7 @@ def test_a_model_whose_own_forward_decodes(fails: Fails) -> None:
     body = (
         "def build(self):\n        model = super().build(); model.forward = lambda *inputs: ['12'] * len(inputs[0])\n"
     )
-    assert "put that into generate()" in fails("ablate", adapter(f"{body}        return model"), "--n", "20")
+    assert "move that code into generate()" in fails("ablate", adapter(f"{body}        return model"), "--n", "20")
 
 
 SHAPES = {

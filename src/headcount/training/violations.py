@@ -106,7 +106,7 @@ class Decision:
 
     @cached_property
     def to_end(self) -> Marks:
-        """A mask of the graph's nodes from which a sequence can end without a context that votes for the first class."""
+        """A mask of the nodes from which a sequence can end without a context that votes for the first class."""
         return _closure(self.ends, self.quiet, _backward)
 
     @cached_property
