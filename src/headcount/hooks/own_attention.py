@@ -45,7 +45,7 @@ Patterns = frozenset[tuple[int, int]]
 
 @dataclass(frozen=True)
 class HeadCheck:
-    """The outcome of the check of one attention block: is each slice of z the output of one head?"""
+    """The outcome for one attention block: is each slice of the output projection's input the output of one head?"""
 
     is_checked: bool
     """Whether the check could be made; it cannot, for example, for attention whose weights do not sum to 1."""

@@ -76,7 +76,7 @@ class Site:
     call: int = 0
     """Which call of the projection in a forward pass is this block's, if several blocks share it (ALBERT); else 0."""
     mha: nn.MultiheadAttention | None = None
-    """The `nn.MultiheadAttention` that contains the projection, or None; such a module never calls its projection."""
+    """The `nn.MultiheadAttention` that contains the projection, or None; its weights are used without a call."""
     head_axis: int | None = None
     """The axis that counts heads in the projection's input: 1 in [batch, head, position, d_head].
 

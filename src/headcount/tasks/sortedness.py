@@ -7,11 +7,12 @@ Models train on lengths 8 to 16, and are tested at any length. Unsorted examples
 is tested separately, because they differ in difficulty:
 
     shuffle          random order: broken nearly everywhere, so that nearly any model detects it
-    transpositions   max(2, L // 3) swaps of two random places (the data of the newer reports)
+    transpositions   max(2, L // 3) swaps of two random places (as in the newer published reports: docs/reports.md)
     moved_one        one value is moved to another position
     adjacent         two neighbours of different value are swapped: one broken pair, the hardest kind
 
-`padding_is_zero` (off by default) is a fault of the reports: padding is the number 0, and is not masked.
+The setting `padding_is_zero` (off by default) plants a fault of the older published reports: padding is the number 0,
+and is not masked.
 """
 
 from collections.abc import Mapping
