@@ -160,7 +160,7 @@ def test_labels_of_padding_are_found_out() -> None:
     """Asked for padding, the quick way finds wrong what the stranger's decoding finds right."""
     name = adapter(f"{ENCODE}\n        inputs, labels = super().encode(questions, answers)\n"
                    "        return inputs, labels.clamp(min=0)")  # fmt: skip
-    with pytest.raises(CheckFailed, match=r"real decoding disagree[\s\S]*labels of padding -100"):
+    with pytest.raises(CheckFailed, match=r"real decoding disagree[\s\S]*labels of padding are -100"):
         ablate_heads(name, n=100, replacements=["zero"], quiet=True)
 
 

@@ -127,7 +127,7 @@ def damaged(smaller: Path, tmp_path: Path, **told: object) -> Path:
 
 def test_a_moved_adapter(smaller, tmp_path):
     folder = damaged(smaller, tmp_path, adapter="../my_adapter.py")
-    with pytest.raises(InputError, match="has it moved") as caught:
+    with pytest.raises(InputError, match="if it has moved") as caught:
         load_external(folder, run_adapter=True)
     assert str(tmp_path / "my_adapter.py") in str(caught.value)
     (folder / "headcount.json").write_text(

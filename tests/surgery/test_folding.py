@@ -107,7 +107,7 @@ def test_blocks_that_share_a_bias_are_refused() -> None:
     means, n = means_and_n(experiment_of(model, inputs))
     apart_already = wrap(cut_heads(model, ["L1H0"]))
     for shared in (wrap(model), apart_already):
-        with pytest.raises(InputError, match=r"bias in common with others(.|\n)*leave --fold-mean out"):
+        with pytest.raises(InputError, match=r"shares its bias with other blocks(.|\n)*leave --fold-mean out"):
             fold(shared, wrap(model).heads[1:2], means, n)
 
 

@@ -182,7 +182,7 @@ def require_text(text: str) -> None:
         raise InputError(f"{text!r} is not valid UTF-8 text", 'give one: --on "The cat sat on the mat."')
     if not text.strip():
         raise InputError(
-            "the text is empty, so there is no attention to show", 'give one: --on "The cat sat on the mat."'
+            "there is no attention to show on an empty text", 'give one: --on "The cat sat on the mat."'
         )
 
 

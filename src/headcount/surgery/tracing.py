@@ -96,7 +96,7 @@ def _cut_site(traced: Traceable, name: HeadSite, places: Sequence[int], inputs: 
     raise CheckFailed(
         f"no way to cut heads out of {name} was proven to give the output with these heads ablated: nothing was cut",
         *(failed or ["no linear layer has outputs of one head only, or forward() runs without gradients"]),
-        "write cut(self, model, site, keep) in the adapter (see headcount.Adapter.cut), or ablate the heads instead",
+        "add def cut(self, model, site, keep) to the adapter (see headcount.Adapter.cut), or ablate the heads instead",
     )
 
 
@@ -152,7 +152,7 @@ def _plans(traced: Traceable, name: HeadSite, gone: Sequence[int], inputs: Seque
     except FAILURES as error:
         raise CheckFailed(
             f"headcount could not trace which layers the heads at {name} depend on: {type(error).__name__}: {error}",
-            "write cut(self, model, site, keep) in the adapter: see headcount.Adapter.cut",
+            "add def cut(self, model, site, keep) to the adapter: see headcount.Adapter.cut",
         ) from error
     if not keep:
         yield replace(plan, way="empty", layers=dict.fromkeys(connected, ()))
