@@ -229,7 +229,7 @@ def test_modules_that_cannot_be_copied(monkeypatch):
         raise Odd("planted")
 
     monkeypatch.setattr(styles.Fused, "__deepcopy__", refuse, raising=False)
-    with pytest.raises(CheckFailed, match=r"could not trace which layers .*cannot be copied: Odd: planted(.|\n)*def cut"):
+    with pytest.raises(CheckFailed, match=r"could not trace .*cannot be copied: Odd: planted(.|\n)*def cut"):
         cut_traced(whole, named("L0H1"), [tokens()])
 
 

@@ -181,9 +181,7 @@ def require_text(text: str) -> None:
     if text.encode(errors="ignore").decode() != text:
         raise InputError(f"{text!r} is not valid UTF-8 text", 'give one: --on "The cat sat on the mat."')
     if not text.strip():
-        raise InputError(
-            "there is no attention to show on an empty text", 'give one: --on "The cat sat on the mat."'
-        )
+        raise InputError("there is no attention to show on an empty text", 'give one: --on "The cat sat on the mat."')
 
 
 def text_input(tokenized: TokenizedModel, text: str) -> TokenizedText:
