@@ -74,7 +74,7 @@ _EXPORTS = {
     "runs.run": "Run load",
     "surgery.cutting": "cut_heads",
 }
-"""The exported names of each module."""
+"""The names that `import headcount` exports, by the module that defines them."""
 _HOMES = {name: f"headcount.{module}" for module, names in _EXPORTS.items() for name in names.split()}
 
 _SHOWN = (
@@ -83,7 +83,7 @@ _SHOWN = (
     *("ablate_heads", "ablated", "patched", "attention", "head_outputs", "show_heads", "head_stats"),  # studying heads
     *("prune_heads", "cut_heads", "HeadcountError"),
 )
-"""The names that tab completion offers; the other exported names work too."""
+"""The names that tab completion offers after `headcount.`; all other exported names work too."""
 
 __all__ = ["__version__", *_HOMES]
 

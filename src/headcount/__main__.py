@@ -1,4 +1,4 @@
-"""The command `headcount`, and `python -m headcount`."""
+"""Entry point of the command `headcount` and of `python -m headcount`."""
 
 import gc
 import traceback
@@ -8,7 +8,10 @@ from headcount.cli._output import print_error
 
 
 def run() -> int:
-    """Run one verb and return its exit code; a bug in headcount exits with 2, because 1 means a failed check."""
+    """Run one command, such as `headcount ablate`, and return its exit code.
+
+    After an unexpected exception, the exit code is 2, because 1 means that a check failed.
+    """
     try:
         return main()
     except Exception:

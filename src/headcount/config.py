@@ -1,7 +1,7 @@
 """Settings classes: frozen, validated when they are built, with all faults reported in one error.
 
-The settings of a part are a class with the decorator `@config`, defined beside the part. The docstring below a field
-is its help text on the command line.
+Each part of headcount (a task, the model, the training loop) defines its settings beside its code, as a class with the
+decorator `@config`. The docstring below a field is the field's help text on the command line.
 
 >>> @config
 ... class Oven:
@@ -33,7 +33,7 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def config(cls: type[T]) -> type[T]:
-    """Turn a class into frozen settings that refuse unknown names and invalid values."""
+    """Turn a class into a frozen settings class, whose constructor refuses unknown names and invalid values."""
     # Defaults are checked too: the default of 4 heads is a fault if d_model is 30.
     rules = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, validate_default=True)
     settings: type[T] = checked_dataclass(frozen=True, kw_only=True, config=rules)(cls)  # type: ignore[assignment]
@@ -42,7 +42,7 @@ def config(cls: type[T]) -> type[T]:
 
 @dataclasses.dataclass(frozen=True)
 class NameIn:
-    """Annotation of a setting whose value must be a name in a registry: `Annotated[str, NameIn(ENCODINGS)]`."""
+    """A type annotation for a setting whose value must be a name in a registry: `Annotated[str, NameIn(ENCODINGS)]`."""
 
     registry: Registry
 
@@ -56,7 +56,11 @@ class NameIn:
 
 
 def parse(classes: Mapping[str, type], sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Check every section against its class; raise one `ConfigError` with the faults of all sections."""
+    """Build the settings object of each section from plain data, such as parsed TOML.
+
+    `classes` maps section names to settings classes, and `sections` maps them to the given values. One `ConfigError`
+    lists the faults of all sections.
+    """
     parsed: dict[str, Any] = {}
     faults: list[Fault] = []
     for section, cls in classes.items():
@@ -74,25 +78,28 @@ def parse(classes: Mapping[str, type], sections: Mapping[str, Mapping[str, Any]]
 
 
 def misfit(name: str, given: object, why: str) -> ValidationError:
-    """Build the error of a setting that contradicts another one, such as 4 heads with d_model = 30."""
+    """Build the error for a setting that contradicts another setting, such as 4 heads with d_model = 30.
+
+    `name` is the setting, `given` its value, and `why` the message.
+    """
     error = PydanticCustomError("misfit", "{why}", {"why": why})
     return ValidationError.from_exception_data(name, [InitErrorDetails(type=error, loc=(name,), input=given)])
 
 
 def field_names(cls: type) -> tuple[str, ...]:
-    """Return the names of a settings class's fields, in the order of their definition."""
+    """Return the names of the fields of a settings class, in the order of their definition."""
     return tuple(field.name for field in dataclasses.fields(cls))
 
 
 def type_adapter(cls: type) -> TypeAdapter[Any]:
-    """Return the (cached) converter between plain data and a dataclass, which validates the data."""
+    """Return the pydantic adapter of a dataclass, which validates plain data and converts it; adapters are cached."""
     if cls not in _ADAPTERS:
         _ADAPTERS[cls] = TypeAdapter(cls)
     return _ADAPTERS[cls]
 
 
 def plain_message(message: str) -> str:
-    """Return pydantic's message about a value without its standard beginnings."""
+    """Return a message of pydantic without its standard beginnings, such as "Value error, "."""
     return message.removeprefix("Value error, ").removeprefix("Input ")
 
 

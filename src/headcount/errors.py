@@ -4,13 +4,13 @@
     ├── ConfigError             invalid or unknown settings, all of them in one error
     ├── InputError              an input, head name or part name that is not valid
     │   └── ResultError         a stored result that is damaged or contradicts itself
-    ├── RunError                a run folder that cannot be used
+    ├── RunError                a run folder that is missing or cannot be used
     │   └── CheckpointError     a checkpoint that is damaged or belongs to another run
     ├── Interrupted             training was stopped by a signal; everything is saved
     ├── OutOfTime               work that would exceed its time limit
     └── CheckFailed             a check that the user requested failed
-        └── InstrumentError     an intervention that did not reach the model
-            └── ReplayError     a replayed pass that differs from a full one
+        └── InstrumentError     an intervention (such as an ablation) that did not act on the model
+            └── ReplayError     a forward pass replayed from a cache that differs from a full one
 
 The command line prints the message without a traceback and exits with the error's `exit_code`: 1 for a failed check,
 128 + N if signal N stopped it (130 for Ctrl-C), and 2 for all other errors.
@@ -23,7 +23,7 @@ from signal import SIGINT
 
 
 class HeadcountError(Exception):
-    """Base class of all errors: one line that says what was wrong, then lines that say what to do."""
+    """Base class of headcount's errors: one line says what was wrong, and the following lines say what to do."""
 
     exit_code = 2
 
@@ -34,7 +34,7 @@ class HeadcountError(Exception):
 
 
 def argument(name: object) -> str:
-    """Return a name as it must be typed in a shell: quoted, and not mistaken for a flag.
+    """Return a name as it must be typed in a shell: quoted if needed, and with `./` if it looks like a flag.
 
     >>> argument("my run"), argument("-x")
     ("'my run'", './-x')
@@ -43,13 +43,13 @@ def argument(name: object) -> str:
 
 
 def shortened(text: str, most: int = 120) -> str:
-    """Return the text cut to `most` characters, for use in a message."""
+    """Return `text` cut to at most `most` characters, with `...` at the end if it was longer."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One setting or field that is not valid: where it is, what was given, and why it is refused."""
+    """One invalid value in settings or in a stored result: where it is, what was given, and why it is refused."""
 
     where: str
     """The path of the setting, such as `model.n_heads`."""
@@ -63,7 +63,7 @@ class Fault:
 
 
 class ConfigError(HeadcountError):
-    """Invalid settings; `faults` lists all of them."""
+    """Invalid settings; the attribute `faults` lists every invalid one."""
 
     def __init__(self, faults: Sequence[Fault], *advice: str) -> None:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
@@ -76,11 +76,11 @@ class InputError(HeadcountError):
 
 
 class ResultError(InputError):
-    """A stored result that is damaged or contradicts itself; the message names the field."""
+    """A stored result file that is damaged or contradicts itself; the message names the field."""
 
 
 class RunError(HeadcountError):
-    """A run folder that is missing, taken, unfinished or cannot be written."""
+    """A run folder that is missing, unfinished, already in use, or not writable."""
 
 
 class CheckpointError(RunError):
@@ -88,7 +88,7 @@ class CheckpointError(RunError):
 
 
 class Interrupted(HeadcountError):
-    """A signal stopped the training; everything is saved."""
+    """The training was stopped by a signal, such as Ctrl-C; all progress is saved."""
 
     def __init__(self, what: str, *advice: str, signal: int = SIGINT) -> None:
         super().__init__(what, *advice)
@@ -96,7 +96,7 @@ class Interrupted(HeadcountError):
 
 
 class OutOfTime(HeadcountError):
-    """Work that would exceed its time limit; the caller that set the limit skips the work."""
+    """A computation that would exceed its time limit; the caller that set the limit skips the computation."""
 
     def __init__(self, what: str, seconds: float) -> None:
         super().__init__(f"{what} would take about {seconds:.0f} s")
@@ -104,7 +104,7 @@ class OutOfTime(HeadcountError):
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal other than Ctrl-C, or a second signal; handled like Ctrl-C, so that cleanup still runs."""
+    """Raised when a signal other than Ctrl-C, or a second signal, ends the program; cleanup runs as after Ctrl-C."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
@@ -112,14 +112,17 @@ class Terminated(KeyboardInterrupt):
 
 
 class CheckFailed(HeadcountError):
-    """A check that the user requested failed."""
+    """A check that the user asked for was run, and the model or result failed it."""
 
     exit_code = 1
 
 
 class InstrumentError(CheckFailed):
-    """An intervention that did not reach its target; an error, because its effect would look like a plausible zero."""
+    """An intervention, such as an ablation, that did not act on the model.
+
+    This is an error, because the measured effect would be 0 and look plausible.
+    """
 
 
 class ReplayError(InstrumentError):
-    """A replayed pass that differs from a full one: the model's modules depend on more than their inputs."""
+    """A forward pass replayed from a cache that differs from a full one: modules depend on more than their inputs."""

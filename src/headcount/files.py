@@ -37,12 +37,12 @@ _ADVICE = {
 }
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-"""Flags with which opening a pipe that has no writer returns immediately, so that the pipe can be refused."""
+"""Flags for `os.open`: opening a pipe that has no writer returns at once instead of blocking."""
 
 
 @contextmanager
 def friendly_os_errors(doing: str) -> Iterator[None]:
-    """Turn an error of the operating system into a `RunError` that says what to do."""
+    """Turn an OSError inside the context into a `RunError` that says what to do; `doing` describes the operation."""
     try:
         yield
     except OSError as error:
@@ -58,7 +58,7 @@ def friendly_os_errors(doing: str) -> Iterator[None]:
 
 
 def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
-    """Return the contents of a regular file, following links; refuse a file larger than `most` bytes."""
+    """Return the contents of a regular file, following links; raise an error if it is larger than `most` bytes."""
     with friendly_os_errors(f"read {file}"), os.fdopen(_open_regular(file, os.O_RDONLY), "rb") as opened:
         if (size := os.fstat(opened.fileno()).st_size) > most:
             raise RunError(f"{file} is too large: {size:,} bytes", f"at most {most:,} are read")
@@ -71,7 +71,7 @@ def read_json(file: Path) -> Any:
 
 
 def parse_json(data: bytes | str, source: object) -> Any:
-    """Parse JSON text; error messages call it `source`."""
+    """Parse JSON text; error messages use `source` as the name of the text."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -80,7 +80,7 @@ def parse_json(data: bytes | str, source: object) -> Any:
 
 
 def require_regular(file: Path) -> None:
-    """Refuse a path that is not a regular file (a pipe, a device, a folder) before anything opens it."""
+    """Raise an error if a path is not a regular file but, for example, a pipe, a device or a folder."""
     with friendly_os_errors(f"read {file}"):
         mode = file.stat().st_mode
     if not stat.S_ISREG(mode):
@@ -88,7 +88,7 @@ def require_regular(file: Path) -> None:
 
 
 def _open_regular(file: Path, flags: int) -> int:
-    """Open a regular file and return its handle; refuse anything else."""
+    """Open a regular file and return its file descriptor; raise an error for pipes, devices and folders."""
     handle = os.open(file, flags | _NO_WAITING, 0o666)
     if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
         os.close(handle)
@@ -106,7 +106,7 @@ def _not_a_file(file: Path, mode: int) -> RunError:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` so that, after a crash at any moment, the file has either its old or its new contents."""
+    """Write `data` to a file so that a crash at any moment leaves either the old or the new contents."""
     with friendly_os_errors(f"write {path}"), _draft(path, data) as draft:
         draft.replace(path)
         _sync_folder(path.parent)
@@ -146,7 +146,7 @@ def written_atomically(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _draft(path: Path, data: bytes) -> Iterator[Path]:
-    """Write `data` to a temporary file beside `path`, flush it to the disk, and remove the file afterwards."""
+    """Yield a temporary file beside `path` that holds `data` and is flushed to the disk; remove it afterwards."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = _draft_name(path)
     file = _create(draft)  # outside the `try`: a file that existed before must not be removed
@@ -161,17 +161,17 @@ def _draft(path: Path, data: bytes) -> Iterator[Path]:
 
 
 def _create(path: Path) -> IO[bytes]:
-    """Create a new file; raise an error if the name is taken or is a link."""
+    """Create a new file and open it for writing; raise an error if the path exists or is a link."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS, 0o666), "wb")
 
 
 def open_in_place(path: Path, flags: int) -> int:
-    """Open a regular file that must be changed in place and return its handle; refuse links."""
+    """Open a regular file that will be changed in place and return its file descriptor; raise an error for a link."""
     return _open_regular(path, flags | _NO_LINKS)
 
 
 def require_writable(folder: Path) -> None:
-    """Raise an error if a folder cannot be written into; call this before long work, not after it."""
+    """Raise an error if files cannot be written into a folder; call this before a long computation."""
     with friendly_os_errors(f"write into {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         probe = _draft_name(folder / "probe")
@@ -182,18 +182,18 @@ def require_writable(folder: Path) -> None:
 # --- files that the user names ----------------------------------------------------------------------------------------
 
 MARK = "written by headcount"
-"""Text in every file that a verb writes to a path of the user's choice; only a file with this text is replaced."""
+"""Text in every file that headcount writes to a path chosen by the user; only files with this text are overwritten."""
 _COMMENTS = {".html": "<!-- {} -->", ".md": "<!-- {} -->", ".svg": "<!-- {} -->", ".tex": "% {}", ".txt": "{}"}
 _MARKED = 4096
-"""Number of bytes at either end of a file that are searched for the mark."""
+"""Number of bytes at the beginning and at the end of a file that are searched for the text `MARK`."""
 
 
 def claim_output(path: Path, suffix: str, *, force: bool | None = False, flag: str = "-o") -> None:
-    """Refuse a path that cannot be written, or that holds anything but an earlier output of headcount.
+    """Raise an error if an output path cannot be written or holds a file that headcount did not write.
 
-    Call this before the measurement begins. `force` allows replacing a file that headcount did not write; None means
-    that the caller has no such option. `flag` is the option that names the path, for messages. Links, folders, pipes
-    and devices are always refused.
+    Call this before the measurement begins. With `force`, a file that headcount did not write may be replaced; None
+    means that the command has no option --force. `flag` is the option that names the path, for messages. Links,
+    folders, pipes and devices are always refused.
     """
     rename = f"choose another name with {flag}"
     if path.suffix.lower() != suffix:
@@ -213,7 +213,10 @@ def claim_output(path: Path, suffix: str, *, force: bool | None = False, flag: s
 
 
 def write_outputs(outputs: Mapping[Path, bytes], *, force: bool | None = False, flag: str = "-o") -> list[Path]:
-    """Write marked files to paths of the user's choice; if one path is refused, write none of the files."""
+    """Write files to paths chosen by the user and return the paths; if one path is refused, write none of the files.
+
+    Each file gets a mark, so that a later call may overwrite it (see `claim_output`).
+    """
     for path in outputs:
         claim_output(path, path.suffix.lower(), force=force, flag=flag)
     for path, data in outputs.items():
@@ -222,7 +225,7 @@ def write_outputs(outputs: Mapping[Path, bytes], *, force: bool | None = False, 
 
 
 def _example(path: Path, suffix: str) -> Path:
-    """Return a path with the right suffix that the user may have meant."""
+    """Return an example of a valid output path for an error message: `path` with the right suffix."""
     return path / f"report{suffix}" if path.is_dir() or not path.suffix else path.with_suffix(suffix)
 
 
@@ -234,7 +237,10 @@ def _is_marked(path: Path) -> bool:
 
 
 def _marked(data: bytes, suffix: str) -> bytes:
-    """Add the mark as a comment, or as a field of a JSON object; `figures.style.png` has marked PNG files already."""
+    """Return a file's contents with `MARK` added, as a comment or as a field of a JSON object.
+
+    PNG files are returned unchanged, because `figures.style.png` has marked them already.
+    """
     if suffix == ".json":
         return data.replace(b"{", f'{{"generator": "{MARK}",'.encode(), 1)
     comment = _COMMENTS.get(suffix)

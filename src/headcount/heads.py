@@ -1,7 +1,7 @@
-"""Names of attention heads.
+"""Names of attention heads, such as `encoder.1.self.2`, in short `E1H2`.
 
-A head belongs to a site, which is one layer of a stack and a kind of attention, and has an index. Layers and heads
-count from 0.
+A head has an index within its attention block. An attention block (a site) is named by its stack, its layer and its
+kind of attention (self or cross). Layers and heads count from 0.
 
 >>> HeadId.parse("X1H2")
 HeadId('decoder.1.cross.2')
@@ -28,7 +28,7 @@ _SHORT = re.compile(r"([EDXL])(\d{1,6})H(\d{1,6})", re.IGNORECASE)
 
 @dataclass(frozen=True, order=True)
 class HeadSite:
-    """One attention block, such as `encoder.1.self`; in a model with a single stack, the stack is called `layer`."""
+    """The name of one attention block, such as `encoder.1.self`; a single stack of layers is called `layer`."""
 
     stack: str
     layer: int
@@ -37,7 +37,7 @@ class HeadSite:
     def __post_init__(self) -> None:
         if (self.stack, self.kind) not in _LETTERS:
             known = ", ".join(".N.".join(site) for site in _LETTERS)
-            raise InputError(f"no attention site '{self.stack}.{self.layer}.{self.kind}'", f"there are: {known}")
+            raise InputError(f"no attention block '{self.stack}.{self.layer}.{self.kind}'", f"there are: {known}")
 
     def __str__(self) -> str:
         return f"{self.stack}.{self.layer}.{self.kind}"
@@ -54,7 +54,7 @@ class HeadSite:
 
 @dataclass(frozen=True, order=True, repr=False)
 class HeadId:
-    """One head, written `encoder.1.self.2` or, in short, `E1H2`."""
+    """The name of one attention head, such as `encoder.1.self.2`, in short `E1H2`."""
 
     site: HeadSite
     index: int
@@ -72,7 +72,7 @@ class HeadId:
 
     @classmethod
     def parse(cls, text: str) -> HeadId:
-        """Parse the long or the short name of a head."""
+        """Parse the long or the short name of a head, such as `encoder.1.self.2` or `E1H2`."""
         if long := _LONG.fullmatch(text.strip()):
             stack, layer, kind, index = long.groups()
         elif short := _SHORT.fullmatch(text.strip()):
@@ -88,7 +88,7 @@ class HeadId:
 
 
 def _corrections(text: str) -> list[str]:
-    """Suggest the heads that a misspelt name may mean; return an empty list if the name is too unclear.
+    """Return a line of advice with the heads that a misspelt name may mean, or an empty list if there are none.
 
     >>> _corrections("encoder.0.2"), _corrections("first")
     (['did you mean encoder.0.self.2 (E0H2)?'], [])

@@ -1,4 +1,4 @@
-"""Default amounts of work, and estimates of whether a request fits into memory."""
+"""Default sizes, such as the rows of a forward pass, and checks that a computation fits into memory."""
 
 import math
 import os
@@ -9,27 +9,27 @@ from pathlib import Path
 from headcount.errors import InputError, shortened
 
 DONORS = 4
-"""Number of donor examples per example in resample ablation."""
+"""Number of donors per example in resample ablation: other examples whose head outputs replace the head's own."""
 PRECISION = 0.01
-"""Largest half-width of the interval of a drop: 1 point of an accuracy, or 0.01 of another unit."""
+"""Default of the largest half-width of the 95 % CI of a drop: 1 point of an accuracy, or 0.01 of another unit."""
 BATCH = 512
-"""Number of rows in one forward pass."""
+"""Default number of rows (examples, or copies of them with different ablations) in one forward pass."""
 LOSS = 0.01
-"""Accuracy that pruning may lose."""
+"""Default accuracy that pruning may lose, as a fraction: 0.01 is 1 point."""
 ORDERS = 20
-"""Number of random removal orders that pruning is compared with."""
+"""Default number of random orders of removing heads with which pruning is compared."""
 MOST_CELL = 2**20
 """Largest number of characters in one cell of a table; more than any model's context holds."""
 TIMEOUT = 300.0
-"""Seconds that each of several submitted models may take."""
+"""Default time limit in seconds for each model, when several models that users submitted are audited together."""
 COPIES = 4
-"""Number of copies of an example that are in memory at the same time: drawn, shuffled, as tokens, as tensors."""
+"""Number of copies of an example that are in memory at once: as drawn, after shuffling, as tokens, and as tensors."""
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def available_memory() -> int | None:
-    """Return the bytes of memory that a process could allocate now; None if the system does not report it."""
+    """Return how many bytes of memory this process could allocate now; None if the system does not report it."""
     bounds = []
     with suppress(OSError):
         free = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
@@ -43,7 +43,10 @@ def available_memory() -> int | None:
 
 
 def require_room(n_bytes: int, what: str, *advice: str) -> None:
-    """Raise an error if `what` needs more memory than is available; call this before allocating it."""
+    """Raise an error if `n_bytes` exceed the available memory; `what` names their purpose in the message.
+
+    Call this before the memory is allocated.
+    """
     available = available_memory()
     if available is not None and n_bytes > available:
         needs, has = format_bytes(n_bytes), format_bytes(available)
@@ -68,7 +71,7 @@ def format_bytes(n_bytes: int) -> str:
 
 
 def parse_seconds(budget: str | float, flag: str = "--budget") -> float:
-    """Parse a time such as '5m' into seconds; an error message names `flag`.
+    """Return the seconds in a time such as '5m'; `flag` is the option that error messages name.
 
     >>> parse_seconds("5m"), parse_seconds("90s"), parse_seconds("1.5h"), parse_seconds(30)
     (300.0, 90.0, 5400.0, 30.0)

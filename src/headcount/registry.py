@@ -1,9 +1,10 @@
 """Registries: look up parts (tasks, encodings, poolings, model families, verbs, ...) by name.
 
-A registry has a home, which is a package or a module.
+A part is one interchangeable piece of headcount, such as one encoding. A registry finds its parts in a package or in a
+module:
 
-- In a package, each module is one part. The module assigns its part to `PART`, and the module's name, with `-` for `_`,
-  is the part's name. Modules whose name begins with `_`, and `base`, are not parts.
+- In a package, each module defines one part, which it assigns to `PART`. The part's name is the module's name with `-`
+  for `_`. The module `base`, and modules whose name begins with `_`, define no part.
 - In a module, each entry of the dictionary `PARTS` is one part.
 
 Names are read without importing any part, so that `headcount --help` does not wait for torch.
@@ -55,11 +56,11 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "teacher-forced": ("forced",),
     "free-running": ("free", "decoded"),
 }
-"""Synonyms of part names, for suggestions. A synonym may belong to several parts in different registries."""
+"""Maps a synonym, such as `rope`, to the names of the parts that it may mean, for "did you mean" suggestions."""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Suggest the known name that `name` is a synonym or a misspelling of; if there is none, list all known names.
+    """Return "did you mean ...?" with the known name closest to `name`, or a list of all known names if none is close.
 
     >>> suggestion("rope", ["learned", "rotary"]), suggestion("predit", ["audit", "predict"])
     ("did you mean 'rotary'?", "did you mean 'predict'?")
@@ -72,12 +73,12 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Registry:
-    """All parts of one home; a part is imported when `get` is called for it."""
+    """All parts that one package or module defines, by name; a part is imported only when `get` asks for it."""
 
     home: str
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all parts without importing any."""
+        """Return the names of all parts of the registry, without importing any part."""
         return tuple(_loaders(self.home))
 
     def get(self, name: str) -> Any:
@@ -90,7 +91,7 @@ class Registry:
 
 @cache
 def _loaders(home: str) -> dict[str, Callable[[], Any]]:
-    """Map each part's name to a function that imports it: headcount's parts first, then those of other packages."""
+    """Map the name of each part to a function that imports the part; parts of other packages come last."""
     spec = find_spec(home)
     assert spec is not None and spec.origin is not None, f"no module {home}"  # noqa: PT018
     own: dict[str, Callable[[], Any]]
@@ -112,7 +113,7 @@ def _loaders(home: str) -> dict[str, Callable[[], Any]]:
 
 
 def _entries(module: str, file: str) -> list[str]:
-    """Return the keys of the dictionary `PARTS`, read from the source text."""
+    """Return the keys of a module's dictionary `PARTS`, read from the source text of `file` without importing it."""
     for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict) and ast.unparse(node.target) == "PARTS":
             return [ast.literal_eval(key) for key in node.value.keys if key is not None]

@@ -2,9 +2,9 @@
 
 The JSON names the result's type and a schema version, so that a file of another version is refused with a clear error.
 
-A file is read only if it is consistent. Fields have types with bounds (`Count`, `Share`, `HeadName`), and no number may
-be infinite. A dataclass at any depth may have a method `contradictions`, which compares its fields with each other.
-Finally, each field must match the digest that `to_json` wrote beside it. An error names the field that failed.
+A stored result is read only if it is consistent. Fields have types with bounds (`Count`, `Share`, `HeadName`), and no
+number may be infinite. Any dataclass inside a result may have a method `contradictions`, which checks that its fields
+agree with each other. Finally, each field must match the digest that `to_json` wrote. An error names the field.
 """
 
 import csv
@@ -26,7 +26,7 @@ from headcount.errors import Fault, HeadcountError, InputError, ResultError
 from headcount.heads import HeadId
 
 ROUNDING = 1e-6
-"""Relative and absolute tolerance when a stored number is compared with one that is computed from other numbers."""
+"""Relative and absolute tolerance within which two numbers count as equal up to rounding."""
 
 
 def _head_name(text: str) -> str:
@@ -45,19 +45,22 @@ Size = Annotated[float, Ge(0)]
 Share = Annotated[float, Ge(-ROUNDING), Le(1 + ROUNDING)]
 HeadName = Annotated[str, AfterValidator(_head_name)]
 Contradiction = tuple[str, str]
-"""An inconsistency in a result: the name of a field, and a description of what its value should be."""
+"""An inconsistency in a stored result: the name of the wrong field, and a description of the value it should have."""
 
 
 class Result:
-    """Base class of all results; a subclass increments `SCHEMA` when a field changes its meaning or its name."""
+    """Base class of all results of analyses.
+
+    A subclass is a frozen dataclass. It increments its version number `SCHEMA` if a field changes its name or meaning.
+    """
 
     SCHEMA: ClassVar[int] = 1
     INDENT: ClassVar[int | None] = 1
-    """Spaces by which the JSON is indented; None writes it on one line."""
+    """Number of spaces by which `to_json` indents; None writes the JSON on one line."""
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(allow_inf_nan=False)
 
     ROWS: ClassVar[tuple[str, ...]] = ()
-    """Paths to the lists whose entries become rows of the table, such as `curves.points`; empty for a single row."""
+    """Paths of the fields whose entries become rows of `to_rows`, such as `curves.points`; empty for a single row."""
 
     def __init_subclass__(cls) -> None:
         if "__repr__" not in cls.__dict__:  # the default of `dataclass` prints every number
@@ -68,12 +71,15 @@ class Result:
         return f"{type(self).__name__}{f' of {name}' if name else ''}\n{_text_table(self.printed_rows())}"
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """Return the result as a table with one row per head, length or group; lists within rows are left out."""
+        """Return the result as a table: a list of rows, for example one per head, that map column names to values.
+
+        Fields that are lists are left out.
+        """
         rows = [row for path in self.ROWS for row in _rows_at(self, path.split("."))]
         return rows or [_scalars(self)]
 
     def printed_rows(self) -> list[dict[str, Any]]:
-        """Return the rows of the table in the order in which they are printed: the most important first."""
+        """Return the rows of `to_rows` in the order in which `repr` prints them, the most important first."""
         return self.to_rows()
 
     def to_frame(self) -> Any:
@@ -89,21 +95,24 @@ class Result:
         return csv_text(self.to_rows())
 
     def plot(self, which: str | None = None) -> Any:
-        """Draw the result and return the matplotlib Figure; `which` chooses one of several figures (default: first)."""
+        """Draw the result and return the matplotlib Figure.
+
+        `which` is the name of a figure, if the result has several; the default is the first one.
+        """
         # Imported here because the room `figures` imports this module.
         return import_module("headcount.figures.plotting").plot(self, which)
 
     def _repr_html_(self) -> str:
-        """Return the HTML that a notebook shows: the report's section about this result."""
+        """Return the section of the report about this result as HTML, which a notebook displays."""
         html: str = import_module("headcount.rendering.notebook").result_html(self)
         return html
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain data, ready for JSON."""
+        """Return the result as a dictionary of plain data, with its type and schema version."""
         return {"type": type(self).__name__, "schema": self.SCHEMA, **type_adapter(type(self)).dump_python(self)}
 
     def to_json(self) -> str:
-        """Return the result as one JSON object with a digest of each field, which reveals later edits."""
+        """Return the result as a JSON object that also has a digest of each field, which reveals later edits."""
         data = plain_json(self.to_dict())
         data["digests"] = {name: _digest(value) for name, value in data.items()}
         separators = (",", ":") if self.INDENT is None else None
@@ -111,7 +120,7 @@ class Result:
 
     @classmethod
     def from_json(cls, text: str, file: object = None) -> Self:
-        """Parse the output of `to_json`; error messages name `file` as the source of the text."""
+        """Build a result from the output of `to_json`; error messages name `file` as the source of the text."""
         source, again = ("this", "measure it again") if file is None else (file, f"delete {file} to measure it again")
         try:
             data = dict(json.loads(text))
@@ -142,7 +151,7 @@ class Result:
 
 
 def contradictions(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Fault]:
-    """Yield the fields of a result that contradict other fields, starting with the innermost parts."""
+    """Yield a fault for each field of a result, at any depth, that contradicts other fields; innermost fields first."""
     parts: Sequence[tuple[str | int, Any]] = ()
     if is_dataclass(value):
         parts = [(field.name, getattr(value, field.name)) for field in fields(value)]
@@ -158,7 +167,10 @@ def contradictions(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Fau
 
 
 def outside(owner: Any, estimate: str, low: str = "low", high: str = "high") -> Iterator[Contradiction]:
-    """Yield the ends of a confidence interval that lie on the wrong side of the estimate."""
+    """Yield a contradiction for each end of a confidence interval that lies on the wrong side of the estimate.
+
+    `estimate`, `low` and `high` are the names of the fields of `owner` that hold the three numbers.
+    """
     middle, least, most = (getattr(owner, name) for name in (estimate, low, high))
     if least > middle and not is_close(least, middle):
         yield low, f"at most {estimate}, {middle}"
@@ -167,7 +179,7 @@ def outside(owner: Any, estimate: str, low: str = "low", high: str = "high") -> 
 
 
 def unequal(owner: Any, **expected: Any) -> Iterator[Contradiction]:
-    """Yield the fields that differ from their expected values; numbers may differ by rounding."""
+    """Yield a contradiction for each field of `owner` that differs from its expected value by more than rounding."""
     for name, right in expected.items():
         given = getattr(owner, name)
         is_number = isinstance(given, float) or isinstance(right, float)
@@ -176,24 +188,24 @@ def unequal(owner: Any, **expected: Any) -> Iterator[Contradiction]:
 
 
 def misnamed(owner: Any) -> Iterator[Contradiction]:
-    """Yield the fields (short name, stack, layer, kind) that disagree with the head's name."""
+    """Yield a contradiction for each of the fields short, stack, layer and kind that disagrees with the field head."""
     head = HeadId.parse(owner.head)
     parts = {"short": head.short, "stack": head.site.stack, "layer": head.site.layer, "kind": head.site.kind}
     return unequal(owner, **{name: part for name, part in parts.items() if hasattr(owner, name)})
 
 
 def is_close(one: float, other: float) -> bool:
-    """Return whether two numbers are equal up to rounding."""
+    """Return whether two numbers are equal within the tolerance `ROUNDING`."""
     return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=ROUNDING)
 
 
 def is_hits(share: float, n: int) -> bool:
-    """Return whether a share can be a number of hits divided by `n`, up to rounding."""
+    """Return whether `share` is k / n for a whole number k from 0 to n, up to rounding."""
     return n > 0 and 0 <= round(share * n) <= n and abs(share * n - round(share * n)) < 1e-3
 
 
 def head_names(value: Any) -> Iterator[str]:
-    """Yield every head name that a result contains, from the fields of type `HeadName` at any depth."""
+    """Yield the names of all heads in a result: the values of its fields of type `HeadName`, at any depth."""
     if is_dataclass(value):
         naming = _naming_fields(value.__class__)
         for field in fields(value):
@@ -225,18 +237,21 @@ def _naming_fields(cls: type) -> frozenset[str]:
 
 
 def _changed(data: Mapping[str, Any], digests: Any) -> Iterator[Fault]:
-    """Yield the fields that do not match their digest; the output of `--json` has no digests and is accepted."""
+    """Yield a fault for each field of a stored result that does not match its digest.
+
+    Data without any digests (the output of `--json`) has no faults.
+    """
     if digests is None:
         return
     known = digests if isinstance(digests, dict) else {}
     for name in dict.fromkeys((*data, *known)):
         if known.get(name) != _digest(data.get(name)):
-            yield Fault(name, _Brief(data.get(name)), "somebody changed it: it is not what headcount wrote")
+            yield Fault(name, _Brief(data.get(name)), "somebody changed it: this is not what headcount wrote")
 
 
 @dataclass(frozen=True)
 class _Brief:
-    """A value whose `repr` fits into an error message: a list or a mapping is shown by its size only."""
+    """Wraps a value for an error message: its `repr` shows lists and mappings by their size only."""
 
     value: Any
 
@@ -251,12 +266,12 @@ def _digest(value: Any) -> str:
 
 
 def _path(parts: Sequence[str | int]) -> str:
-    """Return the path of a field, such as `cells[3].recall[0].n`."""
+    """Join names and indices to the path of a field, such as `cells[3].recall[0].n`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
 
 
 def plain_json(data: Any) -> Any:
-    """Convert data to what JSON can hold: keys become strings, and numbers that are not finite become null."""
+    """Convert nested data to what JSON can hold: keys become strings; infinite numbers and NaN become None."""
     if isinstance(data, dict):
         return {str(key): plain_json(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
@@ -267,11 +282,14 @@ def plain_json(data: Any) -> Any:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 SHOWN_ROWS, SHOWN_WIDTH = 6, 110
-"""Largest number of rows, and of characters per line, in the table that `repr` prints."""
+"""Largest number of rows, and largest number of characters per line, in the table that `repr` of a result prints."""
 
 
 def _rows_at(holder: Any, path: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield one row per entry at a path; each row also has the scalar fields of the objects along the path."""
+    """Yield one table row per entry of the field at `path` in `holder`.
+
+    Each row also has the scalar fields of the objects on the way from `holder` to the entry.
+    """
     entries = getattr(holder, path[0])
     for entry in entries if isinstance(entries, (tuple, list)) else (entries,):
         own = _scalars(entry)
@@ -279,7 +297,10 @@ def _rows_at(holder: Any, path: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def _scalars(entry: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the fields that are a number, a text or a pair of numbers; a nested field is named `part.field`."""
+    """Return the fields of a dataclass whose values are a number, a text, None or a pair of numbers, by name.
+
+    Fields of nested dataclasses are included, named `part.field`.
+    """
     row: dict[str, Any] = {}
     for field in fields(entry):
         value, name = getattr(entry, field.name), f"{prefix}{field.name}"
@@ -291,7 +312,7 @@ def _scalars(entry: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
-    """Return rows as CSV in full precision, with these columns (default: all); unknown values are empty."""
+    """Return rows as CSV in full precision, with the given columns (default: all); unknown values are empty."""
     names = list(columns) or list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, names, lineterminator="\n")
@@ -301,7 +322,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> 
 
 
 def without_formula(value: Any) -> Any:
-    """Put an apostrophe before a text that a spreadsheet would read as a formula."""
+    """Return a value as it is, but put an apostrophe before a text that a spreadsheet would read as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
 
 
@@ -310,7 +331,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def _text_table(rows: list[dict[str, Any]]) -> str:
-    """Format the first rows, with as many columns as fit on a line."""
+    """Format rows as a plain-text table: the first `SHOWN_ROWS` rows, with as many columns as fit on a line."""
     shown = rows[:SHOWN_ROWS]
     columns = []
     for name in dict.fromkeys(name for row in shown for name, value in row.items() if value not in (None, "")):
@@ -327,7 +348,7 @@ def _text_table(rows: list[dict[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Format a value briefly: four digits of a number, the first characters of a text."""
+    """Format a value of a table briefly: four digits of a number, at most 40 characters of a text."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(_cell, value))}]"
     if isinstance(value, float):

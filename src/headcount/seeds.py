@@ -1,4 +1,4 @@
-"""Independent random streams, each named, from one seed.
+"""Independent random number streams from one seed; each stream has a name, such as "batch" or "dropout".
 
 A stream depends only on (seed, name, index), so training can resume after a crash without a saved random state: step
 1,200 draws from `stream(seed, "batch", 1200)` whether or not the same process ran step 1,199.
@@ -15,11 +15,11 @@ import numpy as np
 
 
 def integer(seed: int, name: str, index: int = 0) -> int:
-    """Return a 63-bit seed for functions that take an integer, such as `torch.manual_seed`."""
+    """Return a 63-bit integer seed, for functions such as `torch.manual_seed`, that depends on all three arguments."""
     digest = hashlib.blake2b(f"{seed}/{name}/{index}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 def stream(seed: int, name: str, index: int = 0) -> np.random.Generator:
-    """Return the random generator with this name; `index` distinguishes the steps of one stream."""
+    """Return the random generator for a name, such as "batch", and an index, such as the training step."""
     return np.random.Generator(np.random.PCG64(integer(seed, name, index)))

@@ -14,22 +14,23 @@ from headcount.results import ROUNDING, Contradiction, Count, Positive, Share, o
 
 Values = NDArray[np.float64]
 Numbers = NDArray[np.int64]
-"""Indices of examples."""
+"""An array of example indices."""
 Hits = NDArray[np.bool_]
 Z95 = 1.96
-"""Half the width of a 95 % CI of a normally distributed estimate, in standard errors."""
+"""Half the width of the 95 % CI of a normally distributed estimate, in standard errors."""
 FEW_HITS = 3
-"""Largest number of hits (or misses) for which `Proportion` uses the Poisson bound; one less for n <= 50."""
+"""Largest number of hits (or misses) for which `Proportion` uses the Poisson bound if n > 50; it is 2 for n <= 50."""
 MOST_DIGITS = 6
-"""Largest number of decimals, for numbers so close to 0 or 100 that fewer decimals would hide the difference."""
+"""Largest number of decimals that `number` prints to show that a value is not exactly 0 or 100."""
 
 
 @dataclass(frozen=True)
 class Proportion:
     """A proportion, `correct` of `n`, with a Wilson score interval (Wilson 1927), which always stays inside [0, 1].
 
-    If one to three trials are correct (or wrong), Wilson's bound on that side is too tight: it covers 84 % instead of
-    95 % where 0.18 hits are expected. The bound there is the Poisson bound of Brown, Cai and DasGupta (2001).
+    If only one to three trials are correct, Wilson's lower bound is too high: its coverage can fall to 84 % instead of
+    95 %. The Poisson bound of Brown, Cai and DasGupta (2001) replaces it. The same holds for the upper bound if only
+    one to three trials are wrong.
 
     >>> Proportion.of(98, 100)
     Proportion(correct=98, n=100, rate=0.98, low=0.929..., high=0.996...)
@@ -42,7 +43,7 @@ class Proportion:
     high: float
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the counts, the rate and its interval."""
+        """Yield a contradiction for each field (counts, rate, interval) that disagrees with the other fields."""
         if self.correct > self.n:
             yield "correct", f"at most n, {self.n}"
             return
@@ -51,7 +52,7 @@ class Proportion:
 
     @classmethod
     def of(cls, correct: int, n: int, confidence: float = 0.95) -> Proportion:
-        """Return the proportion of `correct` trials among `n`, with its confidence interval."""
+        """Return the proportion `correct` / `n` with its confidence interval."""
         if not 0 <= correct <= n or n == 0:
             raise ValueError(f"correct must be between 0 and n, and n at least 1; got {correct} of {n}")
         if not 0 < confidence < 1:
@@ -70,7 +71,7 @@ class Proportion:
 
     @classmethod
     def count(cls, hits: Hits) -> Proportion:
-        """Return the proportion of true entries, with its confidence interval."""
+        """Return the proportion of True entries in `hits`, with its 95 % CI."""
         return cls.of(int(hits.sum()), len(hits))
 
     def __str__(self) -> str:
@@ -78,7 +79,7 @@ class Proportion:
 
 
 def number(value: float, digits: int = 1) -> str:
-    """Write a number with as many decimals as it needs not to look like exactly 0 or 100.
+    """Format a number with `digits` decimals, or with more if it would otherwise look like exactly 0 or 100.
 
     >>> number(98.765), number(100), number(99.996), number(0.004), number(-0.01)
     ('98.8', '100', '99.996', '0.004', '-0.01')
@@ -91,7 +92,9 @@ def number(value: float, digits: int = 1) -> str:
 
 
 def fixed(value: float, digits: int = 1) -> str:
-    """Write a number with this many decimals, for a column; only a number below 100 that would look like 100 gets more.
+    """Format a number for a table column, with `digits` decimals.
+
+    A number below 100 that would be rounded to 100 gets more decimals.
 
     >>> fixed(98.765), fixed(100), fixed(99.96), fixed(0.004)
     ('98.8', '100.0', '99.96', '0.0')
@@ -101,7 +104,7 @@ def fixed(value: float, digits: int = 1) -> str:
 
 
 def percent(rate: float, digits: int = 1) -> str:
-    """Write a rate in percent; only a rate of exactly 1 is written as 100 %.
+    """Format a rate between 0 and 1 in percent; only exactly 0 and 1 become `0 %` and `100 %`.
 
     >>> percent(0.98765), percent(1), percent(0.99996), percent(0.00004)
     ('98.8 %', '100 %', '99.996 %', '0.004 %')
@@ -111,7 +114,7 @@ def percent(rate: float, digits: int = 1) -> str:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """The mean of paired differences on the same examples, with a 95 % CI and a two-sided p-value."""
+    """A drop: the mean over examples of (score before - score after), with a 95 % CI and a two-sided p-value."""
 
     mean: float
     low: float
@@ -119,11 +122,13 @@ class PairedDifference:
     p: Share
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the mean lies outside its interval."""
+        """Yield a contradiction if the mean lies outside its interval."""
         return outside(self, "mean")
 
     def widened(self, se: float, df: int, confidence: float = 0.95) -> PairedDifference:
-        """Widen the interval by one more source of noise, whose standard error has `df` degrees of freedom.
+        """Return this difference with an interval widened by an independent source of noise.
+
+        `se` is the standard error of that noise, and `df` are its degrees of freedom.
 
         >>> PairedDifference(0.2, 0.17, 0.23, 0.001).widened(0.02, 7)
         PairedDifference(mean=0.2, low=0.1439..., high=0.2560..., p=0.001)
@@ -134,13 +139,13 @@ class PairedDifference:
 
 
 N_RESAMPLES = 1999
-"""Number of bootstrap resamples."""
+"""Smallest number of resamples that the bootstrap draws."""
 LEAST_P = 40
-"""Number of random draws per test of a family, so that p-values can be small even after Holm correction."""
+"""Number of random draws for each test in a family of tests, so that p-values stay small after Holm correction."""
 AT_ONCE = 2**22
-"""Largest number of resampled values in memory at the same time."""
+"""Largest number of resampled values that are held in memory at once."""
 GROUPS = 100
-"""Number of jackknife groups; with fewer examples than this, each example is its own group."""
+"""Number of groups of examples that the jackknife leaves out in turn; n groups of one if there are fewer examples."""
 TAIL_DRAWS = 20
 """Smallest number of bootstrap resamples beyond each end of an interval."""
 
@@ -148,14 +153,16 @@ TAIL_DRAWS = 20
 def paired_hits(
     before: Hits, after: Hits | Values, confidence: float = 0.95, donors: Numbers | None = None
 ) -> PairedDifference:
-    """Estimate the drop in accuracy from `before` to `after` on the same examples.
+    """Estimate the drop in accuracy between two measurements of the same examples, with its interval and p-value.
 
-    The interval inverts the score test for paired proportions (Tango 1998). If all examples were correct before, none
-    can improve, and the interval is that of Clopper and Pearson (1934) for the proportion that became wrong. `after`
-    may be [try, example], if each example was answered several times. Tries of one example are not independent, so the
-    number of examples is replaced by an effective one (Korn and Graubard 1998). If each try had a donor example (as in
-    resample ablation), `donors` holds its index, and the donor's influence on other examples is included (see
-    `influences`). The p-value is McNemar's exact test on the examples that changed on average over tries.
+    `before` and `after` say which examples were answered correctly. `after` is [try, example] if each example was
+    answered several times. `donors` [try, example] holds the index of each try's donor in resample ablation: the
+    example whose head output was used. The interval then includes the noise of the donors (see `influences`).
+
+    The interval inverts the score test for paired proportions (Tango 1998). If all examples were correct before, it is
+    the interval of Clopper and Pearson (1934) for the proportion that became wrong. Tries of one example are not
+    independent, so an effective number of examples is used (Korn and Graubard 1998). The p-value is McNemar's exact
+    test on the examples that changed on average over tries.
 
     >>> paired_hits(np.ones(500, dtype=bool), np.arange(500) >= 20)
     PairedDifference(mean=0.04, low=0.024..., high=0.061..., p=1.9...e-06)
@@ -172,11 +179,12 @@ def paired_hits(
 
 
 def influences(lost_DN: Values, donors: Numbers | None) -> Values:
-    """Return the influence of each example on the mean loss over all tries, from which a standard error follows.
+    """Return the influence of each example on the mean of `lost_DN` [try, example].
 
-    The mean square of the influences is n times the variance of the mean. An example that is also a donor influences
-    the mean twice: by its own loss and by the losses it causes in others. The two may be correlated. The sum of both
-    counts the noise of single tries twice, so the sum is scaled down.
+    The mean square of the influences, divided by n, is the squared standard error of the mean. In resample ablation,
+    `donors` [try, example] says which example replaced the head's output in each try. An example then influences the
+    mean twice: by its own loss, and by the losses of the examples that it is donor of. The two influences may be
+    correlated. Their sum counts the noise of single tries twice, so the sum is scaled down.
     """
     apart_DN = lost_DN - lost_DN.mean()
     by_example = apart_DN.mean(axis=0)
@@ -191,20 +199,23 @@ def influences(lost_DN: Values, donors: Numbers | None) -> Values:
 
 
 def _clopper_pearson(hits: float, n: float, confidence: float) -> tuple[float, float]:
-    """Return the exact interval of a proportion (Clopper and Pearson 1934)."""
+    """Return the exact confidence interval of the proportion hits / n (Clopper and Pearson 1934)."""
     tail = (1 - confidence) / 2
     low = float(scipy.special.betaincinv(hits, n - hits + 1, tail)) if hits > 0 else 0.0
     return low, float(scipy.special.betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0
 
 
 def _tango(worse: float, better: float, n: float, confidence: float) -> tuple[float, float]:
-    """Return the interval of differences that the score test does not reject (Tango 1998)."""
+    """Return the confidence interval of (worse - better) / n: the differences that Tango's score test does not reject.
+
+    `worse` and `better` are the numbers of examples that changed in either direction (Tango 1998).
+    """
     z, mean, least = float(scipy.special.ndtri(0.5 + confidence / 2)), (worse - better) / n, 1e-12
 
     def score(difference: float) -> float:
-        """Return how many standard errors the observed difference lies above `difference`, if `difference` is true."""
+        """Return how many standard errors the observed difference lies above `difference`, a possible true value."""
         b, c = (2 * n - worse + better) * difference - worse - better, -better * difference * (1 - difference)
-        rate = (math.sqrt(max(b * b - 8 * n * c, 0.0)) - b) / (4 * n)  # maximum likelihood rate of getting better
+        rate = (math.sqrt(max(b * b - 8 * n * c, 0.0)) - b) / (4 * n)  # maximum likelihood share of better examples
         variance = n * (2 * rate + difference * (1 - difference))
         return (worse - better - n * difference) / math.sqrt(max(variance, least**2))
 
@@ -223,13 +234,14 @@ def paired_differences(
     draws: int = 0,
     confidence: float = 0.95,
 ) -> list[PairedDifference]:
-    """Estimate the mean losses of K comparisons on n examples with the bootstrap-t (Efron 1982).
+    """Estimate K mean losses on n examples by the bootstrap-t (Efron 1982); `lost_KN` is [comparison, example].
 
     The mean and the standard error of skewed differences are correlated, which the plain bootstrap ignores. Intervals
     and p-values therefore come from the quantiles of t = (mean* - mean) / se*, over at least `draws` resamples.
 
     A sample may contain none of the rare examples that lose much. If the loss of such an example is given as `broken`,
-    the upper end of the interval is at least the mean plus -log(tail) such losses among n examples (3.7 at 95 %).
+    the upper end of each interval is at least mean - log(tail) * broken / n, where `tail` is the probability beyond
+    it: a sample of n examples may well contain none of that many broken examples (3.7 for a 95 % CI).
 
     >>> paired_differences(np.arange(40.0)[None] % 4, np.random.default_rng(0))
     [PairedDifference(mean=1.5, low=1.1..., high=1.8..., p=0.001)]
@@ -244,7 +256,7 @@ def paired_differences(
     for lost_N, mean, error, t_D in zip(lost_KN, means.tolist(), errors.tolist(), t_DK.T, strict=True):
         low, high, p = mean, mean, min(1.0, 2.0 ** (1 - n)) if mean else 1.0  # equal losses: the p-value of a sign test
         if error:
-            ends = np.quantile(t_D, [1 - tail, tail], method="inverted_cdf")  # must not interpolate towards infinity
+            ends = np.quantile(t_D, [1 - tail, tail], method="inverted_cdf")  # interpolation could give infinity
             low, high = (mean - float(end) * error for end in ends)
             low = max(low, -_upper_bound(-lost_N, confidence))
             high = min(high, _upper_bound(lost_N, confidence))
@@ -257,10 +269,11 @@ def paired_differences(
 
 
 def _upper_bound(lost: NDArray[np.floating], confidence: float) -> float:
-    """Return an upper bound of the mean loss, as if each example lost either the smallest or the largest observed loss.
+    """Return an upper bound of the mean loss that limits the interval of the bootstrap-t.
 
-    This bound limits the bootstrap-t. If a few examples dominate the sum, resamples without them have too small a
-    standard error, and t becomes arbitrarily large.
+    It is the upper Clopper-Pearson bound, as if each example had either the smallest or the largest observed loss. The
+    bootstrap-t needs a limit: if a few examples dominate the sum, resamples without them have too small a standard
+    error, and t becomes arbitrarily large.
     """
     least, most = float(lost.min()), float(lost.max())
     hits = float((lost - least).sum()) / (most - least)
@@ -268,7 +281,10 @@ def _upper_bound(lost: NDArray[np.floating], confidence: float) -> float:
 
 
 def _studentised(apart_KN: NDArray[np.floating], errors: Values, rng: np.random.Generator, draws: int) -> Values:
-    """Return the bootstrap t of each resample and comparison; all comparisons use the same resamples."""
+    """Return bootstrap t statistics [draw, comparison], given centred losses [comparison, example].
+
+    `errors` are the standard errors of the comparisons. All comparisons use the same resamples.
+    """
     n = apart_KN.shape[1]
     scaled = np.divide(apart_KN, errors[:, None], out=np.zeros(apart_KN.shape), where=errors[:, None] > 0)
     both_N2K = np.concatenate([scaled, scaled**2]).T
@@ -286,7 +302,10 @@ def _studentised(apart_KN: NDArray[np.floating], errors: Values, rng: np.random.
 
 
 Aggregator = Callable[[Values, Numbers], Values]
-"""A function that computes a metric, [...], from scores [..., n] and the indices of their examples [..., n]."""
+"""A function that computes a metric over n examples, such as a correlation.
+
+It takes the scores [..., n] and the indices of the examples [..., n], and returns the metric [...].
+"""
 
 
 def paired_figures(
@@ -299,13 +318,15 @@ def paired_figures(
 ) -> PairedDifference:
     """Estimate the drop of a metric that is not a mean over examples, such as a correlation.
 
-    `after` may be [try, example]. The interval is the jackknife's (Tukey 1958). The p-value comes from a permutation
-    test that swaps the two scores of each example at random: under the null, they are exchangeable.
+    `before` and `after` are the scores of the examples, and `total` computes the metric from them. `after` is
+    [try, example] if each example was scored several times; `donors` is described in `paired_hits`. The interval comes
+    from the jackknife (Tukey 1958). The p-value comes from a permutation test with `draws` draws, which swaps the two
+    scores of each example at random: under the null hypothesis, they are exchangeable.
     """
     n, tries = len(before), np.atleast_2d(after)
 
     def lost(one: Values, other: Values, rows: Numbers) -> Values:
-        """Return the drop of the metric from `one` to `other`, averaged over tries (the second-to-last axis)."""
+        """Return the metric on `one` minus the metric on `other`, averaged over tries (the second-to-last axis)."""
         rows = np.broadcast_to(rows, one.shape)
         return (total(one, rows) - total(other, rows)).mean(axis=-1)
 
@@ -327,7 +348,11 @@ def paired_figures(
 
 
 def _donor_error(before: Values, tries: Values, total: Aggregator, donors: Numbers, se: float) -> float:
-    """Return the jackknife standard error if leaving out an example also leaves out the tries that it is donor of."""
+    """Return the jackknife standard error of a drop, including the noise of the donors in resample ablation.
+
+    Leaving out an example also leaves out the tries in which its head output replaced that of another example. `se` is
+    the standard error without this noise.
+    """
     n = len(before)
 
     def drop_without_donors(rows: Numbers) -> float:
@@ -348,7 +373,9 @@ def _donor_error(before: Values, tries: Values, total: Aggregator, donors: Numbe
 
 
 def correlation_interval(scores: Values, total: Aggregator) -> tuple[float, float]:
-    """Return the 95 % CI of a correlation by the jackknife on Fisher's scale, where correlations are nearly normal.
+    """Return the 95 % CI of a correlation, which `total` computes from `scores` and the indices of examples.
+
+    The standard error is the jackknife's, on Fisher's z scale, where correlations are nearly normal.
 
     >>> x, noise = np.random.default_rng(0).normal(size=(2, 200))
     >>> low, high = correlation_interval(x, lambda scores, rows: rank_correlations(scores, (x + noise)[rows]))
@@ -368,7 +395,8 @@ def correlation_interval(scores: Values, total: Aggregator) -> tuple[float, floa
 def jackknife(figure: Callable[[Numbers], Values], n: int) -> tuple[float, int]:
     """Return the jackknife standard error of a metric over n examples, and its degrees of freedom.
 
-    `figure` takes the indices of the examples that are kept, [part, example], and returns one value per part.
+    `figure` computes the metric: it takes several sets of example indices, [set, example], and returns one value per
+    set.
     """
     groups = np.array_split(np.random.default_rng(0).permutation(n), min(n, GROUPS))
     values = np.empty(len(groups))
@@ -392,12 +420,12 @@ def skewness(values: Values) -> Values:
 
 
 def skewed_quantile(quantile: float, skewness: Values, n: int) -> Values:
-    """Return the quantile of the t statistic of a mean of n values with this skewness, given that of Student's t.
+    """Correct a quantile of Student's t for the skewness of the n values whose mean is tested.
 
-    The t statistic of skewed values is itself skewed. Hall (1992, J. R. Stat. Soc. B 54, 221-228) removes this by a
-    rising cubic function, x + g x^2 / 3 + g^2 x^3 / 27 + g / 6 with g = skewness / sqrt(n). This is the inverse of that
-    function, written without a division by g. Values with a long upper tail get a longer interval above their mean, and
-    a shorter one below.
+    The t statistic of skewed values is itself skewed. Hall (1992, J. R. Stat. Soc. B 54, 221-228) removes this skewness
+    by a rising cubic function, x + g x^2 / 3 + g^2 x^3 / 27 + g / 6 with g = skewness / sqrt(n). This function returns
+    the inverse of that cubic at `quantile`. Values with a long upper tail get a longer interval above their mean, and a
+    shorter one below.
 
     >>> [round(float(skewed_quantile(x, np.array(1.0), 25)), 2) for x in (2.0, -2.0)]
     [1.75, -2.4]
@@ -411,7 +439,7 @@ def skewed_quantile(quantile: float, skewness: Values, n: int) -> Values:
 
 
 def rank_correlations(x: Values, y: Values) -> Values:
-    """Return Spearman's rank correlation of each pair of samples, [..., n]; 0 if one of the two is constant.
+    """Return Spearman's rank correlation of `x` and `y` along the last axis; 0 where one of the two is constant.
 
     >>> rank_correlations(np.array([[1.0, 2, 3], [3, 2, 1]]), np.array([[1.0, 5, 9], [1, 5, 9]])).round(6).tolist()
     [1.0, -1.0]
@@ -432,7 +460,7 @@ def mcnemar(worse: int, better: int) -> float:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Correct the p-values of a family of tests by Holm's step-down method (Holm 1979).
+    """Return the p-values of a family of tests after Holm's step-down correction (Holm 1979), in the given order.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -446,26 +474,26 @@ def holm(p: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class RankAgreement:
-    """Spearman's rank correlation of two measures over the same items; ties share their mean rank."""
+    """Spearman's rank correlation of two measures of the same items, such as heads; ties share their mean rank."""
 
     rho: float
     low: float
     high: float
-    """The ends of the 95 % CI; the items are regarded as a random sample."""
+    """The upper end of the 95 % CI, and `low` its lower end; the items are regarded as a random sample."""
     p: Share
-    """The p-value of a permutation test."""
+    """The two-sided p-value of a permutation test of no correlation."""
     tied: Count
     """The number of items that share their rank in the second measure with another item."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Check that the correlation lies in [-1, 1] and inside its interval."""
+        """Yield a contradiction if the correlation lies outside [-1, 1] or outside its interval."""
         if abs(self.rho) > 1 + ROUNDING:
             yield "rho", "between -1 and 1"
         yield from outside(self, "rho")
 
 
 def rank_agreement(x: Values, y: Values, rng: np.random.Generator, draws: int = 4999) -> RankAgreement | None:
-    """Return Spearman's rank correlation with its 95 % CI and p-value; None if one of the two is constant.
+    """Return Spearman's rank correlation of `x` and `y` with its 95 % CI and p-value; None if either is constant.
 
     >>> agreement = rank_agreement(np.arange(9.0), np.array([0, 0, 0, 1, 2, 3, 4, 5, 6.0]), np.random.default_rng(0))
     >>> round(agreement.rho, 3), round(agreement.low, 2), agreement.p < 0.001, agreement.tied
@@ -488,20 +516,23 @@ def rank_agreement(x: Values, y: Values, rng: np.random.Generator, draws: int = 
 
 
 Sums = Values
-"""[example, column]: sums over the queries of an example, by column."""
+"""Sums [example, column] of a measure over the queries of one example that belong to one column of the task.
+
+A column is, for example, the tens of a sum.
+"""
 Stratum = NDArray[np.bool_]
-"""[example, column]: whether each entry is pooled into the mean of this stratum."""
+"""A mask [example, column] of the entries whose mean is taken together: one group (stratum) of comparable entries."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over examples, with the influence of each example on the mean, from which the standard error follows."""
+    """A mean over examples, with the influence of each example, from which the standard error is computed."""
 
     mean: float
     influence: Values
-    """The influence of each example on the mean; 0 for examples that do not contribute."""
+    """By how much each example moves the mean, one value per example; 0 for examples that do not contribute."""
     takes_part: NDArray[np.bool_]
-    """Whether each example contributes to the mean."""
+    """A mask of the examples that contribute to the mean."""
 
     @property
     def n(self) -> int:
@@ -510,7 +541,7 @@ class Estimate:
 
     @property
     def se(self) -> float:
-        """The standard error over examples; at least two must contribute."""
+        """The standard error of the mean over examples; at least two examples must contribute."""
         return float(np.sqrt((self.influence**2).sum() * self.n / (self.n - 1)))
 
     def __sub__(self, other: Estimate) -> Estimate:
@@ -519,9 +550,11 @@ class Estimate:
 
 
 def estimate(sums: Sums, counts: Sums, strata: Sequence[Stratum]) -> Estimate:
-    """Return the unweighted mean of the means of several strata, from sums and counts [example, column].
+    """Return the unweighted mean of the means of several strata (groups of entries).
 
-    All strata have equal weight, so that groups of examples in which columns are unequally common can be compared.
+    `sums` and `counts` [example, column] hold the sum of a measure over queries, and the number of these queries. A
+    column is, for example, the tens of a sum. Each stratum is a mask of entries. All strata have equal weight, so that
+    two sets of examples can be compared even if a column is more common in one of them.
 
     >>> one = estimate(np.array([[1.0], [2.0], [6.0]]), np.ones((3, 1)), [np.ones((3, 1), dtype=bool)])
     >>> one.mean, round(one.se, 6), float(round(np.std([1, 2, 6], ddof=1) / np.sqrt(3), 6))
@@ -540,11 +573,11 @@ def estimate(sums: Sums, counts: Sums, strata: Sequence[Stratum]) -> Estimate:
 
 
 def step_down(observed: Values, null: Values) -> Values:
-    """Return one p-value per statistic, corrected for all of them (max-T, Westfall and Young 1993).
+    """Return one p-value per statistic, corrected for the number of statistics (max-T, Westfall and Young 1993).
 
-    `null` is [draw, statistic]. Each statistic is standardised by its mean and standard deviation over the null draws
-    and the observed value together. Under the null, the observed value is one draw among the others, and the p-value
-    of the largest statistic is exact.
+    `observed` is [statistic], and `null` [draw, statistic] holds values under the null hypothesis. Each statistic is
+    standardised by its mean and standard deviation over the null draws and the observed value together. Under the null
+    hypothesis, the observed value is one draw among the others, so the p-value of the largest statistic is exact.
 
     >>> null = np.random.default_rng(0).normal(size=(99, 2))
     >>> step_down(np.array([9.0, 0.0]), null).round(2).tolist()
@@ -562,5 +595,8 @@ def step_down(observed: Values, null: Values) -> Values:
 
 
 def share_above(observed: Values, null: Values) -> Values:
-    """Return one uncorrected p-value per statistic: (1 + number of null draws at least as large) / (draws + 1)."""
+    """Return one uncorrected p-value per statistic: (1 + number of null draws >= the observed value) / (draws + 1).
+
+    `observed` is [statistic], and `null` is [draw, statistic].
+    """
     return np.asarray((1 + (null >= observed - 1e-9).sum(axis=0)) / (len(null) + 1))

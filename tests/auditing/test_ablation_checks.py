@@ -97,7 +97,7 @@ class FindsNothing(PlantedAdder):
 @pytest.mark.parametrize(
     ("faulty", "words"),
     [
-        (NeverCalls, "decoder.0.self was passed 0 times"),
+        (NeverCalls, "decoder.0.self was called 0 times"),
         (NamesMoreThanTheProjection, "its heads' contributions miss its output"),
     ],
 )

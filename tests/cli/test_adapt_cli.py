@@ -149,7 +149,7 @@ def test_texts_that_a_class_wants_are_tried(net, in_tmp, capsys):
     found = told(capsys, f"{net}:Net")
     assert 'return Net(encoding_type="learned")'.replace('"', "'") in (in_tmp / "my_adapter.py").read_text()
     assert len(found["heads"]) == 4
-    assert "is a guess, by its source: check it" in found["notes"][0]
+    assert "was guessed from its source code: check it" in found["notes"][0]
 
 
 def test_with_weights_the_text_that_fits_is_taken(net, in_tmp, capsys):
@@ -191,7 +191,7 @@ def test_weights_beside_are_named(in_tmp, capsys):
     )
     (in_tmp / "wants.pth").write_bytes(b"")
     notes = told(capsys, "wants.py:Wants")["notes"]
-    assert notes[1] == "sizes can be read off its weights: name their file with --checkpoint (such as wants.pth)"
+    assert notes[1] == "sizes can be read from its weights: give the file with --checkpoint (such as wants.pth)"
 
 
 def test_keys_that_do_not_fit_are_named_at_once(adder, capsys):

@@ -163,7 +163,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "measured": (["heads", "model", "--stats", "--match", "model"], "give texts: --on"),
     "norms": (["heads", "model", "--on", "a cat", "--norm-weighted"], "--norm-weighted needs a run"),
     "on average": (["heads", "model", "--all-test"], 'or look at a text: --on "a text"'),
-    "positions": (["positions", "model"], "bring it by an adapter"),
+    "positions": (["positions", "model"], "write an adapter"),
 }
 
 

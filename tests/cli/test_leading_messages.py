@@ -50,10 +50,10 @@ DISAGREEING = {
         "one token ahead of the labels",
     ),
     "padding": (f"{ENCODE}return inputs, labels.clamp(min=0)", ("97<2><0>", "97<2><2>", "97"), "should be -100"),
-    "backwards": (GENERATE.format("each[::-1]"), ("97<2>", "97<2>", "79"), "turn them round"),
-    "zeros": (GENERATE.format("each.zfill(4)"), ("97<2>", "97<2>", "0097"), "filled up with zeros"),
-    "further": (GENERATE.format("each + '!'"), ("97<2>", "97<2>", "97!"), "cut it off at the end token"),
-    "other": (GENERATE.format("'12'"), ("97<2>", "97<2>", "12"), "is the decoder's mask causal"),
+    "backwards": (GENERATE.format("each[::-1]"), ("97<2>", "97<2>", "79"), "reverse order: reverse them"),
+    "zeros": (GENERATE.format("each.zfill(4)"), ("97<2>", "97<2>", "0097"), "padded with zeros"),
+    "further": (GENERATE.format("each + '!'"), ("97<2>", "97<2>", "97!"), "cut its output off at the end token"),
+    "other": (GENERATE.format("'12'"), ("97<2>", "97<2>", "12"), "check that the decoder's mask is causal"),
 }
 
 
@@ -124,7 +124,7 @@ DECODING = {
 def test_a_forward_that_decodes_is_told_to_generate(fails: Fails, body: str, what: str) -> None:
     told = fails("ablate", adapter(body), "--n", "20")
     assert what in told
-    assert "put that into generate()" in told
+    assert "move that code into generate()" in told
 
 
 def test_a_model_whose_own_forward_decodes(fails: Fails) -> None:
@@ -132,7 +132,7 @@ def test_a_model_whose_own_forward_decodes(fails: Fails) -> None:
     body = (
         "def build(self):\n        model = super().build(); model.forward = lambda *inputs: ['12'] * len(inputs[0])\n"
     )
-    assert "put that into generate()" in fails("ablate", adapter(f"{body}        return model"), "--n", "20")
+    assert "move that code into generate()" in fails("ablate", adapter(f"{body}        return model"), "--n", "20")
 
 
 SHAPES = {
@@ -142,8 +142,11 @@ SHAPES = {
         f"{ENCODE}return inputs, (labels[:, 0] > 5).long()\n    {FORWARD}return model(*inputs)[:, 0, 0]",
         "torch.stack([torch.zeros_like(x), x], -1)",
     ),
-    "float labels": (f"{ENCODE}return inputs, labels.float()", "labels are numbers of classes or tokens: .long()"),
-    "too large": (f"{ENCODE}return inputs, labels + 90", "and forward() has logits for 0 to 13"),
+    "float labels": (
+        f"{ENCODE}return inputs, labels.float()",
+        "labels are whole numbers, of classes or tokens: .long()",
+    ),
+    "too large": (f"{ENCODE}return inputs, labels + 90", "but forward() has logits for 0 to 13 only"),
 }
 
 
@@ -205,7 +208,7 @@ def test_nor_needs_it_data(capsys: pytest.CaptureFixture[str], fails: Fails) -> 
 def test_a_decoder_is_fed_something(fails: Fails) -> None:
     name = adapter("task, generate = None, Adapter.generate\n    def data(self): return [('1+1', '2'), ('2+3', '5')]")
     told = fails("heads", name, "--on", "4+4")
-    assert "is fed an answer, and none to '4+4' is known" in told
+    assert "needs an answer as input, and no answer to '4+4' is known" in told
     assert "add generate()" in told
 
 

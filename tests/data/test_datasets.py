@@ -177,7 +177,7 @@ def test_examples_to_choose_on_are_others_than_those_to_measure_on(
     np.testing.assert_array_equal(subsample(dataset, 7), subsample(dataset, 7))
     np.testing.assert_array_equal(subsample(dataset, 10**6), np.arange(len(dataset)))
     for n in (3, 1, 0, -4):
-        with pytest.raises(InputError, match="too few to choose"):
+        with pytest.raises(InputError, match="too few to select"):
             split_in_half(dataset, n)
     with pytest.raises(InputError, match="1 examples are too few"):
         experiment_on(sorted_texts[0].model, sorted_texts[0].sites, dataset, np.array([3]))

@@ -157,15 +157,15 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "no JSON": (
         "x.jsonl",
         '{"text": "a", "label": "b"}\n{"text": \n',
-        r"line 2 of .*x.jsonl is no JSON[\s\S]*one object",
+        r"line 2 of .*x.jsonl is not JSON[\s\S]*one object",
     ),
-    "a number": ("x.jsonl", '"a"\n3\n', r"line 2 of .*x.jsonl holds 3, no object and no text"),
+    "a number": ("x.jsonl", '"a"\n3\n', r"line 2 of .*x.jsonl holds 3, which is neither an object nor a text"),
     "a mixture": (
         "x.jsonl",
         '{"text": "a", "label": 1}\n\n"b"\n',
         r"line 3 of .*x.jsonl holds str, the lines before it dict",
     ),
-    "an array": ("x.json", '[\n{"text": "a", "label": 1}\n]\n', "line 1 of .*x.json is no JSON"),
+    "an array": ("x.json", '[\n{"text": "a", "label": 1}\n]\n', "line 1 of .*x.json is not JSON"),
     "missing": ("x.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', r"line 2 of .*x.jsonl has an empty cell"),
     "null": ("x.jsonl", '{"text": "a", "label": 1}\n{"text": null, "label": 1}\n', r"line 2 of .* has an empty cell"),
     "a list": (
@@ -173,7 +173,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
         '{"text": ["a", "b"], "label": 1}\n',
         r"line 1 of .*: text holds list \['a', 'b'\]\s+give a text",
     ),
-    "nested": ("x.jsonl", "[" * 100_000 + "\n", "line 1 of .*x.jsonl is no JSON"),
+    "nested": ("x.jsonl", "[" * 100_000 + "\n", "line 1 of .*x.jsonl is not JSON"),
 }
 
 
@@ -185,7 +185,7 @@ def test_faults_are_told_with_file_and_line(file: File, name: str, text: str, ex
 
 def test_lines_are_for_plain_text(file: File, tmp_path: Path) -> None:
     for path in (file("data.csv", QUOTED), file("data.jsonl", '"a"\n"b"\n'), tmp_path):
-        with pytest.raises(InputError, match=r"rows of its own[\s\S]*leave --lines out"):
+        with pytest.raises(InputError, match=r"is a table already[\s\S]*leave --lines out"):
             read_table(TextLines(path))
     with pytest.raises(InputError, match=r"name the file: --data texts\.txt --lines"):
         text_lines(None)

@@ -259,9 +259,9 @@ def strange_tokenizer(words: list[str]) -> Any:
 
 def test_a_tokenizer_that_has_too_many_tokens(model: Path) -> None:
     strange_tokenizer([f"w{i}" for i in range(44)]).save_pretrained(model)
-    with pytest.raises(InputError, match="has tokens up to number 48, the model 48 embeddings"):
+    with pytest.raises(InputError, match="has token ids up to 48, but the model has 48 embeddings"):
         load_external(model)
-    with pytest.raises(InputError, match="has tokens up to number 48"):
+    with pytest.raises(InputError, match="has token ids up to 48"):
         ExternalModel.of(load_model(model), strange_tokenizer([f"w{i}" for i in range(44)]))
     strange_tokenizer([f"w{i}" for i in range(43)]).save_pretrained(model)
     assert load_external(model).tokenizer is not None

@@ -194,7 +194,7 @@ def test_an_encoder_decoder_reads_its_own_answer() -> None:
     found = summarise_attention(model, TEXTS[0], "X0H1", save=True)
     assert {Path(path).name for path in found.figures} >= {"decoder.0.cross.1.png"}
     headless: Any = replace(model, module=type(model.model)(model.inner.model, model.sites, model.model.inputs))
-    with pytest.raises(InputError, match=r"BartModel generates nothing for its decoder to read"):
+    with pytest.raises(InputError, match=r"BartModel cannot generate an answer, which its decoder needs as input"):
         headless.text_input(TEXTS[0])
 
 

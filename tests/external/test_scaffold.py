@@ -136,11 +136,11 @@ def test_arguments_that_are_wanted(tmp_path):
     made = write_scaffold(small(tmp_path, wants=WANTED), tmp_path / "bring.py")
     assert (made.heads, made.guesses) == ((), ())
     assert made.notes == (
-        "in build(): Small wants n_tokens, d_model: int, d_ff, n_layers",
-        "sizes can be read off its weights: name their file with --checkpoint",
+        "in build(): Small needs the arguments n_tokens, d_model: int, d_ff, n_layers",
+        "sizes can be read from its weights: give the file with --checkpoint",
     )
     text = (tmp_path / "bring.py").read_text()
-    assert "# TODO: Small wants n_tokens, d_model: int, d_ff, n_layers" in text
+    assert "# TODO: Small needs the arguments n_tokens, d_model: int, d_ff, n_layers" in text
     assert "return Small(n_tokens=..., d_model=..., d_ff=..., n_layers=...)" in text
     load_adapter(f"{tmp_path / 'bring.py'}:Model")
 
@@ -217,7 +217,7 @@ def test_a_model_without_attention(tmp_path):
         small(tmp_path, more="class Plain(Attention):\n    pass\n").replace("Small", "Block"), tmp_path / "b.py"
     )
     assert made.heads == ()
-    assert "Block wants d_model, d_ff" in made.notes[0]
+    assert "Block needs the arguments d_model, d_ff" in made.notes[0]
     (tmp_path / "plain.py").write_text("from torch import nn\nclass Plain(nn.Sequential): pass\n")
     made = write_scaffold(f"{tmp_path / 'plain.py'}:Plain", tmp_path / "c.py")
     assert (made.guesses, made.heads) == ((), ())

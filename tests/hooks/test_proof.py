@@ -50,7 +50,7 @@ def test_sound_models_are_proven(kind: type[foreign.Model]) -> None:
         pytest.param(faulty.DropsWithoutGradients, "without gradients it cannot be decided", id="no gradients"),
         pytest.param(faulty.Bypasses, "the model never called it", id="never called"),
         pytest.param(faulty.TorchsAttention, "the model never called it", id="fused"),
-        pytest.param(faulty.CallsTwice, "passed 2 times, not once", id="called twice"),
+        pytest.param(faulty.CallsTwice, "called 2 times inside the context, not once", id="called twice"),
         pytest.param(faulty.ByKeyword, "not called with a tensor", id="by keyword"),
         pytest.param(faulty.NotANumber, "", id="not a number"),
     ],
@@ -198,7 +198,7 @@ def test_the_check_notices_a_cached_pass_that_is_off() -> None:
     list(sweep(cached, interventions, checked=True))
     block = cached._calls[model.blocks[0]][0]
     block.output = block.output * torch.linspace(1, 1.01, 8)  # nobody changed it in place, and it is wrong
-    with pytest.raises(InstrumentError, match=r"a pass begun at layer\.1\.self differs from a whole one"):
+    with pytest.raises(InstrumentError, match=r"a pass replayed from layer\.1\.self differs from a full one"):
         list(sweep(cached, interventions, checked=True))
 
 

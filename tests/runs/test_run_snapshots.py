@@ -151,7 +151,7 @@ def test_names_that_are_no_snapshots(kept: Path, tmp_path: Path) -> None:
     for name in ("nowhere@5", f"{kept}@last", f"{kept}@", f"{kept}@-1"):
         with pytest.raises(InputError, match="no run and no model"):
             open_model(name)
-    with pytest.raises(InputError, match="no sample"):
+    with pytest.raises(InputError, match="no packaged run"):
         locate("sample:none@5")
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "config.json").write_text('{"model_type": "bert"}')

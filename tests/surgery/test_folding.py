@@ -107,7 +107,7 @@ def test_blocks_that_share_a_bias_are_refused() -> None:
     means, n = means_and_n(experiment_of(model, inputs))
     apart_already = wrap(cut_heads(model, ["L1H0"]))
     for shared in (wrap(model), apart_already):
-        with pytest.raises(InputError, match=r"bias in common with others(.|\n)*leave --fold-mean out"):
+        with pytest.raises(InputError, match=r"shares its bias with other blocks(.|\n)*leave --fold-mean out"):
             fold(shared, wrap(model).heads[1:2], means, n)
 
 
@@ -117,7 +117,9 @@ def test_an_adapters_projection_without_a_bias_is_refused() -> None:
     for layer in model.layers:
         layer.attn.out.bias = None
     mine = adapted(Styled(model, layer="layers.*.attn.out"))
-    with pytest.raises(InputError, match=r"layer.0.self has no bias to put a mean into(.|\n)*bias=True"):
+    with pytest.raises(
+        InputError, match=r"layer.0.self has no bias to which mean outputs could be added(.|\n)*bias=True"
+    ):
         fold(mine, named("L0H1"), {}, 1)
 
 

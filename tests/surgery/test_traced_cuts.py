@@ -229,7 +229,7 @@ def test_modules_that_cannot_be_copied(monkeypatch):
         raise Odd("planted")
 
     monkeypatch.setattr(styles.Fused, "__deepcopy__", refuse, raising=False)
-    with pytest.raises(CheckFailed, match=r"could not be traced: .*cannot be copied: Odd: planted(.|\n)*def cut"):
+    with pytest.raises(CheckFailed, match=r"could not trace .*cannot be copied: Odd: planted(.|\n)*def cut"):
         cut_traced(whole, named("L0H1"), [tokens()])
 
 
@@ -241,7 +241,9 @@ class Tracing(Styled):
 
 
 def test_a_forward_that_fails_while_it_is_traced():
-    with pytest.raises(CheckFailed, match=r"layer\.0\.self depend on could not be traced: .*Odd: planted"):
+    with pytest.raises(
+        CheckFailed, match=r"could not trace which layers the heads at layer\.0\.self depend on: .*Odd: planted"
+    ):
         cut_traced(stack("fused", Tracing), named("L0H1"), [tokens()])
 
 

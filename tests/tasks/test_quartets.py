@@ -152,5 +152,5 @@ def test_a_task_without_an_event_has_no_quartets() -> None:
     task = Reversal()
     assert task.quartets(stream(0, "quartets"), N) == []
     for ask in (task.event_tokens, task.has_event):
-        with pytest.raises(InputError, match="reversal names no event"):
+        with pytest.raises(InputError, match="reversal has no event"):
             ask(task.split("test"), 0)

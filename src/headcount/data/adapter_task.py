@@ -1,7 +1,7 @@
-"""An adapter's model on the task that it names: its answers in the task's tokens and classes.
+"""An adapter's model on the task that the adapter names: its answers, converted to the task's tokens and classes.
 
-The model has ids and classes of its own. Probing encode() finds which label stands for which token of an answer
-(data/probing.py), and which class for which of the task's. The adapter need not say it.
+The model has token ids and classes of its own. The adapter need not explain them: calling its encode() on random texts
+shows which label stands for which token of an answer (data/probing.py), and which class for which class of the task.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Hits = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class AdapterModel:
-    """An adapter's model on a task: the base of sequence models and classifiers."""
+    """Base class of an adapter's models on a task: `AdapterSequences` and `AdapterClasses`."""
 
     adapted: Adapted
     task: Task
@@ -44,7 +44,7 @@ class AdapterModel:
         return self.adapted.adapter
 
     def passes(self, pairs: Pairs, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Encode the pairs in batches of `at_once`, and yield the logits and labels of each batch."""
+        """Yield the model's logits and the labels for batches of `at_once` pairs of question and answer."""
         with eval_mode(self.adapted, gradients=False) as device:
             for i in range(0, len(pairs), at_once):
                 inputs, labels = encoded(self.adapter, pairs[i : i + at_once])
@@ -52,14 +52,14 @@ class AdapterModel:
                 yield logits, labels.to(logits.device)
 
     def as_weights(self, given: Tensor) -> Tensor:
-        """Convert a floating-point input to the model's precision; leave token ids as they are."""
+        """Return an input tensor in the precision of the model's weights; token ids are returned as they are."""
         weight = next(self.adapted.parameters())
         return given.to(weight.dtype) if given.is_floating_point() else given
 
     def _claim_of(self, pairs: Pairs, predicted: Sequence[str], right: Hits) -> Claim | None:
-        """Compare the author's figure with the score of these answers by the author's metric(), or by exact match.
+        """Return the accuracy that the author claims, beside the score of these answers by the author's metric.
 
-        Return None if the author has neither a figure nor a metric.
+        Without a metric(), the score is exact match. Return None if the adapter has neither a claim nor a metric.
         """
         adapter, scoring, scores = self.adapter, "exact match", right.astype(float)
         if type(adapter).metric is not Adapter.metric:
@@ -80,26 +80,26 @@ class AdapterModel:
 
 @dataclass(frozen=True)
 class AdapterSequences(AdapterModel):
-    """An adapter's model that writes answers token by token."""
+    """An adapter's model that predicts answers token by token, on a task."""
 
     task: SequenceTask
 
     @property
     def given(self) -> str:
-        """The first tokens of every answer, which the decoder is given and does not predict; usually empty."""
+        """The first tokens of every answer, if the decoder is given them and does not predict them; usually empty."""
         return self.adapter.given
 
     def claim(self, examples: Examples, answers: SequenceAnswers) -> Claim | None:
-        """Compare the author's figure with the score of decoded answers.
+        """Return the accuracy that the author claims, beside the score of the decoded answers by the author's metric.
 
-        Return None without decoded answers, or if the author has neither a figure nor a metric.
+        Return None without decoded answers, or if the adapter has neither a claim nor a metric.
         """
         if answers.free is None:
             return None
         return self._claim_of(pairs_of(self.task, examples), answers.texts, np.all(answers.free_hits, axis=1))
 
     def answer(self, examples: Examples) -> SequenceAnswers:
-        """Answer examples in one teacher-forced pass and, if the adapter has `generate`, by decoding."""
+        """Return the model's answers from a teacher-forced pass and, if the adapter has `generate`, from decoding."""
         pairs, batch = pairs_of(self.task, examples), self.task.encode(examples)
         asked, hits = np.zeros(batch.answer.shape, dtype=bool), np.ones(batch.answer.shape, dtype=bool)
         right, loss, n_labels, done = np.empty(len(pairs), dtype=bool), 0.0, 0, 0
@@ -117,7 +117,10 @@ class AdapterSequences(AdapterModel):
         return self.with_texts(answers, self.generate([question for question, _ in pairs]))
 
     def with_texts(self, answers: SequenceAnswers, texts: Sequence[str]) -> SequenceAnswers:
-        """Add decoded texts, converted to the task's tokens; mark leading zeros that the text leaves out."""
+        """Return `answers` with decoded texts added, converted to the task's tokens.
+
+        Leading zeros that a text leaves out are filled in and marked as such.
+        """
         free = np.stack([self._read(text) for text in texts])
         zeros = leading_zeros(self.task, free)
         shown = [self.task.show_tokens(row) if (row >= 0).all() else "" for row in free]
@@ -127,11 +130,11 @@ class AdapterSequences(AdapterModel):
 
     @property
     def generates(self) -> bool:
-        """Whether the adapter has `generate`, so that the model can be measured on its own answers."""
+        """Whether the adapter has the method `generate`, so that the model's decoded answers can be measured."""
         return type(self.adapter).generate is not Adapter.generate
 
     def generate(self, questions: Sequence[str]) -> list[str]:
-        """Decode the answers to all questions with the adapter's own code."""
+        """Return the answers to these questions, decoded by the adapter's method `generate`."""
         texts = list[str]()
         with eval_mode(self.adapted, gradients=False):
             for i in range(0, len(questions), BLOCK):
@@ -143,7 +146,10 @@ class AdapterSequences(AdapterModel):
         return np.full(len(self.task.answer_positions), -1) if tokens is None else tokens
 
     def margins(self, examples: Examples) -> NDArray[np.float64]:
-        """Return the smallest lead of a right over a wrong logit, per example; -inf if the given tokens are wrong."""
+        """Return one margin per example: the smallest (right logit - best other logit) of its answer tokens.
+
+        The margin is -inf if the right answer does not begin with the tokens that the decoder is given.
+        """
         pairs, leads = pairs_of(self.task, examples), list[Any]()
         for logits, labels in self.passes(pairs, BLOCK):
             require_logits(logits, labels)
@@ -153,20 +159,23 @@ class AdapterSequences(AdapterModel):
         return np.where(self.begins_right(examples), np.concatenate(leads), -np.inf)
 
     def teacher_forced(self, examples: Examples) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Encode examples with their right answers, and return inputs and labels on the model's device."""
+        """Return the model's inputs under teacher forcing, and the labels, both on the model's device."""
         device = next(self.adapted.parameters()).device
         inputs, labels = encoded(self.adapter, pairs_of(self.task, examples))
         return tuple(self.as_weights(each).to(device) for each in inputs), labels.to(device)
 
     def begins_right(self, examples: Examples) -> Hits:
-        """Return which right answers begin with the tokens that the decoder is given."""
+        """Return a mask of the examples whose right answer begins with the tokens that the decoder is given."""
         answers = (self.task.answer(example) for example in examples)
         return np.array([whole_answer(self.task, answer).startswith(self.given) for answer in answers])
 
-    # --- which label is which token ---
+    # --- which label stands for which token of the answer ---
 
     def _by_token(self, examples: Examples, is_label: Hits, is_hit: Hits, asked: Hits, hits: Hits) -> None:
-        """Fill in `asked` and `hits`: whether each token of the right answers has a label, and is predicted right."""
+        """Fill in two masks [example, answer token]: `asked` (the token has a label) and `hits` (predicted right).
+
+        `is_label` and `is_hit` say the same for the positions of the model's labels.
+        """
         split = self._answer_tokens.split
         n_written = np.array([len(split(self.task.answer(example))) for example in examples])
         for n in np.unique(n_written).tolist():
@@ -184,7 +193,7 @@ class AdapterSequences(AdapterModel):
         return {}
 
     def _labelled_tokens(self, n_written: int, example: Examples) -> list[int]:
-        """Return which token of an answer with `n_written` tokens each label stands for; -1 for none."""
+        """Return, for each label of an answer with `n_written` tokens, the index of its token; -1 for none."""
         if n_written not in self._known_tokens:
             places: list[int] = []
             with suppress(InputError):  # encode() may refuse wrong answers; then no token has a known label
@@ -196,36 +205,36 @@ class AdapterSequences(AdapterModel):
 
 @dataclass(frozen=True)
 class AdapterClasses(AdapterModel):
-    """An adapter's model that answers with classes, in the terms of its task."""
+    """An adapter's model that predicts classes, on a task; its classes are converted to those of the task."""
 
     task: ClassTask
 
     def claim(self, examples: Examples, answers: ClassAnswers) -> Claim | None:
-        """Compare the author's figure with the score of the predicted classes.
+        """Return the accuracy that the author claims, beside the score of the predicted classes by the author's metric.
 
-        Return None if the author has neither a figure nor a metric.
+        Return None if the adapter has neither a claim nor a metric.
         """
         classes = [self.task.classes[i] for i in answers.predicted.tolist()]
         return self._claim_of(pairs_of(self.task, examples), classes, answers.hits)
 
     @cached_property
     def columns(self) -> list[int]:
-        """The index of each class of the task among the model's logits."""
+        """For each class of the task, its index among the model's logits."""
         example = self.task.split("test")[:1]
         question = self.task.show(example[0])
         labels = encoded(self.adapter, [(question, name) for name in self.task.classes])[1]
         columns = labels.tolist() if labels.dim() == 1 else []
         if len(set(columns)) < len(self.task.classes):
             raise InputError(
-                f"encode() made labels {labels.tolist()} of the answers {', '.join(self.task.classes)}",
-                "a label for each row: the number of its class",
+                f"encode() returned the labels {labels.tolist()} for the answers {', '.join(self.task.classes)}",
+                "return one label per row: the number of its class",
             )
         return [int(column) for column in columns]
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
-        """Classify examples; examples of one length share a batch, so that none is padded."""
+        """Return the model's answers to these examples; only examples of equal length share a batch (no padding)."""
         if first:
-            raise InputError("an adapter's positions begin where they begin", "no other first id can be asked for")
+            raise InputError("the position ids of an adapter's model cannot be shifted", "leave `first` out")
         pairs, columns = pairs_of(self.task, examples), self.columns
         all_logits = np.empty((len(pairs), len(columns)), dtype=np.float32)
         lengths = self.task.lengths(examples)

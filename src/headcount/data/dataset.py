@@ -1,8 +1,8 @@
-"""The type of every dataset: examples, their batches as a model takes them, and how outputs are scored.
+"""The type of every dataset: examples, how they become batches of model inputs, and how model outputs are scored.
 
-A dataset knows no heads and runs no experiment. How its examples are batched is part of it: examples of a task come in
-batches of one length, so that no row is padded and the mean of a head at a position is a mean over tokens; texts come
-in batches of like length, padded.
+A dataset knows no heads and runs no experiment. It decides how its examples are batched: examples of a task come in
+batches of one length, so that no row is padded and a head's mean output at a position is a mean over tokens. Texts come
+in padded batches of similar length.
 """
 
 from __future__ import annotations
@@ -25,58 +25,60 @@ from headcount.stats import Aggregator
 from headcount.tasks.base import IGNORE, Examples, Task
 
 Rows = NDArray[np.int64]
-"""Indices of examples in a dataset."""
+"""An array with the indices of some examples in a dataset."""
 Score = Callable[[Tensor], Float[Tensor, " row"]]
-"""Takes a model's output and returns one number per example; larger is better."""
+"""A function that takes a model's output on a batch and returns one score per example; larger is better."""
 ScoreFunction = Callable[[Tensor, Rows], Tensor]
-"""A user's own metric: takes the output and the row numbers of the examples, and returns one number per example."""
+"""A user's own metric: a function of the model's output and the indices of the examples that returns their scores."""
 
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """One text, image or question as the inputs of a model, and names for the positions."""
+    """One text, image or question as the input tensors of a model, with a name for each position."""
 
     inputs: tuple[Tensor, ...]
-    """Tensors with a single row."""
+    """The model's input tensors, each with a single row."""
     tokens: Mapping[str, Sequence[str]]
-    """The name of each position, by stack: `encoder` and `decoder`, or `layer` if there is one stack."""
+    """For each stack (`encoder` and `decoder`, or `layer` if there is only one), the name of each position."""
     special: Mapping[str, Sequence[bool]] = field(default_factory=dict)
-    """Whether each position holds a special token such as [CLS], by stack."""
+    """For each stack, whether each position holds a special token such as [CLS]; a missing stack has none."""
     note: str = ""
-    """What a reader should know about the inputs, such as that the text was cut."""
+    """A note for the reader of a figure, such as that the text was cut; empty without a note."""
     predicted: str | None = None
-    """The model's own answer, if its adapter generates one."""
+    """The model's own answer; None if its adapter generates none."""
     right: str | None = None
-    """The right answer, if the adapter's task or data know it."""
+    """The right answer; None if it is not known from the adapter's task or data."""
     separators: frozenset[str] = frozenset()
-    """Separator tokens of the tokenizer."""
+    """The separator tokens of the tokenizer, such as [SEP]."""
 
 
 class Answers(NamedTuple):
-    """The answers to one example: by one teacher-forced pass, and by the model's own decoding."""
+    """A model's two answers to one example: from one teacher-forced pass, and from the model's own decoding."""
 
     question: str
     right: str
     labels: tuple[str, ...]
-    """The right tokens, with which the tokens of one forward pass are compared."""
+    """The right answer as tokens, with which the tokens of the teacher-forced pass (`one_pass`) are compared."""
     one_pass: tuple[str, ...]
     generated: str
 
 
 ShowAnswers = Callable[[Rows, Rows, Tensor], Sequence[Answers]]
-"""Takes the examples of a batch, the places of some of them in the batch, and the logits of the batch; returns the
-answers to the examples at these places."""
+"""A function that returns the two answers (`Answers`) to some examples of a batch.
+
+It takes the indices of the examples in the batch, the places of some of these in the batch, and the batch's logits.
+"""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """The name and unit of a score, and whether it is an accuracy."""
+    """The name of a score, such as "accuracy", and the unit of its differences."""
 
     name: str
     is_accuracy: bool
-    """Whether each example is right or wrong; otherwise the score is any number, and larger is better."""
+    """Whether the score says only right or wrong; otherwise it is any number, and larger is better."""
     unit: str
-    """Unit of a drop: `points` (percentage points) or `nats` (of a loss); empty for a user's own function."""
+    """The unit of a drop of the score: `points` (percentage points) or `nats` (of a loss); empty if unknown."""
 
     @property
     def in_points(self) -> bool:
@@ -96,7 +98,7 @@ LOSS = Metric("loss", False, "nats")
 
 
 def find_metric(metric: str | ScoreFunction | None, known: Sequence[Metric]) -> Metric:
-    """Return the metric of that name, the default for None, or a new metric for a user's own function."""
+    """Return the metric in `known` with this name (for None, the first), or a new metric for a user's own function."""
     if callable(metric):
         return Metric(getattr(metric, "__name__", "score"), False, "")
     if metric is None:
@@ -112,23 +114,26 @@ class EvalBatch:
     """A batch of examples: input tensors for the model, and functions that score the model's output."""
 
     rows: Rows
-    """Indices of the examples of the batch."""
+    """The indices of the batch's examples."""
     inputs: tuple[Tensor, ...]
     """Input tensors whose first axis counts rows; an example may have several consecutive rows."""
     scores: Mapping[str, Score]
-    """Maps the name of each metric to the function that scores the model's output."""
+    """Maps the name of each metric to a function that takes the model's output and returns a score per example."""
     loss: Score | None
-    """Takes the model's output and returns the loss of each example, for gradients; None if there is no loss."""
+    """A function that takes the model's output and returns the loss per example, for gradients; None without a loss."""
     token_mask: Mapping[str, Tensor] = field(default_factory=dict)
-    """[input row, position] by stack: which positions hold tokens and not padding; a missing stack has no padding."""
+    """A mask [input row, position] for each stack, True for tokens and False for padding; a missing stack has none."""
     order: Rows | None = None
-    """Places of the examples in a running text, where neighbours are similar; None if the examples are independent."""
+    """The position of each example in a running text, where neighbours are similar; None for independent examples."""
 
     @classmethod
     def scored(
         cls, rows: Rows, inputs: Iterable[Tensor], scores: dict[str, Score], masks: Mapping[str, Tensor] | None = None
     ) -> EvalBatch:
-        """Make a batch whose loss, for gradients, is minus the score LOSS; `masks` becomes `token_mask`."""
+        """Return a batch with these scores; the loss for gradients is minus the score called "loss", if there is one.
+
+        `masks` becomes `token_mask`.
+        """
         return cls(rows, tuple(inputs), scores, negative(scores[LOSS.name]), masks or {})
 
     @property
@@ -138,51 +143,56 @@ class EvalBatch:
 
 
 def mean_score(scores: NDArray[np.float64], rows: Rows) -> NDArray[np.float64]:
-    """Return the mean score over all examples, which is the aggregate of most metrics."""
+    """Return the mean score over examples; `rows`, their indices, are not used (other metrics need them)."""
     return scores.mean(axis=-1)
 
 
 @dataclass(frozen=True)
 class EvalDataset:
-    """Examples, how they become batches, and how the model's outputs are scored."""
+    """Examples for evaluation, with functions that encode them as batches and score the model's outputs."""
 
     data: str
-    """Description of the examples, for results."""
+    """A description of the examples, which results contain, such as "the test set of addition"."""
     metrics: tuple[Metric, ...]
-    """Metrics by which the examples can be scored; the first is the default."""
+    """The metrics by which the examples can be scored; the first one is the default."""
     lengths: Rows
-    """Length of every example in tokens; examples of similar length share a batch."""
+    """The length of every example in tokens; examples of similar length share a batch."""
     encode: Callable[[Rows], EvalBatch]
-    """The function that encodes the examples with these indices as a batch."""
+    """A function that takes indices of examples and returns them as one batch."""
     width: int = 0
-    """Number of values in the model's output at each position, which limits the size of batches; 0 for no limit."""
+    """The number of output values per position, such as the vocabulary size, which limits batches; 0 for no limit."""
     aggregators: Mapping[str, Aggregator] = field(default_factory=dict)
-    """Maps names of metrics that are not a mean over examples to the function that computes them from all scores."""
+    """For metrics that are not a mean over examples: the function that computes the metric from all scores, by name."""
     majority_baseline: Callable[[Rows], float] = lambda rows: 0.0
-    """The function that returns the score of the best constant answer to these rows, by the first metric."""
+    """A function that takes indices and returns the score of the best constant answer, by the first metric."""
     n_rows: int = 1
-    """Number of input rows per example, such as 2 for a pair of sentences."""
+    """The number of input rows per example, such as 2 if an example is a pair of sentences."""
     decode: Callable[[Rows], NDArray[np.bool_]] | None = None
-    """The function that decodes answers with the model's own code and returns which are right; None without one."""
+    """A function that takes indices, decodes answers with the model's own code and returns which are right, or None."""
     generate: Callable[[Rows], Sequence[str]] | None = None
-    """The function that returns the answers decoded by the model's own code as texts; None without such code."""
+    """A function that takes indices and returns the answers decoded by the model's own code as texts, or None."""
     answers: ShowAnswers | None = None
-    """The function that shows decoded answers beside those of one forward pass; None if nothing is decoded."""
+    """A function that returns decoded answers together with those of one forward pass; None without decoding."""
     clusters: Rows | None = None
-    """Number of the cluster that each example belongs to, such as neighbours in a running text; None if independent."""
+    """For each example, the number of its cluster of dependent examples (neighbours in a text); None if independent."""
     fresh: Callable[[int], EvalDataset] | None = None
-    """The function that draws about this many new examples, as in training; mean ablation averages over them."""
+    """A function that draws about n new examples, as in training, over which mean ablation averages; or None."""
     split: Callable[[EvalDataset, Rows, int], Iterator[Rows]] | None = None
-    """The function that splits rows into batches, as places in `rows`; None for batches of similar length."""
+    """A function of (dataset, rows, batch size) that yields batches as indices into `rows`.
+
+    None for batches of similar length.
+    """
     task: Task | None = None
     examples: Examples | None = None
-    """The examples as the task represents them, so that the task can describe the answers that an ablation breaks."""
+    """The examples as the task represents them, so that the task can describe wrong answers; None without a task."""
     is_all: bool = False
-    """Whether the dataset has all examples that exist, so that figures have no sampling error."""
+    """Whether the dataset has all examples that exist, so that scores have no sampling error."""
     largest_loss: float | None = None
-    """The loss that one broken example outside the sample is assumed to have when a confidence interval is computed (or
-    the largest observed loss, if that is larger). For tasks it is the loss of guessing; None assumes no such example
-    exists."""
+    """A loss that confidence intervals assume for a rare bad example which the sample may have missed.
+
+    The largest observed loss is used if it is larger. For tasks, it is the loss of guessing. None assumes that there is
+    no such example.
+    """
 
     def __post_init__(self) -> None:
         if self.largest_loss is None and any(metric.is_accuracy for metric in self.metrics):
@@ -192,11 +202,14 @@ class EvalDataset:
         return len(self.lengths)
 
     def aggregator(self, metric: Metric) -> Aggregator:
-        """Return the function that turns the scores of all examples into the metric's one number, such as the mean."""
+        """Return the function that computes a metric from the scores of all examples; for most metrics, their mean."""
         return self.aggregators.get(metric.name, mean_score)
 
     def batches(self, rows: Rows, metric: Metric, score: ScoreFunction | None, at_once: int) -> Iterator[EvalBatch]:
-        """Yield batches of these examples, whose `rows` are places in the argument; `score` replaces the scores."""
+        """Yield batches of the examples `rows`, of at most `at_once` examples; a batch's own `rows` index this array.
+
+        A user's own function `score` replaces the scores by `metric`.
+        """
         for some in (self.split or like_lengths)(self, rows, at_once):
             for places, batch in self._encoded(rows, some):
                 if score is not None:
@@ -204,7 +217,10 @@ class EvalDataset:
                 yield replace(batch, rows=places, order=None if self.clusters is None else rows[places])
 
     def _encoded(self, rows: Rows, places: Rows) -> Iterator[tuple[Rows, EvalBatch]]:
-        """Encode a batch, halved if it has as many rows as positions: hooks tell the axis of rows by its size."""
+        """Yield a batch, split in two if it has as many rows as positions.
+
+        Hooks recognise the axis of rows by its size, so the two sizes must differ.
+        """
         batch = self.encode(rows[places])
         sizes = {size for each in batch.inputs for size in each.shape[1:]}
         if self.split is None and batch.n_inputs in sizes and len(places) >= 4:
@@ -215,9 +231,10 @@ class EvalDataset:
 
 
 def like_lengths(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Rows]:
-    """Yield shuffled batches of similar length, because resample ablation takes outputs from the same batch.
+    """Yield batches of examples of similar length, as indices into `rows`, in random order.
 
-    The donors should be neither neighbours in a text nor examples of one class only.
+    Resample ablation takes a head's outputs from other examples of the same batch, the donors. These should be neither
+    neighbours in a text nor examples of one class only.
     """
     order = stream(0, "blocks of an exam").permutation(len(rows))
     by_length = order[np.argsort(dataset.lengths[rows[order]], kind="stable")]
@@ -225,7 +242,10 @@ def like_lengths(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Row
 
 
 def one_length(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Rows]:
-    """Yield batches whose examples all have the same length, shuffled because a split may be sorted by class."""
+    """Yield batches of examples of equal length, as indices into `rows`, in random order.
+
+    Examples are shuffled because a split may be sorted by class.
+    """
     lengths = dataset.lengths[rows]
     for length in np.unique(lengths):
         shuffled = stream(0, "blocks", int(length)).permutation(np.flatnonzero(lengths == length))
@@ -233,7 +253,7 @@ def one_length(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Rows]
 
 
 def split_evenly(rows: Rows, at_once: int, lengths: Collection[int] = ()) -> list[Rows]:
-    """Split rows into parts of nearly equal size; avoid parts whose size is one of `lengths`, if possible."""
+    """Split rows into parts of at most `at_once`, of nearly equal size; avoid sizes that are in `lengths`."""
     n_parts = max(1, min(-(-len(rows) // at_once), len(rows) // 2))  # no part of one row: resampling needs another
     for n in range(n_parts, min(n_parts + 4, len(rows) // 2 + 1)):
         parts = np.array_split(rows, n)
@@ -243,7 +263,7 @@ def split_evenly(rows: Rows, at_once: int, lengths: Collection[int] = ()) -> lis
 
 
 def tensor_dataset(inputs: Sequence[Tensor], score: ScoreFunction) -> EvalDataset:
-    """Make a dataset from tensors whose first axis counts the examples, and from a function that scores outputs."""
+    """Return a dataset of tensors whose first axis counts the examples, scored by a user's function."""
     n = {len(each) for each in inputs}
     if len(n) != 1 or 0 in n:
         raise InputError(
@@ -264,15 +284,17 @@ def tensor_dataset(inputs: Sequence[Tensor], score: ScoreFunction) -> EvalDatase
 
 
 def split_in_half(dataset: EvalDataset, n: int | None = None) -> tuple[Rows, Rows]:
-    """Return the rows to select heads on and the rows to measure the selected heads on, `n` rows in all.
+    """Return two sets of rows: one to select heads on, and one to measure the selected heads on; `n` rows in all.
 
-    Rows are drawn at random. Of a running text, the first half is for selection and the second for measurement, because
-    neighbouring windows are so similar that a random split would not give independent halves.
+    Rows are drawn at random. Of a running text, the first half is for selection and the second half for measurement,
+    because neighbouring pieces are so similar that a random split would not give independent halves.
     """
     order = stream(0, "halves of an exam").permutation(len(dataset))
     order = order if n is None else order[: max(0, n)]
     if len(order) < 4:
-        raise InputError(f"{len(order)} examples are too few to choose on some and measure on others", "at least 4")
+        raise InputError(
+            f"{len(order)} examples are too few to select heads on some and measure on others", "give at least 4"
+        )
     if dataset.clusters is not None:
         order = np.sort(order)
     middle = len(order) // 2
@@ -282,7 +304,7 @@ def split_in_half(dataset: EvalDataset, n: int | None = None) -> tuple[Rows, Row
 
 
 def subsample(dataset: EvalDataset, n: int | None) -> Rows:
-    """Return `n` rows, drawn at random and sorted, or all rows if there are no more than `n`."""
+    """Return the indices of `n` random examples of a dataset, sorted; of all examples if there are no more than `n`."""
     if n is None or n >= len(dataset):
         return np.arange(len(dataset))
     return np.sort(stream(0, "some of an exam").permutation(len(dataset))[: max(0, n)])
@@ -306,9 +328,9 @@ def token_scores(labels: Tensor) -> dict[str, Score]:
 def class_scores(
     labels: Tensor, n_classes: int | None = None, advice: str = "forward(): [row, class]"
 ) -> dict[str, Score]:
-    """Return two scores for classifiers: whether the predicted class of a row is right, and minus its loss.
+    """Return two scores for classifiers by name: whether the predicted class of a row is right, and minus its loss.
 
-    If the model does not output logits for `n_classes` classes, scoring raises an error with this advice.
+    If the model does not output logits for `n_classes` classes, scoring raises an error that ends with `advice`.
     """
 
     def checked(logits: Tensor) -> Tensor:
@@ -329,12 +351,12 @@ def class_scores(
 
 
 def negative(score: Score) -> Score:
-    """Return a loss function that computes minus this score in double precision."""
+    """Return a loss function: minus this score, in double precision."""
     return lambda output: -score(output).cpu().double()
 
 
 def _require_logits(logits: Tensor, labels: Tensor) -> None:
-    """Raise an error unless the model outputs a row of logits for each token."""
+    """Raise an error unless the model outputs one row of logits per labelled token."""
     if logits.dim() != 3 or logits.shape[:2] != labels.shape:
         raise InputError(
             f"the model outputs a tensor of shape {tuple(logits.shape)}, not one row of logits for each of "

@@ -1,4 +1,4 @@
-"""Datasets and single questions as an adapter encodes them: of a task, or of the adapter's own data."""
+"""Datasets and single questions that a user's adapter encodes: examples of a task, or the adapter's own examples."""
 
 from __future__ import annotations
 
@@ -38,19 +38,25 @@ from headcount.tasks import words_of
 from headcount.tasks.base import IGNORE, Examples, SequenceTask, Task
 
 Pairs = Sequence[tuple[str, str]]
-"""Questions and right answers."""
+"""Pairs of a question and its right answer, as texts."""
 _RETURN = "return a tuple of input tensors, and then the tensor of labels: return (tensor, ...), labels"
 
 
 def adapter_dataset(
     model: Adapted, split: str = "test", length: int | None = None, n: int | None = None
 ) -> EvalDataset:
-    """Return a split of the adapter's task, `n` fresh examples of one `length`, or the adapter's own data."""
+    """Return the dataset on which an adapter's model is measured.
+
+    It is a split of the adapter's task or, with `length`, `n` new examples of this length. Without a task, it is the
+    adapter's own data.
+    """
     adapter = model.adapter
     if adapter.task is None:
         pairs = own_pairs(adapter)
         if split != "test":
-            raise InputError(f"the adapter's own data have no {split!r} split", "leave it out: data() is all there is")
+            raise InputError(
+                f"the adapter's own data has no {split!r} split", "leave the split out: data() gives all examples"
+            )
         return _of_pairs(adapter, model, pairs, "the adapter's data")
     task = task_of(adapter)
     examples, data = task.split(split), f"the {split} set of {task.name}"
@@ -69,15 +75,20 @@ def adapter_dataset(
 
 
 def pairs_of(task: Task, examples: Examples) -> Pairs:
-    """Return questions and right answers as texts."""
+    """Return examples of a task as pairs of question and right answer, as texts."""
     return [(task.show(example), task.answer(example)) for example in examples]
 
 
 def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> EvalDataset:
-    """Make a dataset of questions and right answers; raise an error if the model cannot answer the first ones."""
+    """Return a dataset of pairs of question and right answer; `data` describes them in results.
+
+    Raise an error if the adapter or its model fails on the first pairs.
+    """
     inputs, labels = encoded(adapter, pairs[:2])
     if labels.dim() not in (1, 2):
-        raise InputError(f"encode() made labels of {labels.dim()} axes", "[row] for classes, [row, position] else")
+        raise InputError(
+            f"encode() returned labels with {labels.dim()} axes", "return [row] for classes, [row, position] for tokens"
+        )
     device = next(model.parameters()).device
     require_logits(model.require_answer([each.to(device) for each in inputs]), labels)
     is_sequence = labels.dim() == 2
@@ -88,7 +99,9 @@ def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> Eval
         inputs, labels = encoded(adapter, [pairs[row] for row in rows])
         right = labels.to(device)
         scores = token_scores(right) if right.dim() == 2 else class_scores(right)
-        if is_sequence:  # one pass gives free-running exact match: until the first wrong token, both are fed the same
+        if (
+            is_sequence
+        ):  # one pass gives free-running exact match: up to the first wrong token, decoding is fed the same
             begins = [whole_answer(task, pairs[row][1]).startswith(adapter.given) for row in rows]
             forced, possible = scores[FORCED.name], torch.tensor(begins, device=device)
             scores[FREE.name] = lambda logits: forced(logits).bool() & possible
@@ -125,17 +138,20 @@ def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> Eval
 
 @dataclass(frozen=True)
 class _OwnMetric:
-    """The author's metric(), applied to the answers of one forward pass, so that it can score ablations."""
+    """The author's metric(), applied to answers read from one forward pass, so that it can score ablations."""
 
     adapter: Adapter
     name: str
-    """`own` for classifiers; `own-teacher-forced` for sequences, whose decoder is fed the right answer."""
+    """The metric's name: `own` for classifiers, and `own-teacher-forced` for models that predict sequences."""
     read: Callable[[Sequence[int]], str]
-    """The function that converts predicted ids to text."""
+    """A function that converts predicted ids to the text of an answer."""
 
     @classmethod
     def of(cls, adapter: Adapter, pairs: Pairs, is_sequence: bool) -> _OwnMetric | None:
-        """Find out how labels are written as text; None without metric(), or if the right answers do not result."""
+        """Return the metric with a way to write predicted ids as text, found from the labels of right answers.
+
+        Return None if the adapter has no metric(), or if no way reproduces the right answers.
+        """
         if type(adapter).metric is Adapter.metric:
             return None
         known = pairs[:N_LEARNED] if is_sequence else list({answer: (q, answer) for q, answer in pairs}.values())
@@ -160,7 +176,10 @@ class _OwnMetric:
         return next((cls(adapter, "own-teacher-forced", way) for way in fitting), None)
 
     def score(self, pairs: Pairs, labels: Tensor) -> Score:
-        """Return a function that scores the predictions of each row at the positions that have a label."""
+        """Return a function that takes logits and scores each row's predicted answer by the author's metric.
+
+        The answer is read at the positions that have a label.
+        """
         metric, is_label = cached_metric(self.adapter), (labels != IGNORE).reshape(len(labels), -1)
 
         def score(logits: Tensor) -> Tensor:
@@ -173,7 +192,7 @@ class _OwnMetric:
 
 
 def cached_metric(adapter: Adapter) -> Callable[[str, str, str], float]:
-    """Return the author's metric(question, answer, predicted) with a cache, so that no call is made twice."""
+    """Return the author's metric(question, answer, predicted) with a cache, so that equal calls run only once."""
 
     @cache
     def metric(question: str, answer: str, predicted: str) -> float:
@@ -184,7 +203,7 @@ def cached_metric(adapter: Adapter) -> Callable[[str, str, str], float]:
 
 
 def whole_answer(task: Task | None, text: str) -> str:
-    """Write out an answer with all tokens of its task, such as leading zeros; return an invalid text unchanged."""
+    """Return an answer with all tokens that its task writes, such as leading zeros; invalid texts stay unchanged."""
     if task is None or task.output_type != "sequence":
         return text
     tokens = cast(SequenceTask, task).read_answer(text)
@@ -192,17 +211,17 @@ def whole_answer(task: Task | None, text: str) -> str:
 
 
 def own_pairs(adapter: Adapter) -> Pairs:
-    """Return the questions and right answers of the adapter's data(); raise an error if it has no data()."""
+    """Return the pairs of question and right answer that the adapter's data() gives; without data(), raise an error."""
     if type(adapter).data is Adapter.data:
         raise InputError(
-            f"{type(adapter).__name__} says neither which task its model was trained on nor what to ask it",
+            f"{type(adapter).__name__} names no task, and has no data() to measure its model on",
             'set task = "addition", or write data()',
         )
     return _read_pairs(adapter, "data")
 
 
 def training_pairs(adapter: Adapter) -> Pairs:
-    """Return the author's training questions and answers; the list is empty if the adapter has no training_data()."""
+    """Return the pairs that the adapter's training_data() gives; empty if the adapter has no such method."""
     return [] if type(adapter).training_data is Adapter.training_data else _read_pairs(adapter, "training_data")
 
 
@@ -216,11 +235,14 @@ def _read_pairs(adapter: Adapter, method: str) -> Pairs:
 
 
 def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Call the adapter's encode(), check that it returns inputs and labels with one row per pair, and return them."""
+    """Return the inputs and labels that the adapter's encode() makes of these pairs; raise an error if it fails.
+
+    encode() must return one row of each tensor per pair.
+    """
     if type(adapter).encode is Adapter.encode:
         raise InputError(
             f"{type(adapter).__name__} has no encode()",
-            "write one, from texts to tensors and labels",
+            "write one: it converts questions and answers to tensors and labels",
         )
     with user_code_errors(adapter, "encode"):
         returned = adapter.encode([question for question, _ in pairs], [answer for _, answer in pairs])
@@ -232,20 +254,20 @@ def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]
     rows = [len(each) if each.dim() else 0 for each in (*inputs, returned[1])]
     if set(rows) != {len(pairs)}:
         raise InputError(
-            f"encode() made tensors of {rows} rows from {len(pairs)} questions",
+            f"encode() returned tensors with {rows} rows for {len(pairs)} questions",
             "make the first axis of every tensor count the questions",
         )
     return tuple(inputs), returned[1]
 
 
 def _kind(returned: Any) -> str:
-    """Write the type of what encode() returned, with the types of its parts: `tuple (Tensor, int)`."""
+    """Return a description of the type of a value, with the types of its parts, such as `tuple (Tensor, int)`."""
     parts = ", ".join(type(each).__name__ for each in returned[:4]) if isinstance(returned, tuple | list) else ""
     return type(returned).__name__ + (f" ({parts})" if parts else "")
 
 
 def generated(adapter: Adapter, model: nn.Module, questions: Sequence[str]) -> list[str]:
-    """Call the adapter's generate(), check that it returns one text per question, and return the texts."""
+    """Return the answers of the adapter's generate() to these questions; it must give one text for each."""
     with user_code_errors(adapter, "generate"):
         texts: Any = adapter.generate(model, list(questions))
     is_list = isinstance(texts, list | tuple)
@@ -264,7 +286,11 @@ def generated(adapter: Adapter, model: nn.Module, questions: Sequence[str]) -> l
 
 
 def _answers(adapter: Adapter, model: Adapted, pairs: Pairs, rows: Rows, places: Rows, logits: Tensor) -> list[Answers]:
-    """Return decoded and teacher-forced answers to some examples of a batch, with names for ids if known."""
+    """Return the decoded and the teacher-forced answers to some examples of a batch.
+
+    Token ids are written as characters or words, if these are known. `rows`, `places` and `logits` are explained in
+    data/dataset.py, `ShowAnswers`.
+    """
     some = [pairs[row] for row in rows]
     predicted, labels = logits.argmax(dim=-1).tolist(), encoded(adapter, some)[1].tolist()
     known = list(dict.fromkeys((*pairs[:N_LEARNED], *some)))
@@ -281,14 +307,16 @@ def _answers(adapter: Adapter, model: Adapted, pairs: Pairs, rows: Rows, places:
 
 
 def require_logits(logits: Tensor, labels: Tensor) -> None:
-    """Raise an error, with advice on what to change, unless forward() returned a row of logits for each label."""
+    """Raise an error unless an adapter's forward() returned one row of logits per label; it says what to change."""
     shape, label_shape = tuple(logits.shape), tuple(labels.shape)
     if labels.is_floating_point():
-        raise InputError(f"encode() made labels of {labels.dtype}", "labels are numbers of classes or tokens: .long()")
+        raise InputError(
+            f"encode() returned labels of {labels.dtype}", "labels are whole numbers, of classes or tokens: .long()"
+        )
     if shape[:-1] == label_shape and shape[-1] > 1:
         if (largest := int(labels.max())) >= shape[-1]:
             raise InputError(
-                f"encode() made the label {largest}, and forward() has logits for 0 to {shape[-1] - 1}",
+                f"encode() returned the label {largest}, but forward() has logits for 0 to {shape[-1] - 1} only",
                 "labels are ids of what the model outputs",
             )
         return
@@ -300,27 +328,30 @@ def require_logits(logits: Tensor, labels: Tensor) -> None:
 
 
 def _reshaping(shape: tuple[int, ...], label_shape: tuple[int, ...]) -> str:
-    """Return advice on how to turn an output of this shape into logits."""
+    """Return advice on how to turn an output of shape `shape` into logits that fit labels of shape `label_shape`."""
     if len(label_shape) == 1 and shape in (label_shape, (*label_shape, 1)):
-        return "a single number says yes or no: with x of shape [row], return torch.stack([torch.zeros_like(x), x], -1)"
+        return "for one number x per row, return two logits: torch.stack([torch.zeros_like(x), x], -1)"
     if len(label_shape) == 1:
         return "pool over positions, or label each of them: [row, position]"
     if shape in (label_shape, (*label_shape, 1)):
-        return "does it decode? put that into generate(), and return here the logits that the tokens are chosen by"
+        return "if it decodes, move that code into generate(), and return the logits from which tokens are chosen"
     if len(shape) == 3 and shape[:2] == label_shape[::-1]:
-        return "rows come first: return logits.transpose(0, 1)"
+        return "the first axis must count rows: return logits.transpose(0, 1)"
     if len(shape) == 3 and (shape[0], shape[2]) == label_shape:
-        return "tokens come last: return logits.transpose(1, 2)"
+        return "the last axis must count tokens: return logits.transpose(1, 2)"
     if len(shape) == 3:
         return (
-            "if it decodes, put that into generate() and make one pass here, fed the right answer; else give every "
-            "position a label, -100 where nothing is asked, or return the labelled positions alone"
+            "if it decodes, move that code into generate(), and make one pass here, fed the right answer; otherwise "
+            "give every position a label (-100 for none), or return the logits of the labelled positions only"
         )
-    return "return logits of every position, of which labels tell the right token, -100 where nothing is asked"
+    return "return the logits of every position; its label is the right token, or -100 for none"
 
 
 def _require_fed(adapter: Adapter, model: Adapted, pairs: Pairs) -> None:
-    """Raise an error if forward() decodes by itself: its logits do not depend on the answer that it is fed."""
+    """Raise an error if the logits of an adapter's forward() do not depend on the answer that it is fed.
+
+    forward() then probably decodes by itself.
+    """
     question, answer = pairs[0]
     device = next(model.parameters()).device
     others = dict.fromkeys(each for _, each in pairs[:N_LEARNED] if len(each) == len(answer))
@@ -333,8 +364,8 @@ def _require_fed(adapter: Adapter, model: Adapted, pairs: Pairs) -> None:
     if torch.equal(first, second) and not torch.equal(first, first[:, :1].expand_as(first)):
         raise InputError(
             "forward() gives the same logits whatever answer it is fed",
-            "if it decodes, put that into generate(), and let forward() make one pass, fed what encode() gives it",
-            "if the model needs no answer to be fed, let encode() give it none",
+            "if it decodes, move that code into generate(); forward() should make one pass on the inputs of encode()",
+            "if the model needs no answer as input, encode() should leave it out",
         )
 
 
@@ -343,7 +374,7 @@ def _is_other(inputs: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 def _up_to_the_last(asked: Tensor) -> Tensor:
-    """Return a mask of the positions up to the last label; the positions after it are padding."""
+    """Return a mask of the positions up to the last one that has a label; later positions are padding."""
     return asked.flip(1).cumsum(1).flip(1) > 0
 
 
@@ -351,7 +382,7 @@ def _up_to_the_last(asked: Tensor) -> Tensor:
 
 
 def adapter_input(model: Adapted, question: str) -> TokenizedText:
-    """Encode a question with the model's own answer or, if the adapter has no generate(), with a known answer."""
+    """Return the model's inputs for one question, with its own answer or, without generate(), with a known answer."""
     require_text(question)
     adapter = model.adapter
     generates, right, note = type(adapter).generate is not Adapter.generate, None, ""
@@ -396,13 +427,16 @@ def own_answer(model: Adapted, question: str) -> tuple[str, str, str | None]:
 
 
 def is_right(adapter: Adapter, answer: str, right: str) -> bool:
-    """Whether two answers are equal up to leading zeros."""
+    """Return whether an answer equals the right answer, except for leading zeros."""
     task = None if adapter.task is None else task_of(adapter)
     return whole_answer(task, answer) == whole_answer(task, right)
 
 
 def _possible_answer(adapter: Adapter, question: str, answer: str, right: str | None) -> tuple[str, str]:
-    """Return the answer to feed the decoder: the model's own or, if encode() fails on it, the right one; and a note."""
+    """Return the answer to feed the decoder, and a note on which answer it is.
+
+    It is the model's own answer or, if encode() fails on this answer, the right one.
+    """
     try:
         encoded(adapter, [(question, answer)])
     except UserCodeError:
@@ -413,7 +447,10 @@ def _possible_answer(adapter: Adapter, question: str, answer: str, right: str | 
 
 
 def _fed_answer(adapter: Adapter, question: str) -> str:
-    """Return the right answer if it is known; else any answer, provided that the inputs do not depend on it."""
+    """Return the answer to feed the decoder for a question: the right answer if it is known.
+
+    Otherwise return any answer if the model's inputs do not depend on it, or else raise an error.
+    """
     known, faults = dict(_known_pairs(adapter)), list[str]()
     try:
         if adapter.task is not None:
@@ -431,12 +468,17 @@ def _fed_answer(adapter: Adapter, question: str) -> str:
             return answer
     except UserCodeError:  # the data have one class only, and doubling its name gives no class
         return answer
-    advice = "add generate() to the adapter, or ask what its task or data() know"
-    raise InputError(f"{adapter_name(adapter)} is fed an answer, and none to {question!r} is known", *faults, advice)
+    advice = "add generate() to the adapter, or ask a question of its task or data()"
+    raise InputError(
+        f"{adapter_name(adapter)} needs an answer as input, and no answer to {question!r} is known", *faults, advice
+    )
 
 
 def _known_pairs(adapter: Adapter) -> Pairs:
-    """Return the adapter's data, or the test set of its task, as pairs; empty if data() is not written yet."""
+    """Return the pairs of question and right answer that an adapter knows: its own data, or the test set of its task.
+
+    Return an empty list if data() is not written yet.
+    """
     try:
         if adapter.task is None:
             return own_pairs(adapter)
@@ -449,7 +491,7 @@ def _known_pairs(adapter: Adapter) -> Pairs:
 
 
 def _token_labels(adapter: Adapter, pair: tuple[str, str], inputs: Sequence[Tensor]) -> list[list[str]]:
-    """Name each position by the character or word of its id, or by its index if the ids cannot be named."""
+    """Return a name for each position of each input: the character or word of its id or, if unknown, its index."""
     known, sizes = _known_pairs(adapter), tuple(map(len, pair))
     alike = [each for each in known if tuple(map(len, each)) == sizes]  # an encoder may pad shorter ones
     pairs = [pair, *(alike or known)[:N_LEARNED]]

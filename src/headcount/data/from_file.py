@@ -1,6 +1,7 @@
-"""Texts and tables as datasets, and single texts, for models with a tokenizer (or an image processor).
+"""Datasets from texts and tables, and single texts, for models with a tokenizer (or an image processor).
 
-Data are a running text, many texts, or a table whose columns say what it is: each format is one file in formats/.
+The data are a running text, many texts, or a table whose columns determine the format. Each format is one file in
+formats/.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from headcount.registry import Registry
 
 FORMATS = Registry("headcount.data.formats")
 TEXT = ("text",)
-"""Columns of the formats for plain text; the model's head decides which of these formats is used."""
+"""Columns of the formats for plain text; the model's output layer decides which of these formats is used."""
 MOST_ANSWERED = 64
 """Largest number of tokens that an encoder-decoder generates as its answer."""
 MOST_READ = 2048
-"""Largest number of tokens of a single text, even if the model takes more: attention costs grow with the square."""
+"""Largest number of tokens of a single text that are read, because the cost of attention grows with their square."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class TokenizedModel:
     model: Wrapped | Adapted
     tokenizer: Any
     length: int
-    """Largest number of tokens of a text that the model reads."""
+    """The largest number of tokens of a text that are given to the model; longer texts are cut."""
 
     def __post_init__(self) -> None:
         if self.tokenizer is None:
@@ -50,12 +51,12 @@ class TokenizedModel:
 
     @property
     def device(self) -> torch.device:
-        """The device that the weights are on, to which inputs are moved."""
+        """The device of the model's weights, to which inputs are moved."""
         return next(self.model.parameters()).device
 
     @property
     def config(self) -> Any:
-        """The configuration of the Hugging Face model, which says how inputs are built."""
+        """The Hugging Face configuration of the model."""
         return self.model.model.config
 
     @property
@@ -77,18 +78,18 @@ class TokenizedModel:
             )
 
     def tokens(self, texts: Sequence[str], *, as_target: bool = False) -> list[list[int]]:
-        """Tokenize texts with special tokens, and truncate them to the model's length."""
+        """Return the token ids of each text, with special tokens, cut to the largest number of tokens (`length`)."""
         given = {"text_target" if as_target else "text": list(texts)}
         return [list(ids) for ids in self.tokenizer(**given, truncation=True, max_length=self.length)["input_ids"]]
 
     def cut_note(self, texts: Iterable[str]) -> str:
-        """Return a note on how many texts are cut; empty if none is."""
+        """Return a note on how many of these texts are longer than the model reads; empty if none is."""
         whole = self.tokenizer(list(texts), verbose=False)["input_ids"]
         n = sum(len(ids) > self.length for ids in whole)
         return f" ({n} texts cut to {self.length} tokens)" if n else ""
 
     def unknown_note(self, rows: Iterable[Iterable[int]]) -> str:
-        """Return a note if most tokens are unknown to the tokenizer; else an empty text."""
+        """Return a note if most of these token ids are the tokenizer's unknown token, else an empty text."""
         unknown, special = getattr(self.tokenizer, "unk_token_id", None), set(self.tokenizer.all_special_ids)
         tokens = [int(token) for row in rows for token in row if token == unknown or int(token) not in special]
         n = sum(token == unknown for token in tokens)
@@ -96,7 +97,7 @@ class TokenizedModel:
         return note if unknown is not None and 2 * n > len(tokens) else ""
 
     def padded(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Pad rows on the right to the same length, and return ids and attention mask.
+        """Return rows of token ids as one tensor, padded on the right, and the attention mask.
 
         The padding token is that of the model's configuration or, without one, that of the tokenizer: some models look
         for this token to find the end of a text.
@@ -112,13 +113,16 @@ class TokenizedModel:
 
 
 def read_dataset(data: Any, tokenized: TokenizedModel) -> EvalDataset:
-    """Read a file, a folder or a Hugging Face dataset; its columns and the model's head decide the format."""
+    """Return the dataset in a file, a folder or a Hugging Face dataset.
+
+    The columns of the data and the output layer of the model determine the format.
+    """
     table = read_table(data)
     return _format_for(table, tokenized).make(table, tokenized)
 
 
 def _format_for(table: Table, tokenized: TokenizedModel) -> Format:
-    """Return the format whose columns the table has, and which can score the model's output."""
+    """Return the format that has the columns of the table and can score this model's output; else raise an error."""
     formats: dict[str, Format] = {name: FORMATS.get(name) for name in FORMATS.names()}
     if tokenized.takes_images and "image" not in table.columns:
         raise InputError(
@@ -156,7 +160,7 @@ def _require_separated(table: Table, others: Sequence[Format]) -> None:
 
 
 def _for_text(tokenized: TokenizedModel) -> str | None:
-    """Return the name of the plain-text format for a model; None if the model does not predict tokens.
+    """Return the name of the format in which plain text is scored by this model; None if it does not predict tokens.
 
     The class of the model decides, because the configuration may still name the class in which the weights were
     trained.
@@ -177,11 +181,11 @@ def require_text(text: str) -> None:
     if text.encode(errors="ignore").decode() != text:
         raise InputError(f"{text!r} is not valid UTF-8 text", 'give one: --on "The cat sat on the mat."')
     if not text.strip():
-        raise InputError("there is nothing to look at in an empty text", 'give one: --on "The cat sat on the mat."')
+        raise InputError("there is no attention to show on an empty text", 'give one: --on "The cat sat on the mat."')
 
 
 def text_input(tokenized: TokenizedModel, text: str) -> TokenizedText:
-    """Tokenize one text; the decoder of an encoder-decoder is fed the model's own answer."""
+    """Return one text as the model's inputs; the decoder of an encoder-decoder is fed the model's own answer."""
     require_text(text)
     inner, tokenizer = tokenized.model.model, tokenized.tokenizer
     n_whole = len(tokenizer(text, verbose=False)["input_ids"])
@@ -201,7 +205,7 @@ def text_input(tokenized: TokenizedModel, text: str) -> TokenizedText:
 def labelled(
     tokenizer: Any, inputs: Sequence[Tensor], by_stack: Mapping[str, Sequence[int]], note: str = ""
 ) -> TokenizedText:
-    """Name each position by the token that the tokenizer gives for its id, and mark special tokens."""
+    """Return inputs of a model with a name for each position (its token), and a mark for each special token."""
     known, separator = set(tokenizer.all_special_ids), getattr(tokenizer, "sep_token", None)
     return TokenizedText(
         tuple(inputs),
@@ -221,10 +225,10 @@ def special_tokens_around(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def _generated(model: Any, source: Tensor) -> Tensor:
-    """Generate an answer, and return the decoder's inputs while it was generated (without the last token)."""
+    """Return the decoder's input while an encoder-decoder generates an answer: all its tokens but the last."""
     if not hasattr(model, "generate"):
         raise InputError(
-            f"{type(model).__name__} generates nothing for its decoder to read",
+            f"{type(model).__name__} cannot generate an answer, which its decoder needs as input",
             "load it with its language-modelling head (AutoModelForSeq2SeqLM)",
         )
     most = min(MOST_ANSWERED, longest_of(model) - 1)
@@ -236,8 +240,8 @@ def _generated(model: Any, source: Tensor) -> Tensor:
 
 
 # --- windows of a text, or of many ------------------------------------------------------------------------------------
-# A running text is cut into windows of one length; a shorter rest at the end is left out. Windows of one text are not
-# independent examples, because neighbours have the same subject. So neighbouring windows form a cluster, which
+# A running text is cut into windows (pieces) of one length; a shorter rest at the end is left out. Windows of one text
+# are not independent examples, because neighbours have the same subject. So neighbouring windows form a cluster, which
 # confidence intervals resample as a whole (the block bootstrap of Künsch 1989, with blocks that do not overlap).
 #
 # In a table of many texts, each text is one example, padded: no window has parts of two texts. A text that is longer
@@ -245,23 +249,26 @@ def _generated(model: Any, source: Tensor) -> Tensor:
 
 
 FEWEST_CLUSTERS = 40
-"""The fewest clusters of a running text: twenty in the half that selects heads, twenty in the half that measures."""
+"""The fewest clusters (groups of neighbouring pieces) of a running text: 20 to select heads on, 20 to measure on."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Texts, cut into pieces that are no longer than the model can read."""
+    """Texts cut into pieces (windows) that are no longer than the model can read."""
 
     tokens: Sequence[Sequence[int]]
     clusters: Rows | None
     what: str
-    """Description of the windows, which names the data in results."""
+    """A description of the pieces, which results contain."""
     n_tokens: int | None
-    """Number of tokens of each piece; None if pieces differ in length."""
+    """The number of tokens of each piece; None if pieces differ in length."""
 
 
 def windows(table: Table, tokenized: TokenizedModel, n_special: int | None = None) -> Windows:
-    """Cut texts into pieces that leave room for `n_special` special tokens; if None, the tokenizer adds them."""
+    """Return the texts of a table, cut into pieces (windows) that the model can read with `n_special` special tokens.
+
+    None means as many special tokens as the tokenizer adds to a text.
+    """
     special, room = n_special is None and not table.is_running, tokenized.length - (n_special or 0)
     texts = tokenized.tokenizer(table.texts(), add_special_tokens=special, verbose=False)["input_ids"]
     return _of_running_text(table, texts[0], room) if table.is_running else _of_texts(table, texts, room)
@@ -292,11 +299,11 @@ def _of_texts(table: Table, texts: Sequence[Sequence[int]], room: int) -> Window
 
 
 def clusters_of(n: int) -> Rows:
-    """Return a cluster for each of n windows of a text: neighbours, about 2 * n^(1/3) of them per cluster.
+    """Return the number of the cluster of each of n consecutive pieces of a text.
 
-    With half as many windows in each, 95 % intervals covered the truth in only 92.8 % of simulations in which
-    neighbours had a correlation of 0.5. A text that is too short for so many clusters has smaller ones, down to one
-    window each.
+    A cluster is a group of neighbours which confidence intervals resample together, of about 2 * n^(1/3) pieces. With
+    half as many, 95 % intervals covered the truth in only 92.8 % of simulations in which neighbours had a correlation
+    of 0.5. A short text has smaller clusters, down to one piece each, so that there are at least `FEWEST_CLUSTERS`.
 
     >>> clusters_of(80).tolist()[:7], len(set(clusters_of(1000).tolist()))
     ([0, 0, 1, 1, 2, 2, 3], 50)
@@ -306,10 +313,10 @@ def clusters_of(n: int) -> Rows:
 
 @dataclass(frozen=True)
 class Format:
-    """A format of data: the columns that it needs, and the function that makes a dataset."""
+    """A format of data for a model, such as text and label: its columns, and how a table becomes a dataset."""
 
     summary: str
     columns: tuple[str, ...]
-    """Columns that a table must have for this format; `TEXT` for plain text."""
+    """The columns that a table must have for this format; `TEXT` for plain text."""
     make: Callable[[Table, TokenizedModel], EvalDataset]
-    """The function that makes a dataset from a table and a model."""
+    """A function that takes a table and a model, and returns the dataset."""

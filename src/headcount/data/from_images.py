@@ -17,7 +17,7 @@ from headcount.files import require_regular
 
 
 def pixels_of(images: Sequence[Any], tokenized: TokenizedModel) -> Tensor:
-    """Return pixels [image, channel, row, column] in the model's precision; images are files or opened images."""
+    """Return images, given as files or opened images, as pixels [image, channel, row, column] for the model."""
     channels = getattr(tokenized.config, "num_channels", 3)
     opened = [_opened(each, "L" if channels == 1 else "RGB") for each in images]
     made: Tensor = tokenized.tokenizer(images=opened, return_tensors="pt")["pixel_values"]
@@ -31,7 +31,7 @@ def pixels_of(images: Sequence[Any], tokenized: TokenizedModel) -> Tensor:
 
 
 def _opened(image: Any, mode: str) -> Any:
-    """Open an image in a mode of PIL: `L` for one channel, `RGB` for three."""
+    """Return an opened image in a mode of PIL: `L` (grey) for one channel, `RGB` for three."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -50,14 +50,14 @@ def _both(size: int | Sequence[int]) -> tuple[int, int]:
 
 
 def patch_grid(config: Any) -> tuple[int, int]:
-    """Return the numbers of rows and columns of patches."""
+    """Return the numbers of rows and columns of patches into which a vision transformer cuts an image."""
     height, width = _both(config.image_size)
     down, across = _both(config.patch_size)
     return height // down, width // across
 
 
 def image_input(tokenized: TokenizedModel, file: str) -> TokenizedText:
-    """Read one image as the model takes it, patch by patch."""
+    """Return one image file as the model's input, with a name for each patch, such as `0,1`."""
     if not Path(file).exists():
         raise InputError(f"{tokenized.name} takes images, and there is no file {file!r}", "give an image: --on cat.png")
     pixels, (n_rows, n_columns) = pixels_of([file], tokenized), patch_grid(tokenized.config)

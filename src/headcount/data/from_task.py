@@ -27,11 +27,11 @@ from headcount.seeds import stream
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
 
 LONGEST = 8192
-"""Largest number of numbers in a sequence."""
+"""Largest length of sequences that are drawn."""
 N_LENGTH = 400
-"""Default number of sequences of each length."""
+"""Default number of sequences that are drawn for each length."""
 REFERENCE = 2**19
-"""Number of tokens over which the mean output of a head is computed."""
+"""Number of tokens over which the mean output of a head is computed, for mean ablation."""
 
 
 def task_dataset(
@@ -43,9 +43,10 @@ def task_dataset(
     reference: Callable[[], Examples] | None = None,
     is_all: bool = False,
 ) -> EvalDataset:
-    """Make a dataset from examples of a task; `data` describes the examples in results.
+    """Return a dataset of a task's examples; `data` describes the examples in results.
 
-    `reference` returns the examples over which mean ablation averages. It is called only when they are needed.
+    `reference` returns the examples over which mean ablation averages; it is called only if they are needed. `is_all`
+    states that these are all examples of the task.
     """
     dataset = EvalDataset(
         data=data,
@@ -78,7 +79,10 @@ def _sequence_batch(task: SequenceTask, rows: Rows, examples: Examples, device: 
     labels, right = (_on(device, tokens) for tokens in (batch.labels, batch.answer[:, len(given) :]))
 
     def free_running(logits: Tensor) -> Tensor:
-        """Score free-running exact match from one pass: up to its first error, decoding is fed the same tokens."""
+        """Return for each example whether the decoded answer would be right, from logits of a teacher-forced pass.
+
+        No decoding is needed, because it is fed the same tokens up to its first error.
+        """
         return (logits.argmax(dim=-1) == right).all(dim=1) & begins_right
 
     inputs = _on(device, batch.source), _on(device, batch.decoder_input)
@@ -95,7 +99,7 @@ def _on(device: torch.device, tokens: Tokens) -> Tensor:
 
 
 def majority_share(labels: Tokens) -> float:
-    """Return the fraction of the most frequent class."""
+    """Return the fraction of the labels that are the most frequent class."""
     return float(np.bincount(labels).max() / len(labels))
 
 
@@ -103,7 +107,10 @@ def majority_share(labels: Tokens) -> float:
 
 
 def held_out(task: Task, split: str, n: int | None) -> tuple[Examples, str]:
-    """Return `n` examples of a split, with a description; if the split has fewer, add new ones drawn as in training."""
+    """Return `n` examples of a split (None: all), and a description of them.
+
+    If the split has fewer than `n`, new examples are added, drawn as in training.
+    """
     examples = task.split(split)
     if n is not None:
         _require_possible(n, examples.shape[1])
@@ -118,7 +125,7 @@ def held_out(task: Task, split: str, n: int | None) -> tuple[Examples, str]:
 
 
 def reference_for(task: Task, length: int | None = None) -> Examples:
-    """Draw the examples over which mean ablation averages: as in training, or of one length."""
+    """Return new examples over which mean ablation averages: drawn as in training, or all of one length."""
     n = REFERENCE // max(length or task.longest, 16)
     if length is None:
         return task.sample(stream(0, "reference"), n)
@@ -126,7 +133,10 @@ def reference_for(task: Task, length: int | None = None) -> Examples:
 
 
 def of_length(task: Task, length: int, n: int | None = None, name: str = "test") -> tuple[Examples, str]:
-    """Draw `n` sequences of one length with a description: half of the last class, half of all kinds of negatives."""
+    """Return `n` new sequences of one length, and a description of them.
+
+    Half are of the last class (such as sorted), and half of the first class, of all kinds that the task can generate.
+    """
     if task.output_type != "class":
         raise InputError(f"all examples of {task.name} have the same length", "leave the lengths out")
     n = N_LENGTH if n is None else n
@@ -142,12 +152,12 @@ def of_length(task: Task, length: int, n: int | None = None, name: str = "test")
 
 
 def given_examples(task: Task, examples: Any) -> Examples:
-    """Convert a user's examples to an array; raise an error if they are not valid examples of the task."""
+    """Return a user's examples as an array; raise an error if they are not valid examples of the task."""
     rows, like = np.asarray(examples), task.split("test")
     if not len(rows) or rows.shape[1:] != like.shape[1:] or not np.issubdtype(rows.dtype, np.integer):
         raise InputError(
-            f"examples of shape {rows.shape} and type {rows.dtype} are none of {task.name}",
-            f"give whole numbers, a row of {like.shape[1]} for each, such as {like[0].tolist()}",
+            f"examples of shape {rows.shape} and type {rows.dtype} do not fit the task {task.name}",
+            f"give one row of {like.shape[1]} whole numbers per example, such as {like[0].tolist()}",
         )
     for row in rows:
         task.parse(task.show(row))
@@ -156,5 +166,5 @@ def given_examples(task: Task, examples: Any) -> Examples:
 
 def _require_possible(n: int, length: int) -> None:
     if n < 2:
-        raise InputError(f"n = {n} is too few for an interval", "give at least 2")
+        raise InputError(f"n = {n} is too few for a confidence interval", "give at least 2")
     require_room_for(n, length, "lower --n")

@@ -1,15 +1,15 @@
-"""What encode() of an adapter does with the tokens of a task: which token stands at which position.
+"""Find out which token of a task is at which position of the tensors that an adapter's encode() makes.
 
-The adapter need not say it. encode() is given texts whose tokens are drawn at random. A position whose ids go one to
-one with one of these tokens holds that token:
+The adapter need not say so: encode() is called with texts whose tokens are drawn at random. If the ids at a position
+map one to one to one of these tokens, the position holds this token:
 
     question  37+81      answer  118            for an encoder-decoder with ids of its own
     encoder   <cls> 3 7 + 8 1 <sep>             -1  0  1  2  3  4 -1     places among the tokens of the question
     decoder   <s> 1 1 8                         -1  0  1  2              places among the tokens of the answer
     labels    1 1 8 <eos>                        0  1  2 -1
 
-A position whose id never changes holds a token of the model's own, or an operator if it stands between the operands.
-Texts are split into the task's tokens, not into characters: `12 57 31` has three tokens.
+A position whose id never changes holds a token that the model adds, or an operator if it is between the operands. Texts
+are split into the task's tokens, not into characters: `12 57 31` has three tokens.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from headcount.seeds import stream
 from headcount.tasks.base import ClassTask, Examples, SequenceTask
 
 N_PROBES = 64
-"""Number of random texts that are passed to encode()."""
+"""Number of random texts with which the adapter's encode() is called."""
 MOST_TRIES = 40
 """Number of attempts at each random text, because not every random text is a valid question."""
 MOST_VALUES = 10
-"""Number of different tokens in random answers: each occurs several times, so that places can be told apart."""
+"""Largest number of different tokens in random answers; few, so that each occurs several times in the texts."""
 N_READ = 1000
 """Number of right answers from which the tokens of a task's answers are collected."""
 N_WORDS = 6
 """Number of different words in the random sequences for a classifier."""
-ONE_POSITION = "let encode() give each token one position; single examples can be seen all the same: --on"
+ONE_POSITION = "let encode() give each token one position; attention on single examples needs no such positions: --on"
 Ids = NDArray[np.int64]
-"""[text, position]: an integer for what encode() put at each position; equal integers mean equal values."""
+"""An array [text, position] of integers for the values that encode() made; equal integers mean equal values."""
 
 
 # --- tokens of a text -------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ class AnswerTokens:
 
     @classmethod
     def of(cls, task: SequenceTask) -> AnswerTokens:
-        """Collect the tokens from the test set, and find the separator by writing two tokens as text."""
+        """Return the tokens of a task's answers, collected from its test set, with the separator between tokens."""
         numbers = np.unique(task.encode(task.split("test")[:N_READ]).answer)
         one, other = task.tokens[:2]
         text = task.show_tokens(np.array([0, 1]))
@@ -73,14 +73,14 @@ class AnswerTokens:
         return cls(tuple(task.tokens[i] for i in numbers if task.tokens[i]), separator)
 
     def split(self, text: str) -> tuple[str, ...]:
-        """Split an answer into tokens, in the order of the text; an unknown character becomes a token of its own."""
+        """Return the tokens of an answer in the order of the text; an unknown character becomes its own token."""
         if self.separator:
             return tuple(text.split(self.separator))
         tokens = sorted(self.tokens, key=len, reverse=True)
         return tuple(re.findall("|".join([*map(re.escape, tokens), "."]), text, flags=re.DOTALL))
 
     def join(self, tokens: Iterable[str]) -> str:
-        """Write tokens as one text, with the task's separator between them."""
+        """Return tokens as one text, with the task's separator between them."""
         return self.separator.join(tokens)
 
 
@@ -89,15 +89,18 @@ class AnswerTokens:
 
 @dataclass(frozen=True)
 class QuestionProbe:
-    """Which input tensor holds the question, and which token of the question is at each of its positions."""
+    """Where a question is in a model's inputs: which tensor holds it, and which of its tokens is at each position."""
 
     source: int
     places: Places
-    """[position]: the index of the token in the question; -1 for a token that the model adds, such as <cls>."""
+    """For each position, the index of its token in the question; -1 for a token that the model adds, such as <cls>."""
 
     @classmethod
     def of(cls, inputs: Sequence[Ids], tokens: Ids) -> QuestionProbe:
-        """Find the positions of the question by comparing encoded random questions with their tokens, [text, token]."""
+        """Return where the tokens of a question are, found by comparing encoded random questions with their tokens.
+
+        `inputs` are the encoded tensors, and `tokens` is [text, token].
+        """
         by_input = [_places(ids, tokens) for ids in inputs]
         source = max(range(len(by_input)), key=lambda i: len(set(by_input[i]) - {-1}))
         places, varies = by_input[source], (tokens != tokens[0]).any(axis=0)
@@ -121,18 +124,24 @@ class QuestionProbe:
 
 @dataclass(frozen=True)
 class AnswerProbe:
-    """The tensors that encode() makes of random answers, all with the same number of written tokens."""
+    """The tensors that an adapter's encode() makes of random answers with one number of written tokens.
+
+    They show which token of an answer is at which position.
+    """
 
     inputs: tuple[Ids, ...]
     labels: Ids
     tokens: Ids
-    """[text, place]: the answers in the task's tokens; an unwritten token, such as a leading zero, is constant."""
+    """The random answers as the task's tokens, [text, place]; a leading zero that is not written has a fixed value."""
     filled: AnswerProbe | None = None
-    """The same probe with all leading zeros written out, if encode() gives it tensors of the same shapes; else None."""
+    """The probe of the same answers with all leading zeros written; None if encode() makes other shapes of them."""
 
     @classmethod
     def of(cls, adapter: Adapter, task: SequenceTask, questions: Sequence[str], n_written: int) -> AnswerProbe:
-        """Encode random answers with `n_written` tokens to given questions; the answers need not be right."""
+        """Return the probe for answers with `n_written` tokens: encode random answers to these questions.
+
+        The answers need not be right.
+        """
         probe, n_tokens = cls._encoded(adapter, task, questions, n_written), len(task.answer_positions)
         if n_written == n_tokens:
             return probe
@@ -149,40 +158,42 @@ class AnswerProbe:
             inputs, labels = encoded(adapter, list(zip(questions, answers, strict=True)))
         except HeadcountError as error:
             raise InputError(
-                f"encode() fails on {questions[0]!r} with the answer {answers[0]!r}, which is not right",
-                "it should take any tokens, so that it can be seen where they go",
+                f"encode() fails on the question {questions[0]!r} with the wrong answer {answers[0]!r}",
+                "it should accept any tokens, so that headcount can find out where they go",
                 error.what,
             ) from error
         if labels.dim() != 2:
-            raise InputError("encode() made labels of classes for a task of sequences", "[row, position] is needed")
+            raise InputError(
+                "encode() returned labels of classes for a task of sequences", "return labels [row, position]"
+            )
         tokens = np.array([task.read_answer(answer) for answer in answers])
         return cls(tuple(map(ids_of, inputs)), ids_of(labels), tokens)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The number of token positions of each input tensor, which has the shape [example, position]."""
+        """The number of positions of each input tensor [example, position]."""
         return tuple(ids.shape[1] for ids in self.inputs)
 
     @property
     def decoder(self) -> int:
-        """The index of the decoder's input: the one with most tokens of the answer, or the last if none has any."""
+        """The index of the decoder's input: the tensor with most tokens of the answer, or the last if none has any."""
         n_known = [len(set(_places(ids, self.tokens)) - {-1}) for ids in self.inputs]
         return n_known.index(max(n_known)) if any(n_known) else len(n_known) - 1
 
     @property
     def fed(self) -> Places:
-        """Which token of the answer stands at each position of the decoder's input; -1 for none."""
+        """For each position of the decoder's input, the index of the answer token there; -1 for none."""
         filled = None if self.filled is None else self.filled.inputs[self.decoder]
         return self._with_fillers(self.inputs[self.decoder], filled)
 
     @property
     def labelled(self) -> Places:
-        """Which token of the answer each label stands for; -1 for none."""
+        """For each label, the index of the answer token that it stands for; -1 for none."""
         return self._with_fillers(self.labels, None if self.filled is None else self.filled.labels)
 
     @property
     def predicted(self) -> Places:
-        """Which token of the answer is to be predicted at each position of the decoder's input; -1 for none."""
+        """For each position of the decoder's input, the index of the answer token to predict there; -1 for none."""
         if self.labels.shape[1] == self.widths[self.decoder]:
             return self.labelled
         fed = self.fed  # only some positions have labels: each token is predicted where the one before it is fed
@@ -193,7 +204,10 @@ class AnswerProbe:
         return predicted
 
     def _with_fillers(self, ids: Ids, filled_ids: Ids | None) -> Places:
-        """Return which token stands at each position, also where encode() fills tokens in (057 for 57); -1 for none."""
+        """Return, for each position, the index of the answer token there; -1 for none.
+
+        Tokens that encode() fills in, such as the zero in 057 for 57, are found from `filled_ids`.
+        """
         places = _places(ids, self.tokens)
         absent = np.flatnonzero((self.tokens == self.tokens[0]).all(axis=0))
         if self.filled is None or filled_ids is None or not len(absent):
@@ -207,7 +221,7 @@ class AnswerProbe:
 
 
 def _random_answers(task: SequenceTask, n_written: int, n: int) -> list[str]:
-    """Write answers of random tokens that occur in right answers; numbers of several digits do not begin with 0."""
+    """Return `n` answers as texts with `n_written` random tokens each; long numbers do not begin with 0."""
     rng, writing, answers = stream(0, "random answers", n_written), AnswerTokens.of(task), list[str]()
     places = np.linspace(0, len(writing.tokens) - 1, min(len(writing.tokens), MOST_VALUES)).round().astype(int)
     for _ in range(MOST_TRIES * n):
@@ -217,7 +231,7 @@ def _random_answers(task: SequenceTask, n_written: int, n: int) -> list[str]:
             answers.append(text)
         if len(answers) == n:
             return answers
-    raise InputError(f"{task.name} has no answers of {n_written} tokens drawn at random", ONE_POSITION)
+    raise InputError(f"no random answers of {n_written} tokens could be made for {task.name}", ONE_POSITION)
 
 
 def question_shape(text: str) -> str:
@@ -230,7 +244,7 @@ def question_shape(text: str) -> str:
 
 
 def random_questions(task: SequenceTask, shape: str) -> Examples:
-    """Draw questions of this shape from the task; if the task has too few, fill in random digits."""
+    """Return questions of a shape such as `000+00`, drawn from the task; if it has too few, with random digits."""
     rng = stream(0, f"random questions {shape}")
     drawn = (row for row in task.sample(rng, MOST_TRIES * N_PROBES) if question_shape(task.show(row)) == shape)
     rows = list(islice(drawn, N_PROBES))
@@ -246,7 +260,7 @@ def random_questions(task: SequenceTask, shape: str) -> Examples:
 
 
 def random_sequences(task: ClassTask, length: int) -> Examples:
-    """Draw random sequences of one length for a classifier, made of a few different words."""
+    """Return random sequences of one length for a classifier, made of a few different words (tokens)."""
     rng = stream(0, "layout", length)
     words = sorted({word for row in task.sample(rng, N_PROBES) for word in task.show(row).split()}, key=len)
     few = [*words[:2], *rng.permutation(words)[: N_WORDS - 2]]  # the two shortest words, and random ones
@@ -258,7 +272,10 @@ def _random_number(n_digits: int, rng: np.random.Generator) -> str:
 
 
 def ids_of(tensor: Tensor) -> Ids:
-    """Replace the value at each position by an integer, equal for equal values; one-axis tensors have no positions."""
+    """Return an integer for each value in a tensor [text, position], equal for equal values.
+
+    A tensor with one axis has no positions.
+    """
     values = tensor.detach().cpu().numpy()
     if values.ndim < 2:
         return np.zeros((len(values), 0), dtype=np.int64)
@@ -267,15 +284,15 @@ def ids_of(tensor: Tensor) -> Ids:
 
 
 def _places(ids: Ids, tokens: Ids) -> Places:
-    """Return, for each position, the token whose values map one to one to the ids there; -1 if there is none."""
+    """Return, for each position, the index of the token whose values map one to one to the ids there; -1 for none."""
     codes = {code: place for place, code in enumerate(map(_code, tokens.T)) if any(code)}
     return np.array([codes.get(_code(column), -1) for column in ids.T], dtype=np.int64)
 
 
 def _code(column: Ids) -> bytes:
-    """Return a key that is equal for two columns whose values map one to one: values numbered by first occurrence.
+    """Return a key of a column of ids; two columns have equal keys if their values map one to one.
 
-    All bytes are 0 for a column that never changes.
+    Values are numbered by first occurrence, so all bytes are 0 for a column that never changes.
     """
     _, first, which = np.unique(column, return_index=True, return_inverse=True)
     return first.argsort().argsort()[which].astype(np.uint8).tobytes()

@@ -1,8 +1,8 @@
-"""Token sequences to look at attention on, without right answers: texts of a file, and repeated random tokens.
+"""Token sequences on which attention is shown, without right answers: texts of a file, and repeated random tokens.
 
-In a random sequence that comes twice, only the first copy predicts the tokens of the second. So heads that attend to
-the copy of a token, or to the token after the copy, stand out: no meaning of words is in the way (Olsson et al. 2022,
-arXiv 2209.11895).
+If a random sequence is repeated, only its first copy predicts the tokens of the second copy. So heads that attend to
+the earlier copy of a token, or to the token after that copy (induction heads), stand out, because the words have no
+meaning (Olsson et al. 2022, arXiv 2209.11895).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from headcount.seeds import stream
 N_REPEATED, N_DIFFERENT, COPIES = 8, 50, 2
 """Number of sequences, number of different tokens in each, and number of copies of these tokens."""
 MOST_TEXTS = 64
-"""Largest number of texts of a file to use; they are evenly spaced."""
+"""Largest number of texts of a file that are used; they are evenly spaced in the file."""
 T = TypeVar("T")
 TEXT_COLUMNS = ("text", "first", "second", "source")
-"""Columns of a table that hold texts."""
+"""The columns of a table in which texts are looked for."""
 
 
 def repeated_tokens(model: Wrapped | Adapted, tokenizer: Any = None) -> list[TokenizedText]:
@@ -55,7 +55,7 @@ def repeated_tokens(model: Wrapped | Adapted, tokenizer: Any = None) -> list[Tok
 def _between(
     model: Wrapped | Adapted, tokenizer: Any, begin: Sequence[int], row: Sequence[int], end: Sequence[int]
 ) -> TokenizedText:
-    """Encode one sequence between special tokens; a decoder is fed the same tokens after its start token."""
+    """Return one sequence between special tokens as the model's inputs; a decoder gets its start token and the same."""
     device, ids = next(model.parameters()).device, [*begin, *row, *end]
     by_stack = {"layer": ids}
     if isinstance(model, Wrapped) and "decoder_input_ids" in model.inputs:
@@ -69,7 +69,7 @@ def _between(
 
 
 def file_texts(file: str | Path, tokenized: TokenizedModel) -> list[TokenizedText]:
-    """Encode evenly spaced windows of a running text, or texts of a table."""
+    """Return evenly spaced pieces of a running text, or texts of a table, as the model's inputs."""
     table = read_table(file)
     if not table.is_running:
         columns = [table.columns[name] for name in TEXT_COLUMNS if name in table.columns]
@@ -92,6 +92,6 @@ def adapter_questions(adapter: Adapter) -> list[str]:
 def _spread(texts: Sequence[T]) -> list[T]:
     """Return at most `MOST_TEXTS` texts, evenly spaced; raise an error if there are none."""
     if not texts:
-        raise InputError("the file holds no text", f"a table has a column {', '.join(TEXT_COLUMNS)}")
+        raise InputError("the file holds no text", f"a table needs one of the columns {', '.join(TEXT_COLUMNS)}")
     places = np.linspace(0, len(texts) - 1, min(len(texts), MOST_TEXTS)).round().astype(int)
     return [texts[i] for i in places]

@@ -1,13 +1,13 @@
-"""What do the data hold: which texts, with which labels or scores, and where does each stand?
+"""Read texts, labels and scores from files, folders and Hugging Face datasets; all become a `Table`.
 
-    .txt, .tsv  a running text; or, with tabs in its first line, a table whose cells hold no tabs or line breaks
-    .csv        a table as spreadsheets write it (RFC 4180): cells that hold commas, quotes or line breaks are in quotes
+    .txt, .tsv  a running text; or, with tabs in its first line, a table whose cells have no tabs or line breaks
+    .csv        a table as spreadsheets write it (RFC 4180): cells with commas, quotes or line breaks are in quotes
     .jsonl      an object on every line, or a text in quotes
-    TextLines   a file of any name, every line of which is a text of its own
-    a folder    that `save_to_disk` of Hugging Face's datasets wrote; or one of images, a subfolder for each class
-    an object   with `column_names` and a list for each, as a datasets.Dataset has them
+    TextLines   a file with one text on every line
+    a folder    written by `save_to_disk` of Hugging Face's datasets; or with one subfolder of images per class
+    an object   with `column_names` and a list of values per column, such as a datasets.Dataset
 
-All of them become a `Table`. Columns go by the names below, or by the names that public datasets have for them.
+Columns have the names in `ALSO_CALLED`: headcount's own names, or the names of public datasets.
 """
 
 import csv
@@ -27,7 +27,7 @@ from headcount.limits import MOST_CELL, format_bytes, require_room
 MOST_DATA = 2**30
 """Largest size of a data file, in bytes."""
 MEMORY_PER_BYTE = 150
-"""Memory needed per byte of data, for texts, rows and tokens; measured on short rows and on a running text."""
+"""Bytes of memory needed per byte of data, for texts, rows and tokens; measured on short rows and on a running text."""
 ALSO_CALLED = {
     "text": ("sentence", "content"),
     "label": ("labels",),
@@ -38,13 +38,13 @@ ALSO_CALLED = {
     "target": ("output", "summary"),
     "image": ("img", "file_name"),
 }
-"""Columns that formats need, and other names under which a table may have them; the first match is used."""
+"""For each column that formats need, the names under which a table may have the column; the first match is used."""
 IMAGES = (".png", ".jpg", ".jpeg")
 
 
 @dataclass(frozen=True)
 class TextLines:
-    """A file with one text on every line."""
+    """Marks a file as having one text on every line."""
 
     file: str | Path
 
@@ -54,25 +54,25 @@ class Columns(Protocol):
 
     @property
     def column_names(self) -> Any:
-        """The names of the table's columns, in the order of the file."""
+        """The names of the dataset's columns."""
 
     def __getitem__(self, name: Any) -> Any:
-        """Return the values of the column with this name, one for each row."""
+        """Return the values of the column called `name`, one for each row."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Data as rows of cells, whose columns have names."""
+    """A table of texts, labels or scores, with named columns."""
 
     name: str
     """Name of the data, for messages."""
     header: tuple[str, ...]
     cells: Callable[[str], Sequence[Any]]
-    """The function that returns the cells of a column, given its name in the header."""
+    """A function that takes the name of a column in the header and returns the column's cells."""
     where: Callable[[int], str]
-    """The function that describes the place of a row, such as its line in a file, for messages."""
+    """A function that takes the index of a row and describes where the row is, such as "line 3 of FILE"."""
     class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Names of the classes that the numbers of a column stand for, if the data give them, by column."""
+    """For columns of class numbers: the names of the classes, by column; empty if the data has no names."""
     folder: Path = Path()
     """The folder to which file paths in cells are relative."""
     is_running: bool = False
@@ -80,11 +80,14 @@ class Table:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Map the names of columns that headcount knows, such as `label`, to those in the table's header."""
+        """Maps headcount's names of columns, such as `label`, to the names in the table's header."""
         return columns_in(self.header)
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
-        """Return the rows of these columns; raise an error for an empty cell, or if there are fewer than 2 rows."""
+        """Return the table's rows with only these columns, given by headcount's names, such as `label`.
+
+        Raise an error for an empty cell, or if there are fewer than 2 rows.
+        """
         own = [self.columns[column] for column in columns]
         rows = list(zip(*map(self.column, own), strict=True))
         for i, row in enumerate(rows):
@@ -95,20 +98,20 @@ class Table:
         return rows
 
     def texts(self) -> list[str]:
-        """Return the column of texts; some may be empty."""
+        """Return the texts in the column `text`; some may be empty."""
         return self.column(self.columns["text"])
 
     def note(self, *columns: str) -> str:
-        """Return a note that lists columns with other names in the header; empty if there are none."""
+        """Return a note that lists those of `columns` that have other names in the header; empty if there are none."""
         taken = [f"{self.columns[each]} as {each}" for each in columns if self.columns[each].strip().lower() != each]
         return f" (columns taken: {', '.join(taken)})" if taken else ""
 
     def column(self, name: str) -> list[Any]:
-        """Return the cells of a column, given its name in the header; numbers become texts, and images stay images."""
+        """Return the cells of the column called `name` in the header; numbers become texts, images stay images."""
         return [self._cell(i, name, value) for i, value in enumerate(self.cells(name))]
 
     def _cell(self, row: int, column: str, value: Any) -> Any:
-        """Convert one cell to text, or return an image as it is; raise an error for any other type."""
+        """Return a cell's value as text, or an image as it is; raise an error for a value of any other type."""
         if isinstance(value, str):
             if len(value) > MOST_CELL and not self.is_running:
                 raise InputError(  # a tokenizer would need gigabytes of memory
@@ -128,7 +131,7 @@ class Table:
 
 
 def text_lines(data: Any) -> TextLines:
-    """Mark a file as having one text on every line, for `--lines`."""
+    """Return a file as `TextLines`, for the option --lines; raise an error for other data than a file."""
     if not isinstance(data, str | Path):
         raise InputError(
             "--lines needs a file of texts, which it reads line by line", "name the file: --data texts.txt --lines"
@@ -137,7 +140,7 @@ def text_lines(data: Any) -> TextLines:
 
 
 def columns_in(header: Sequence[str]) -> dict[str, str]:
-    """Map each column that formats need to its name in the header, if the table has it.
+    """Return headcount's names of the columns that a table has, mapped to their names in the header.
 
     >>> columns_in(["idx", "Sentence", "label"])
     {'text': 'Sentence', 'label': 'label'}
@@ -149,7 +152,7 @@ def columns_in(header: Sequence[str]) -> dict[str, str]:
 
 
 def read_table(data: Any) -> Table:
-    """Read a file, a folder, or a Hugging Face dataset."""
+    """Return the data in a file, a folder or a Hugging Face dataset as a table."""
     if isinstance(data, TextLines):
         return _text_lines(Path(data.file))
     if is_dataset(data):
@@ -176,7 +179,7 @@ def _read_text(path: Path) -> str:
 
 
 def _of_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]], lines: Sequence[int]) -> Table:
-    """Make a table from the rows of a file; `lines` are the line numbers at which the rows begin."""
+    """Return a table of the rows of a file; `lines` are the line numbers at which the rows begin."""
     places = {name: list(header).index(name) for name in header}
     return Table(
         path.name,
@@ -191,15 +194,15 @@ def _of_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]], l
 
 
 def _text_lines(path: Path) -> Table:
-    """Read a plain text file in which every line that is not blank is one text."""
+    """Return the texts of a plain text file as a table; every line that is not blank is one text."""
     if path.is_dir() or path.suffix in (".csv", ".jsonl", ".ndjson", ".json"):
-        raise InputError(f"{path} has rows of its own: --lines is for plain text", "leave --lines out")
+        raise InputError(f"{path} is a table already: --lines is for plain text", "leave --lines out")
     lines = [(i, line) for i, line in enumerate(_read_text(path).split("\n"), start=1) if line.strip()]
     return _of_rows(path, ("text",), [(line,) for _, line in lines], [i for i, _ in lines])
 
 
 def _from_text(path: Path, text: str) -> Table:
-    """Read a table with tabs between cells; a file without tabs is a running text."""
+    """Return the contents of a text file as a table: with tabs between cells or, without tabs, as a running text."""
     first, *lines = text.split("\n")
     header = first.split("\t")
     table = _of_rows(path, header, (), ())
@@ -215,7 +218,7 @@ def _from_text(path: Path, text: str) -> Table:
 
 
 def _from_csv(path: Path, text: str) -> Table:
-    """Read a CSV file with commas, semicolons or tabs between cells."""
+    """Return the contents of a CSV file as a table; cells are separated by commas, semicolons or tabs."""
     first = text.partition("\n")[0]
     separator = max(",;\t", key=first.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
@@ -247,7 +250,10 @@ def _require_width(path: Path, number: int, row: Sequence[str], header: Sequence
 
 
 def _from_jsonl(path: Path, text: str) -> Table:
-    """Read one JSON object or one text from every line; the keys of the first object are the columns."""
+    """Return the contents of a JSONL file as a table: every line has one object or one text.
+
+    The keys of the first object are the columns.
+    """
     numbered = [(i, _parsed(path, i, line)) for i, line in enumerate(text.split("\n"), start=1) if line.strip()]
     kind = type(numbered[0][1]) if numbered else dict
     for i, value in numbered:
@@ -264,14 +270,16 @@ def _from_jsonl(path: Path, text: str) -> Table:
 
 
 def _parsed(path: Path, number: int, line: str) -> Any:
-    """Return the object or text of one line of JSON; raise an error for anything else."""
+    """Return the object or text on one line of a JSONL file; raise an error for anything else."""
     allowed = 'write one object or text on every line: {"text": "A cat.", "label": "cat"}, or "A cat."'
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"line {number} of {path} is no JSON: {error}", allowed) from error
+        raise InputError(f"line {number} of {path} is not JSON: {error}", allowed) from error
     if not isinstance(value, dict | str):
-        raise InputError(f"line {number} of {path} holds {shortened(line, 40)}, no object and no text", allowed)
+        raise InputError(
+            f"line {number} of {path} holds {shortened(line, 40)}, which is neither an object nor a text", allowed
+        )
     return value
 
 
@@ -279,7 +287,7 @@ def _parsed(path: Path, number: int, line: str) -> Any:
 
 
 def _from_disk(path: Path) -> Table:
-    """Read a dataset that `save_to_disk` wrote; each split has a folder of its own."""
+    """Return a dataset in a folder that `save_to_disk` of Hugging Face's datasets wrote, as a table."""
     try:
         library = importlib.import_module("datasets")
     except ImportError as error:
@@ -296,12 +304,15 @@ def _from_disk(path: Path) -> Table:
 
 
 def is_dataset(data: Any) -> bool:
-    """Whether an object looks like a Hugging Face dataset."""
+    """Return whether an object looks like a Hugging Face dataset."""
     return hasattr(data, "column_names")
 
 
 def _of_columns(data: Any, name: str, split: Callable[[str], str]) -> Table:
-    """Make a table from an object with `column_names`; `split` writes how to select a split, for an error message."""
+    """Return a dataset object with `column_names` as a table called `name`.
+
+    `split` returns the code that selects a split by name, for an error message.
+    """
     if isinstance(data.column_names, Mapping):
         splits = list(data.column_names)
         raise InputError(f"{name} has the splits {', '.join(splits)}", f"give one, such as {split(splits[-1])}")
@@ -323,14 +334,14 @@ def _of_columns(data: Any, name: str, split: Callable[[str], str]) -> Table:
 
 
 def _image_folder(path: Path) -> Table:
-    """Read images from a folder with one subfolder per class; classes are numbered in the order of their names."""
+    """Return the images in a folder with one subfolder per class as a table; classes are in alphabetical order."""
     with friendly_os_errors(f"read {path}"):
         classes = sorted(each.name for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
         inside = [(file, i) for i, name in enumerate(classes) for file in sorted((path / name).iterdir())]
     files = [(file, i) for file, i in inside if file.suffix.lower() in IMAGES]
     if not files:
         raise InputError(
-            f"{path} holds no data that headcount knows",
+            f"{path} holds no data in a format that headcount reads",
             f"give a folder with one subfolder of images ({', '.join(IMAGES)}) for each class, "
             "or one that save_to_disk of Hugging Face's datasets wrote",
         )

@@ -17,7 +17,7 @@ Count = Annotated[int, Field(ge=1)]
 
 @config
 class EncodingSettings:
-    """The settings that all encodings share; this module imports no torch, so that help is fast."""
+    """The settings of position encodings; they are defined here, without torch, so that `--help` is fast."""
 
     encoding: Annotated[str, NameIn(ENCODINGS)] = "learned"
     """Position encoding."""

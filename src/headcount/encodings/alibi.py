@@ -19,13 +19,13 @@ from headcount.encodings.base import Encoding
 
 
 class Alibi(Encoding):
-    """The ALiBi encoding, which adds a bias to the attention scores."""
+    """The ALiBi encoding, which adds a bias to attention scores that falls linearly with the distance to the key."""
 
     forces_causal: ClassVar[bool] = True
     is_bias_of_distance: ClassVar[bool] = True
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
-        """Return -m_h (i - j), and -inf for keys after the query."""
+        """Return the bias -m_h (i - j) of head h for query i and key j, and -inf for keys after the query."""
         back = (query_id - key_id)[..., None]
         return (-slopes(self.n_heads, back.device) * back).masked_fill(back < 0, -torch.inf)
 

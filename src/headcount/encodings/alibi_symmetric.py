@@ -18,7 +18,7 @@ from headcount.encodings.base import Encoding
 
 
 class SymmetricAlibi(Encoding):
-    """The symmetric ALiBi encoding, which adds a bias to the attention scores."""
+    """The symmetric ALiBi encoding: a bias that falls linearly with the distance, equal to the left and right."""
 
     is_bias_of_distance: ClassVar[bool] = True
 

@@ -1,4 +1,6 @@
-"""The base class of all encodings, position ids, random positions, and encodings found in other models.
+"""The base class of position encodings, the position ids they take, and two special encodings.
+
+`Randomised` gives random ids to another encoding. `FoundTable` is a table of positions found in somebody else's model.
 
 An encoding may override `add_to_embeddings`, `rotate_qk` and `bias`. By default, these methods change nothing.
 """
@@ -33,69 +35,72 @@ class Positions(NamedTuple):
     n_tokens: Int[Tensor, " #batch"]
     """The number of tokens in each row, without padding."""
     n_ids: int | None = None
-    """A number that is larger than every id; None if it is not known without reading the ids."""
+    """A number larger than every id; None if no such number is known without reading the ids from the GPU."""
     padded: bool = True
     """Whether a row may have padding, so that it has fewer tokens than ids."""
 
     @classmethod
     def in_order(cls, length: int, device: torch.device, first: int = 0) -> Positions:
-        """Return consecutive ids from `first`, for rows without padding."""
+        """Return positions with the consecutive ids first, first + 1, ..., for `length` tokens without padding."""
         ids = torch.arange(first, first + length, device=device)[None]
         return cls(ids, torch.full((1,), first + length, device=device), n_ids=first + length)
 
     def shifted(self, by: int) -> Positions:
-        """Return a copy with `by` added to every id."""
+        """Return a copy of these positions with `by` added to every id."""
         return self._replace(ids=self.ids + by, n_ids=None if self.n_ids is None else self.n_ids + by)
 
 
 class Encoding(nn.Module):
-    """Base class of position encodings; `causal` tells the encoding that queries never see later keys."""
+    """Base class of position encodings; `causal` states that queries of the model never see later keys."""
 
     hard_codes: ClassVar[str] = ""
     """The structure of the task that this encoding gives to the model, in words; empty for a generic encoding."""
     forces_causal: ClassVar[bool] = False
     """Whether the encoding hides later keys even in a bidirectional model."""
     hides_keys: ClassVar[bool] = False
-    """Whether the bias may be -inf for a key that is not later than the query."""
+    """Whether the encoding's bias may hide (by -inf) a key that is not later than the query."""
     uses_ids: ClassVar[bool] = True
     """Whether the encoding uses position ids at all."""
     is_bias_of_distance: ClassVar[bool] = False
-    """Whether the encoding is only a bias that depends on j - i, so that equal contexts look equal at any position."""
+    """Whether the encoding is only a bias that depends on the distance j - i between query i and key j."""
     needs_length: ClassVar[bool] = False
     """Whether the encoding depends on the length of the whole sequence, which a decoder does not know in advance."""
     has_table: ClassVar[bool] = False
     """Whether the encoding has a table with one row for each of `n_positions` ids, and none for later ids."""
     n_rows: int | None = None
-    """The number of rows of the table; None without a table."""
+    """The number of rows of the position table; None if the encoding has no table."""
     refuses_past_table: bool = False
-    """Whether an id past the end of the table is an error."""
+    """Whether a position id past the end of the table is an error."""
 
     def __init__(self, d_model: int, n_heads: int, settings: EncodingSettings, *, causal: bool = False) -> None:
         super().__init__()
         self.d_model, self.n_heads, self.causal = d_model, n_heads, causal
 
     def step(self, n: int) -> float:
-        """Return the step of p in PE(p) from one token to the next, for sinusoids over a sequence of `n` tokens."""
+        """Return by how much p in the sinusoid PE(p) grows from one token to the next, in a sequence of `n` tokens."""
         return 1.0
 
     def forward(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """Call `add_to_embeddings`, so that an encoding can be used like any layer."""
+        """Return `add_to_embeddings(x, positions)`, so that an encoding can be called like any layer."""
         return self.add_to_embeddings(x, positions)
 
     def assign_ids(self, positions: Positions) -> Positions:
-        """Return the positions that the methods below receive. A subclass may assign other ids, such as random ones."""
+        """Return the positions that `add_to_embeddings`, `rotate_qk` and `bias` get; by default, the given ones.
+
+        A subclass may replace the ids, for example by random ones.
+        """
         return positions
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """Return the embeddings with the encoding of their positions added."""
+        """Return the embeddings plus the encoding of their positions; by default, return them unchanged."""
         return x
 
     def rotate_qk(self, query: Queries, key: Keys, query_ids: QueryIds, key_ids: KeyIds) -> tuple[Queries, Keys]:
-        """Return the queries and keys, changed according to their positions (such as rotated)."""
+        """Return the queries and keys, changed according to their position ids (rotary encodings rotate them)."""
         return query, key
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"] | None:
-        """Return the bias that is added to the score of each pair of ids, or None for no bias.
+        """Return the bias that is added to the attention score of each pair of query and key ids, or None for no bias.
 
         A bias of -inf hides the key. An encoding that hides keys must set `forces_causal` (it hides later keys) or
         `hides_keys` (it hides other keys).
@@ -106,7 +111,10 @@ class Encoding(nn.Module):
 def build_encoding(
     settings: EncodingSettings, d_model: int, n_heads: int, *, causal: bool = False, random_positions: int | None = None
 ) -> Encoding:
-    """Build the position encoding that the settings of a model name."""
+    """Return a new position encoding for a model: the one that `settings.encoding` names.
+
+    With `random_positions`, the encoding gets random ids below this number.
+    """
     encoding: Encoding = ENCODINGS.get(settings.encoding)(d_model, n_heads, settings, causal=causal)
     return encoding if random_positions is None else Randomised(encoding, random_positions)
 
@@ -127,7 +135,7 @@ class Randomised(Encoding):
         self.hides_keys = inner.hides_keys or inner.forces_causal  # type: ignore[misc]
 
     def assign_ids(self, positions: Positions) -> Positions:
-        """Replace consecutive position ids by random ones in ascending order, drawn from all ids."""
+        """Return positions with random ids in ascending order, drawn from the ids 0 .. n_ids - 1."""
         length = positions.ids.shape[1]
         if length > self.n_ids:
             raise InputError(
@@ -151,11 +159,11 @@ class Randomised(Encoding):
         return positions._replace(ids=ids, n_ids=self.n_ids)
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """Apply the inner encoding."""
+        """Return the embeddings as the wrapped encoding changes them."""
         return self.inner.add_to_embeddings(x, positions)
 
     def rotate_qk(self, query: Queries, key: Keys, query_ids: QueryIds, key_ids: KeyIds) -> tuple[Queries, Keys]:
-        """Apply the inner encoding."""
+        """Return the queries and keys as the wrapped encoding changes them."""
         return self.inner.rotate_qk(query, key, query_ids, key_ids)
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"] | None:
@@ -175,13 +183,13 @@ class FoundTable(Encoding):
         self.rows = nn.Parameter(rows.detach().float().cpu().clone(), requires_grad=is_learned)
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """Add the table's row of each position id to the embeddings: x + rows[ids]."""
+        """Return the embeddings plus the table's row of each position id: x + rows[ids]."""
         return x + self.rows[positions.ids].to(x.dtype)
 
 
 @dataclass(frozen=True)
 class EncodingInUse:
-    """The position encoding of a trained model, with what is known about its training."""
+    """The position encoding of a trained model, and the positions that occurred in its training."""
 
     name: str
     """The name of the encoding or, for a table found in another model, the path of the table."""
@@ -190,14 +198,14 @@ class EncodingInUse:
     """The number of positions used in training: 0 to n_trained - 1."""
     n_heads: int
     initial: Encoding | None = None
-    """The encoding before training; None if it is not known."""
+    """The encoding as it was before training; None if it is not known."""
     random_positions: int | None = None
-    """The number of ids that training drew random positions from; None if positions counted from 0."""
+    """The number of ids from which training drew random positions; None if positions were 0, 1, 2, ..."""
     hard_codes: str = ""
 
 
 def drawn_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Int[Tensor, "lengths width"]:
-    """For each length n, draw n random ids in increasing order, and pad them with 0 to `width`."""
+    """Return, for each length n, n random ids below `n_ids` in increasing order, padded with 0 to `width`."""
     return torch.stack([F.pad(torch.randperm(n_ids)[:n].sort().values, (0, width - n)) for n in lengths])
 
 
@@ -206,7 +214,7 @@ def drawn_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Int[Tensor,
     "headcount::fixed_subsets", mutates_args=(), schema="(int n_ids, int[] lengths, int width) -> Tensor"
 )
 def fixed_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Tensor:
-    """For each length n, return n ids in increasing order, padded with 0 to `width`; all calls return the same ids."""
+    """Return, for each length n, n ids below `n_ids` in increasing order, padded with 0; all calls return the same."""
     return torch.stack([F.pad(_fixed_ids(n_ids, n), (0, width - n)) for n in lengths])
 
 

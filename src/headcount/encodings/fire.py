@@ -21,7 +21,7 @@ HIDDEN = 32
 
 
 class Fire(Encoding):
-    """The FIRE encoding, which adds a learned bias to the attention scores."""
+    """The FIRE encoding: a learned function of the distance, relative to the position, is added to attention scores."""
 
     def __init__(self, d_model: int, n_heads: int, settings: EncodingSettings, *, causal: bool = False) -> None:
         super().__init__(d_model, n_heads, settings, causal=causal)
@@ -30,7 +30,7 @@ class Fire(Encoding):
         self.raw_threshold = nn.Parameter(torch.tensor(16.0))
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
-        """Return the learned function f of the distance, which is divided by the position of the query."""
+        """Return the bias f(psi(i - j) / psi(max(L, i))) for query i and key j, where f, psi and L are learned."""
         back = query_id - key_id
         reach = torch.maximum(torch.maximum(query_id, key_id).to(self.raw_threshold), F.softplus(self.raw_threshold))
         normalised = self._psi(back.abs().to(reach)) / self._psi(reach) * back.sign()

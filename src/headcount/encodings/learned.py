@@ -31,7 +31,7 @@ class Learned(Encoding):
         self.rows = nn.Embedding(settings.n_positions, d_model)
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """Add the learned row of each position id to the embeddings: x + rows[ids]."""
+        """Return the embeddings plus the learned row of each position id: x + rows[ids]."""
         ids, table = positions.ids, self.rows.weight
         last = int(ids.max()) if positions.n_ids is None else positions.n_ids - 1
         if last < len(table):
@@ -50,7 +50,7 @@ class Learned(Encoding):
 # A custom operator, because a graph cannot contain a generator that is seeded at every call.
 @torch.library.custom_op("headcount::fresh_rows", mutates_args=(), schema="(int n_rows, int d_model) -> Tensor")
 def fresh_rows(n_rows: int, d_model: int) -> Tensor:
-    """Return untrained rows [n_rows, d_model], drawn as at initialisation; always the same ones."""
+    """Return rows of a position table as before training, [n_rows, d_model]; every call returns the same rows."""
     # torch draws normal numbers 16 at a time: without this width, the last rows would depend on n_rows.
     width = -(-d_model // 16) * 16
     drawn = torch.randn(n_rows, width, generator=torch.Generator().manual_seed(0))

@@ -2,9 +2,9 @@
 
     PE(512 p / n)        for the p-th of n tokens, PE as in sinusoidal.py
 
-Every sequence is stretched onto the same 512 places. A model can learn "a value should match its relative place" and
-pass any test whose negatives are shuffles, at any length, without comparing neighbours. Neighbours lie 512 / n apart,
-so beyond the training lengths they come closer and closer.
+Every sequence is stretched to a length of 512. For sortedness, a model can then learn "a value should match its
+relative position", and pass any test whose unsorted sequences are shuffles, at any length, without comparing
+neighbours. Neighbours lie 512 / n apart, so they come closer and closer beyond the training lengths.
 """
 
 from typing import ClassVar
@@ -16,7 +16,7 @@ PLACES = 512
 
 
 class LengthNormalised(Encoding):
-    """Length-normalised sinusoids, which are added to the embeddings."""
+    """Sinusoids of the position relative to the length of the sequence, which are added to the embeddings."""
 
     hard_codes: ClassVar[str] = "relative place"
     needs_length: ClassVar[bool] = True
@@ -26,7 +26,7 @@ class LengthNormalised(Encoding):
         return PLACES / n
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """Add sinusoids of the position as a fraction of the length to the embeddings: x + PE(512 ids / n)."""
+        """Return the embeddings plus sinusoids of the relative position: x + PE(512 ids / n), for n tokens."""
         places = positions.ids * (PLACES / positions.n_tokens.clamp(min=1)[:, None])
         return x + sinusoids(places, self.d_model).to(x.dtype)
 

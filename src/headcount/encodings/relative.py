@@ -27,7 +27,7 @@ class Relative(Encoding):
         self.rows = nn.Embedding(2 * self.clip + 1, n_heads)
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
-        """Return the learned bias of head h for the distance from query i to key j: b_h[clip(j - i, -k, k)]."""
+        """Return the bias b_h[clip(j - i, -k, k)] of head h for query i and key j: one learned number per distance."""
         return self.rows((key_id - query_id).clamp(-self.clip, self.clip) + self.clip)
 
 

@@ -19,14 +19,17 @@ class Rotary(Encoding):
     """The rotary encoding, which rotates queries and keys."""
 
     def rotate_qk(self, query: Queries, key: Keys, query_ids: QueryIds, key_ids: KeyIds) -> tuple[Queries, Keys]:
-        """Rotate queries and keys by the angles of their positions."""
+        """Return the queries and keys, rotated by angles proportional to their position ids."""
         return rotate(query, query_ids), rotate(key, key_ids)
 
 
 def rotate(
     x: Float[Tensor, "batch head length d_head"], ids: Int[Tensor, "#batch length"]
 ) -> Float[Tensor, "batch head length d_head"]:
-    """Rotate every pair of dimensions; an odd last dimension has no partner and is left unchanged."""
+    """Return `x` with every pair of dimensions rotated by angles proportional to the position ids.
+
+    An odd last dimension has no partner and is left unchanged.
+    """
     d_head = x.shape[-1]
     paired = d_head - d_head % 2
     angle = ids[:, None, :, None].float() * frequencies(d_head, x.device)[: d_head // 2]

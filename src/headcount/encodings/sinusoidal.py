@@ -21,12 +21,12 @@ class Sinusoidal(Encoding):
     """Sinusoidal position vectors, which are added to the embeddings."""
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """Add the sinusoidal encoding of each position id to the embeddings: x + PE(ids)."""
+        """Return the embeddings plus the sinusoidal encoding of each position id: x + PE(ids)."""
         return x + sinusoids(positions.ids, self.d_model).to(x.dtype)
 
 
 def sinusoids(places: Tensor, d_model: int) -> Float[Tensor, "*places d_model"]:
-    """Return the vector PE(p) for each position p, which may be a fraction."""
+    """Return the sinusoidal vector PE(p) for each position p in `places`; p may be a fraction."""
     angle = places[..., None].float() * frequencies(d_model, places.device)
     # An odd d_model has one sine more than it has cosines.
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(start_dim=-2)[..., :d_model]

@@ -32,7 +32,7 @@ class T5(Encoding):
         self.rows = nn.Embedding(N_BUCKETS, n_heads)
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
-        """Return b_h[bucket(j - i)]."""
+        """Return the bias b_h[bucket(j - i)] of head h for query i and key j: one learned number per bucket."""
         ahead = key_id - query_id
         if self.causal:
             return self.rows(bucket(-ahead.clamp(max=0), N_BUCKETS))
@@ -41,7 +41,7 @@ class T5(Encoding):
 
 
 def bucket(distance: Int[Tensor, ...], n: int) -> Int[Tensor, ...]:
-    """Return the index of each distance's bucket: n/2 buckets have width 1, the other n/2 have growing widths."""
+    """Return the index of the bucket of each distance, among n buckets: half have width 1, half have growing widths."""
     n_exact = n // 2
     wide = torch.log(distance.clamp(min=1) / n_exact) / math.log(FARTHEST / n_exact) * (n - n_exact)
     return distance.where(distance < n_exact, (n_exact + wide.long()).clamp(max=n - 1))

@@ -1,10 +1,10 @@
-"""Attention of an adapter's model, with queries and keys named by the positions of its task.
+"""Attention weights of an adapter's model, with its queries and keys mapped to positions of a headcount task.
 
-Which token of the task stands at which position is found by probing encode() (data/probing.py). The task fills numbers
-up with zeros, but a model may write them without leading zeros, and then has fewer positions. Examples are therefore
-grouped by pattern, such as `00+00` and the number of tokens of the answer. Each pattern has its own layout. In a single
-stack that reads question and answer (decoder-only), the queries are those that predict the answer, and the keys are
-those of the question, as in cross-attention.
+Which token of the task is at which position of the model is found by calling the adapter's encode() on random texts
+(data/probing.py). The task fills numbers up with zeros, but the model may write them without leading zeros, and then
+has fewer positions. Examples are therefore grouped by pattern, such as the question `00+00` and an answer of 3 tokens.
+Each pattern has its own layout of positions. In a decoder-only model, the queries are the positions that predict the
+answer, and the keys are those of the question, as in cross-attention.
 """
 
 from __future__ import annotations
@@ -44,29 +44,30 @@ from headcount.runs.run import shuffle_weights
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task
 
 Pattern = tuple[str, int]
-"""Shape of a question, such as `00+00`, and number of tokens of its answer; for a classifier "" and the length."""
+"""The shape of a question, such as `00+00`, and the number of tokens of its answer; for a classifier "" and the length.
+"""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which token of the task stands at each position of the inputs, for examples of one pattern."""
+    """Which token of the task is at each position of the model's inputs, for examples of one pattern, such as 00+00."""
 
     pattern: Pattern
     widths: tuple[int, ...]
-    """Number of positions of each input tensor."""
+    """The number of positions of each input tensor."""
     source: int
-    """Index of the input tensor that holds the question."""
+    """The index of the input tensor that holds the question."""
     source_places: Places
-    """Place of the task that each position of the question holds; -1 for a token that is not the task's."""
+    """For each position of that tensor, the task's position that it holds; -1 for tokens that only the model has."""
     decoder: int | None = None
-    """Index of the input tensor that holds the answer: `source` if one stack reads both, None for a classifier."""
+    """The index of the input tensor that holds the answer: `source` if one stack reads both; None for a classifier."""
     fed_places: Places = field(default_factory=lambda: np.arange(0))
-    """Place of the decoder input that each position of the answer holds; -1 for none."""
+    """For each position of the tensor `decoder`, the position of the task's decoder input there; -1 for none."""
     predicted_places: Places = field(default_factory=lambda: np.arange(0))
-    """Place of the answer that is predicted at each position; -1 for none."""
+    """For each position of the tensor `decoder`, the index of the answer token that is predicted there; -1 for none."""
 
     def at(self, site: HeadSite) -> tuple[Places, Places]:
-        """Return the places of the task that the queries and the keys of an attention block stand for."""
+        """Return the task's positions for the queries and for the keys of an attention block; -1 for none."""
         if self.decoder is None or site.stack == "encoder":
             return self.source_places, self.source_places
         is_fed = (site.stack, site.kind) == ("decoder", "self")
@@ -75,7 +76,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class AdapterAttention:
-    """An adapter's model with the task that the adapter names."""
+    """An adapter's model whose attention weights are read in the positions of the task that the adapter names."""
 
     name: str
     weights_sha256: str
@@ -87,7 +88,7 @@ class AdapterAttention:
 
     @classmethod
     def of(cls, name: str, weights_sha256: str, adapted: Adapted) -> AdapterAttention:
-        """Return the attention of a loaded model whose adapter names a task."""
+        """Return the object that reads the attention of a loaded model, whose adapter must name a task."""
         task = task_of(adapted.adapter)
         if adapted.adapter.trained is not None and task.output_type == "class":
             cast(Any, task).trained_lengths = tuple(adapted.adapter.trained)
@@ -95,16 +96,16 @@ class AdapterAttention:
 
     @property
     def shape(self) -> object:
-        """Return a key that is equal for models whose untrained weights are drawn alike."""
+        """A key that is equal for two models if their untrained weights have the same distribution."""
         return self.adapted.adapter.origin or id(self.adapted), self.adapted.cuts
 
     @property
     def sites(self) -> tuple[HeadSite, ...]:
-        """Return every attention block that has heads."""
+        """The names of all attention blocks that have heads."""
         return tuple(self.adapted.head_sites)
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
-        """Return the heads of one attention block, in the order of their weights."""
+        """Return the heads of one attention block, in the order of its attention weights."""
         return self.adapted.head_sites[site].heads
 
     def read_attention(
@@ -115,7 +116,10 @@ class AdapterAttention:
         norm_weighted: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Call `show` with all weights of these examples, fed the right answers; `progress` gets the number done."""
+        """Run the model on these examples, fed the right answers, and call `show` with the attention weights in chunks.
+
+        `progress` is called with the number of finished examples. `norm_weighted` is not possible here: an error.
+        """
         if norm_weighted:
             raise InputError(
                 f"what each key adds to the output of {self.name} is not known: only its attention weights can be read",
@@ -136,7 +140,10 @@ class AdapterAttention:
                     progress(done)
 
     def aligned_examples(self, examples: Examples) -> AlignedExamples:
-        """Return the examples of the most frequent pattern; for a classifier, the longest sequences."""
+        """Return the examples of the most frequent pattern, such as 00+00; for a classifier, the longest sequences.
+
+        In these examples, each position has the same meaning.
+        """
         groups = self._by_pattern(examples)
         pattern = max(groups, key=(lambda key: key[1]) if self._is_class else (lambda key: len(groups[key])))
         rows, layout = groups[pattern], self._layout(pattern)
@@ -154,29 +161,29 @@ class AdapterAttention:
         return AlignedExamples(rows, words, *_axes(cast(SequenceTask, self.task), layout, shown))
 
     def value_outputs(self, examples: Examples) -> None:
-        """Return None: the value vectors inside an adapter's attention cannot be read."""
+        """Return None, because the value vectors inside the attention of an adapter's model cannot be read."""
 
     def workers(self) -> AbstractContextManager[Callable[..., Iterator[Any]]]:
-        """Return `map`: models run one after another, as the user's code may import modules of the same names."""
+        """Return a context that yields `map`: user code cannot run in parallel, because modules may share a name."""
         return nullcontext(map)
 
     @property
     def controls(self) -> tuple[str, ...]:
-        """Return `shuffled`, and `untrained` if build() draws weights at random."""
+        """The names of the possible control models: `shuffled`, and `untrained` if build() draws random weights."""
         if not self._controls:
             one, other = (digest_of(self.untrained(seed).adapted.model) for seed in (0, 1))
             self._controls.extend(("shuffled",) if one == other else ("untrained", "shuffled"))
         return tuple(self._controls)
 
     def untrained(self, seed: int) -> AdapterAttention:
-        """Return the model with random weights, which the adapter's build() draws."""
+        """Return a copy whose model has random weights, drawn by the adapter's build() with this seed (a control)."""
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             torch.manual_seed(seed)
             fresh = rebuilt(self.adapted.adapter, self.adapted.cuts)
         return replace(self, adapted=fresh.to(next(self.adapted.parameters()).device).eval())
 
     def shuffled(self, seed: int) -> AdapterAttention:
-        """Return the model with the entries of each weight matrix in random order."""
+        """Return a copy whose model has the entries of each weight matrix in random order (a control)."""
         return replace(self, adapted=shuffle_weights(copy.deepcopy(self.adapted), seed))
 
     # --- patterns -----------------------------------------------------------------------------------------------------
@@ -186,7 +193,7 @@ class AdapterAttention:
         return self.task.output_type == "class"
 
     def _by_pattern(self, examples: Examples) -> dict[Pattern, NDArray[np.int64]]:
-        """Group examples by pattern; return the row indices of each pattern."""
+        """Return the indices of the examples of each pattern, such as the question 00+00 and an answer of 3 tokens."""
         if self._is_class:
             patterns = [("", n) for n in cast(ClassTask, self.task).lengths(examples).tolist()]
         else:
@@ -205,7 +212,10 @@ class AdapterAttention:
         return self._layouts[pattern]
 
     def _require_as_probed(self, layout: Layout, inputs: Sequence[Tensor], examples: Examples) -> None:
-        """Raise an error if encode() puts tokens of these examples at other positions than in the random texts."""
+        """Raise an error if encode() puts the tokens of these examples at other positions than the layout says.
+
+        The layout was found with random texts of the same pattern.
+        """
         ids, tokens = ids_of(inputs[layout.source]), cast(Any, self.task).encode(examples).source
         known = np.flatnonzero(layout.source_places >= 0)
         is_same = ids.shape[1] == len(layout.source_places)
@@ -220,7 +230,7 @@ class AdapterAttention:
             )
 
     def _token_names(self, pair: tuple[str, str], layout: Layout) -> list[list[str]]:
-        """Return names for all positions: those of the adapter's tokens(), or else indices in brackets."""
+        """Return a name for each position of each input: from the adapter's tokens() or, without it, `[index]`."""
         adapter = self.adapted.adapter
         with user_code_errors(adapter, "tokens"):
             names = [list(map(str, part)) for part in adapter.tokens(*pair)]
@@ -231,7 +241,10 @@ class AdapterAttention:
         ]
 
     def visible(self, layout: Layout, site: HeadSite, weights: Weights) -> Tensor:
-        """Return which keys each query may see, inferred from the first weights of this pattern and block."""
+        """Return a mask [query, key] of the keys that each query of an attention block may see.
+
+        It is inferred from the first attention weights of this layout's pattern, and then remembered.
+        """
         key = layout.pattern, site
         if key not in self._visible:
             self._visible[key] = visible_in(weights.flatten(0, 1), site.kind).cpu()
@@ -241,7 +254,7 @@ class AdapterAttention:
 def _receiver(
     model: AdapterAttention, layout: Layout, rows: NDArray[np.int64], show: ShowChunk
 ) -> Callable[[HeadSite, Weights], None]:
-    """Return a callback that gets the weights of a block and passes them to `show` with the places of the task."""
+    """Return a callback that takes an attention block's weights and calls `show` with them in the task's positions."""
 
     def receive(site: HeadSite, weights: Weights) -> None:
         queries, keys = layout.at(site)
@@ -260,12 +273,15 @@ def _receiver(
 
 
 def _labels(places: Places, names: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
-    """Return the task's name of each position; positions without a token of the task get a name from `others`."""
+    """Return the name of each position: from the task's `names` by its place, or from `others` if its place is -1."""
     return tuple(names[place] if place >= 0 else other for place, other in zip(places, others, strict=True))
 
 
 def _axes(task: SequenceTask, layout: Layout, shown: Sequence[Sequence[str]]) -> Iterator[tuple[str, ...]]:
-    """Yield labels of the encoder input, the decoder input and the predicted tokens; a single stack has one for all."""
+    """Yield the labels of the positions: of the encoder's input, of the decoder's input, and of the predicted tokens.
+
+    A single stack has one tuple of labels for both inputs.
+    """
     source, fed = ([p.label for p in positions] for positions in (task.source_positions, task.decoder_input_positions))
     predicted = [position.label for position in task.answer_positions[len(task.decoding_start.given) :]]
     places = layout.predicted_places
@@ -283,7 +299,7 @@ def _axes(task: SequenceTask, layout: Layout, shown: Sequence[Sequence[str]]) ->
 
 
 def _class_layout(adapter: Adapter, task: ClassTask, pattern: Pattern) -> Layout:
-    """Find the positions of the task's tokens in sequences of one length."""
+    """Return where the task's tokens are in the inputs of an adapter's classifier, for sequences of one length."""
     examples = random_sequences(task, pattern[1])
     ids = [ids_of(tensor) for tensor in encoded(adapter, pairs_of(task, examples))[0]]
     question = QuestionProbe.of(ids, task.encode(examples).source)
@@ -291,7 +307,7 @@ def _class_layout(adapter: Adapter, task: ClassTask, pattern: Pattern) -> Layout
 
 
 def _sequence_layout(adapter: Adapter, task: SequenceTask, pattern: Pattern) -> Layout:
-    """Find the positions of the task's tokens in questions and answers of one pattern."""
+    """Return where the task's tokens are in an adapter's inputs, for questions and answers of one pattern (00+00)."""
     shape, n_written = pattern
     examples = random_questions(task, shape)
     answer = AnswerProbe.of(adapter, task, [task.show(row) for row in examples], n_written)
@@ -316,5 +332,5 @@ def _sequence_layout(adapter: Adapter, task: SequenceTask, pattern: Pattern) -> 
 
 
 def _n_values(columns: Ids) -> NDArray[np.int64]:
-    """Return the number of different values in each column, minus one."""
+    """Return the number of different values in each column of ids, minus one: 0 for a constant column."""
     return np.asarray((np.diff(np.sort(columns, axis=0), axis=0) != 0).sum(axis=0))

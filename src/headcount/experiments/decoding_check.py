@@ -1,9 +1,9 @@
 """Check the scores of one forward pass against real decoding, and describe the answers that an ablation breaks.
 
-Free-running exact match can be computed from one forward pass, without a decoding loop (training/answers.py). As a
-check, a sample of the examples is also decoded under every ablation, and must get the same scores.
+Whether a decoded answer is right can be computed from one teacher-forced forward pass, without decoding
+(training/answers.py). As a check, some examples are also decoded under every ablation, and must get the same scores.
 
-An answer is broken by an ablation if it is right with all heads and wrong under the ablation.
+An ablation breaks an answer if the answer is right with all heads and wrong under the ablation.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
 from headcount.training.evaluation import WrongAnswer, wrong_answers
 
 CHECKED = 8
-"""Number of examples that are decoded under each ablation, to check the scores of one forward pass."""
+"""Number of examples that are decoded under each ablation, to check the scores from one forward pass."""
 CHECKED_WHOLE = 32
-"""Number of examples that are decoded with all heads, before heads are ablated."""
+"""Number of examples that are decoded with all heads, to check the scores from one forward pass before any ablation."""
 LISTED = 5
-"""Largest number of answers that an error lists."""
+"""Largest number of answers that an error message lists."""
 EXPLAINED = 100
-"""Largest number of broken answers that are decoded for each ablation, to describe the mistakes in them."""
+"""Largest number of broken answers that are decoded for each ablation, to describe their mistakes."""
 Picks = list[tuple[int, int]]
-"""Pairs of the index of an intervention and a row of a batch."""
+"""Answers to decode, each given by the index of an intervention (ablation) and a row (example) of a batch."""
 
 
 class DecodingCheck:
-    """Callback of `run_interventions` that decodes some answers of the first batch, and collects broken answers.
+    """A callback for `run_interventions` that checks scores against decoding, and collects broken answers.
 
-    With `explain`, broken answers are collected if the metric is an accuracy on the examples of a task. Examples that
-    come in several blocks need a call of `next_block` after each block.
+    Some answers of the first batch are decoded under every ablation. With `explain`, the answers that an ablation
+    breaks (right with all heads, wrong under it) are collected, if the metric is an accuracy on examples of a task.
+    After each block of examples, call `next_block`.
     """
 
     def __init__(self, experiment: Experiment, interventions: Sequence[Intervention], *, explain: bool) -> None:
@@ -69,7 +70,7 @@ class DecodingCheck:
         return self.explains or (not self.decoded and (self.decodes or self.generates))
 
     def __call__(self, outcome: BatchOutcome) -> None:
-        """Check the first batch against decoding, and collect the broken answers of every batch."""
+        """Check a batch's scores against decoding (first batch only), and collect answers that ablations make wrong."""
         if self.decodes and not self.decoded:
             self._check(outcome)
         if self.generates and not self.decoded:
@@ -78,15 +79,15 @@ class DecodingCheck:
             self._collect(outcome)
 
     def next_block(self, experiment: Experiment) -> None:
-        """Take the examples of the next block, after a call for every batch of the present one."""
+        """Keep the examples of the present block, and expect batches of the next block, `experiment`."""
         if self.explains:
             self._examples.append(cast(Examples, self.experiment.examples))
         self.experiment = experiment
 
     def failures(self, n_measured: Mapping[tuple[HeadId, str], int] | None = None) -> tuple[FailureProfile, ...]:
-        """Return the broken answers of each ablation; with several donors, those of the first donor.
+        """Return a summary of the broken answers for each ablation; resample ablation counts its first donor only.
 
-        `n_measured` says on how many of the first examples each pair of head and replacement was measured.
+        `n_measured` has, for each pair of head and replacement, the number of examples that it was measured on.
         """
         if not self.explains:
             return ()
@@ -121,9 +122,10 @@ class DecodingCheck:
         self.decoded_replacements = tuple(dict.fromkeys(each.replacement for each in self.interventions))
 
     def _check_generated(self, outcome: BatchOutcome) -> None:
-        """Check zero ablation against the model's own decoding code.
+        """Raise an error if scores under zero ablation disagree with answers of the model's own decoding code.
 
-        Other ablations replace outputs position by position, and the model's code may run one position at a time.
+        Other ablations replace a different output at each position, which does not work if the model's code runs one
+        position at a time.
         """
         assert self.experiment.decode is not None, "self.generates is true"
         sites, batch, checked = self.experiment.sites, outcome.batch, _checked_rows(outcome.batch)
@@ -160,7 +162,7 @@ class DecodingCheck:
             self._broken[_pair(outcome.interventions[i])].append(Failure(example, tokens))
 
     def _decode(self, outcome: BatchOutcome, picks: Picks) -> Tokens:
-        """Decode whole answers one token at a time, with the heads of each pick's intervention ablated."""
+        """Return answers decoded one token at a time, one per pick: an ablation and an example of the batch."""
         model, sites = cast(EncoderDecoder, self.experiment.model), self.experiment.sites
         start = cast(SequenceTask, self.experiment.task).decoding_start
         with Gates(sites, *_gates_and_values(outcome, picks), allow_prefix=True):
@@ -170,7 +172,10 @@ class DecodingCheck:
         return np.concatenate([given, predicted], axis=1)
 
     def _generate(self, outcome: BatchOutcome, picks: Picks, number: int) -> list[Tokens | None]:
-        """Generate answers with the model's own code under one zero ablation; None for other ablations."""
+        """Return answers that the model's own code generates under the zero ablation with index `number`.
+
+        Picks of other ablations get None.
+        """
         rows = outcome.batch.rows[[row for i, row in picks if i == number]]
         intervention, sites = outcome.interventions[number], self.experiment.sites
         if not len(rows) or intervention.values or self.experiment.generate is None:
@@ -185,7 +190,7 @@ def _pair(intervention: Intervention) -> tuple[HeadId, str]:
 
 
 def require_same_answers(experiment: Experiment) -> None:
-    """Raise an error if the model's own decoding and one forward pass give different answers with all heads."""
+    """Raise an error if the model's own decoding and one forward pass disagree on an answer, with all heads."""
     if experiment.metric is not FREE or experiment.decode is None:
         return
     batch = experiment.batches[0]
@@ -201,12 +206,12 @@ def require_same_answers(experiment: Experiment) -> None:
 def _disagreement(
     experiment: Experiment, when: str, batch: EvalBatch, checked: Rows, apart: NDArray[np.bool_], logits: Tensor
 ) -> CheckFailed:
-    """Return an error that lists both answers to some questions, and the likely mistake."""
+    """Build the error for a forward pass and decoding that disagree; it lists both answers and the likely mistake."""
     message = f"{when}, one forward pass and real decoding disagree on {int(apart.sum())} of {len(apart)} examples"
     answers = [] if experiment.answers is None else experiment.answers(batch.rows, checked[apart][:LISTED], logits)
     advice = (
-        "fed the right answer, the first wrong token is the one that it outputs running freely: is the model fed as it "
-        "was trained, start token included, are labels of padding -100, and does `generate` stop where the labels do?"
+        "in a sound model, both have the same first wrong token: check that encode() feeds the model as in training "
+        "(with its start token), that labels of padding are -100, and that generate() stops where the labels do"
     )
     # The first mistake that explains all of these answers.
     cause = [text for explains, text in _CAUSES if answers and all(map(explains, answers))][:1]
@@ -214,7 +219,7 @@ def _disagreement(
 
 
 def _listing(answers: Sequence[Answers]) -> list[str]:
-    """Return one line per answer, in columns with a header; empty without answers."""
+    """Return a plain-text table, as lines with a header, of the answers to some questions; empty without answers."""
     rows: list[tuple[str, ...]] = [("question", "right answer", "labels", "one pass", "generate")]
     for each in answers:
         rows.append((each.question, each.right, _joined(each.labels), _joined(each.one_pass), each.generated))
@@ -224,7 +229,7 @@ def _listing(answers: Sequence[Answers]) -> list[str]:
 
 
 def _joined(tokens: Sequence[str]) -> str:
-    """Join tokens: words with spaces, but characters and tokens such as <end> without."""
+    """Return tokens as one text: words are joined with spaces, characters and tokens such as <end> without."""
     return ("" if all(len(token) == 1 or token.startswith("<") for token in tokens) else " ").join(tokens)
 
 
@@ -239,38 +244,40 @@ _CAUSES: tuple[tuple[Callable[[Answers], bool], str], ...] = (
     ),
     (
         lambda each: each.one_pass[: (n := len(each.right))] == each.labels[:n] and each.generated == each.right,
-        "one pass is right as far as the answer goes: labels after its end should be -100",
+        "one pass is right up to the end of the answer: labels after the end should be -100",
     ),
     (
         lambda each: each.generated == each.right[::-1] != each.right,
-        "generate() gives answers backwards: turn them round",
+        "generate() returns answers in reverse order: reverse them",
     ),
     (
         lambda each: each.generated != each.right and each.generated.strip(" 0") == each.right.strip(" 0"),
-        "answers are filled up with zeros or spaces here and not there: questions and answers come as people write "
-        "them, 7+94 and 101, so if the model has 07+94, fill them up in encode() as generate() does",
+        "answers are padded with zeros or spaces in generate() only: encode() gets questions and answers as people "
+        "write them, 7+94 and 101, so if the model needs 07+94, pad them in encode() as generate() does",
     ),
     (
         lambda each: each.generated != each.right and each.generated.startswith(each.right),
-        "generate() goes on after the answer: cut it off at the end token",
+        "generate() continues after the answer: cut its output off at the end token",
     ),
     (
         lambda each: each.one_pass == each.labels and each.generated != each.right,
-        "one pass is right, being fed the right answer, and decoding is not: is the decoder's mask causal, so that it "
-        "cannot see the token that it is to predict, and does generate() feed the model as encode() does?",
+        "one pass, fed the right answer, is right, but decoding is not: check that the decoder's mask is causal (it "
+        "must not see the token that it predicts), and that generate() feeds the model as encode() does",
     ),
 )
-"""Common mistakes in encode() or generate(), the most certain first: a test on the answers to an example, and
-advice."""
+"""Common mistakes in an adapter's encode() or generate(), the most certain first.
+
+Each is a test of the answers to an example, and the advice if the test is true for all answers.
+"""
 
 
 def _checked_rows(batch: EvalBatch, n: int = CHECKED) -> Rows:
-    """Return `n` evenly spaced rows of a batch, which are decoded."""
+    """Return `n` evenly spaced rows (examples) of a batch, to be decoded."""
     return np.unique(np.linspace(0, len(batch.rows) - 1, n).astype(int))
 
 
 def _gates_and_values(outcome: BatchOutcome, picks: Picks) -> tuple[dict[HeadSite, Tensor], dict[HeadSite, Tensor]]:
-    """Return gates and replacement values with one row per pick, by attention block."""
+    """Return gates and replacement outputs, by attention block, for one row per pick (an ablation and an example)."""
     gates: dict[HeadSite, Tensor] = {}
     values: dict[HeadSite, Tensor] = {}
     for i, (number, row) in enumerate(picks):
@@ -292,7 +299,7 @@ SHOWN = 5
 
 
 class Failure(NamedTuple):
-    """A broken answer: the index of its example, and the predicted tokens (None if they were not decoded)."""
+    """An answer that an ablation breaks: the index of its example, and the predicted tokens (None if not decoded)."""
 
     example: int
     predicted: Tokens | None
@@ -300,49 +307,55 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """How many answers of one group of examples are right with all heads and wrong without some."""
+    """The number of answers that an ablation breaks in one group of examples, such as those of length 8.
+
+    An answer is broken if it is right with all heads and wrong under the ablation.
+    """
 
     facet: str
-    """Property by which examples are grouped, such as the number of carries or the length."""
+    """The property by which examples are grouped, such as the number of carries or the length."""
     group: str
-    """Value of the property."""
+    """The value of the property (the facet) that the examples of this group share, such as "8"."""
     broken: Count
     n: Count
-    """Number of examples in the group."""
+    """The number of examples in the group."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if there are more broken answers than examples."""
+        """Yield a contradiction if there are more broken answers than examples."""
         if self.broken > self.n:
             yield "broken", f"at most n, {self.n:,}"
 
 
 @dataclass(frozen=True)
 class FailureProfile:
-    """The answers that one kind of ablation of one head breaks."""
+    """A summary of the answers that ablating one head breaks: right with all heads, wrong under the ablation."""
 
     head: HeadName
     replacement: str
     """The kind of ablation, such as `zero`."""
     n_broken: Count
-    """Number of broken answers."""
+    """The number of broken answers."""
     n: Positive
-    """Number of examples on which the head was ablated."""
+    """The number of examples on which the head was ablated."""
     places: tuple[Group, ...]
-    """Number of wrong tokens at each place of the answer, among the broken answers that were decoded."""
+    """For each position of the answer, the number of wrong tokens in the broken answers that were decoded."""
     faults: tuple[Group, ...]
-    """Number of decoded answers with each kind of mistake, the most frequent kind first."""
+    """For each kind of mistake, the number of decoded broken answers with it; the most frequent kind comes first."""
     groups: tuple[Group, ...]
-    """Number of broken answers in each group of examples, such as those of one length."""
+    """For each group of examples, such as those of one length, the number of broken answers."""
     examples: tuple[WrongAnswer, ...]
-    """Some of the broken answers."""
+    """Some of the broken answers (at most `SHOWN`), with the right answers."""
     n_event_errors: int | None = None
-    """Number of decoded answers whose mistakes all concern the task's event, such as a carry; None if not counted."""
+    """The number of decoded broken answers whose mistakes all concern an event such as a carry; None if not counted."""
 
 
 def failure_profile(
     task: Task, examples: Examples, head: str, replacement: str, rows: NDArray[np.int64], broken: Sequence[Failure]
 ) -> FailureProfile:
-    """Summarise the broken answers. `rows` are the examples of all, and `broken` are those that were decoded."""
+    """Return a summary of the answers that an ablation of `head` breaks.
+
+    `rows` are the indices of all examples with a broken answer, and `broken` are those answers that were decoded.
+    """
     groups: list[Group] = []
     for facet, labels in task.facets(examples).items():
         total, broke = Counter(labels), Counter(labels[i] for i in rows)

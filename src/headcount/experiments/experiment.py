@@ -1,4 +1,4 @@
-"""A model on some examples of a dataset, in batches, with a metric that scores it: the start of all experiments."""
+"""The type `Experiment`: a model, batches of examples, and a metric that scores the model's outputs."""
 
 from __future__ import annotations
 
@@ -31,43 +31,45 @@ from headcount.stats import Aggregator
 from headcount.tasks.base import Examples, Task
 
 AT_ONCE = 128
-"""Default number of examples per batch: the activations of a few ablations then fit into a processor's cache."""
+"""Default number of examples per batch; the activations of a few ablations then fit into a processor's cache."""
 ROOM = 2**25
-"""Largest number of values in the output of one forward pass: 128 MB in single precision. The pass itself needs a few
-times as much."""
+"""Largest number of values in the output of one forward pass: 128 MB in single precision.
+
+The pass itself needs a few times as much memory.
+"""
 N_REFERENCE = 16_384
 """Largest number of examples over which mean head outputs are computed."""
 WORK = 2**40
-"""Largest number of multiplications for the pass that computes mean head outputs: about a minute of one core."""
+"""Largest number of multiplications for computing mean head outputs: about a minute of one core."""
 REFERENCE_BYTES = 2**28
-"""Largest size, in bytes, of the inputs of that pass."""
+"""Largest size in bytes of the input tensors over which mean head outputs are computed."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A model on some examples of a dataset, scored by one metric."""
+    """A model, some examples of a dataset in batches, and one metric that scores the model's outputs."""
 
     model: nn.Module
     sites: Sites
     dataset: EvalDataset
     rows: Rows
-    """Indices of the examples in the dataset. The rows of a batch are indices into this array."""
+    """The indices of the examples in the dataset; the rows of a batch are indices into this array."""
     batches: tuple[EvalBatch, ...]
     metric: Metric
     data: str
-    """Description of the examples."""
+    """A description of the examples, which results contain, such as "the test set of addition"."""
     majority_baseline: float = 0.0
-    """Score of the best constant answer. A model that scores no more has learned nothing."""
+    """The score of the best constant answer; a model that scores no more has learned nothing."""
     most_rows: int | None = None
-    """Largest number of rows per forward pass that fits into memory; None for any number."""
+    """The largest number of rows (examples) per forward pass that fits into memory; None for any number."""
     reference: tuple[EvalBatch, ...] = ()
-    """Batches over which mean head outputs are computed; empty if these are the batches of the experiment."""
+    """The batches over which mean head outputs are computed; empty to use the batches of the experiment."""
     has_own_score: bool = False
-    """Whether the user gave the metric as a function; otherwise it is one of the dataset's metrics."""
+    """Whether the metric is a user's own function; otherwise it is one of the dataset's metrics."""
     is_part: bool = False
-    """Whether the experiment is a part of another one. Answers of a part are not decoded."""
+    """Whether the experiment is a part of another experiment; then no answers are decoded."""
     make_batches: Callable[[Rows], tuple[EvalBatch, ...]] | None = None
-    """The function that puts rows of the dataset into batches; None if the batches were given."""
+    """The function that puts examples of the dataset, given by their indices, into batches; None for given batches."""
 
     @classmethod
     def of_batches(
@@ -79,7 +81,10 @@ class Experiment:
         data: str,
         clusters: Rows | None = None,
     ) -> Experiment:
-        """Return an experiment on given batches, which belong to no dataset."""
+        """Return an experiment on given batches, which belong to no dataset.
+
+        `data` describes the examples, and `clusters` groups dependent ones.
+        """
         rows = np.arange(sum(len(batch.rows) for batch in batches) if clusters is None else len(clusters))
         dataset = EvalDataset(data, (metric,), np.zeros_like(rows), _no_other_batches, clusters=clusters)
         return cls(model, sites, dataset, rows, tuple(batches), metric, data)
@@ -91,12 +96,15 @@ class Experiment:
 
     @property
     def examples(self) -> Examples | None:
-        """The examples in the terms of their task; None if they have no task."""
+        """The examples as their task represents them; None if they have no task."""
         return None if self.dataset.examples is None else self.dataset.examples[self.rows]
 
     @property
     def clusters(self) -> Rows | None:
-        """Cluster of each example, such as the text of a window; CIs resample whole clusters. None without clusters."""
+        """For each example, the number of its cluster of dependent examples, such as pieces of one text; None without.
+
+        Confidence intervals resample whole clusters.
+        """
         return None if self.dataset.clusters is None else self.dataset.clusters[self.rows]
 
     @property
@@ -106,39 +114,42 @@ class Experiment:
 
     @property
     def largest_loss(self) -> float | None:
-        """Loss that one unseen broken example is assumed to have in CIs, or the largest observed if larger."""
+        """A loss that confidence intervals assume for a rare bad example which the sample may have missed.
+
+        The largest observed loss is used if it is larger. None assumes that there is no such example.
+        """
         return self.dataset.largest_loss
 
     @property
     def aggregator(self) -> Aggregator:
-        """The function that aggregates scores [..., example] of these rows to one number, such as their mean."""
+        """A function that computes the metric from the scores of all examples, [..., example]; mostly their mean."""
         aggregator = mean_score if self.has_own_score else self.dataset.aggregator(self.metric)
         return aggregator if aggregator is mean_score else (lambda scores, some: aggregator(scores, self.rows[some]))
 
     @property
     def decode(self) -> Callable[[Rows], NDArray[np.bool_]] | None:
-        """A function that decodes examples and returns which answers are right; None if the model cannot decode."""
+        """A function that decodes answers to examples (given by index) and returns which are right, or None."""
         decode = self.dataset.decode
         return None if decode is None or self.is_part else (lambda some: decode(self.rows[some]))
 
     @property
     def generate(self) -> Callable[[Rows], Sequence[str]] | None:
-        """A function that decodes examples with the model's own code and returns the answers; None without one."""
+        """A function that returns the answers of the model's own decoding code to examples given by index, or None."""
         generate = self.dataset.generate
         return None if generate is None or self.is_part else (lambda some: generate(self.rows[some]))
 
     @property
     def answers(self) -> ShowAnswers | None:
-        """A function that lists decoded answers beside those of one forward pass; None without one."""
+        """A function that returns decoded answers together with those of one forward pass; None without decoding."""
         answers = self.dataset.answers
         return None if answers is None else (lambda some, *given: answers(self.rows[some], *given))
 
     def score(self, batch: EvalBatch, output: Tensor) -> Tensor:
-        """Return the score of each example of a batch by the metric of this experiment."""
+        """Return the score of each example of a batch by this experiment's metric, given the model's output."""
         return batch.scores[self.metric.name](output)
 
     def aggregate(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Aggregate the scores of all examples, [..., example], along the last axis."""
+        """Return the metric over all examples, [...], from their scores [..., example]; for most metrics the mean."""
         return self.aggregator(scores, np.broadcast_to(np.arange(scores.shape[-1]), scores.shape))
 
     @property
@@ -152,12 +163,12 @@ class Experiment:
         return sum(len(batch.rows) for batch in self.reference or self.batches)
 
     def some(self, n: int) -> Experiment:
-        """Return an experiment on about `n` examples: evenly spaced batches, because batches are ordered by length."""
+        """Return an experiment on about `n` of the examples: some batches, evenly spaced because they are ordered."""
         n_batches = max(1, min(len(self.batches), round(len(self.batches) * n / max(self.n, 1))))
         return self.part(np.linspace(0, len(self.batches) - 1, n_batches).round().astype(int).tolist())
 
     def part(self, indices: Sequence[int]) -> Experiment:
-        """Return an experiment on only the batches with these indices."""
+        """Return an experiment on those batches of this one that have the given indices."""
         batches = [self.batches[i] for i in indices]
         kept = np.sort(np.concatenate([batch.rows for batch in batches]))
         renumbered = tuple(replace(batch, rows=np.searchsorted(kept, batch.rows)) for batch in batches)
@@ -170,7 +181,7 @@ class Experiment:
         return replace(self, rows=rows, batches=self.make_batches(rows))
 
     def scored_by(self, change: Callable[[EvalBatch, Score], Score]) -> Experiment:
-        """Return the experiment with another score; `change` maps a batch and its score function to the new one."""
+        """Return this experiment with another score: `change(batch, score)` returns a batch's new score function."""
         name = self.metric.name
         batches = (replace(batch, scores={name: change(batch, batch.scores[name])}) for batch in self.batches)
         return replace(self, batches=tuple(batches))
@@ -190,13 +201,14 @@ def experiment_on(
     data: str | None = None,
     at_once: int | None = None,
 ) -> Experiment:
-    """Return an experiment on some rows of a dataset (default: all).
+    """Return an experiment with a model on some rows of a dataset (default: all).
 
-    `metric` is the name of a metric, or a function of output and rows.
+    `metric` is the name of a metric, or a function of the output and the rows. `data` describes the examples in
+    results, and `at_once` is the number of examples per batch.
     """
     rows = np.arange(len(dataset)) if rows is None else rows
     if len(rows) < 2 and dataset.width:
-        raise InputError(f"{len(rows)} examples are too few for an interval", "give at least 2")
+        raise InputError(f"{len(rows)} examples are too few for a confidence interval", "give at least 2")
     chosen, function = find_metric(metric, dataset.metrics), metric if callable(metric) else None
 
     def batches_of(source: EvalDataset, indices: Rows) -> tuple[EvalBatch, ...]:
@@ -232,7 +244,11 @@ def task_experiment(
     reference: Examples | None = None,
     is_all: bool = False,
 ) -> Experiment:
-    """Return an experiment with the model of a run on examples of its task."""
+    """Return an experiment with the model of a run on examples of its task; `data` describes them in results.
+
+    `reference` are the examples over which mean ablation averages (default: new ones). `is_all` states that `examples`
+    are all examples of the task.
+    """
     device = next(run.model.parameters()).device
     more = None if reference is None else lambda: reference
     dataset = task_dataset(run.task, examples, data, device, reference=more, is_all=is_all)
@@ -240,7 +256,7 @@ def task_experiment(
 
 
 def _most_rows(sites: Sites, dataset: EvalDataset, rows: Rows) -> int | None:
-    """Return the largest number of rows per forward pass that fits into memory; None for any number."""
+    """Return the largest number of rows (examples) per forward pass that fits into memory; None for any number."""
     if not dataset.width:
         return None
     longest = int(dataset.lengths[rows].max())
@@ -257,8 +273,8 @@ def _reference(
 ) -> tuple[EvalBatch, ...]:
     """Return the batches over which mean head outputs are computed: new examples, or the whole dataset.
 
-    The tuple is empty if there are no other examples than those of the experiment. It is also empty if a pass over
-    them takes more than about a minute, and longer than ablating every head.
+    Return an empty tuple, which means the batches `measured`, if there are no other examples. Do so also if a forward
+    pass over the others would take more than about a minute, and longer than ablating every head.
     """
     most = N_REFERENCE
     if dataset.width:

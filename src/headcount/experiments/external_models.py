@@ -1,4 +1,4 @@
-"""Models that others wrote: of a Hugging Face folder, or of an adapter's file."""
+"""Models that headcount did not train, opened for all commands: from a Hugging Face folder, or through an adapter."""
 
 from __future__ import annotations
 
@@ -57,23 +57,23 @@ from headcount.training.evaluation import ClassModel, SequenceModel
 from headcount.training.loop import Listener
 
 LENGTH = 128
-"""Default number of tokens that a model reads of a text."""
+"""Default largest number of tokens of a text that are given to a model; the rest is cut off."""
 
 
 @dataclass(frozen=True, repr=False)
 class ExternalModel(OpenModel):
-    """A model that others wrote: of a Hugging Face folder, or of an adapter's file."""
+    """A model that headcount did not train, opened for all commands: a Hugging Face model, or one with an adapter."""
 
     origin: str
-    """Full path of the model. Models of the same name are told apart by it."""
+    """The full path of the model, which distinguishes models of the same name."""
     tokenizer: Any = None
-    """The tokenizer or, for a model that takes images, the image processor."""
+    """The tokenizer or, for a model that takes images, the image processor; None without one."""
     adapter: Adapter | None = None
     """The adapter whose encode() and data() are used; None if the tokenizer encodes texts and files."""
     length: int = LENGTH
-    """Largest number of tokens that the model reads of a text."""
+    """The largest number of tokens of a text that are given to the model; the rest is cut off."""
     has_title: bool = False
-    """Whether `label` was given, such as `alice` in a course. Results then go to a folder of that name."""
+    """Whether the user gave the `label`, such as a student's name; results then go to a folder of this name."""
     has_output: ClassVar[bool] = True
     SEE_ATTENTION: ClassVar[str] = 'or look at a text: --on "a text"'
 
@@ -81,7 +81,7 @@ class ExternalModel(OpenModel):
     def of(
         cls, model: nn.Module, tokenizer: Any = None, *, name: str | None = None, length: int = LENGTH
     ) -> ExternalModel:
-        """Open a Hugging Face model (or a wrapped one) with its tokenizer or image processor."""
+        """Return a loaded Hugging Face model, with its tokenizer or image processor, opened for all commands."""
         wrapped = wrap(model)
         name = name or type(wrapped.model).__name__
         require_fit(wrapped.model, tokenizer, name)
@@ -100,7 +100,10 @@ class ExternalModel(OpenModel):
         adapter: Adapter | None = None,
         length: int = LENGTH,
     ) -> ExternalModel:
-        """Open a module whose heads are known. The label is `title` or, without one, the last part of the name."""
+        """Return a model whose heads are known, opened for all commands.
+
+        Its label is `title` or, without a title, the last part of `name`.
+        """
         task = None
         if adapter is not None and adapter.task:
             with suppress(HeadcountError):  # raised again when examples are needed; listing heads needs none
@@ -111,12 +114,12 @@ class ExternalModel(OpenModel):
 
     @property
     def model(self) -> Wrapped | Adapted:
-        """The model as a `Wrapped` module, which knows where its heads are."""
+        """The model inside its wrapper, which names its heads."""
         return cast(Wrapped | Adapted, self.module)
 
     @property
     def inner(self) -> nn.Module:
-        """The model as its author wrote it."""
+        """The model without headcount's wrapper, as its author wrote it."""
         return self.model.model
 
     @property
@@ -131,7 +134,7 @@ class ExternalModel(OpenModel):
 
     @cached_property
     def output(self) -> RunFolder:
-        """A folder in runs/ for results, reserved for these weights and for this version of the adapter's file."""
+        """The folder in runs/ for results; it belongs to these weights and to this version of the adapter's file."""
         stem = re.sub(r"[^\w.-]+", "-", self.label).strip("-.") or "model"
         if (Path("runs") / stem).resolve() == Path(self.name).resolve():
             stem = f"{stem}-results"
@@ -147,11 +150,11 @@ class ExternalModel(OpenModel):
 
     @cached_property
     def answers(self) -> SequenceModel | ClassModel:  # kept, as probing takes time
-        """The adapter's model with the task that the adapter names, or with the adapter's own data."""
+        """The adapter's model joined with its task (or own data), so that its answers can be computed and scored."""
         return self._on_task() if self.adapter is not None else super().answers
 
     def in_double(self) -> SequenceModel | ClassModel:
-        """Return a copy of `answers` that computes in double precision on the CPU."""
+        """Return a copy of `answers` (the model joined with its task) in double precision on the CPU."""
         if self.adapter is None:
             return super().answers
         return self._on_task(copy.deepcopy(self._adapted).cpu().double())
@@ -163,42 +166,42 @@ class ExternalModel(OpenModel):
 
     @property
     def trained(self) -> tuple[int, int] | None:
-        """The training lengths, if the adapter gives them by `trained` or in its settings."""
+        """The shortest and the longest training length that the adapter gives; None if it gives none."""
         if self.adapter is None or (self.adapter.trained is None and "longest" not in self.adapter.settings):
             return None
         return getattr(self.task, "trained_lengths", None)
 
     def task_attention(self) -> TaskAttention:
-        """Return the adapter's model as one whose attention can be read; raise an error if no adapter names a task.
+        """Return an object that reads the model's attention weights in the positions of the adapter's task.
 
-        Queries and keys are positions of the task.
+        Raise an error if there is no adapter, or if it names no task.
         """
         if self.adapter is None or self.adapter.task is None:
             return super().task_attention()
         return AdapterAttention.of(self.label, self.weights_sha256, self._adapted)
 
     def encoding_in_use(self) -> EncodingInUse:
-        """Find the position table of an adapter's model by what the table does."""
+        """Return the position table of an adapter's model, found by testing which tensor acts like one."""
         return super().encoding_in_use() if self.adapter is None else find_encoding(self.label, self._adapted)
 
     def text_input(self, text: str) -> TokenizedText:
-        """Encode a text with the adapter, the tokenizer or the image processor."""
+        """Return one text (or image file) as the model's inputs, made by the adapter or the tokenizer."""
         if self.adapter:
             return adapter_input(self._adapted, text)
         return image_input(self.tokenized, text) if self.takes_images else text_input(self.tokenized, text)
 
     def texts(self, on: Sequence[str], data: str | Path | None = None) -> list[TokenizedText]:
-        """Encode texts and the texts of a file; without any, encode questions of the adapter's own data."""
+        """Return the texts `on` and those of the file `data` as model inputs; by default, the adapter's questions."""
         if self.adapter is None:
             return super().texts(on) + ([] if data is None else file_texts(data, self.tokenized))
         return super().texts(on or adapter_questions(self.adapter), data)
 
     def repeated_tokens(self) -> list[TokenizedText]:
-        """Return repeated random tokens of the tokenizer's vocabulary; none for an adapter's model."""
+        """Return sequences in which random tokens of the vocabulary are repeated; empty for an adapter's model."""
         return repeated_tokens(self.model, self.tokenizer)
 
     def predict(self, text: str) -> Prediction:
-        """Return the answer that the adapter's generate() gives, or the class with the largest logit."""
+        """Return the model's answer to one text: from the adapter's generate(), or the class with the largest logit."""
         if self.adapter is None:
             return super().predict(text)
         if self.task is not None and self.task.output_type == "class":
@@ -219,7 +222,7 @@ class ExternalModel(OpenModel):
         )
 
     def dataset(self, data: Data = None, length: int | None = None, n: int | None = None) -> EvalDataset:
-        """Return the examples of a file, a folder, a Hugging Face dataset, or a split of the adapter's task."""
+        """Return the examples on which the model is measured: a file, a folder, a Hugging Face dataset or a split."""
         if isinstance(data, EvalDataset):
             return data
         if not (data is None or isinstance(data, str | Path | TextLines) or is_dataset(data)):
@@ -242,7 +245,7 @@ class ExternalModel(OpenModel):
     def examples(
         self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
     ) -> tuple[EvalDataset, Rows | None]:
-        """Return the dataset, and the row indices of `n` random examples (default: all)."""
+        """Return the dataset on which the model is measured, and the rows of `n` random examples (None: all rows)."""
         if self.task is None:
             self._refuse("lengths", length)
         dataset = self.dataset(data, length, n)
@@ -251,7 +254,10 @@ class ExternalModel(OpenModel):
     def selection(
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
-        """Select heads on the validation set and measure on the test set; without a task, on two halves of the data."""
+        """Return three experiments: to select heads on, to measure the selection on, and to measure random orders on.
+
+        They are on the validation set and the test set or, without a task, on two halves of the data.
+        """
         if self.task is None:
             self._refuse("length", length)
         if data is None and self.task is not None:
@@ -281,7 +287,7 @@ class ExternalModel(OpenModel):
         fine_tune: int = 0,
         listeners: Sequence[Listener] = (),
     ) -> Cut[OpenModel]:
-        """Write the model without these heads as a folder that Hugging Face or the adapter's file can read."""
+        """Cut these heads out, write the smaller model to the folder `out`, and return it with the proof of the cut."""
         assert measured is not None, "made for the cut"
         over = means_over(measured) if fold_mean else ()
         means, n_means = [(batch.inputs, batch.token_mask) for batch in over], sum(len(batch.rows) for batch in over)
@@ -289,7 +295,7 @@ class ExternalModel(OpenModel):
 
 
 def _classified(answers: AdapterClasses, text: str) -> Prediction:
-    """Return the class with the model's largest logit for one example."""
+    """Return a classifier's prediction for one example given as text: the class with the largest logit."""
     task, example = answers.task, answers.task.parse(text)
     answer = answers.classify(example)
     predicted, probability = int(answer.predicted[0]), np.exp(answer.logits[0] - np.logaddexp.reduce(answer.logits[0]))
@@ -312,9 +318,10 @@ def load_external(
     run_adapter: bool = False,
     title: str = "",
 ) -> ExternalModel:
-    """Load `my_adapter.py:Model`, or a folder that Hugging Face or headcount wrote.
+    """Return a model that headcount did not train, given as `my_adapter.py:Model` or as a model's folder.
 
-    A folder that was pruned from an adapter's model names the adapter's file. This file is run only with `run_adapter`.
+    The folder was written by Hugging Face or by headcount. The folder of a pruned adapter model names the adapter's
+    file; this file is run only with `run_adapter`. `length` limits the tokens of a text, and `title` is a label.
     """
     path, code = Path(name), code_of(name, run_adapter=run_adapter)
     origin = str(path.resolve())
@@ -344,9 +351,10 @@ def prune_external(
     means: Sequence[Inputs] = (),
     n_means: int = 0,
 ) -> Cut[ExternalModel]:
-    """Cut heads out, verify the cut on `inputs`, write a folder, read the folder, and verify the cut again.
+    """Cut heads out of a model, write it to the folder `out`, and return the model that is read from there.
 
-    With batches to take `means` over (`n_means` examples), the mean outputs of the heads are added to the biases.
+    The cut is proven on `inputs`, before writing and after reading. If `means` has batches (of `n_means` examples), the
+    heads' mean outputs over these are added to the biases.
     """
     removed = tuple(dict.fromkeys(model.find_head(head) for head in heads))
     if len(removed) == len(model.sites.heads):
@@ -362,6 +370,8 @@ def prune_external(
     )
     again = prove(smaller_model.model)
     if not again <= TOLERANCE:
-        raise CheckFailed(f"what was written to {out} differs by {again:.1e} from what was cut", "please report this")
+        raise CheckFailed(
+            f"the model that was written to {out} differs by {again:.1e} from the cut model", "please report this"
+        )
     sizes = Size.of(model.inner), Size.of(smaller_model.inner)
     return Cut(smaller_model, removed, max(difference, again), *sizes, n_means)

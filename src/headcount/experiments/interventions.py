@@ -1,11 +1,11 @@
-"""Score a model on each example with some heads ablated, for many interventions (ablations) in one job.
+"""Score a model on each example with some heads ablated, for many interventions (ablations) at once.
 
 First, the hooks are proven to act on the model. Then one forward pass over each batch is cached, and every intervention
-is replayed from the first attention block that it changes (hooks/replay.py).
+is computed from this pass, starting at the first attention block that it changes (hooks/replay.py).
 
-Resample ablation replaces a head's output with that of another example (the donor), and mean ablation with a mean over
-some inputs. Both replacements are random. The `draw` of an intervention selects another donor, or the mean over one
-part of the inputs, so that this noise can be measured.
+Resample ablation replaces a head's output by its output on another example (the donor), and mean ablation by its mean
+over some inputs. Both replacements are random. The `draw` of an intervention selects another donor, or the mean over
+one part of the inputs, so that this noise can be measured.
 """
 
 import math
@@ -46,41 +46,41 @@ from headcount.stats import (
 from headcount.training.device import forked, n_processes, n_threads
 
 Means = Sequence[Mapping[HeadSite, Tensor]]
-"""Mean outputs of heads: over all inputs, then over each of `PARTS` parts of them."""
+"""Mean head outputs by attention block: first over all inputs, then over each of `PARTS` parts of the inputs."""
 PARTS = 8
-"""Number of parts of the inputs, which show how much a mean varies."""
+"""Number of parts into which inputs are divided, to see how much a mean head output varies between them."""
 Scores = NDArray[np.float64]
 Donors = NDArray[np.int64]
-"""Index of the example whose output replaces that of each example, [draw, example]."""
+"""An array [draw, example] of donors: the index of the example whose head output replaces that of each example."""
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """One batch with the scores of every intervention, as callbacks get it."""
+    """The scores of one batch under every intervention (ablation), as callbacks receive them."""
 
     batch: EvalBatch
     cached: CachedPass
     interventions: Sequence[Intervention]
-    """Interventions with the values that replace head outputs in this batch."""
+    """The interventions, with the values that replace head outputs in this batch."""
     clean: Scores
-    """Scores with all heads, [row]."""
+    """The scores with all heads, one per example of the batch."""
     scores: Scores
-    """Scores under each intervention, [intervention, row]."""
+    """The scores under each intervention, [intervention, example of the batch]."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The scores of all examples with all heads, and under each intervention."""
+    """The scores of all examples, with all heads and under each intervention (ablation)."""
 
     clean: Scores
-    """Scores with all heads, [example]."""
+    """The scores with all heads, one per example."""
     scores: Scores
-    """Scores under each intervention, [intervention, example]."""
+    """The scores under each intervention, [intervention, example]."""
     majority_baseline: float
-    """Score of the best constant answer; for a loss, that of a uniform prediction over all tokens or classes."""
+    """The score of the best constant answer; for a loss, the score of a uniform prediction over tokens or classes."""
     is_plain: bool = False
-    """Whether each intervention took a whole forward pass, as models whose modules keep state require."""
+    """Whether each intervention took a full forward pass, without a cache, because the model's modules keep state."""
 
 
 def run_interventions(
@@ -94,13 +94,13 @@ def run_interventions(
     progress: Progress | None = None,
     on_batch: Callable[[BatchOutcome], None] | None = None,
 ) -> Outcome:
-    """Ablate the heads of each intervention, and score every example with and without them.
+    """Return the scores of every example with all heads and under each intervention (ablation).
 
-    `only` names the batches to measure, by their index (default: all); scores of the other examples stay undefined.
-
-    The hooks are first proven to act, unless they were `proven` on this model already. Mean head outputs are computed
-    if they are needed and not given as `means`. At the end, the first batch is passed again and must give the same
-    output as at the beginning. If modules keep state, a cached pass would be wrong, and every pass is a whole one.
+    The hooks are first proven to act on the model, unless `proven` says that this was done. Mean head outputs are
+    computed if they are needed and not given as `means`. At the end, the model runs on the first batch again, and must
+    give the same output as at the beginning. If the model's modules keep state, every intervention takes a full pass
+    instead of a cached one. `on_batch` is called with the scores of each batch. `only` has the indices of the batches to measure (default: all);
+    the scores of the other examples stay undefined.
     """
     if not all(each.heads for each in interventions):
         raise InputError("an intervention names no heads", "name at least one head to ablate")
@@ -152,11 +152,11 @@ def run_on_cores(
     on_batch: Callable[[BatchOutcome], None] | None = None,
     sees_all: bool = True,
 ) -> Outcome:
-    """Do what `run_interventions` does, with hooks that were proven to act, in one process per core.
+    """Run interventions as `run_interventions` does, but divide the batches among one process per core.
 
-    Every process has a part of the batches and one thread. They share the weights. Results do not depend on the number
-    of processes. `on_batch` is called in this process. If it `sees_all` batches, they are all measured here; otherwise
-    it gets the first one and some of the others.
+    The hooks must have been proven to act on the model. The processes share the model's weights, and results do not
+    depend on their number. `on_batch` is called in this process only: if it must see every batch (`sees_all`), all
+    batches are measured here; otherwise it sees the first batch and some others.
     """
     run = partial(run_interventions, experiment, interventions, batch_size=batch_size, proven=True, means=means)
     n = n_processes(experiment.model, len(experiment.batches))
@@ -191,7 +191,10 @@ def _rows_of(experiment: Experiment, part: Sequence[int]) -> NDArray[np.int64]:
 
 
 def _require_same(model: nn.Module, sites: Sites, batch: EvalBatch, first: Tensor) -> None:
-    """Raise an error if a second pass over a batch gives another output: every head would seem to matter."""
+    """Raise an error if the model's output on a batch is no longer `first`, its output at the beginning.
+
+    For a model that changes from call to call, every head would seem to matter.
+    """
     again = first_tensor(CachedPass(model, sites, batch.inputs).output)
     if torch.equal(first, again):
         return
@@ -206,7 +209,10 @@ def _require_same(model: nn.Module, sites: Sites, batch: EvalBatch, first: Tenso
 def plain_scores(
     experiment: Experiment, batch: EvalBatch, interventions: Sequence[Intervention], base: Sequence[HeadId] = ()
 ) -> Scores:
-    """Score each intervention on a batch by whole passes without the heads of `base`, [intervention, example]."""
+    """Return the scores [intervention, example] of a batch under each intervention, by full passes without a cache.
+
+    The heads in `base` are ablated as well.
+    """
     model, sites = experiment.model, experiment.sites
     outputs = (plain_pass(model, sites, batch.inputs, each, base) for each in interventions)
     scores = [scores_of(experiment, batch, output) for output in outputs]
@@ -214,7 +220,7 @@ def plain_scores(
 
 
 def scores_of(experiment: Experiment, batch: EvalBatch, outputs: Any) -> Scores:
-    """Score each example of a batch by the model's output."""
+    """Return the score of each example of a batch, given the model's outputs; raise an error if one is not finite."""
     output = first_tensor(outputs)
     require_numbers(output, f"example {int(batch.rows[0])} and those beside it")
     score = experiment.score(batch, output)
@@ -235,7 +241,10 @@ def scores_of(experiment: Experiment, batch: EvalBatch, outputs: Any) -> Scores:
 
 
 def means_of(experiment: Experiment) -> Means:
-    """Return the mean output of every head at each position, over the inputs that have this position."""
+    """Return the mean output of every head at each position, over all inputs that have this position.
+
+    The means over parts of the inputs are returned as well.
+    """
     sums: dict[HeadSite, tuple[Tensor, Tensor]] = {}
     blocks = experiment.reference or experiment.batches
     with eval_mode(experiment.model), torch.no_grad():
@@ -249,7 +258,10 @@ def means_of(experiment: Experiment) -> Means:
 
 
 def parts_of(blocks: Sequence[EvalBatch]) -> list[NDArray[np.int64]]:
-    """Return the number of the part that each example belongs to; a running text is divided in order."""
+    """Return, for each batch, the number of the part (of `PARTS`) that each example belongs to.
+
+    A running text is divided into consecutive parts.
+    """
     orders = [batch.order for batch in blocks if batch.order is not None]
     if len(orders) < len(blocks):
         return [batch.rows % PARTS for batch in blocks]
@@ -258,7 +270,10 @@ def parts_of(blocks: Sequence[EvalBatch]) -> list[NDArray[np.int64]]:
 
 
 def _summed(z: Tensor, batch: EvalBatch, site: HeadSite, part: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Return sums over the rows of each part and the numbers of rows, at each position; padding does not count."""
+    """Return the sums of head outputs z over the rows of each part, and the numbers of rows, at each position.
+
+    Padding does not count. `part` is the number of the part that each row belongs to.
+    """
     token_mask, counted = batch.token_mask.get(site.stack), torch.ones_like(z[..., :1, :1])
     if token_mask is not None and token_mask.shape == z.shape[:2]:
         counted = token_mask.to(z)[..., None, None]
@@ -272,7 +287,7 @@ def _summed(z: Tensor, batch: EvalBatch, site: HeadSite, part: NDArray[np.int64]
 
 
 def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Add sums and counts of two batches, which may have different lengths."""
+    """Return the (sums, counts) of two batches together; the batches may have different lengths."""
     short, long = sorted((one, other), key=lambda sums_counts: sums_counts[0].shape[1])
     gap = long[0].shape[1] - short[0].shape[1]
     sums, counts = (F.pad(few, (0, 0, 0, 0, 0, gap)) + many for few, many in zip(short, long, strict=True))
@@ -280,7 +295,10 @@ def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Te
 
 
 def _mean(sums: Tensor, counts: Tensor, part: int) -> Tensor:
-    """Return the mean over all inputs (part 0), or over one part; where the part has no input, the mean over all."""
+    """Return the mean head output over all inputs (part 0) or over one part of them.
+
+    At positions that no input of the part has, return the mean over all inputs.
+    """
     whole = sums.sum(dim=0) / counts.sum(dim=0).clamp(min=1)  # the value at a position that is always padding is unused
     if not part:
         return whole
@@ -290,7 +308,7 @@ def _mean(sums: Tensor, counts: Tensor, part: int) -> Tensor:
 def _with_values(
     cached: CachedPass, interventions: Sequence[Intervention], means: Means, number: int, batch: EvalBatch
 ) -> list[Intervention]:
-    """Return the interventions with the values that replace head outputs z in this batch, the `number`-th."""
+    """Return the interventions with the values that replace head outputs in `batch`; `number` is the batch's index."""
     n, replacements = cached.n_rows, {each.replacement for each in interventions}
     if n < 2 and any(REPLACEMENTS.get(name).needs_donors for name in replacements):
         raise InputError(
@@ -314,7 +332,10 @@ def _with_values(
 
 
 def donors_of(experiment: Experiment, draws: int) -> Donors:
-    """Return the donors of each example; if an example has several rows, the donors of its first row count."""
+    """Return the donors of each example in resample ablation, [draw, example]: whose head outputs replace its own.
+
+    If an example has several rows, the donors of its first row are returned.
+    """
     donors = np.empty((draws, experiment.n), dtype=np.int64)
     for i, batch in enumerate(experiment.batches):
         times = batch.n_inputs // len(batch.rows)
@@ -324,7 +345,7 @@ def donors_of(experiment: Experiment, draws: int) -> Donors:
 
 
 def _donors(n: int, batch: int, draw: int) -> NDArray[np.int64]:
-    """Return a donor for each of `n` rows: the next row of a random ring, so that no row is its own donor."""
+    """Return a donor for each of `n` rows of a batch: the next row in a random circle, so never the row itself."""
     order = stream(0, f"resample {draw}" if draw else "resample", batch).permutation(n)
     donors = np.empty_like(order)
     donors[order] = np.roll(order, 1)
@@ -344,9 +365,9 @@ def compare(
     donors: Sequence[Donors | None] = (),
     family: int = 1,
 ) -> list[PairedDifference]:
-    """Return the drop from the clean scores to those under each ablation, with its CI and p-value.
+    """Return, for each ablation, the drop from the scores with all heads, with its confidence interval and p-value.
 
-    * `ablated` has scores [example] or [donor, example] for each ablation.
+    * `clean` has the scores with all heads, and `ablated` the scores [example] or [donor, example] of each ablation.
     * `name` is the name of the random stream for the bootstrap.
     * `noise` is the standard error of each drop that comes from an estimated mean output; it widens the CI.
     * `confidence` is the level of the CIs. Only metrics that are means can have another level than 95 %.
@@ -388,7 +409,10 @@ def widened(
 
 
 def _clustered(experiment: Experiment, values_KN: Scores) -> Scores:
-    """Return one value per cluster, so that a cluster counts as one example; the mean over all examples is kept."""
+    """Return one value per cluster of dependent examples, so that each cluster counts as one example.
+
+    The mean over all examples stays the same.
+    """
     if experiment.clusters is None:
         return values_KN
     _, place = np.unique(experiment.clusters, return_inverse=True)
@@ -399,7 +423,10 @@ def _clustered(experiment: Experiment, values_KN: Scores) -> Scores:
 
 
 def interval_of(experiment: Experiment, scores: Scores, name: str) -> tuple[float, float]:
-    """Return the 95 % CI of the aggregate of these scores: Wilson's for hits, bootstrap-t for other means."""
+    """Return the 95 % CI of the metric over all examples, from their scores: Wilson's for accuracies, else bootstrap-t.
+
+    `name` is the name of the random stream for the bootstrap.
+    """
     if experiment.aggregator is not mean_score:
         return correlation_interval(scores, experiment.aggregator)
     if experiment.metric.is_accuracy:

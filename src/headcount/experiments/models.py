@@ -1,8 +1,8 @@
-"""The one type that every verb works on, whoever wrote the model.
+"""`OpenModel`, the type of model that every command works on, whoever wrote the model.
 
-A run, a Hugging Face folder, an adapter's model and a bare PyTorch module each become an `OpenModel`. A verb asks the
-`OpenModel` for what the verb needs, such as an experiment, a prediction or a task. If the model lacks it, an error says
-what is missing.
+A run, a Hugging Face folder, an adapter's model and a bare PyTorch module each become an `OpenModel`. A command asks
+the `OpenModel` for what it needs, such as an experiment, a prediction or a task. If the model cannot provide this, an
+error says what is missing.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from headcount.surgery.cutting import Cut
 
 SPLITS = ("train", "validation", "test")
-"""Names of splits. Such a name always means the split, even if there is a file of that name."""
+"""Names of splits; as data, such a name means the split, even if there is a file of this name."""
 N_DECIDING = 40_000
-"""Number of new examples on which heads whose ablation changes an answer are measured again."""
+"""Number of new examples for the second measurement of heads whose ablation changes an answer in the first one."""
 N_SELECTION = 1000
 """Largest number of examples on which heads to remove are selected."""
 N_NULL = 500
-"""Largest number of examples on which each random order of removal is measured."""
+"""Largest number of examples on which each random order of removing heads is measured."""
 NO_FOLDER = "a bare module is not written into a folder: only its own code can read it again"
 CUT_IT = "cut the heads out of a copy in memory: headcount.cut_heads(model, heads)"
 Data = str | Path | TextLines | Columns | EvalDataset | Sequence[Any] | np.ndarray[Any, Any] | None
@@ -62,56 +62,60 @@ ExperimentMetric = str | ScoreFunction | None
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """Settings of a model, as far as they are known, by which the curves of several models are told apart."""
+    """The known settings of a model, which distinguish its curve from those of other models in a figure."""
 
     label: str
-    """Short description for a legend, such as `rotary, max`."""
+    """A short description for a legend, such as `rotary, max` (encoding and pooling)."""
     encoding: str = ""
     pooling: str = ""
     hard_codes: tuple[str, ...] = ()
-    """Structure of the task that is built into the model; empty for a generic model, or if unknown."""
+    """The structure of the task that is built into the model, in words; empty for a generic model, or if unknown."""
     seed: int = 0
     digest: str = ""
-    """Digest of all settings but the seed: models with the same digest differ only in their seed."""
+    """A digest of all settings but the seed; models with the same digest differ only in their seed."""
     window: int = 0
-    """Largest distance over which attention reaches; 0 if it reaches all positions."""
+    """The largest distance between a query and a key that it can see; 0 for no limit."""
 
 
 @dataclass(frozen=True)
 class OpenModel:
-    """A model whose heads are known. This base class is a bare PyTorch module, which is measured on given tensors.
+    """A model with named heads, on which every command works.
 
-    Methods that need more than a bare module raise an error. Runs and external models override them.
+    This base class is a bare PyTorch module, which is measured on tensors that the user gives. Methods that need more
+    than a module raise an error; the subclasses `RunModel` and `ExternalModel` override them.
     """
 
     name: str
-    """The name that the model was opened by, such as `runs/addition-0`."""
+    """The name by which the user opened the model, such as `runs/addition-0`."""
     label: str
-    """A short name for titles."""
+    """A short name of the model, for titles."""
     weights_sha256: str
     """SHA-256 digest of the weights, which every result contains; empty for a bare module."""
     module: nn.Module
-    """The module that experiments call."""
+    """The PyTorch module that experiments call."""
     sites: Sites
-    """The attention blocks and their heads."""
+    """The attention blocks of the model, with their heads."""
     task: Task | None
     """The task that the model was trained on; None if it is none of headcount's tasks."""
     has_output: ClassVar[bool] = False
     """Whether the model has a folder for results (`output`)."""
     can_lose_all_heads: ClassVar[bool] = False
-    """Whether all heads can be cut out."""
+    """Whether all heads of the model may be cut out; otherwise at least one must stay."""
     measures_itself: ClassVar[bool] = False
-    """Whether `cost_experiment` needs no experiment that was made before."""
+    """Whether `cost_experiment` can make its own experiment; otherwise it must be given one."""
     records_attention: ClassVar[bool] = False
-    """Whether attention can be recorded while the model decodes its own answer."""
+    """Whether attention weights can be recorded while the model decodes its own answer."""
     runs_in_threads: ClassVar[bool] = False
-    """Whether several batches may run at the same time. Code of others may keep state between calls."""
+    """Whether several batches may run at the same time; not for users' code, which may keep state between calls."""
     SEE_ATTENTION: ClassVar[str] = "or give its tensors: show_heads, summarise_attention and head_roles take inputs=..."
-    """Advice on how to see the attention of a model without a task."""
+    """The advice, in error messages, on how to see the attention of a model without a task."""
 
     @classmethod
     def of_module(cls, module: nn.Module, sites: Sites | None = None) -> OpenModel:
-        """Open a bare module. Its heads are given by `sites`, by the module itself, or found from its family."""
+        """Return a bare PyTorch module opened for all commands.
+
+        Its heads are given by `sites`, named by the module itself, or known from its Hugging Face family.
+        """
         if sites is None:
             is_known = isinstance(module, SupportsHeads | SupportsSites)
             sites = Sites.of(module) if is_known else wrap(module).head_sites
@@ -125,32 +129,32 @@ class OpenModel:
 
     @property
     def inner(self) -> nn.Module:
-        """The model as its author wrote it."""
+        """The model without headcount's wrapper, as its author wrote it."""
         return self.module
 
     @property
     def output(self) -> RunFolder:
-        """The folder for results, which is created when it is read."""
+        """The folder for the model's results."""
         raise InputError("a bare module has no folder of its own for results", 'name one: save="results"')
 
     def find_head(self, head: str | HeadId) -> HeadId:
-        """Return the head of this name; raise an error if the model does not have it."""
+        """Return the head called `head`, such as "E1H2"; raise an error if the model does not have this head."""
         head_id = HeadId.parse(head) if isinstance(head, str) else head
         self.sites.head_slots((head_id,))
         return head_id
 
     @property
     def answers(self) -> SequenceModel | ClassModel:
-        """The model together with its task, so that it answers any example."""
+        """The model joined with its task, so that its answers to any examples can be computed and scored."""
         raise no_task(self.name)
 
     def in_double(self) -> SequenceModel | ClassModel:
-        """Return a copy of `answers` that computes in double precision on the CPU."""
+        """Return a copy of `answers` (the model joined with its task) in double precision on the CPU."""
         return self.answers
 
     @property
     def description(self) -> ModelDescription:
-        """What is known about how the model was built, such as its encoding and its pooling."""
+        """The known settings of the model, such as its encoding and its pooling."""
         return ModelDescription(self.label, digest=self.weights_sha256)
 
     @property
@@ -159,50 +163,50 @@ class OpenModel:
         return None
 
     def predict(self, text: str) -> Prediction:
-        """Return the answer that the model decodes for one example."""
+        """Return the model's answer to one example, given as text."""
         raise InputError(
             f"{self.name} has no task, so it has no questions to answer",
             "give a run, sample:addition, or an adapter that names a task",
         )
 
     def task_attention(self) -> TaskAttention:
-        """Return the model as one whose attention can be read; raise an error if the model has no task.
+        """Return an object that reads the model's attention weights in the positions of its task.
 
-        Queries and keys are positions of the task.
+        Raise an error if the model has no task.
         """
         raise InputError(
-            f"heads are described by the positions of a task, and {self.label or self.name} names no task",
+            f"heads are described by the positions of a task, and {self.label or self.name} has no task",
             'write an adapter that names one: task = "addition", or "sortedness"',
             self.SEE_ATTENTION,
         )
 
     def encoding_in_use(self) -> EncodingInUse:
-        """Return the position encoding of the model, as trained."""
+        """Return the trained position encoding of the model; raise an error if it is not known."""
         raise InputError(
-            f"the positions of {self.label or self.name} are not known",
-            "bring it by an adapter: a table of positions is found by what it does, or positions() says where it is",
+            f"the position encoding of {self.label or self.name} is not known",
+            "write an adapter: headcount then finds its table of positions, or positions() of the adapter returns it",
         )
 
     def some_inputs(self, n: int) -> tuple[Tensor, ...]:
-        """Return the input tensors of the first `n` examples, on which hooks are verified."""
+        """Return the input tensors of the first `n` examples, with which hooks are checked."""
         dataset, _ = self.examples()
         return dataset.encode(np.arange(min(n, len(dataset)))).inputs
 
     def text_input(self, text: str) -> TokenizedText:
-        """Encode one text or example, whose attention will be read."""
+        """Return one text as the model's inputs, to show attention on it; raise an error if the model takes no text."""
         raise InputError(
             f"{self.label} is a PyTorch module without a tokenizer, so it takes no texts",
             "give its tensors: inputs=...",
         )
 
     def texts(self, on: Sequence[str], data: str | Path | None = None) -> list[TokenizedText]:
-        """Encode texts and the texts of a file, whose attention will be read."""
+        """Return the texts `on` and the texts of the file `data` as model inputs, to show attention on them."""
         if data is not None:
             raise InputError(f"{self.label} reads no files of texts", "leave data out, and " + self.SEE_ATTENTION[3:])
         return [self.text_input(text) for text in on]
 
     def repeated_tokens(self) -> list[TokenizedText]:
-        """Return sequences of repeated random tokens; none if the model's tokens are not known."""
+        """Return sequences in which random tokens are repeated; empty if the model's tokens are not known."""
         return []
 
     def experiment(
@@ -214,14 +218,20 @@ class OpenModel:
         length: int | None = None,
         at_once: int = AT_ONCE,
     ) -> Experiment:
-        """Return an experiment on `n` examples of a split or file, on given examples, or on sequences of a `length`."""
+        """Return an experiment (model, examples and metric) on `n` examples of `data`, or on sequences of one length.
+
+        `data` is a split, a file or the examples themselves. `at_once` is the number of examples per batch.
+        """
         dataset, rows = self.examples(data, metric, n, length)
         return experiment_on(self.module, self.sites, dataset, rows, metric, at_once=at_once)
 
     def examples(
         self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
     ) -> tuple[EvalDataset, Rows | None]:
-        """Return the dataset of an experiment, and the rows to use (None for all); a bare module needs tensors."""
+        """Return the dataset on which the model is measured, and the rows to use (None: all rows).
+
+        A bare module needs tensors as `data`, and a function as `metric`.
+        """
         self._refuse("lengths", length)
         if isinstance(data, EvalDataset):
             return data, subsample(data, n)
@@ -235,17 +245,19 @@ class OpenModel:
             or not inputs
             or not all(isinstance(tensor, Tensor) for tensor in inputs)
         ):
-            raise InputError("a model of your own needs its input tensors as data", "give one, or a list of them")
+            raise InputError(
+                "a PyTorch module needs its input tensors as data", "give one tensor, or a list of tensors"
+            )
         return tensor_dataset(inputs, metric), None
 
     def confirmation(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
-        """Return an experiment on many new examples, for a second measurement; None if there are no new examples."""
+        """Return an experiment on new examples, to measure some heads a second time; None if there are none."""
         return None
 
     def selection(
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
-        """Return experiments to select heads on, to measure the selection on, and to measure random orders on."""
+        """Return three experiments: to select heads on, to measure the selection on, and to try random orders on."""
         dataset, _ = self.examples(data, metric, n, length)
         rows, others = split_in_half(dataset, n)
 
@@ -260,9 +272,9 @@ class OpenModel:
         )
 
     def require_training(self) -> None:
-        """Raise an error if headcount cannot train the model."""
+        """Raise an error if headcount cannot train this model further."""
         raise InputError(
-            f"--fine-tune: how {self.name} is trained is not known", "fine-tune what is left with its own code"
+            f"--fine-tune: headcount does not know how {self.name} is trained", "fine-tune it with its own code"
         )
 
     def cut(
@@ -275,11 +287,11 @@ class OpenModel:
         fine_tune: int = 0,
         listeners: Sequence[Listener] = (),
     ) -> Cut[OpenModel]:
-        """Cut heads out and write the smaller model to a new folder; verify the cut before and after writing."""
+        """Cut these heads out, write the smaller model to the folder `out`, and return it with the proof of the cut."""
         raise InputError(NO_FOLDER, CUT_IT)
 
     def cost_experiment(self, measured: Experiment | None) -> Experiment:
-        """Return the experiment on which the models before and after a cut are compared."""
+        """Return the experiment on which the model is compared with itself after a cut: by default, `measured`."""
         assert measured is not None, "made for the cut"
         return measured
 
@@ -289,17 +301,17 @@ class OpenModel:
 
 
 def no_task(name: str) -> InputError:
-    """Return the error for a command that needs a task, with advice on what to do without one."""
+    """Build the error for a command that needs a task, and a model that has none; it says what to do."""
     return InputError(
         f"{name} has no task whose right answers are known",
         'give a run, sample:addition, or an adapter that names one: task = "addition"',
-        f"what heads of any model are worth on data of yours: headcount ablate {argument(name)} --data FILE",
+        f"to measure the heads of any model on your own data: headcount ablate {argument(name)} --data FILE",
     )
 
 
 @dataclass(frozen=True, repr=False)
 class RunModel(OpenModel):
-    """A run: a model that headcount trained."""
+    """A run (a model that headcount trained), opened for all commands."""
 
     run: Run
     has_output: ClassVar[bool] = True
@@ -310,33 +322,34 @@ class RunModel(OpenModel):
 
     @classmethod
     def of(cls, run: Run) -> RunModel:
-        """Wrap a loaded run with its heads and its task, so that every analysis can use it."""
+        """Return a loaded run, opened for all commands."""
         sites = Sites.of(run.model) if run.model.heads else Sites.empty()
         return cls(run.name, run.name, run.weights_sha256, run.model, sites, run.task, run)
 
     @property
     def output(self) -> RunFolder:
-        """The run's own folder; for a packaged sample, a folder in runs/."""
+        """The folder for results: the run's own folder or, for a run that comes with the package, one in runs/."""
         return self.run.output
 
     def find_head(self, head: str | HeadId) -> HeadId:
-        """Return the head of this name; raise an error that also lists the heads that were cut out."""
+        """Return the head called `head`; if the run does not have it, the error also lists the heads cut out before."""
         return self.run.find_head(head)
 
     @property
     def answers(self) -> SequenceModel | ClassModel:
-        """The run's model with its task, which computes and scores answers."""
+        """The run's model joined with its task, so that its answers to any examples can be computed and scored."""
         return learner_of(self.run.model, self.run.task)
 
     def in_double(self) -> SequenceModel | ClassModel:
-        """Return a copy of `answers` that computes in double precision on the CPU."""
+        """Return a copy of `answers` (the model joined with its task) in double precision on the CPU."""
         return learner_of(copy.deepcopy(self.run.model).cpu().double(), self.run.task)
 
     @property
     def description(self) -> ModelDescription:
-        """The settings of the run. A pruned run has another digest than a run that was trained without these heads.
+        """The settings of the run, with a digest that distinguishes different models.
 
-        A snapshot has another digest than the trained model, but keeping snapshots does not change the model's digest.
+        A pruned run has another digest than a run that was trained without these heads, and a snapshot (weights of an
+        earlier step) another digest than the trained model. Keeping snapshots does not change a run's digest.
         """
         config, folder = self.run.config.model, self.run.folder
         training = replace(self.run.config.training, snapshots=())
@@ -356,19 +369,19 @@ class RunModel(OpenModel):
         return getattr(self.run.task, "trained_lengths", None)
 
     def task_attention(self) -> TaskAttention:
-        """Return the run itself: its positions are those of the task."""
+        """Return the run itself, because its positions are those of its task."""
         return self.run
 
     def encoding_in_use(self) -> EncodingInUse:
-        """Return the position encoding that the run's settings name."""
+        """Return the trained position encoding of the run."""
         return self.run.encoding_in_use()
 
     def predict(self, text: str) -> Prediction:
-        """Decode the model's own answer."""
+        """Return the model's answer to one example, given as text, such as "374+814"."""
         return self.run.predict_one(text, with_attention=False)
 
     def text_input(self, text: str) -> TokenizedText:
-        """Raise an error: a run's attention is recorded while it decodes."""
+        """Raise an error, because a run's attention is shown by another command, while the run decodes an answer."""
         raise InputError(
             f"{self.name} is a run: its attention is drawn while it decodes its own answer to an example of its task",
             f"`headcount heads {argument(self.name)}` with --on and the example, or show_heads in Python",
@@ -377,13 +390,13 @@ class RunModel(OpenModel):
     def examples(
         self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
     ) -> tuple[EvalDataset, Rows | None]:
-        """Return examples of a split, given examples, or sequences of one length."""
+        """Return the dataset on which the run is measured (a split, given examples, or one length), and its rows."""
         if not self.sites:
             raise InputError(f"{self.name} has no heads", "choose a run from which not all heads were cut out")
         task, data = self.run.task, "test" if data is None else data
         is_file = isinstance(data, str) and data not in SPLITS and Path(data).is_file()
         if isinstance(data, Path | TextLines | EvalDataset) or is_file or is_dataset(data):
-            raise InputError(f"{self.name} is measured on its own task", "leave --data out, and --lines")
+            raise InputError(f"{self.name} is measured on its own task", "leave --data and --lines out")
         if length is not None:
             examples, what = of_length(task, length, n, str(data))
         elif isinstance(data, str):
@@ -394,7 +407,7 @@ class RunModel(OpenModel):
         return task_dataset(task, examples, what, device, reference=lambda: reference_for(task, length)), None
 
     def confirmation(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
-        """Return new examples from the training distribution, or all examples of a small domain."""
+        """Return an experiment on new examples drawn as in training, or on all examples if the task has few."""
         task, is_usual = self.run.task, data is None or (isinstance(data, str) and data == "test")
         if not is_usual or n is not None or callable(metric) or len(task.splits.get("train", ())):
             return None  # new examples may be among those of a fixed training set
@@ -408,7 +421,10 @@ class RunModel(OpenModel):
     def selection(
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
-        """Select on the validation set, measure on the test set, and measure random orders on a part of that."""
+        """Return three experiments: on the validation set, on the test set, and on a part of the test set.
+
+        Heads are selected on the first, the selection is measured on the second, and random orders on the third.
+        """
         if data is not None or metric is not None:
             raise InputError(f"{self.name} is measured on its own task", "leave --data and --metric out")
 
@@ -430,19 +446,19 @@ class RunModel(OpenModel):
         fine_tune: int = 0,
         listeners: Sequence[Listener] = (),
     ) -> Cut[OpenModel]:
-        """Write the run without these heads as a new run."""
+        """Cut these heads out, write the smaller model as a new run to `out`, and return it with the cut's proof."""
         from headcount.runs.prune import prune_run  # slow to import, and most verbs cut nothing
 
         cut = prune_run(self.run, heads, out, fold_mean=fold_mean, fine_tune=fine_tune, listeners=listeners)
         return replace(cast(Any, cut), model=RunModel.of(cut.model))
 
     def cost_experiment(self, measured: Experiment | None) -> Experiment:
-        """Return the experiment on the whole test set."""
+        """Return the experiment on the whole test set, on which the run is compared with itself after a cut."""
         return task_experiment(self.run, *held_out(self.run.task, "test", None))
 
 
 def _label(config: Any) -> str:
-    """Describe the encoding, the pooling and all unusual settings of attention in a few words: `rotary, max`."""
+    """Return a short description of a model's settings, such as `rotary, max`: encoding, pooling, unusual attention."""
     random = f"random of {config.random_positions}" if config.random_positions else ""
     window = f"window ±{config.window}" if getattr(config, "window", 0) else ""
     softmax = "log-length" if config.softmax == "log-length" else ""
@@ -458,6 +474,9 @@ def smaller(n: int | None, most: int | None) -> int | None:
 
 
 def means_over(experiment: Experiment) -> Sequence[EvalBatch]:
-    """Return the batches over which mean outputs are computed for folding; prefer batches that are not measured on."""
+    """Return the batches over which mean head outputs are taken that are added to biases when heads are cut out.
+
+    These are the experiment's reference batches, which are not measured on, or else its own batches.
+    """
     measured = {id(batch) for batch in experiment.batches}
     return [batch for batch in experiment.reference if id(batch) not in measured] or experiment.batches

@@ -1,4 +1,4 @@
-"""Find the table of positions in an adapter's model by what the table does.
+"""Find the table of position vectors in an adapter's model, by testing which tensor acts like one.
 
 The table is one of two things:
 
@@ -29,8 +29,8 @@ from headcount.seeds import stream
 from headcount.tasks.base import ClassTask
 
 N_EXAMPLES, MOST_TRIED, FEWEST_ROWS = 4, 16, 3
-"""Number of examples in each of two batches, largest number of rows that are tried one by one, and smallest number of
-rows of a table."""
+"""Limits of the search for a position table: `N_EXAMPLES` examples in each of two batches, at most `MOST_TRIED` rows
+tried one by one, and at least `FEWEST_ROWS` rows in a table."""
 NO_TABLES = (
     nn.Linear,
     nn.Embedding,
@@ -40,34 +40,37 @@ NO_TABLES = (
     nn.modules.conv._ConvNd,
     nn.RNNBase,
 )
-"""Modules whose weights are no position tables; embeddings are tried separately."""
+"""Types of modules whose weights cannot be position tables; embeddings are tested separately."""
 Inputs = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A tensor of a model with one row for each position, such as learned position embeddings."""
+    """A position table that was found in a model: a tensor with one row per position, such as learned embeddings."""
 
     name: str
-    """Path of the tensor in the model."""
+    """The path of the tensor in the model."""
     rows: Tensor
     n_used: int
-    """Number of rows that the longest examples use."""
+    """The number of rows that the longest examples use; later rows were not trained."""
     is_learned: bool
 
 
 def find_encoding(name: str, model: Adapted) -> EncodingInUse:
-    """Return the first position table that is found in a model; in an encoder-decoder, mostly the encoder's."""
+    """Return the position table of an adapter's model as an encoding; raise an error if none is found.
+
+    If there are several tables, the first one is returned: in an encoder-decoder, mostly the encoder's.
+    """
     adapter, device = model.adapter, next(model.parameters()).device
     batches = [tuple(tensor.to(device) for tensor in encoded(adapter, pairs)[0]) for pairs in longest_pairs(adapter)]
     with eval_mode(model), torch.no_grad():
         table = _named_table(adapter, model, batches) or _looked_up(model, batches) or _sliced(model, batches)
     if table is None:
         raise InputError(
-            f"no table of positions was found in {name}: neither an embedding that is asked for 0, 1, 2, ... "
-            "nor a parameter or buffer of which each position takes its row",
+            f"no table of positions was found in {name}: neither an embedding that is indexed by 0, 1, 2, ... "
+            "nor a parameter or buffer with one row per position",
             "if it has one, write positions(self, model) in the adapter: the tensor [position, d_model]",
-            "rotary positions and biases on scores have none",
+            "models with rotary positions or biases on scores have no table",
         )
     title = f"{table.name} (table)" if table.name in ENCODINGS.names() else table.name
     d_model, n_heads = table.rows.shape[1], len(next(iter(model.head_sites.values())).heads)
@@ -76,7 +79,7 @@ def find_encoding(name: str, model: Adapted) -> EncodingInUse:
 
 
 def longest_pairs(adapter: Adapter) -> tuple[Pairs, Pairs]:
-    """Return two small sets of different examples, as long as in training, as pairs of question and answer."""
+    """Return two small sets of pairs of question and answer; their questions are as long as the longest in training."""
     if adapter.task is None:
         pairs = sorted(own_pairs(adapter), key=lambda pair: len(pair[0]) + len(pair[1]))[-2 * N_EXAMPLES :]
         return pairs[::2], pairs[1::2]
@@ -93,7 +96,7 @@ def longest_pairs(adapter: Adapter) -> tuple[Pairs, Pairs]:
 
 
 def _named_table(adapter: Adapter, model: Adapted, batches: Sequence[Inputs]) -> Table | None:
-    """Return the table that the adapter's positions() names."""
+    """Return the position table that the adapter's positions() returns, or None if the adapter has no such method."""
     if type(adapter).positions is Adapter.positions:
         return None
     with user_code_errors(adapter, "positions"):
@@ -106,7 +109,7 @@ def _named_table(adapter: Adapter, model: Adapted, batches: Sequence[Inputs]) ->
 
 
 def _looked_up(model: nn.Module, batches: Sequence[Inputs]) -> Table | None:
-    """Return an embedding that is indexed by consecutive numbers, whatever the tokens are."""
+    """Return the table of an embedding that is indexed by 0, 1, 2, ... whatever the tokens are; None without one."""
     names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
     indices: dict[nn.Embedding, list[Tensor]] = {}
 
@@ -128,13 +131,13 @@ def _looked_up(model: nn.Module, batches: Sequence[Inputs]) -> Table | None:
 
 
 def _is_in_order(ids: Tensor) -> bool:
-    """Return whether all rows of indices count up by one from the same number."""
+    """Return whether every row of a tensor of indices counts up by one, and all rows from the same number."""
     rows = ids.reshape(-1, ids.shape[-1]) if ids.dim() else ids.reshape(1, 1)
     return bool((rows == rows[:1]).all() and (rows[0].diff() == 1).all())
 
 
 def _sliced(model: nn.Module, batches: Sequence[Inputs]) -> Table | None:
-    """Return a parameter or buffer whose first rows change the output, and whose later rows do not."""
+    """Return the parameter or buffer whose first rows change the output, but not its later rows; None without one."""
     # The model may add a class token.
     widths = {tensor.shape[1] + n_added for tensor in batches[0] if tensor.dim() > 1 for n_added in (0, 1)}
     for name, tensor in _candidates(model):
@@ -150,7 +153,7 @@ def _sliced(model: nn.Module, batches: Sequence[Inputs]) -> Table | None:
 
 
 def _candidates(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield parameters and buffers with two axes longer than 1, which may be tables."""
+    """Yield the paths and tensors of parameters and buffers that may be position tables: two axes are longer than 1."""
     for path, module in model.named_modules():
         if isinstance(module, NO_TABLES):
             continue
@@ -161,7 +164,7 @@ def _candidates(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _n_used(model: nn.Module, batch: Inputs, rows: Tensor) -> int:
-    """Return how many rows there are up to the last one that changes the output; search by bisection."""
+    """Return the number of rows of a tensor up to the last one that changes the model's output, found by bisection."""
     low, high = 0, len(rows)
     while low < high:
         middle = (low + high) // 2
@@ -170,7 +173,10 @@ def _n_used(model: nn.Module, batch: Inputs, rows: Tensor) -> int:
 
 
 def _acts(model: nn.Module, batch: Inputs, rows: Tensor, which: slice) -> bool:
-    """Return whether the output changes when these rows change; `rows` shares its memory with the model."""
+    """Return whether the model's output changes when the rows `which` of the tensor `rows` change.
+
+    The tensor shares its memory with the model; the rows are restored afterwards.
+    """
     clean, before = model(*batch), rows[which].clone()
     rows[which] += 1 + before.abs()
     try:

@@ -1,7 +1,7 @@
-"""Scores of a model while its heads are removed one after another, from a cached pass of each batch.
+"""Score a model while its heads are removed (ablated for all further measurements) one after another.
 
-The passes over all batches are kept, as far as they fit into memory. After a removal, only the layers behind the
-removed head are computed again.
+The forward passes over all batches are cached as far as they fit into memory. After a removal, only the layers from the
+removed head on are computed again.
 """
 
 from collections.abc import Sequence
@@ -18,25 +18,28 @@ from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.limits import BATCH, available_memory
 
 ROOM = 2**30
-"""Largest size of all cached passes in bytes; a quarter of the available memory, if that is less."""
+"""Largest size of all cached forward passes in bytes; a quarter of the available memory if this is less."""
 
 
 class Removal:
-    """A model without the heads that were removed so far. Its hooks must have been proven to act before."""
+    """An experiment whose heads are removed one after another: scores are measured without the heads removed so far.
+
+    The hooks must have been proven to act on the model before.
+    """
 
     def __init__(self, experiment: Experiment, batch_size: int = BATCH) -> None:
         self.experiment, self.removed = experiment, list[HeadId]()
         self.is_plain = False
-        """Whether each measurement takes a whole forward pass, as models whose modules keep state require."""
+        """Whether every measurement takes a full forward pass (no cache), because the model's modules keep state."""
         self._batch_size = min(batch_size, experiment.most_rows or batch_size)
         self._passes: dict[int, CachedPass] = {}
         self._next: dict[tuple[HeadId, int], CachedPass] = {}
-        """Cached passes without one more head, which may be removed next."""
+        """Cached passes without one further head, kept because this head is likely to be removed next."""
         self._room: int | None = None
         self._unchecked = True
 
     def clean(self) -> Scores:
-        """Score every example without the heads that were removed so far."""
+        """Return the score of every example without the heads that were removed so far."""
         scores = np.empty(self.experiment.n)
         with eval_mode(self.experiment.model), torch.no_grad():
             for i, batch in enumerate(self.experiment.batches):
@@ -44,9 +47,10 @@ class Removal:
         return scores
 
     def scores(self, heads: Sequence[HeadId], batches: Sequence[int], *, keep: bool = False) -> Scores:
-        """Score the examples of these batches with one more head removed, [head, example]; NaN for other examples.
+        """Return scores [head, example] with one further head removed, for each of `heads` in turn.
 
-        With `keep`, the passes are kept, as one of the heads is likely to be removed next.
+        Only examples of the batches with these indices are scored; others get NaN. With `keep`, the forward passes are
+        kept in memory, because one of the heads is likely to be removed next.
         """
         scores = np.full((len(heads), self.experiment.n), np.nan)
         with eval_mode(self.experiment.model), torch.no_grad():
@@ -64,14 +68,17 @@ class Removal:
         return scores
 
     def remove(self, head: HeadId) -> None:
-        """Remove a head from all further measurements."""
+        """Remove a head: all further measurements are made without this head."""
         self.removed.append(head)
         self._passes |= {i: cached for (each, i), cached in self._next.items() if each == head}
         self._next.clear()
         self._unchecked = True
 
     def _replayed(self, i: int, heads: Sequence[HeadId], keep: bool) -> Scores:
-        """Score one batch from cached passes. The first scores after each removal are checked against a whole pass."""
+        """Return scores [head, example] of batch `i` with one further head removed, computed from a cached pass.
+
+        The first scores after each removal are checked against a full pass.
+        """
         batch, cached, checked = self.experiment.batches[i], self._pass(i), self._unchecked
         self._unchecked = False
         if keep:
@@ -89,7 +96,7 @@ class Removal:
         return scores
 
     def _pass(self, i: int) -> CachedPass:
-        """Return a cached pass over one batch without the removed heads."""
+        """Return a cached forward pass over batch `i` without the heads that were removed so far."""
         cached = self._passes.get(i)
         if cached is None:
             model, sites, inputs = self.experiment.model, self.experiment.sites, self.experiment.batches[i].inputs
@@ -113,7 +120,7 @@ def scores_along(
     batch_size: int = BATCH,
     progress: Progress | None = None,
 ) -> list[Scores]:
-    """Score each example while groups of heads are removed one after another: for each order, [step, example]."""
+    """Return the scores [step, example] along several orders of removal; in each step, a group of heads is removed."""
     scores = [np.empty((len(order), experiment.n)) for order in orders]
     try:
         with eval_mode(experiment.model), torch.no_grad():

@@ -1,8 +1,8 @@
-"""The model that analyses of attention need: with a task, heads, and attention weights in positions of the task.
+"""`TaskAttention`, the type of model that analyses of attention need: attention weights in the positions of a task.
 
 The positions of a run are those of its task. The positions of an adapter's model are mapped to those of the task
-(experiments/adapter_attention.py). A token that the task does not have, such as a class token, is mapped to none, and
-attention on it is attention on no target.
+(experiments/adapter_attention.py). A token that the task does not have, such as a class token, is mapped to no
+position, so attention to this token is attention to no target.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task
 
 
 class TaskAttention(Protocol):
-    """A model of one of headcount's tasks whose attention can be read."""
+    """The interface of a model whose attention weights can be read in the positions of a headcount task."""
 
     @property
     def name(self) -> str:
@@ -44,14 +44,14 @@ class TaskAttention(Protocol):
 
     @property
     def controls(self) -> tuple[str, ...]:
-        """The kinds of control models, which learned nothing: `untrained`, `shuffled`."""
+        """The names of the control models that can be made: `untrained` and `shuffled`, which have learned nothing."""
 
     @property
     def sites(self) -> tuple[HeadSite, ...]:
-        """Every attention block of the model that still has heads."""
+        """The names of all attention blocks that have heads."""
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
-        """Return the heads of one attention block, in the order of their weights."""
+        """Return the heads of one attention block, in the order of its attention weights."""
 
     def read_attention(
         self,
@@ -61,45 +61,49 @@ class TaskAttention(Protocol):
         norm_weighted: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Call `show` with all weights of these examples, fed the right answers; `progress` gets the number done."""
+        """Run the model on these examples, fed the right answers, and call `show` with the attention weights in chunks.
+
+        With `norm_weighted`, weights are multiplied by the norms of the values. `progress` is called with the number of
+        finished examples.
+        """
 
     def aligned_examples(self, examples: Examples) -> AlignedExamples:
-        """Return the largest group of these examples in which each position has the same meaning."""
+        """Return the largest group of these examples, such as those of one length, in which positions correspond."""
 
     def value_outputs(self, examples: Examples) -> Mapping[HeadSite, ValueOutputs] | None:
-        """Return the vectors that each key adds to the residual stream, by attention block; None if unknown."""
+        """Return value vectors and output projections on these examples, by attention block; None if unknown."""
 
     def workers(self) -> AbstractContextManager[Callable[..., Iterator[Any]]]:
-        """Return a function like `map`, which may run several models at the same time."""
+        """Return a context that yields a function like `map`, which may run the model on several blocks in parallel."""
 
     def untrained(self, seed: int) -> Self:
-        """Return the model with new random weights, as at the start of training."""
+        """Return a copy of the model with new random weights, as at the start of training (a control)."""
 
     def shuffled(self, seed: int) -> Self:
-        """Return the model with the entries of each weight matrix in random order."""
+        """Return a copy of the model with the entries of each weight matrix in random order (a control)."""
 
 
 @dataclass(frozen=True)
 class SiteWeights:
-    """Attention weights of one attention block in the task's positions, for each example."""
+    """The attention weights of one attention block for some examples; queries and keys are positions of the task."""
 
     weights: Float[Tensor, "example head query key"]
-    """Weights. If the model has keys that the task does not have, the last key holds the sum over all of them."""
+    """The weights; an additional last key holds the sum over all keys that only the model has, such as [CLS]."""
     present: NDArray[np.bool_]
-    """Whether the model has each query, [example, query]. Without leading zeros, an example has fewer queries."""
+    """A mask [example, query] of the queries that the model has; without leading zeros, an example has fewer."""
     visible: Bool[Tensor, "query key"]
-    """Whether each query may see each key, in any example."""
+    """A mask of the keys that each query may see in at least one example."""
     n_task_keys: int
-    """Number of keys that the task has."""
+    """The number of keys that the task has, without the additional last key."""
 
     def without_others(self) -> SiteWeights:
-        """Remove the last key, for an attention block whose keys all belong to the task."""
+        """Return the weights without the additional last key, for a block whose keys all belong to the task."""
         n = self.n_task_keys
         return replace(self, weights=self.weights[..., :n], visible=self.visible[:, :n])
 
 
 def visible_in(weights_NQK: Float[Tensor, "n query key"], kind: str) -> Bool[Tensor, "query key"]:
-    """Infer the visible keys from the weights of some heads, in one or more examples.
+    """Infer from attention weights, of any heads and examples, which keys each query may see; return a mask.
 
     Small weights may round to 0. A key therefore counts as visible if any query attends to it; in self-attention, only
     within the range of distances at which any query attends.
@@ -115,14 +119,17 @@ def visible_in(weights_NQK: Float[Tensor, "n query key"], kind: str) -> Bool[Ten
 
 
 def query_minus_key(pairs: Bool[Tensor, "query key"]) -> Int[Tensor, "query key"]:
-    """Return the position of the query minus that of the key, for every pair."""
+    """Return an array [query, key] of the query's position minus the key's position, in the shape of `pairs`."""
     return torch.sub(*torch.meshgrid(*(torch.arange(n, device=pairs.device) for n in pairs.shape), indexing="ij"))
 
 
 def task_weights(
     model: TaskAttention, examples: Examples, *, norm_weighted: bool = False
 ) -> dict[HeadSite, SiteWeights]:
-    """Return all attention weights of short examples, in the positions of the task."""
+    """Return the attention weights of a model on examples, in the positions of the task, by attention block.
+
+    All weights are in memory at once, so the examples must be short.
+    """
     by_site: dict[HeadSite, SiteWeights] = {}
     has_others: set[HeadSite] = set()
 
@@ -151,7 +158,7 @@ def task_weights(
 
 
 def _task_shape(task: Task, site: HeadSite, examples: Examples) -> tuple[int, int]:
-    """Return the numbers of queries and keys that the task has at an attention block."""
+    """Return the numbers of queries and of keys that an attention block has according to the task."""
     if task.output_type == "class":
         n = cast(ClassTask, task).encode(examples).source.shape[1]
         return n, n

@@ -1,1 +1,1 @@
-"""Models that headcount did not train: Hugging Face folders, and models of users through an adapter."""
+"""Models that headcount did not train: Hugging Face folders, and users' own models, called through an adapter."""

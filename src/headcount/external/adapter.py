@@ -1,4 +1,4 @@
-"""An adapter: a file of a dozen lines that makes your own model usable by every verb.
+"""Adapters: an adapter is a Python file of a dozen lines with which every headcount command works on your own model.
 
     from headcount import Adapter, Sites
 
@@ -21,12 +21,12 @@
 Then `headcount ablate my_adapter.py:Model` works, and so does every verb that takes a run. If heads are cut out of such
 a model, the pruned model is saved as a folder:
 
-    headcount.json     the path of the adapter's file from this folder, its class, what was cut, and the model that it
-                       was cut from; if means of the heads were folded into biases, over how many examples
+    headcount.json     the path of the adapter's file from this folder, its class, the heads that were cut out, and the
+                       original model; if mean head outputs were added to biases, over how many examples
     model.safetensors  the weights
 
-To load the folder, the adapter's file is run: it builds the whole model, the cuts are repeated, and the weights are
-read from the folder. The adapter's load() is not called, and its checkpoint is no longer needed.
+To load the folder, headcount runs the adapter's file, which builds the original model. It repeats the cuts, and reads
+the weights from the folder. The adapter's load() is not called, and its checkpoint is no longer needed.
 """
 
 from __future__ import annotations
@@ -64,57 +64,64 @@ from headcount.tasks.base import Task
 
 SCHEMA = 1
 ADAPTED, WEIGHTS = "headcount.json", "model.safetensors"
-"""The two files in the folder of an adapter's pruned model."""
+"""Names of the two files in the folder of a pruned model that is loaded through an adapter."""
 MOST_LISTED = 12
-"""Largest number of weight names that an error lists for each kind of mismatch."""
+"""Largest number of weight names that an error message lists, for missing, unknown and wrongly shaped weights each."""
 TOLERANCE = 1e-5
 """Largest difference between the outputs of a model and its saved copy, as a fraction of the largest output."""
 
 
 class Adapter:
-    """Base class of adapters: inherit from it and write what headcount cannot find out about your model."""
+    """Base class of adapters: a subclass tells headcount how to build, load and call your own model."""
 
     checkpoint: str | None = None
-    """Path of the file with the weights, relative to the adapter's file; None if `build` loads the weights."""
+    """Path of the file with the trained weights, relative to the adapter's file; None if `build` loads the weights."""
     pretrained: str | None = None
-    """Path of a Hugging Face folder, instead of `checkpoint`; its tokenizer then reads texts and `--data FILE`."""
+    """Path of a Hugging Face folder with model and tokenizer, instead of `checkpoint`; None for other models."""
     task: str | None = None
-    """Name of the task that the model was trained on; None if `data` gives examples."""
+    """Name of the headcount task that the model was trained on, such as "addition"; None if `data` gives examples."""
     settings: Mapping[str, Any] = {}
-    """Settings of the task that differ from the defaults."""
+    """Settings of the task that differ from headcount's defaults, such as {"digits": 2}."""
     trained: tuple[int, int] | None = None
-    """The shortest and the longest training length, if the task has sequences of several lengths."""
+    """The shortest and the longest training length, such as (8, 16); None if the task has examples of one length."""
     given: str = ""
-    """The first tokens of every answer, such as "0", if the decoder is given them and never predicts them.
+    """The first tokens of every answer, such as "0", if your decoder is given them and never predicts them.
 
-    Labels then begin after these tokens. An answer that begins with other tokens can never be right, and results say
-    so.
+    Labels then begin after these tokens. The model can never be right on an example whose answer begins with other
+    tokens, and headcount's results say so.
     """
     claimed: float | None = None
     """Accuracy that the author reports, from 0 to 1, to be compared with the measured accuracy."""
     claimed_n: int | None = None
-    """Number of examples on which the author measured `claimed`, if it is not the size of the task's test set."""
+    """Number of examples on which the author measured `claimed`; None if it is the size of the task's test set."""
     folder: Path = Path()
     """Folder of the adapter's file; set when the adapter is loaded."""
     origin: str = ""
-    """`my_adapter.py:Model` with its full path; set when the adapter is loaded."""
+    """The adapter's name with its full path, such as `/home/me/my_adapter.py:Model`; set when the adapter is loaded."""
 
     def build(self) -> nn.Module:
-        """Return the model with random weights; a `pretrained` model is returned with its trained weights."""
+        """Return your model; its weights may be random, because `load` fills them in.
+
+        By default, load the Hugging Face model in the folder `pretrained`.
+        """
         if self.pretrained is not None:
             from headcount.external.hugging_face import load_model  # imported here because it imports this module
 
             return load_model(self.folder / self.pretrained, any_family=True)
-        raise InputError(f"{type(self).__name__} does not say how its model is made", "write build() in the adapter")
+        raise InputError(
+            f"{type(self).__name__} has no build(), so its model cannot be made", "write build() in the adapter"
+        )
 
     def load(self, model: nn.Module) -> None:
-        """Load the trained weights from `checkpoint` into the model; code in the file is never run."""
+        """Load the trained weights from the file `checkpoint` into the model; code in the file is never run."""
         if self.checkpoint is None:
             return
         file = self.folder / self.checkpoint
         weights = read_weights(file)
         if not isinstance(weights, Mapping):
-            raise InputError(f"{file} holds {type(weights).__name__}, no weights by name", "save model.state_dict()")
+            raise InputError(
+                f"{file} holds a {type(weights).__name__} instead of weights by name", "save model.state_dict()"
+            )
         weights = without_prefix(weights, model)
         try:
             model.load_state_dict(weights)
@@ -123,19 +130,25 @@ class Adapter:
             raise InputError(f"the weights of {file} do not fit {type(model).__name__}", *faults) from error
 
     def sites(self, model: nn.Module) -> Sites:
-        """Return the output projections and their heads; not needed for model families that headcount knows."""
+        """Return the output projections of the attention blocks, such as Sites.of(model, "layers.*.out", n_heads=4).
+
+        Not needed for model families that headcount knows.
+        """
         return wrap(model).head_sites
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> tuple[Any, Tensor]:
         """Convert questions and answers to the inputs of the model and the labels that the model should predict.
 
-        Inputs are one tensor or several, whose first axis counts rows; the decoder's input contains the right answer.
-        Labels are [row] for classes and [row, position] for sequences, with -100 at positions without a label.
+        Inputs are one tensor or several, whose first axis counts rows (examples). The input of a decoder contains the
+        right answer. Labels are [row] for classes and [row, position] for sequences, with -100 where there is no label.
         """
         raise NotImplementedError
 
     def forward(self, model: nn.Module, *inputs: Tensor) -> Tensor:
-        """Run the model and return logits, [row, class] or [row, position, token]."""
+        """Return the model's logits on the inputs that `encode` returned: [row, class] or [row, position, token].
+
+        By default, the first tensor in the model's output is returned.
+        """
         output = (
             model(*inputs) if self.pretrained is None else Wrapped(model, Sites.empty(), input_names(model))(*inputs)
         )
@@ -145,47 +158,49 @@ class Adapter:
             raise _no_logits(output) from None
 
     def generate(self, model: nn.Module, questions: Sequence[str]) -> list[str]:
-        """Decode answers with the model's own code; headcount checks its own results under zero ablation against it."""
+        """Return the answers that the model's own decoding code gives to these questions.
+
+        headcount checks its own, faster results with zero ablation against these answers.
+        """
         raise NotImplementedError
 
     def metric(self, question: str, answer: str, predicted: str) -> float:
-        """Score one decoded answer from 0 to 1; only needed if the author's score is not exact match."""
+        """Return the score of one decoded answer, from 0 to 1; only needed if your score is not exact match."""
         raise NotImplementedError
 
     def data(self) -> Sequence[tuple[str, str]]:
-        """Return questions and right answers of the author's test set; only needed if `task` is None."""
+        """Return (question, right answer) pairs of your test set; only needed if `task` is None."""
         raise NotImplementedError
 
     def training_data(self) -> Sequence[tuple[str, str]]:
-        """Return questions and answers of the author's training set; the audit looks for them in the test set."""
+        """Return (question, answer) pairs of your training set; the audit looks for them in the test set."""
         raise NotImplementedError
 
     def tokens(self, question: str, answer: str) -> Sequence[Sequence[str]]:
-        """Return names for the positions of each input, which label the axes of pictures.
+        """Return one name per position of each model input, which label the axes of figures.
 
-        By default, positions are named by the characters or words of question and answer, if headcount can match them
-        to ids.
+        By default, headcount uses the characters or words of question and answer, if it can match them to token ids.
         """
         return ()
 
     def positions(self, model: nn.Module) -> Tensor:
-        """Return the table of positions [position, d_model]; only needed if headcount does not find it."""
+        """Return the model's table of position vectors, [position, d_model], if headcount does not find it."""
         raise NotImplementedError
 
     def cut(self, model: nn.Module, site: HeadSite, keep: list[int]) -> None:
         """Remove heads from one attention block in place; only needed if headcount cannot cut the block itself.
 
-        `keep` are the indices in z of the heads to keep, among the heads that the block has now. Afterwards the output
+        `keep` are the indices of the heads to keep, among the heads that the block has now. Afterwards the output
         projection must be at the same path, and take the features of the kept heads side by side. headcount proves the
-        cut before using it. If no head is to be kept, you may raise any error, and headcount cuts the block instead. To
+        cut before using it. If no head is to be kept, you may raise any error, and headcount cuts the block itself. To
         load a pruned model, headcount calls build() and repeats the cuts, so the result must depend only on the model,
-        the site and `keep`.
+        the site (the block's name) and `keep`.
         """
         raise NotImplementedError
 
 
 def load_adapter(name: str) -> Adapter:
-    """Run the file of `my_adapter.py:Model` and create an object of its adapter class."""
+    """Return a new object of an adapter class, given as `my_adapter.py:Model`; this runs the file."""
     path, _, class_name = name.rpartition(":")
     file = Path(path)
     if not file.is_file():
@@ -198,7 +213,7 @@ def load_adapter(name: str) -> Adapter:
 
 
 def load_adapted(adapter: Adapter) -> Adapted:
-    """Build the adapter's model, load its weights and find its heads; the model is in evaluation mode."""
+    """Return the adapter's model with trained weights and named heads, in evaluation mode."""
     claimed = adapter.claimed
     if claimed is not None and not (isinstance(claimed, int | float) and math.isfinite(claimed)):
         raise InputError(f"claimed = {claimed!r} is not a number", "99.85 % is written as claimed = 0.9985")
@@ -216,7 +231,7 @@ def load_adapted(adapter: Adapter) -> Adapted:
 
 
 def built(adapter: Adapter) -> nn.Module:
-    """Call the adapter's build() and return the model, before the trained weights are loaded."""
+    """Return the model that the adapter's build() makes, before trained weights are loaded."""
     with user_code_errors(adapter, "build"):
         model = adapter.build()
     if not isinstance(model, nn.Module):
@@ -225,7 +240,7 @@ def built(adapter: Adapter) -> nn.Module:
 
 
 class Adapted(nn.Module):
-    """A model that is called through its adapter; `cuts` are the plans by which heads were removed, in order."""
+    """A user's model that headcount calls through its adapter; `cuts` are the plans by which heads were cut out."""
 
     def __init__(self, adapter: Adapter, model: nn.Module, sites: Sites, cuts: tuple[SitePlan, ...] = ()) -> None:
         super().__init__()
@@ -233,12 +248,12 @@ class Adapted(nn.Module):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the inputs of a `pretrained` model; none for other models."""
+        """The names of the inputs of a Hugging Face model (`pretrained`); empty for other models."""
         return () if self.adapter.pretrained is None else input_names(self.model)
 
     @property
     def custom_cut(self) -> CustomCut | None:
-        """The adapter's cut(), whose errors name the failing line; None if the adapter has no cut()."""
+        """The adapter's method cut(), as a function whose errors name the failing line; None if there is none."""
         adapter = self.adapter
 
         def cut(model: nn.Module, site: HeadSite, keep: list[int]) -> None:
@@ -248,11 +263,11 @@ class Adapted(nn.Module):
         return cut if type(adapter).cut is not Adapter.cut else None
 
     def after(self, plan: SitePlan, model: nn.Module, sites: Sites) -> Adapted:
-        """Return the same adapter with a model from which this plan has removed heads."""
+        """Return a copy for `model`, from which `plan` has removed heads; `sites` are the attention blocks left."""
         return Adapted(self.adapter, model, sites, (*self.cuts, plan))
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Return the logits that the adapter computes."""
+        """Return the logits that the adapter's method `forward` computes from these inputs."""
         with user_code_errors(self.adapter, "forward"):
             logits = self.adapter.forward(self.model, *inputs)
         if not isinstance(logits, Tensor) or not logits.is_floating_point():
@@ -261,12 +276,12 @@ class Adapted(nn.Module):
 
     @torch.no_grad()
     def require_answer(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Run the model once without gradients and return its logits; errors are reported as errors of the adapter."""
+        """Run the model once without gradients and return its logits; errors name the adapter's method that failed."""
         return cast(Tensor, self(*inputs))
 
 
 def _no_logits(output: Any) -> InputError:
-    """Return the error for a forward() that returns no logits, most likely because it decodes."""
+    """Build the error for an adapter whose forward() returned `output` instead of logits, such as decoded answers."""
     what = type(output).__name__
     if isinstance(output, Tensor):
         what = f"whole numbers (a tensor of shape {tuple(output.shape)}, {output.dtype})"
@@ -274,18 +289,18 @@ def _no_logits(output: Any) -> InputError:
         what = f"a {what} of {type(output[0]).__name__}"
     return InputError(
         f"forward() returned {what}: it should return a tensor of logits",
-        "does it decode? put that into generate(), and let forward() make one pass, fed the right answer: "
+        "if it decodes, move that code into generate(); forward() should make one pass, fed the right answer: "
         "logits [row, position, token], or [row, class]",
     )
 
 
 def adapter_name(adapter: Adapter) -> str:
-    """Return the name of an adapter in messages: its file and its class."""
+    """Return the name of an adapter for messages: its file and its class, such as `my_adapter.py:Model`."""
     return adapter.origin.rpartition("/")[2] or type(adapter).__name__
 
 
 def task_of(adapter: Adapter) -> Task:
-    """Return the task that the adapter names, with the adapter's settings and training lengths."""
+    """Return the headcount task that an adapter names, with the adapter's settings and training lengths."""
     task = TASKS.get(str(adapter.task))
     settings = dict(adapter.settings)
     if adapter.trained is not None and task.output_type == "class":
@@ -294,7 +309,7 @@ def task_of(adapter: Adapter) -> Task:
 
 
 def read_weights(file: Path) -> Any:
-    """Read the weights of a checkpoint; code in the file is never run."""
+    """Return the weights in a checkpoint file; code in the file is never run."""
     with friendly_os_errors(f"read {file}"):
         if file.exists() and not file.is_file():
             raise InputError(f"{file} is not a regular file", "name the file that torch.save wrote")
@@ -309,7 +324,7 @@ def read_weights(file: Path) -> Any:
             explanation = f"it has a {pickled[1]} in it" if pickled else text.partition(". ")[0] or type(error).__name__
             raise InputError(
                 f"{file} holds more than weights, or is damaged: {explanation}",
-                "save the weights alone, where that code is at home: torch.save(model.state_dict(), ...)",
+                "save only the weights, in the project that has the model's code: torch.save(model.state_dict(), ...)",
             ) from error
     for name in ("model_state_dict", "state_dict", "model"):  # where a checkpoint may keep the weights
         if isinstance(saved, Mapping) and isinstance(saved.get(name), Mapping):
@@ -325,7 +340,10 @@ def _is_weights(saved: Mapping[Any, Any]) -> bool:
 
 
 def read_tensors(file: Path, advice: str) -> Mapping[str, Tensor]:
-    """Read the weights of a checkpoint; if it has anything but tensors by name, raise an error with this advice."""
+    """Return the weights in a checkpoint file, by name.
+
+    If the file holds anything but tensors by name, raise an error that ends with `advice`.
+    """
     weights = read_weights(file)
     if not isinstance(weights, Mapping) or not all(isinstance(each, Tensor) for each in weights.values()):
         raise InputError(f"{file} holds no mapping from names to weights", advice)
@@ -333,7 +351,7 @@ def read_tensors(file: Path, advice: str) -> Mapping[str, Tensor]:
 
 
 def without_prefix(weights: Mapping[str, Any], model: nn.Module) -> Mapping[str, Any]:
-    """Remove a prefix such as `module.` or `_orig_mod.` from all weight names if they then match the model's."""
+    """Return the weights with a prefix such as `module.` removed from all names, if the names then fit the model."""
     own = model.state_dict().keys()
     prefix = next(iter(weights), "").removesuffix(next(iter(own), ""))
     names = {name.removeprefix(prefix): each for name, each in weights.items()}
@@ -341,7 +359,7 @@ def without_prefix(weights: Mapping[str, Any], model: nn.Module) -> Mapping[str,
 
 
 def misfits(weights: Mapping[str, Any], model: nn.Module) -> list[str]:
-    """List the weights that do not fit the model: one line each for missing, unknown and wrongly shaped ones."""
+    """Return lines that list the weights which do not fit a model: missing, unknown and wrongly shaped weights."""
     own = model.state_dict()
     shapes = [
         f"{name} (file {list(weights[name].shape)}, model {list(each.shape)})"
@@ -357,14 +375,14 @@ def misfits(weights: Mapping[str, Any], model: nn.Module) -> list[str]:
 
 
 def _layers_starred(names: Sequence[str]) -> list[str]:
-    """Shorten a list of weight names: merge the layers of a stack into one name, and list at most MOST_LISTED."""
+    """Return a short list of weight names: names that differ in their layer become one name with `*`."""
     count = Counter(re.sub(r"(?<![^.])\d+(?![^.])", "*", name) for name in names)
     lines = [f"{name} ({n} of them)" if n > 1 else name for name, n in count.items()]
     return lines if len(lines) <= MOST_LISTED else [*lines[:MOST_LISTED], f"and {len(lines) - MOST_LISTED} more"]
 
 
 def digest_of(model: nn.Module) -> str:
-    """Return the SHA-256 of all weights and their names."""
+    """Return a SHA-256 digest of a model's weights and their names."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())
@@ -376,7 +394,11 @@ def digest_of(model: nn.Module) -> str:
 
 
 def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tensor], *, folded_over: int = 0) -> None:
-    """Write a pruned model to a new folder, completely or not at all, and check that it loads with the same output."""
+    """Write an adapter's pruned model to a new folder, and check that the model loads with the same output.
+
+    After an error, there is no folder. `parent` names the original model. `folded_over` is the number of examples over
+    which mean head outputs were taken and added to biases; 0 if none were added.
+    """
     file, _, class_name = adapted.adapter.origin.rpartition(":")
     if not file:
         raise InputError(
@@ -385,7 +407,9 @@ def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tenso
         )
     state = adapted.model.state_dict()
     if odd := [name for name, each in state.items() if not isinstance(each, Tensor)]:
-        raise InputError(f"{odd[0]} in the model's state is no tensor", "such models cannot be saved without pickle")
+        raise InputError(
+            f"{odd[0]} in the model's state_dict is not a tensor", "such models cannot be saved without pickle"
+        )
     gone = [f"{cut.site}.{index}" for cut in adapted.cuts for i, index in enumerate(cut.heads) if i not in cut.keep]
     header = {
         "schema": SCHEMA,
@@ -410,13 +434,13 @@ def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tenso
             apart = difference(read(*inputs), adapted(*inputs))
         if not apart <= TOLERANCE:
             raise CheckFailed(
-                f"the model that is read from {folder} would have another output (by {apart:.2g}): nothing was kept",
-                "does load() of the adapter do more than fill in weights? let build() do that",
+                f"the model that was read from {folder} has another output (difference {apart:.2g}): nothing was kept",
+                "if load() of the adapter does more than fill in weights, move that code into build()",
             )
 
 
 def load_cut(folder: Path) -> Adapted:
-    """Load an adapter's pruned model from a folder."""
+    """Return the pruned model of an adapter, loaded from a folder that `save_cut` wrote."""
     file, header = adapter_file(folder)
     try:
         cuts = tuple(map(SitePlan.from_dict, header["cuts"]))
@@ -434,7 +458,7 @@ def load_cut(folder: Path) -> Adapted:
 
 
 def rebuilt(adapter: Adapter, cuts: Sequence[SitePlan]) -> Adapted:
-    """Build the adapter's model with random weights and repeat the cuts, so that pruned weights fit."""
+    """Return the adapter's model with random weights, out of which heads are cut as the plans `cuts` say."""
     model = built(adapter).eval()
     with user_code_errors(adapter, "sites"):
         adapted = Adapted(adapter, model, adapter.sites(model))
@@ -450,7 +474,7 @@ def rebuilt(adapter: Adapter, cuts: Sequence[SitePlan]) -> Adapted:
 
 
 def adapter_file(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the adapter's file, which is run to load the model of a folder, and the content of headcount.json."""
+    """Return the adapter's file, which must be run to load the model in a folder, and the content of headcount.json."""
     header_file = folder / ADAPTED
     try:
         header = read_json(header_file)
@@ -460,12 +484,14 @@ def adapter_file(folder: Path) -> tuple[Path, dict[str, Any]]:
         raise InputError(f"{header_file} is of another kind or version", f"this headcount reads schema {SCHEMA}")
     types = {"adapter": str, "class": str, "digest": str, "cuts": list}
     if odd := [key for key, each in types.items() if not isinstance(header.get(key), each)]:
-        raise InputError(f"{header_file} does not say {', '.join(map(repr, odd))}", "copy the folder, or prune again")
+        raise InputError(
+            f"{header_file} has no valid entry {', '.join(map(repr, odd))}", "copy the folder, or prune again"
+        )
     file = Path(os.path.normpath(folder.resolve() / header["adapter"]))
     if file.suffix != ".py" or not os.path.isfile(file):  # noqa: PTH113, for is_file() fails on odd names
         raise InputError(
             f"the model in {folder} needs its adapter, and there is no file {file}",
-            f'has it moved? say where it is: "adapter" in {header_file}, as a path from {folder} or a full one',
+            f'if it has moved, correct the entry "adapter" in {header_file}: a path from {folder}, or a full path',
         )
     return file, header
 
@@ -484,7 +510,7 @@ def _fill(model: nn.Module, folder: Path) -> None:
     if odd:
         raise InputError(
             f"the weights in {folder} do not fit the model that its adapter builds: {odd[0]}",
-            "was the model's code changed?",
+            "if the model's code has changed, prune again",
         )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if name in tensors:

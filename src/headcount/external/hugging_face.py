@@ -3,16 +3,16 @@
     save_model(cut_heads(model, ["L0H3"]), "smaller", tokenizer)
     model = load_model("smaller")
 
-A folder has the files of a Hugging Face folder: config.json, model.safetensors, the settings for generating and the
-files of the tokenizer. `headcount_cut` in the configuration names the missing heads. The header of the file of weights
-says which names mean the same parameter, and the precision of buffers that are computed when the model is loaded.
+A folder has the files of a Hugging Face folder: config.json, model.safetensors, the settings for generation and the
+files of the tokenizer. `headcount_cut` in the configuration lists the heads that were cut out. The header of the
+weights file says which names mean the same parameter, and the precision of buffers that are computed at loading.
 
-transformers and headcount read each other's folders if no heads are missing. If heads are missing, transformers would
-fill whole layers with random weights. So the weights are then in headcount.safetensors, which transformers does not
-find, and it stops: use `load_model`.
+transformers and headcount read each other's folders if no heads were cut out. Otherwise, transformers would fill whole
+layers with random weights. The weights are then in headcount.safetensors, which transformers does not find, so it stops
+with an error; `load_model` reads the file.
 
-No code that comes with a model is run, and nothing is fetched. From an older folder's pytorch_model.bin, only tensors
-are read (`weights_only=True`), as from the checkpoint of an adapter; anything else that is pickled there is refused.
+No code that comes with a model is run, and nothing is downloaded. From an older folder's pytorch_model.bin, only
+tensors are read (`weights_only=True`); any other pickled object is refused.
 """
 
 import json
@@ -42,37 +42,40 @@ CONFIG, WEIGHTS, GENERATION = "config.json", "model.safetensors", "generation_co
 PROCESSOR = "preprocessor_config.json"
 PICKLED = "pytorch_model.bin"
 CUT_WEIGHTS = "headcount.safetensors"
-"""Weights file of a pruned model: from_pretrained does not know this name, and therefore stops with an error."""
+"""Name of the weights file of a pruned model; from_pretrained does not find this name and stops with an error."""
 LAYERS = (
     *("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "encoder_layers"),
     *("decoder_layers", "num_hidden_groups", "inner_group_num", "attention_types"),
 )
-"""Settings of a configuration that determine how many modules are built."""
+"""Settings of a Hugging Face configuration that determine how many modules are built."""
 MOST_CLASSES = 10**6
-"""Largest number of classes in a configuration: reading it creates a name for each class."""
+"""Largest number of classes that a configuration may have, because reading it creates a name for each class."""
 MOST_LAYERS = 1000
-"""Largest number of layers if layers share their weights; otherwise the number of tensors is the limit."""
+"""Largest number of layers of a model whose layers share weights; else the number of stored tensors is the limit."""
 MOST_TOKENIZER = 2**27
 """Largest size of one tokenizer file, in bytes."""
 _FORMER_BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids|masked_bias|inv_freq|attn\.bias|attention\.bias)$")
-"""Names of masks and positions that older versions of transformers stored and newer ones compute."""
+"""Matches names of masks and positions that older versions of transformers stored and newer versions compute."""
 HEADER = "headcount"
-"""Key of headcount's notes in the header of a weights file."""
+"""The key under which headcount stores its notes (`Notes`) in the header of a weights file."""
 _AGAIN = "copy or save the model again"
 
 
 @dataclass(frozen=True)
 class Notes:
-    """Notes in the header of a weights file: which parameters are shared, and the precision of computed buffers."""
+    """What headcount stores in the header of a weights file: shared parameters, and the precision of some buffers."""
 
     shared: dict[str, str]
-    """Maps each further name of a shared parameter to the name under which it is stored."""
+    """Maps each further name of a shared parameter to the name under which the parameter is stored."""
     buffers: dict[str, str]
-    """Precision of the buffers that are computed at loading: a model in half precision gets them in half precision."""
+    """The precision of each buffer that is computed at loading and not stored, by name, such as "float16"."""
 
 
 def save_model(model: nn.Module, folder: str | Path, tokenizer: Any = None) -> Path:
-    """Write a model to a new folder, completely or not at all, and check that the same weights can be read."""
+    """Write a Hugging Face model to a new folder, check that the same weights can be read, and return the path.
+
+    After an error, there is no folder. The model may have lost heads by `cut_heads`.
+    """
     if isinstance(model, Wrapped):
         model = model.model
     known_family(model)
@@ -96,7 +99,10 @@ def save_model(model: nn.Module, folder: str | Path, tokenizer: Any = None) -> P
 
 
 def load_model(folder: str | Path, device: str | torch.device = "cpu", *, any_family: bool = False) -> nn.Module:
-    """Load the model of a folder; with `any_family`, families whose heads headcount does not know are allowed."""
+    """Return the Hugging Face model in a folder, also if heads were cut out of it.
+
+    With `any_family`, the model may be of a family whose heads headcount does not know.
+    """
     path = Path(folder)
     settings = _settings(path)
     model_class = _class_of(path, settings)
@@ -121,7 +127,7 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu", *, any_fa
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of a folder; None if the folder has none."""
+    """Return the tokenizer in a model's folder, or None if the folder has none."""
     if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")):
         return None
     _require_files(folder)
@@ -135,7 +141,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def load_image_processor(folder: Path) -> Any:
-    """Load the image processor of a folder, without torchvision; None if the folder has none."""
+    """Return the image processor in a model's folder, or None if the folder has none; torchvision is not needed."""
     if not (folder / PROCESSOR).exists():
         return None
     _require_files(folder)
@@ -147,7 +153,10 @@ def load_image_processor(folder: Path) -> Any:
 
 @contextmanager
 def _their_library(what: str, advice: str = _AGAIN) -> Iterator[None]:
-    """Turn any error of transformers in the block, such as one about a damaged file, into an InputError."""
+    """Turn any error of transformers inside the context into an InputError, such as "could not read FILE".
+
+    `what` begins the message, and `advice` says what to do.
+    """
     try:
         yield
     except HeadcountError:
@@ -164,7 +173,10 @@ def _their_library(what: str, advice: str = _AGAIN) -> Iterator[None]:
 
 
 def _write(model: nn.Module, path: Path) -> None:
-    """Write weights, notes and configuration to a folder; a tensor with several names is stored once."""
+    """Write a model's weights and configuration to a folder; a tensor with several names is stored once.
+
+    The header of the weights file holds headcount's notes (`Notes`).
+    """
     tensors, notes, homes = dict[str, Tensor](), Notes({}, {}), dict[tuple[int, torch.Size], str]()
     state = model.state_dict()
     for name, tensor in state.items():
@@ -188,7 +200,7 @@ def _write(model: nn.Module, path: Path) -> None:
 
 
 def _weights_file(path: Path, settings: Mapping[str, Any]) -> Path:
-    """Return the path of the weights file, which has another name if heads were cut out."""
+    """Return the path of the weights file in a model's folder, which has another name if heads were cut out."""
     return path / (CUT_WEIGHTS if settings.get(CUT) else WEIGHTS)
 
 
@@ -203,14 +215,17 @@ def _settings(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         raise InputError(f"there is no folder {path}", "give a folder that save_model or save_pretrained wrote")
     if not (path / CONFIG).exists():
-        raise InputError(f"{path} is no model's folder: it has no {CONFIG}", "was it written to the end?")
+        raise InputError(
+            f"{path} is not a model's folder: it has no {CONFIG}", "if it is incomplete, save the model again"
+        )
     try:
         settings = read_json(path / CONFIG)
     except RunError as error:
         raise InputError(error.what, "restore the folder, or save the model again") from error
     if not isinstance(settings, dict):
         raise InputError(
-            f"{path / CONFIG} is damaged: it holds {type(settings).__name__}, no settings", "save the model again"
+            f"{path / CONFIG} is damaged: it holds a {type(settings).__name__} instead of settings",
+            "save the model again",
         )
     return settings
 
@@ -234,7 +249,7 @@ def _class_of(path: Path, settings: dict[str, Any]) -> Any:
     if not (isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel)):
         raise InputError(
             f"{path / CONFIG} names no class of transformers (architectures {str(names)[:80]})",
-            "code that comes with a model is not run; name the class that it was saved from",
+            "headcount runs no code that comes with a model: name the class of transformers that it was saved from",
         )
     if getattr(model_class.config_class, "model_type", None) != model_type:
         raise InputError(f"a {model_class.__name__} cannot be of model_type {model_type!r}", f"correct {path / CONFIG}")
@@ -242,7 +257,7 @@ def _class_of(path: Path, settings: dict[str, Any]) -> Any:
 
 
 def _require_files(path: Path) -> None:
-    """Raise an error for files that are not regular, such as pipes, and for oversized tokenizer files."""
+    """Raise an error if a folder has oversized tokenizer files, or files that are not regular, such as pipes."""
     for file in sorted(path.iterdir()):
         if file.exists() and not file.is_dir():
             require_regular(file)
@@ -255,7 +270,7 @@ def _require_files(path: Path) -> None:
 
 
 def module_tree(folder: Path) -> nn.Module:
-    """Build the model of a folder without allocating weights, to look at its modules."""
+    """Return the model in a folder without weights (on the meta device), to look at its modules."""
     settings = _settings(folder)
     model_class = _class_of(folder, settings)
     _require_files(folder)
@@ -264,7 +279,7 @@ def module_tree(folder: Path) -> nn.Module:
 
 
 def _n_tensors(path: Path) -> int:
-    """Count the tensors of a folder from the headers of its weights files."""
+    """Return the number of tensors in a folder's weights files, read from the headers of the files."""
     n_tensors = 0
     for file in sorted(path.glob("*.safetensors")):
         with _header(file) as header:
@@ -273,7 +288,7 @@ def _n_tensors(path: Path) -> int:
 
 
 def _pickled_weights(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of pytorch_model.bin or its parts; code in them is never run."""
+    """Return the tensors in a folder's pytorch_model.bin, or in its parts; code in these files is never run."""
     files = sorted(path.glob("pytorch_model-*.bin")) if not (whole := path / PICKLED).exists() else [whole]
     if not files:
         others = sorted(each.name for each in path.iterdir() if each.suffix in (".bin", ".pt", ".pth", ".h5"))
@@ -288,7 +303,7 @@ def _pickled_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _require_possible(path: Path, model_class: Any, settings: dict[str, Any], n_tensors: int) -> None:
-    """Raise an error if a configuration asks for impossible sizes, before that much memory is allocated."""
+    """Raise an error if a configuration asks for more layers or memory than possible; nothing is allocated before."""
     for name, value in settings.items():
         most = n_tensors if name in LAYERS else {"num_labels": MOST_CLASSES}.get(name)
         if name == "num_hidden_layers" and "num_hidden_groups" in settings:
@@ -303,7 +318,7 @@ def _require_possible(path: Path, model_class: Any, settings: dict[str, Any], n_
 
 
 def _whole_numbers(value: Any) -> Iterator[int]:
-    """Yield all numbers in a setting, which may be a list of lists."""
+    """Yield all whole numbers in the value of a setting, which may be a list of lists."""
     if isinstance(value, list):
         for each in value:
             yield from _whole_numbers(each)
@@ -313,7 +328,7 @@ def _whole_numbers(value: Any) -> Iterator[int]:
 
 @contextmanager
 def _header(file: Path) -> Iterator[Any]:
-    """Open a safetensors file; turn errors into one that says that the file is damaged."""
+    """Yield an opened safetensors file; an error inside the context becomes one that says the file is damaged."""
     try:
         with safe_open(file, "pt") as opened:
             yield opened
@@ -322,7 +337,10 @@ def _header(file: Path) -> Iterator[Any]:
 
 
 def _built(path: Path, model_class: Any, *, without_memory: bool) -> Any:
-    """Build the model with all heads and uninitialised weights; `without_memory`, on the meta device."""
+    """Return the model that a folder's configuration describes, with all heads and uninitialised weights.
+
+    With `without_memory`, the weights are on the meta device.
+    """
     from transformers.initialization import no_init_weights
 
     config = model_class.config_class.from_pretrained(path, local_files_only=True)
@@ -331,8 +349,14 @@ def _built(path: Path, model_class: Any, *, without_memory: bool) -> Any:
 
 
 def _loaded_by_transformers(path: Path, model_class: Any, pickled: dict[str, Tensor] | None) -> nn.Module:
-    """Load a model with transformers, which unpickles nothing: it reads safetensors, or gets tensors read here."""
-    with _their_library(f"could not read the model in {path}", "is it whole? copy or save it again"), _without_bars():
+    """Return a model that transformers loads from a folder with safetensors files, or from the tensors in `pickled`.
+
+    transformers unpickles nothing.
+    """
+    with (
+        _their_library(f"could not read the model in {path}", "if it is incomplete, copy or save it again"),
+        _without_bars(),
+    ):
         given: dict[str, Any] = {"pretrained_model_name_or_path": path, "use_safetensors": True}
         if pickled is not None:
             config = model_class.config_class.from_pretrained(path, local_files_only=True)
@@ -342,10 +366,10 @@ def _loaded_by_transformers(path: Path, model_class: Any, pickled: dict[str, Ten
         )
     if missing := sorted(keys["missing_keys"]):
         raise _odd(path, "is missing", missing)
-    # Real checkpoints hold weights that the class they are loaded as has no use for: the head of another class
-    # (`cls.*`, `lm_head`), a pooler, a decoder where only the encoder is loaded, buffers of older versions. Without
-    # them the layers compute what they always did. But a weight inside the stack of layers that the model has no place
-    # for (a layer too many, an adapter inside a layer) means that another model was trained than would be measured.
+    # Real checkpoints may hold weights that the loaded class does not use: the output layer of another class (`cls.*`,
+    # `lm_head`), a pooler, a decoder where only the encoder is loaded, buffers of older versions. The layers compute
+    # the same without them. But if the loaded model has no place for a weight inside the stack of layers (one layer
+    # too many, an adapter inside a layer), the model that was trained is not the model that would be measured.
     modules, family = dict(base_of(model).named_modules(remove_duplicate=False)), family_of(model.config.model_type)
     if family is None:  # without a family, every numbered module belongs to a stack
         paths = {path.partition(".0")[0] for path in modules if path.endswith(".0")}
@@ -360,7 +384,7 @@ def _loaded_by_transformers(path: Path, model_class: Any, pickled: dict[str, Ten
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Turn off the progress bars and reports of transformers inside the block."""
+    """Return a context without the progress bars and reports of transformers."""
     from transformers.utils import logging
 
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -405,7 +429,7 @@ def _loaded_by_headcount(path: Path, model_class: Any, file: Path, notes: Notes)
 
 
 def _notes(file: Path) -> Notes | None:
-    """Return the notes of a weights file that save_model wrote; None for other files."""
+    """Return headcount's notes in the header of a weights file; None if `save_model` did not write the file."""
     if not file.exists():
         return None  # the weights are in several files
     with _header(file) as header:
@@ -418,7 +442,7 @@ def _notes(file: Path) -> Notes | None:
 
 
 def _tie(model: nn.Module, shared: dict[str, str]) -> None:
-    """Make all names of a shared parameter refer to the same parameter."""
+    """Make all names of a shared parameter refer to the same parameter; `shared` maps further names to stored names."""
     for name, home in shared.items():
         (above, _, last), (there, _, what) = name.rpartition("."), home.rpartition(".")
         setattr(model.get_submodule(above), last, getattr(model.get_submodule(there), what))

@@ -1,4 +1,4 @@
-"""What the name of a model means: a Hugging Face folder, an adapter's class, or a folder pruned from such a model.
+"""Find out what the name of a model means: a run, a Hugging Face folder, an adapter's class or a pruned model's folder.
 
 >>> is_external("my_adapter.py:Model"), is_external("runs/addition-0")
 (True, False)
@@ -19,7 +19,7 @@ from headcount.files import read_json
 
 
 def is_external(name: str | Path) -> bool:
-    """Whether a name means a model that others wrote: an adapter's class, or a folder that is no run."""
+    """Return whether a name means a model that headcount did not train: an adapter's class, or a folder of a model."""
     if is_adapter_class(name) or has_only_an_adapter(name):
         return True
     try:
@@ -30,7 +30,7 @@ def is_external(name: str | Path) -> bool:
 
 
 def is_adapter_class(name: str | Path) -> bool:
-    """Whether a name means a class in a file, `my_adapter.py:Model`, and no folder of that name exists."""
+    """Return whether a name means a class in a file, such as `my_adapter.py:Model`, and not a folder."""
     return re.search(r"\.py:\w+$", str(name)) is not None and not Path(name).is_dir()
 
 
@@ -40,9 +40,9 @@ def has_only_an_adapter(name: str | Path) -> bool:
 
 
 def code_of(name: str | Path, *, run_adapter: bool = False) -> Path | None:
-    """Return the user's file that is run to load this model; None if no code is run.
+    """Return the user's Python file that must be run to load this model; None if no code must be run.
 
-    A file that a folder names is run only with `run_adapter`.
+    If the file is named by a pruned model's folder and not by the user, raise an error unless `run_adapter` is true.
     """
     if is_adapter_class(name):
         return Path(str(name).rpartition(":")[0]).resolve()
@@ -51,7 +51,7 @@ def code_of(name: str | Path, *, run_adapter: bool = False) -> Path | None:
         if not run_adapter:
             raise InputError(
                 f"to load the model in {name}, {file} would be run",
-                "if you trust that file, say so: --run-adapter, or run_adapter=True from Python",
+                "if you trust this file, add --run-adapter (in Python: run_adapter=True)",
             )
         return file
     if run_adapter:
@@ -61,20 +61,23 @@ def code_of(name: str | Path, *, run_adapter: bool = False) -> Path | None:
 
 
 def require_fit(model: nn.Module, tokenizer: Any, name: str) -> None:
-    """Refuse a tokenizer with tokens that the model has no embedding for; more embeddings than tokens are common."""
+    """Raise an error if a tokenizer has tokens for which the model has no embedding.
+
+    More embeddings than tokens are common and allowed.
+    """
     table = getattr(getattr(model, "get_input_embeddings", lambda: None)(), "weight", None)
     if tokenizer is None or table is None or not hasattr(tokenizer, "get_vocab"):
         return
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if largest >= len(table):
         raise InputError(
-            f"the tokenizer of {name} has tokens up to number {largest:,}, the model {len(table):,} embeddings",
+            f"the tokenizer of {name} has token ids up to {largest:,}, but the model has {len(table):,} embeddings",
             "they do not belong together: save the model's own tokenizer into its folder",
         )
 
 
 def longest_of(model: nn.Module) -> int:
-    """Return the longest sequence that a model has positions for, as far as its configuration says."""
+    """Return the length of the longest sequence that a model takes according to its configuration."""
     config = getattr(model, "config", None)
     sizes = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
     # RoBERTa's positions begin after its padding token.

@@ -1,4 +1,7 @@
-"""Write a first adapter for a model: what its class shows is filled in, comments say what is still needed."""
+"""Write a draft of an adapter for a user's model (`headcount adapt`).
+
+The draft is filled in as far as the model's code and weights allow; comments say what is still needed.
+"""
 
 import ast
 import inspect
@@ -35,35 +38,35 @@ from headcount.hooks.wrapping import unknown_family
 from headcount.tasks import TASKS
 
 TAKEN = ("Model", "Adapter", "Sites", "HeadcountError", "Path")
-"""Names that the adapter's file uses itself: a model class of the same name is imported under another name."""
+"""Names that the adapter's file uses itself; a model class with one of these names is imported under another name."""
 MOST_SHOWN = 40
-"""Largest number of lines of the module tree in the adapter's file."""
+"""Largest number of lines of the list of modules in the adapter's file."""
 MOST_TRIED = 32
-"""Largest number of combinations of text arguments to try for a model class."""
+"""Largest number of combinations of text arguments that are tried to build an object of a model class."""
 Maker = type[nn.Module] | Callable[..., nn.Module]
 """A model class, or a function that returns a model."""
 
 
 @dataclass(frozen=True)
 class Scaffold:
-    """A new adapter file, and what was found out about its model."""
+    """A draft of an adapter that was written, and what was found out about its model."""
 
     file: Path
     name: str
     """Name of the model class, or of the function that returns the model."""
     guesses: tuple[Guess, ...]
     heads: tuple[HeadId, ...]
-    """Heads that the new adapter finds; empty if it fails before."""
+    """The heads that the new adapter finds; empty if the adapter does not run yet."""
     notes: tuple[str, ...]
-    """What the user still has to do before the adapter works."""
+    """Lines that say what the user still has to do before the adapter works."""
     reads_files: bool = False
-    """Whether the model has a tokenizer, so that the user only needs to give data."""
+    """Whether the model has a tokenizer, so that it can read a text file given by --data."""
 
 
 def write_scaffold(
     name: str, out: Path, checkpoint: Path | None = None, *, say: Callable[[str], object] = lambda text: None
 ) -> Scaffold:
-    """Inspect a model and write a first adapter for it to a new file.
+    """Inspect a model, write a draft of an adapter for it to the new file `out`, and return what was found out.
 
     `name` is `my_model.py:MyModel`, `package.module:MyModel` or a Hugging Face folder. `MyModel` is a class, or a
     function that returns a model. `say` prints a message before the user's code is run.
@@ -77,7 +80,7 @@ def write_scaffold(
     path, _, maker_name = name.rpartition(":")
     if not path:
         raise InputError(
-            f"{name} does not say which class to adapt", f"say {name}:Class, one that inherits torch.nn.Module"
+            f"{name} does not say which class to adapt", f"name a class that inherits torch.nn.Module: {name}:Class"
         )
     home, here = _home(path), out.resolve().parent
     maker = _maker_in(home, maker_name, say)
@@ -107,7 +110,7 @@ def write_scaffold(
 
 
 def _for_folder(folder: Path, out: Path, checkpoint: Path | None) -> Scaffold:
-    """Write an adapter that names the output projections of a Hugging Face model of an unknown family."""
+    """Write an adapter for a Hugging Face folder whose model is of an unknown family; it names output projections."""
     if checkpoint is not None:
         raise InputError(f"the folder {folder} holds its own weights", "leave --checkpoint out")
     tree = module_tree(folder)
@@ -131,10 +134,10 @@ def _for_folder(folder: Path, out: Path, checkpoint: Path | None) -> Scaffold:
 
 
 def _maker_in(file: Path, name: str, say: Callable[[str], object]) -> Maker:
-    """Return the model class of that name, or the function of that name that returns a model."""
+    """Return the model class called `name` in a Python file, or the function of this name that returns a model."""
     if file.suffix != ".py" or not file.is_file():
         what = f"no file {file}" if file.suffix == ".py" else f"'{file}:{name}' names no class of a Python file"
-        raise InputError(what, "say FILE.py:Class, package.module:Class, or a folder of a Hugging Face model")
+        raise InputError(what, "give FILE.py:Class, package.module:Class, or a folder of a Hugging Face model")
     say(f"running {file.resolve()} to look at its class")
     module = import_file(file)
     maker = getattr(module, name, None)
@@ -161,17 +164,17 @@ def _weights(file: Path) -> Mapping[str, Tensor]:
 def _model_of(
     maker: Maker, name: str, weights: Mapping[str, Tensor] | None, home: Path
 ) -> tuple[nn.Module | None, str, list[str]]:
-    """Return a model, the call that builds it, and notes on what the user must check.
+    """Try to build a model; return the model, the Python call that builds it, and notes on what the user must check.
 
     The class is called without arguments, then with arguments guessed from weights and source code. If both fail, the
-    model is a tree of modules made from the names of the weights, or None without weights.
+    model is a tree of empty modules made from the names of the weights, or None without weights.
     """
     plain, fault = _called(maker, {})
     if plain is not None and (weights is None or fits(weights, plain)):
         return plain, f"{name}()", []
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     wants = {each.name: str(each).replace("'", "") for each in _parameters(maker, *kinds)}
-    note = f"{name} wants {', '.join(wants.values())}" if wants else f"{name}() fails: {fault}"
+    note = f"{name} needs the arguments {', '.join(wants.values())}" if wants else f"{name}() fails: {fault}"
     parameters = list(wants) if plain is None else [each.name for each in _parameters(maker, *kinds, required=False)]
     tried = _arguments(maker, parameters, weights or {}, home)
     for values in (each for each in tried if each.keys() >= wants.keys()):
@@ -180,17 +183,17 @@ def _model_of(
             call = _call(name, [*values], values)
             if weights is not None:
                 why = note if plain is None else f"with {name}() the weights do not fit"
-                return model, call, [f"{why}; {call} is a guess, by the weights, and they fit: check it"]
-            return model, call, [f"{note}; {call} is a guess, by its source: check it"]
+                return model, call, [f"{why}; {call} was guessed from the weights, and they fit: check it"]
+            return model, call, [f"{note}; {call} was guessed from its source code: check it"]
     if plain is not None:
         return plain, f"{name}()", []  # loading reports the weights that do not fit
     notes = [note]
     if wants and weights is None:
         beside = sorted(each.name for each in home.parent.iterdir() if each.suffix in (".pth", ".pt", ".ckpt"))
         such = f" (such as {beside[0]})" if beside else ""
-        notes.append(f"sizes can be read off its weights: name their file with --checkpoint{such}")
+        notes.append(f"sizes can be read from its weights: give the file with --checkpoint{such}")
     elif heads := [each for each in wants if each not in tried[0] and "head" in each.lower()]:
-        notes.append(f"weights do not tell {heads[0]}: how many heads was it trained with?")
+        notes.append(f"the weights do not show {heads[0]}: fill in the number of heads that the model was trained with")
     call = _call(name, [*wants], tried[0])
     return None if weights is None else tree_of(weights), call, notes
 
@@ -210,12 +213,12 @@ def _called(maker: Maker, values: Mapping[str, Any]) -> tuple[nn.Module | None, 
 
 
 def fits(weights: Mapping[str, Tensor], model: nn.Module) -> bool:
-    """Whether the weights fit a model in names and shapes."""
+    """Return whether weights fit a model in names and shapes."""
     return not misfits(without_prefix(weights, model), model)
 
 
 def _parameters(function: Any, *kinds: Any, required: bool = True) -> list[inspect.Parameter]:
-    """Return the parameters of these kinds: those without a default or, if not `required`, those with one.
+    """Return the parameters of a function that are of these kinds and have no default (with default if not `required`).
 
     The list is empty if the function has no signature.
     """
@@ -227,7 +230,7 @@ def _parameters(function: Any, *kinds: Any, required: bool = True) -> list[inspe
 
 
 def _heads_found(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tuple[str, ...]]:
-    """Load the new adapter and return the heads that it finds, and notes on what fails."""
+    """Load the new adapter; return the heads that it finds, and notes on what does not work yet."""
     try:
         adapter = load_adapter(f"{out}:Model")
         model = built(adapter)
@@ -249,7 +252,7 @@ def _heads_found(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tupl
 
 
 def _arguments(maker: Maker, names: Sequence[str], weights: Mapping[str, Tensor], home: Path) -> list[dict[str, Any]]:
-    """Return combinations of arguments to try: sizes guessed from weights, and texts found in the source code."""
+    """Return combinations of arguments to try for a model class: sizes guessed from weights, texts from source code."""
     sizes = guessed_values(names, weights)
     texts = {name: choices for name in names if name not in sizes and (choices := text_choices(maker, name, home))}
     combinations = islice(product(*texts.values()), MOST_TRIED)
@@ -257,7 +260,7 @@ def _arguments(maker: Maker, names: Sequence[str], weights: Mapping[str, Tensor]
 
 
 def text_choices(maker: Maker, name: str, home: Path) -> list[str]:
-    """Return the texts that a parameter may have, from its `Literal` annotation or from comparisons in the code."""
+    """Return the texts that a parameter may take, from its `Literal` annotation or from comparisons in the code."""
     with suppress(Exception):  # evaluating annotations runs user code
         hint = get_type_hints(vars(maker).get("__init__", maker)).get(name)
         if choices := [each for each in get_args(hint) if isinstance(each, str)]:
@@ -277,12 +280,12 @@ def text_choices(maker: Maker, name: str, home: Path) -> list[str]:
 
 
 def _is_named(node: ast.AST, name: str) -> bool:
-    """Whether an expression is the parameter itself, or an attribute of the same name."""
+    """Return whether an expression in the source code is the parameter `name`, or an attribute of this name."""
     return (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.Attribute) and node.attr == name)
 
 
 def guessed_values(names: Iterable[str], weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Guess arguments by their names: sizes from the shapes of weights, and numbers of layers from their names.
+    """Guess values of arguments from their names, such as `d_model`, and from the shapes and names of weights.
 
     >>> guessed_values(["d_model", "vocab", "eps"], {"embed.weight": torch.zeros(14, 48)})
     {'d_model': 48, 'vocab': 14}
@@ -313,7 +316,7 @@ def guessed_values(names: Iterable[str], weights: Mapping[str, Tensor]) -> dict[
 
 
 def tree_of(weights: Mapping[str, Tensor]) -> nn.Module:
-    """Build a tree of empty modules from the names of weights, in which output projections can be looked for."""
+    """Return a tree of empty modules made from the names of weights, in which output projections can be looked for."""
     root, known = nn.Module(), set[tuple[int, torch.Size]]()
     for name, tensor in weights.items():
         place = tensor.untyped_storage().data_ptr(), tensor.shape
@@ -335,7 +338,11 @@ def tree_of(weights: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _render(values: dict[str, str], calls: Sequence[str], takes: Sequence[str], text: str | None = None) -> str:
-    """Fill in the template of an adapter; the first of `calls` is the likeliest, `takes` are inputs of forward()."""
+    """Return the text of an adapter file: the template with its gaps filled in.
+
+    `values` maps gaps to texts, `calls` are guesses of `Sites.of`, the likeliest first, and `takes` are the inputs of
+    forward().
+    """
     inputs = ", ".join(takes) or "*inputs"
     values |= {
         "TASKS": ", ".join(f'"{name}"' for name in TASKS.names()),
@@ -346,7 +353,7 @@ def _render(values: dict[str, str], calls: Sequence[str], takes: Sequence[str], 
         "INPUTS": f"({inputs},)" if len(takes) == 1 else f"({inputs})" if takes else "inputs",
     }
     if calls:
-        values["CONFIRM"], values["SITES"] = "Found by the names of modules. Is it right? See what it finds:", calls[0]
+        values["CONFIRM"], values["SITES"] = "Guessed from the names of modules. Check what it finds:", calls[0]
     if len(values["SITES"]) >= 100:  # a line for each argument
         arguments = re.split(r", (?=\w+=)", calls[0].removeprefix("Sites.of(").removesuffix(")"))
         values["SITES"] = "Sites.of(\n" + "".join(f"            {each},\n" for each in arguments) + "        )"
@@ -357,13 +364,13 @@ def _render(values: dict[str, str], calls: Sequence[str], takes: Sequence[str], 
 
 
 def _home(path: str) -> Path:
-    """Return the file that a path or a dotted module name refers to."""
+    """Return the Python file that a path or a dotted module name, such as `package.module`, refers to."""
     is_module = not path.endswith(".py") and all(part.isidentifier() for part in path.split("."))
     return (module_file(path) if is_module else None) or Path(path)
 
 
 def _module_name(home: Path, path: str) -> tuple[str, Path]:
-    """Return the name under which a file is imported, and the folder to import it from."""
+    """Return the module name under which a user's file is imported, and the folder from which it is imported."""
     file = home.resolve()
     if not path.endswith(".py"):
         n_above = path.count(".") + (file.name == "__init__.py")
@@ -375,7 +382,10 @@ def _module_name(home: Path, path: str) -> tuple[str, Path]:
 
 
 def _import(module: str, there: Path, class_name: str, alias: str, here: Path) -> str:
-    """Return the import statement for the model's class, as seen from the adapter's folder."""
+    """Return the import statements of an adapter file in the folder `here`, including that of the model's class.
+
+    The class is in `module`, which is found in the folder `there`, and is imported under the name `alias`.
+    """
     statement = f"from {module} import {class_name}" + (f" as {alias}" if alias != class_name else "")
     if not all(part.isidentifier() for part in module.split(".")):
         statement = f"from importlib import import_module\n\n{alias} = import_module({json.dumps(module)}).{class_name}"
@@ -389,7 +399,10 @@ def _import(module: str, there: Path, class_name: str, alias: str, here: Path) -
 
 
 def _tree(tree: nn.Module | None) -> str:
-    """List the modules whose names suggest attention, or else all modules; all layers of a stack share one line."""
+    """Return comment lines that list the modules whose names suggest attention or, if there are none, all modules.
+
+    All layers of a stack share one line.
+    """
     modules = [] if tree is None else list(tree.named_modules())[1:]
     named = [each for each in modules if "att" in each[0].lower() or isinstance(each[1], nn.MultiheadAttention)]
     count = Counter[tuple[str, str]]()
@@ -407,102 +420,102 @@ def _tree(tree: nn.Module | None) -> str:
 
 _TEXT = '''"""<KIND> of <HOME>, for headcount.
 
-Written by `headcount adapt`; what is marked TODO is yours to write.
+`headcount adapt` wrote this draft. Fill in what is marked TODO.
 
     headcount heads    <FILE>:Model                needs build() and sites()
     headcount ablate   <FILE>:Model                needs encode(), and a task or data()
-    headcount prune    <FILE>:Model -o smaller     likewise; a smaller model, proven
-    headcount evaluate <FILE>:Model                likewise; so does audit
-    headcount verify   <FILE>:Model                needs a task: so do stretch and positions
+    headcount prune    <FILE>:Model -o smaller     needs the same; writes a smaller model, with a proof
+    headcount evaluate <FILE>:Model                needs the same, as does audit
+    headcount verify   <FILE>:Model                needs a task, as do stretch and positions
 """
 
 <IMPORT>
 
-# What looks like attention in it; * stands for a layer's number:
+# The modules of the model that look like attention; * stands for a layer's number:
 <TREE>
 
 
 class Model(Adapter):
-    # The trained weights, as a path from this file: what torch.save(model.state_dict(), ...) wrote, also inside a
-    # checkpoint under "model", "state_dict" or "model_state_dict". None if build() loads them.
+    # The path of the trained weights, relative to this file. torch.save(model.state_dict(), ...) writes such a file; a
+    # checkpoint may have the weights under "model", "state_dict" or "model_state_dict". None if build() loads them.
     checkpoint = <CHECKPOINT>
 
-    # TODO: one of headcount's own tasks (<TASKS>), with settings such as
-    # {"digits": 2, "low": 0, "n_validation": 500, "n_test": 500} (`headcount train addition --help` has all of them);
-    # or None, and data() gives the examples.
+    # TODO: the task that the model was trained on, if it is one of headcount's (<TASKS>), with settings such as
+    # {"digits": 2, "low": 0, "n_validation": 500, "n_test": 500} (`headcount train addition --help` lists all of them).
+    # For other tasks, leave None: data() then gives the examples.
     task = None
     settings = {}
 
-    # If you know them: lengths seen in training, what the author reports, and leading tokens of every answer that the
-    # decoder is handed and never predicts.
+    # If you know them: the shortest and longest length in training, the accuracy that the author reports, and the first
+    # tokens of every answer, if the decoder is given them and never predicts them.
     # trained, claimed, given = (8, 16), 0.985, "0"
 
     def build(self):
-        # The model; its weights may still be random.
+        # Return the model; its weights may still be random.
 <NOTES>        return <BUILD>
 
     def sites(self, model):
-        # Each block's output projection: the layer whose input is the outputs of its heads, side by side.
+        # The output projection of each attention block: the layer that gets the outputs of all heads, concatenated.
         # <CONFIRM> headcount heads <FILE>:Model
         return <SITES>
 <OTHERS>
     def encode(self, questions, answers):
-        # TODO: texts as tensors, rows first: questions such as "37+81" and "5+4", answers such as "118" and "9", a
-        # list of each, as people write them: if the model has 05+04 and 009, fill them up here.
-        # Return what the model is given, and what it should say:
+        # TODO: convert texts to tensors whose first axis counts rows. `questions` is a list such as ["37+81", "5+4"],
+        # and `answers` a list such as ["118", "9"], as people write them. If the model needs 05+04 and 009, add the
+        # zeros here. Return the model's inputs, and the labels that it should predict:
         #   return <INPUTS>, labels
-        # labels are [row] if it says one class for each row, or [row, position] if it says a sequence: the right token
-        # at each position, and -100 where nothing is asked (padding). A decoder is fed the right answer, shifted: it is
-        # given <s> 1 1 8 and should say 1 1 8 </s>.
+        # labels are [row] for a classifier. For a model that predicts sequences, they are [row, position]: the right
+        # token at each position, and -100 where there is none (padding). A decoder is fed the right answer, shifted by
+        # one: its input is <s> 1 1 8, and its labels are 1 1 8 </s>.
         raise HeadcountError("encode() of the adapter is still to be written", "see the comments there")
 
     def forward(self, model, <TAKES>):
-        # Called with what encode() made. Return logits: [row, class] or [row, position, token].
-        return super().forward(model, <TAKES>)  # model(<TAKES>), the first tensor of what it returns
+        # Called with the inputs that encode() returned. Return logits: [row, class] or [row, position, token].
+        return super().forward(model, <TAKES>)  # the first tensor in the output of model(<TAKES>)
 
-    # For a sequence model: its own answers, by its own greedy decoding, as texts like those in `answers`.
-    # headcount asks in a quicker way, and checks that against this wherever heads are at zero.
+    # For a model that predicts sequences: return its answers, decoded greedily by its own code, as texts like those in
+    # `answers`. headcount computes answers faster, and checks them against these under zero ablation.
     # def generate(self, model, questions):
     #     return solve(model, questions)
 
     def data(self):
-        # TODO if task is None: questions and right answers, some hundreds of them that it was not trained on.
+        # TODO, if task is None: return some hundred pairs of question and right answer that were not in training.
         #   return [("37+81", "118"), ("5+99", "104")]
         raise HeadcountError("data() of the adapter is still to be written, or task to be named", "see the comments")
 
-    # What the model was trained on, in the same form: headcount audit looks for it in the test set.
+    # The training examples, in the same form; headcount audit looks for them in the test set.
     # def training_data(self):
     #     return [("12+34", "46"), ("7+5", "12")]
 
-    # The author's own score of one decoded answer, if it is not exact match, to hold `claimed` against:
+    # The author's own score of one decoded answer, if it is not exact match; `claimed` is compared with its mean.
     # def metric(self, question, answer, predicted):
     #     return answer.lstrip("0") == predicted.lstrip("0")
 
-    # What stands at each position of each input, for pictures (headcount heads --on "37+81"), if it is not found out:
+    # A name for each position of each input, for figures (headcount heads --on "37+81"), if headcount finds none:
     # def tokens(self, question, answer):
     #     return list(question), ["<s>", *answer]
 '''
 _FOLDER_TEXT = '''"""<KIND> in <HOME>, for headcount, which does not know its family.
 
-Written by `headcount adapt`; it works as it is, if sites() is right.
+`headcount adapt` wrote this adapter. It is complete if sites() is right.
 
-    headcount heads  <FILE>:Model                    what was found
-    headcount heads  <FILE>:Model --on "some text"   where every head looks
-    headcount ablate <FILE>:Model --data FILE        what each head is worth
+    headcount heads  <FILE>:Model                    list the heads that were found
+    headcount heads  <FILE>:Model --on "some text"   show what every head attends to
+    headcount ablate <FILE>:Model --data FILE        measure how much each head matters
 """
 
 from headcount import Adapter, Sites
 
-# What looks like attention in it; * stands for a layer's number:
+# The modules of the model that look like attention; * stands for a layer's number:
 <TREE>
 
 
 class Model(Adapter):
-    # The model's folder, as a path from this file: its weights and its tokenizer are read, no code in it is run.
+    # The path of the model's folder, relative to this file. Weights and tokenizer are read; code in it is never run.
     pretrained = <PRETRAINED>
 
     def sites(self, model):
-        # Each block's output projection: the layer whose input is the outputs of its heads, side by side.
+        # The output projection of each attention block: the layer that gets the outputs of all heads, concatenated.
         # <CONFIRM> headcount heads <FILE>:Model
         return <SITES>
 <OTHERS>'''

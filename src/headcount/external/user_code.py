@@ -1,8 +1,8 @@
-"""Run users' files as code: each with imports of its own; errors name the line that failed.
+"""Run users' Python files, with separate imports for each folder, and with errors that name the failing line.
 
-Every student's `my_adapter.py` imports a `model.py` from its own folder. While the code of one folder runs, that folder
-is first on the path, modules that other folders' code imported are hidden, and the working directory is the one that
-this code changed to.
+Several students' adapters may each import a `model.py` from their own folder. While code of one folder runs, this
+folder is first in sys.path, modules that code of other folders imported are hidden, and the working directory is the
+one that the folder's own code has chosen.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ if TYPE_CHECKING:
     from headcount.external.adapter import Adapter
 
 _LIBRARIES = tuple(str(Path(path).resolve()) + os.sep for path in set(sysconfig.get_paths().values()))
-"""Folders of installed packages, which all user code shares; they may be inside a user's folder, like `.venv`."""
+"""Folders of installed packages, which all user code shares; one may be inside a user's folder, such as `.venv`."""
 T = TypeVar("T")
 
 
 class UserCodeError(InputError, RuntimeError):
-    """An error in the user's code; also a RuntimeError, so that sweeps treat the model as one that cannot be tiled."""
+    """An error in the user's code.
+
+    It is also a RuntimeError, as PyTorch raises if a model fails on a larger batch; both are handled in the same way.
+    """
 
 
 @contextmanager
 def user_code_errors(adapter: Adapter | type[Adapter], method: str) -> Iterator[None]:
-    """Turn errors of the user's code in the block into messages that name the failing line."""
+    """Turn an error of an adapter's method inside the context into a `UserCodeError` that names the failing line."""
     try:
         with isolated_imports(adapter.folder) if adapter.origin else nullcontext():
             yield
@@ -52,7 +55,7 @@ def user_code_errors(adapter: Adapter | type[Adapter], method: str) -> Iterator[
 
 
 def import_file(file: Path) -> ModuleType:
-    """Run the user's file as a module, and return the module.
+    """Run a user's Python file as a module, and return the module.
 
     The file can import modules of its own folder and, if it belongs to a package, use relative imports.
     """
@@ -74,7 +77,7 @@ def import_file(file: Path) -> ModuleType:
 
 
 def _run_file(path: Path, name: str, folders: list[str] | None = None) -> ModuleType:
-    """Run a file as a module of that name; if `folders` are given, the module is a package."""
+    """Run a file as a module called `name`, and return it; if `folders` are given, the module is a package."""
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
     assert spec is not None and spec.loader is not None, "a .py file"  # noqa: PT018
     module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up here
@@ -83,7 +86,10 @@ def _run_file(path: Path, name: str, folders: list[str] | None = None) -> Module
 
 
 def _run_in_package(path: Path, package: Path, name: str) -> ModuleType:
-    """Run a file as part of its package, under a unique name, because another folder's package may be named alike."""
+    """Run a file as part of its package, so that relative imports work, and return the module.
+
+    The package gets a unique name, because packages in different folders may have the same name.
+    """
     for known in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
         del sys.modules[known]
     sys.path.insert(0, str(package.parent))  # so that absolute imports of the package work too
@@ -116,7 +122,10 @@ def package_of(file: Path) -> Path | None:
 
 
 def module_file(name: str) -> Path | None:
-    """Find the file of `package.module`, in the working directory or among installed packages, without running it."""
+    """Return the file of a module such as `package.module` without running it, or None if there is none.
+
+    It is searched in the working directory and among installed packages.
+    """
     folders, spec = [str(Path.cwd()), *sys.path], None
     for part in name.split("."):
         spec = PathFinder.find_spec(part, folders)
@@ -128,7 +137,10 @@ def module_file(name: str) -> Path | None:
 
 
 def import_class(file: Path, class_name: str, base: type[T], what: str, advice: str) -> type[T]:
-    """Run the user's file and return one of its classes."""
+    """Run a user's file and return its class `class_name`, which must inherit `base`.
+
+    If there is no such class, the error calls it `what` and ends with `advice`.
+    """
     module = import_file(file)
     classes = {key: each for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)}
     if class_name not in classes:
@@ -146,7 +158,10 @@ def relative_path(file: str | Path, folder: Path) -> str:
 
 
 def describe_failure(error: BaseException, folder: Path) -> tuple[str, str]:
-    """Return what went wrong and the failing line: the last line of the traceback in the user's folder, if any."""
+    """Return two texts about an error in the user's code: what went wrong, and the failing line in the user's folder.
+
+    The second text is empty if no line of the user's folder is in the traceback.
+    """
     what = f"fails: {type(error).__name__}: {error}".removesuffix(": ")
     if "ellipsis" in what:
         what += " (a ... of the adapter is still to be filled in)"
@@ -164,27 +179,27 @@ def describe_failure(error: BaseException, folder: Path) -> tuple[str, str]:
 
 @dataclass
 class _Home:
-    """A folder with a user's code, and the modules that it imported."""
+    """A folder with a user's code, and the modules that this code has imported."""
 
     path: list[str]
-    """The folder, and entries that its code has added to sys.path."""
+    """The folder itself, followed by the entries that its code has added to sys.path."""
     names: set[str] = field(default_factory=set)
-    """Names of modules that can be imported from the folder."""
+    """The names of the modules that can be imported from the folder."""
     modules: dict[str, ModuleType] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
-    """Modules that only this folder's code may see, because the same name may mean another file elsewhere."""
+    """Names of modules that only this folder's code may see, because another folder may have modules of these names."""
     directory: str | None = None
     """The working directory that the folder's code has changed to; None if it has not."""
 
 
 _HOMES: dict[str, _Home] = {}
 _CURRENT: list[_Home] = []
-"""Folders whose code is running at the moment, the innermost last."""
+"""The folders whose code is running at the moment; the folder that was entered last comes last."""
 
 
 @contextmanager
 def isolated_imports(folder: Path) -> Iterator[None]:
-    """Resolve imports in the block from this folder first, even if another folder has modules of the same names."""
+    """Return a context in which imports are searched in this folder first, hiding modules of other users' folders."""
     place = str(folder)
     home = _HOMES.get(place) or _HOMES.setdefault(place, _Home([place], _siblings(place)))
     if _CURRENT and _CURRENT[-1] is home:
@@ -229,7 +244,10 @@ def _change_directory(directory: str | None) -> None:
 
 
 def _hide_modules(home: _Home) -> dict[str, ModuleType]:
-    """Remove modules from sys.modules that belong to other folders or have the name of a file in this folder."""
+    """Remove from sys.modules the modules that belong to other users' folders or have the name of a file in this one.
+
+    Return the removed modules by name.
+    """
     others = (item for other in _HOMES.values() if other is not home for item in other.modules.items())
     names = {name for name, module in others if sys.modules.get(name) is module}
     for top in home.names & sys.modules.keys():
@@ -241,14 +259,14 @@ def _hide_modules(home: _Home) -> dict[str, ModuleType]:
 
 
 def _can_be_imported(name: str) -> bool:
-    """Whether importing this name now would find the module that is loaded under it."""
+    """Return whether importing `name` now would find the module that is already loaded under this name."""
     top = name.partition(".")[0]
     spec = PathFinder.find_spec(top)
     return spec is not None and spec.origin == getattr(sys.modules.get(top), "__file__", None)
 
 
 def _siblings(folder: str) -> set[str]:
-    """Return the names of modules that can be imported from a folder."""
+    """Return the names of the modules and packages in a folder."""
     try:
         names = [each.name for each in Path(folder).iterdir()]
     except OSError:
@@ -268,7 +286,7 @@ def _users_file(name: str, module: Any) -> str:
 
 
 def is_installed(folder: Path) -> bool:
-    """Whether a folder belongs to the installed packages, which can be imported from anywhere."""
+    """Return whether a folder belongs to the installed packages, which can be imported from anywhere."""
     return f"{folder.resolve()}{os.sep}".startswith(_LIBRARIES)
 
 

@@ -1,9 +1,10 @@
 """Read the attention weights of any model, no matter how the model computes them.
 
 Attention weights are a softmax over keys. A model computes them with a softmax function, or inside PyTorch's
-`scaled_dot_product_attention`, whose arguments are used here to compute the weights again. The weights of a site are
-the last ones with the right number of heads before its output projection is called. The product that became z shows
-whether rows or heads come first. Weights are passed on site by site, so that only one site's weights are in memory.
+`scaled_dot_product_attention`, whose arguments are used here to compute the weights again. The weights of an attention
+block (a site) are the last ones with the right number of heads before its output projection is called. Whether rows or
+heads come first in them follows from the product that equals z, the input of the projection. Weights are handed over
+block by block, so that those of only one block are in memory.
 
 (Hugging Face models return weights only if they were loaded with attn_implementation="eager".)
 """
@@ -28,20 +29,23 @@ Weights = Float[Tensor, "row head query key"]
 SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch._softmax, torch.special.softmax)
 """Functions whose result may be attention weights."""
 PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm, torch.einsum)
-"""Functions that may multiply attention weights with values."""
+"""Functions by which a model may multiply attention weights with values."""
 
 
 def read_attention(
     model: nn.Module, sites: Sites, inputs: Sequence[Tensor], show: Callable[[HeadSite, Weights], None]
 ) -> Any:
-    """Run one pass, call `show` with the attention weights of each site, and return the model's output."""
+    """Run one forward pass, call `show(site, weights)` for each attention block, and return the model's output."""
     seen = _SeenTensors()
     turns, shown = SharedSiteCounter(sites), set[HeadSite]()
 
     def on_projection(module: nn.Module, args: Any) -> None:
         name = turns.next(module)
         if name in shown:
-            raise InstrumentError(f"the output projection of {name} was called twice in one pass")
+            raise InstrumentError(
+                f"the output projection of {name} was called twice in one pass",
+                "so its attention weights are ambiguous: give inputs on which every attention block runs once",
+            )
         shown.add(name)
         z, n_heads = input_of(name, args), len(sites[name].heads)
         if sites[name].head_axis is not None:
@@ -53,32 +57,38 @@ def read_attention(
             hooks.callback(projection.register_forward_pre_hook(on_projection).remove)
         output = model(*inputs)
     if missed := [str(site) for site in sites if site not in shown]:
-        raise InstrumentError(f"the output projection of {', '.join(missed)} was never called")
+        raise InstrumentError(
+            f"the output projection of {', '.join(missed)} was never called",
+            "its attention weights cannot be read: leave these attention blocks out of the sites",
+        )
     return output
 
 
 def attention_of(model: nn.Module, sites: Sites, *inputs: Tensor) -> dict[HeadSite, Weights]:
-    """Return the attention weights [row, head, query, key] of all sites; use this for short inputs only."""
+    """Return the attention weights [row, head, query, key] of every attention block, by site; for short inputs only.
+
+    All weights are in memory at once. For long inputs, use `read_attention`.
+    """
     weights: dict[HeadSite, Weights] = {}
     read_attention(model, sites, inputs, weights.__setitem__)
     return weights
 
 
 def softmax_axis(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    """Return the axis that a softmax function was called with; None if it was not given."""
+    """Return the axis argument of a call of a softmax function; None if the call has no such argument."""
     axis: int | None = args[1] if len(args) > 1 and args[1] is not None else kwargs.get("dim")
     return axis
 
 
 class _SeenTensors(TorchFunctionMode):
-    """Collects tensors that may be attention weights, and products that may be z."""
+    """A context that collects tensors which may be attention weights, and products which may be z (head outputs)."""
 
     def __init__(self) -> None:
         super().__init__()
         self._weights, self._products = list[Tensor](), list[Tensor]()
 
     def take(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the weights and products collected since the last call."""
+        """Return the softmaxes and the products that were collected since the last call of `take`."""
         taken, self._weights, self._products = (self._weights, self._products), [], []
         return taken
 
@@ -109,7 +119,7 @@ def computed_weights(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Compute the weights inside PyTorch's `scaled_dot_product_attention`, following its documentation."""
+    """Return the attention weights that PyTorch's `scaled_dot_product_attention` computes from these arguments."""
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
     score = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
@@ -124,7 +134,10 @@ def computed_weights(
 def _site_weights(
     name: HeadSite, n_heads: int, n_rows: int, z: Tensor, weights: Sequence[Tensor], products: Sequence[Tensor]
 ) -> Weights:
-    """Return the attention weights of a site: the last softmax before its projection that has the right shape."""
+    """Return the attention weights of a site among the softmaxes collected before its output projection.
+
+    They are the last softmax that fits `n_heads`, `n_rows` and z. `products` show whether rows or heads come first.
+    """
     candidates, heads_first = (_by_row(weights, n_rows, n_heads, is_heads_first, z) for is_heads_first in (False, True))
     if heads_first and not _has_z(products, n_rows, n_heads, False, z):
         if _has_z(products, n_rows, n_heads, True, z):
@@ -150,7 +163,10 @@ def _site_weights(
 
 
 def _by_row(tensors: Sequence[Tensor], n_rows: int, n_heads: int, is_heads_first: bool, z: Tensor) -> list[Tensor]:
-    """Return the tensors that fit this order of axes, each as [row, head, query, ...]; leave out all others."""
+    """Return the tensors that fit a given order of axes, as [row, head, query, ...]; leave out all other tensors.
+
+    The order is [head, row, ...] if `is_heads_first`, else [row, head, ...]; the two axes may be merged into one.
+    """
     axes = (n_heads, n_rows) if is_heads_first else (n_rows, n_heads)
     n_queries = z.shape[int(len(z) == n_rows)] if z.dim() == 3 else None
     readable = []
@@ -163,7 +179,7 @@ def _by_row(tensors: Sequence[Tensor], n_rows: int, n_heads: int, is_heads_first
 
 
 def _has_z(products: Sequence[Tensor], n_rows: int, n_heads: int, is_heads_first: bool, z: Tensor) -> bool:
-    """Return whether z equals one of these products, if rows (or heads) are the first axis of the products."""
+    """Return whether z equals one of the products when their first axis is read as heads (or else as rows)."""
     rounding = 1e-3 * float(z.abs().max())
     for product in reversed(_by_row(products, n_rows, n_heads, is_heads_first, z)):
         joined = product.transpose(1, 2).flatten(start_dim=2).to(z)

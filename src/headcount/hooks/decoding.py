@@ -1,7 +1,8 @@
 """Determine the first position of each forward pass while a model decodes.
 
-Code that replaces a head's output position by position needs the position of a pass in the sequence. Without a cache,
-every pass begins at position 0. With a cache, a pass has the next position only and begins where the last one ended.
+Code that replaces a head's output at certain positions needs to know which positions of the sequence a forward pass
+has. Without a cache, every pass begins at position 0. With a cache, a pass has the next position only and begins where
+the last pass ended.
 """
 
 import inspect
@@ -19,10 +20,11 @@ CACHE = "past_key_values"
 
 
 class DecodingPositions:
-    """Determines the first position of each pass at a site: exactly, if the model gets a cache that knows its length.
+    """Determines the position in the sequence at which each forward pass begins, for each attention block.
 
-    For other models, a pass over several positions begins at 0. A pass over a single position begins where the site's
-    last pass ended, or at 0 if the encoder has run since then (a new question).
+    The position is exact if the model gets a cache that knows its length. For other models, a pass over several
+    positions begins at 0. A pass over a single position begins where the last pass ended, or at 0 if the encoder has
+    run since then (a new input).
     """
 
     def __init__(self) -> None:
@@ -30,7 +32,7 @@ class DecodingPositions:
         self._ends: dict[HeadSite, int] = {}
 
     def first(self, site: HeadSite, n_queries: int) -> int:
-        """Return the position of a pass's first query; call this once per pass and site."""
+        """Return the position of the first query of the current pass; call this once per pass and attention block."""
         begins = 0 if n_queries > 1 else self._ends.get(site, 0)
         if site.stack == "encoder":
             begins = 0
@@ -41,7 +43,7 @@ class DecodingPositions:
 
     @contextmanager
     def watching(self, model: nn.Module, sites: Sites) -> Iterator[None]:
-        """Record every forward pass of this model inside the context."""
+        """Return a context in which every forward pass of this model is noticed, so that `first` knows its position."""
         with ExitStack() as hooks:
             hooks.callback(model.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
             hooks.callback(model.register_forward_hook(self._leave, always_call=True).remove)

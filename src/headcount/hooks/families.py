@@ -1,6 +1,6 @@
-"""Families of Hugging Face models: where their attention blocks are, and how these are laid out.
+"""Families of Hugging Face models: the module paths of their attention blocks, and the layout of their projections.
 
-All paths start at the family's base model (`model.bert`, `model.transformer`, or the model itself).
+All paths start at the base model, which is, for example, `model.bert`, `model.transformer`, or the model itself.
 """
 
 from dataclasses import dataclass
@@ -14,49 +14,49 @@ BOTH = ("input_ids", "decoder_input_ids", "attention_mask", "decoder_attention_m
 
 @dataclass(frozen=True)
 class AttentionLayout:
-    """Where the attention blocks of one stack and kind are in a model, and how their projections are laid out."""
+    """The module path of all attention blocks of one stack (such as the encoder), and their projections' names."""
 
     path: str
-    """The path of the module that computes z; `*` stands for the layer."""
+    """The path of the module that computes z, the outputs of all heads; `*` stands for the number of the layer."""
     projection: str
-    """The path of the output projection, relative to that module; `..` at the start means its parent module."""
+    """The path of the output projection relative to the module at `path`; `..` at the start means the parent module."""
     stack: str = "layer"
     kind: str = "self"
     n_heads: str = "num_attention_heads"
-    """The name of the field in the configuration that holds the number of (query) heads."""
+    """The field of the model's configuration that holds the number of (query) heads."""
     query: str = ""
     """The name of the layer that computes the queries of all heads, concatenated."""
     key: str = ""
-    """The name of the layer that computes the keys."""
+    """The name of the layer that computes the keys of all heads."""
     value: str = ""
-    """The name of the layer that computes the values."""
+    """The name of the layer that computes the values of all heads."""
     fused: str = ""
-    """The name of a single layer that computes queries, keys and values, instead of the three above."""
+    """The name of a single layer that computes queries, keys and values; empty if there are three separate layers."""
     by_head: bool = False
-    """Whether the fused layer's outputs are ordered by head; otherwise queries come first, then keys, then values."""
+    """Whether the outputs of the layer `fused` are ordered by head; otherwise all queries come first, then all keys."""
 
     def projection_path(self) -> str:
-        """Return the path of the output projection from the base model."""
+        """Return the path of the output projection, starting at the base model."""
         home = self.path.rpartition(".")[0] if self.projection.startswith("..") else self.path
         return f"{home}.{self.projection.removeprefix('..')}"
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family of Hugging Face models whose attention blocks are laid out alike."""
+    """A family of Hugging Face models (such as BERT) whose attention blocks have the same module names and layout."""
 
     summary: str
     model_types: tuple[str, ...]
-    """The values of `model_type` in the configurations of this family."""
+    """The values of `model_type` in the configurations of this family's models, such as `bert`."""
     blocks: tuple[AttentionLayout, ...]
     inputs: tuple[str, ...] = TEXT
-    """The names of the model's inputs, in the order of positional tensors."""
+    """The names of the model's inputs, in the order in which a wrapped model takes them as positional arguments."""
     is_grouped: bool = False
-    """Whether several query heads may share a key and value head (grouped-query attention)."""
+    """Whether several query heads may share one key head and one value head (grouped-query attention)."""
     takes_turns: bool = False
-    """Whether several layers share one attention block, which is called once per layer."""
+    """Whether several layers share one attention module, which is called once per layer (ALBERT)."""
     has_position_bias: bool = False
-    """Whether the first block of a stack computes a position bias that later blocks reuse."""
+    """Whether the first attention block of a stack computes a position bias that all later blocks reuse (T5)."""
 
 
 _q_k_v_proj = partial(AttentionLayout, query="q_proj", key="k_proj", value="v_proj")
@@ -138,17 +138,17 @@ PARTS: dict[str, Family] = {
 
 
 def model_type_of(model: object) -> str:
-    """Return the `model_type` in a model's configuration; empty if there is none."""
+    """Return the `model_type` in a model's Hugging Face configuration, such as `bert`; empty if there is none."""
     return str(getattr(getattr(model, "config", None), "model_type", None) or "")
 
 
 def family_of(model_type: str) -> Family | None:
-    """Return the family of a configuration's `model_type`, or None if it is unknown."""
+    """Return the family that a `model_type`, such as `bert`, belongs to, or None if it is unknown."""
     known = map(FAMILIES.get, FAMILIES.names())
     return next((family for family in known if model_type in family.model_types), None)
 
 
 def model_types() -> tuple[str, ...]:
-    """Return all known model types, including those of other packages, sorted."""
+    """Return the `model_type` of all supported Hugging Face models, sorted, including those that other packages add."""
     known = map(FAMILIES.get, FAMILIES.names())
     return tuple(sorted(name for family in known for name in family.model_types))

@@ -6,9 +6,11 @@
         model(source, decoder_input)
     seen.z(site), seen.contributions(site)                 # the heads' outputs, before and after the projection
 
-Gates replace z by g z + (1 - g) r. The gate g has one value per row and head, so that one batch can hold many
-experiments. The replacement r (default 0) has values per row and position. A gate that is 1 for all rows installs no
-hook, so the output stays bit-identical. Contexts can be nested, and restore the model even after an exception.
+z is the input of an attention block's output projection: the outputs of all its heads. Gates replace z by
+g z + (1 - g) r. The gate g has one value per row (example) and head: 1 keeps the head, 0 ablates it, so one batch can
+hold many experiments. The replacement r (default 0) has values per row and position. A gate that is 1 for all rows
+installs no hook, so the output stays bit-identical. Contexts can be nested, and restore the model even after an
+exception.
 
 An intervention without effect is an error: leaving the context raises if no forward pass reached the gates.
 """
@@ -30,13 +32,16 @@ from headcount.hooks.sites import Sites, layers_inside
 
 Gate = Float[Tensor, "#row head"]
 Values = Float[Tensor, "#row #query head d_head"]
-"""Values that replace the outputs of closed heads."""
+"""Values that replace the outputs of heads whose gate is closed (below 1)."""
 ValuesOf = Callable[[Float[Tensor, "row query head d_head"]], Values | None]
-"""A function that computes replacement values from the heads' own outputs in the same pass."""
+"""A function that computes replacement values from the heads' own outputs in the same forward pass."""
 
 
 def closed_gates(sites: Sites, heads: Iterable[HeadId]) -> dict[HeadSite, Gate]:
-    """Return gates that are 0 for these heads, in every row, and 1 for the other heads of their sites."""
+    """Return gates that ablate these heads in every row: 0 for the heads, 1 for other heads of their attention blocks.
+
+    Attention blocks without any of the heads get no gate.
+    """
     gates = {}
     for site, places in sites.head_slots(heads).items():
         gates[site] = torch.ones(1, len(sites[site].heads))
@@ -45,7 +50,7 @@ def closed_gates(sites: Sites, heads: Iterable[HeadId]) -> dict[HeadSite, Gate]:
 
 
 class Gates:
-    """A context in which gates act on the head outputs of some sites."""
+    """A context in which gates scale or replace the outputs of heads: 1 keeps a head's output, 0 ablates the head."""
 
     def __init__(
         self,
@@ -56,21 +61,21 @@ class Gates:
         allow_prefix: bool = False,
         skipped: Mapping[nn.Module, int] | None = None,
     ) -> None:
-        """Check that every gate belongs to an attention block of the model and has its number of heads.
+        """Check that every gate belongs to an attention block of the model and has one column per head.
 
-        With `allow_prefix`, a pass may have fewer positions than a replacement, as in decoding without a cache. (With a
-        cache, each pass has one position and would always get the replacement of the first one.) `skipped` counts the
-        calls of projections that a replayed pass skips.
+        With `allow_prefix`, a forward pass may have fewer positions than a replacement, as in decoding without a cache.
+        (With a cache, each pass has one position and would always get the replacement of position 0.) `skipped` counts
+        the calls of output projections that a pass replayed from a cache leaves out.
         """
         self._sites, self._gates, self._replacements = sites, dict(gates), dict(replacements or {})
         self._allow_prefix, self._skipped = allow_prefix, skipped
         self.calls: Counter[HeadSite] = Counter()
-        """The number of calls of each gated site."""
+        """How often the output projection of each gated attention block was called inside the context."""
         self._stack = ExitStack()
         for name, gate in self._gates.items():
             if name not in sites:
                 raise InputError(
-                    f"no attention site {str(name)!r} in this model", f"it has: {', '.join(map(str, sites))}"
+                    f"no attention block {str(name)!r} in this model", f"it has: {', '.join(map(str, sites))}"
                 )
             n_heads = len(sites[name].heads)
             if gate.dim() != 2 or gate.shape[1] != n_heads:
@@ -78,7 +83,8 @@ class Gates:
                 raise InputError(f"gates at {name} have shape {tuple(gate.shape)}", wanted)
         if unknown := set(self._replacements) - set(self._gates):
             raise InputError(
-                f"there is a replacement for {sorted(map(str, unknown))[0]}, but no gate", "give a gate for it, too"
+                f"there is a replacement for {sorted(map(str, unknown))[0]}, but no gate",
+                "give a gate for this attention block, too",
             )
 
     def __enter__(self) -> Self:
@@ -105,8 +111,8 @@ class Gates:
             )
         if error_type is None and (unfinished := self._turns.unfinished()):
             raise InstrumentError(
-                f"the output projection that {unfinished[0]} shares was not called once per site in every pass",
-                "so gates cannot assign the calls to sites",
+                f"the output projection that {unfinished[0]} shares was not called once per block in every pass",
+                "so gates cannot assign the calls to attention blocks",
             )
 
     def _act(
@@ -126,37 +132,46 @@ class Gates:
 
 
 def input_of(name: HeadSite, args: tuple[Any, ...]) -> Tensor:
-    """Return z, the outputs of all heads, as the output projection was called with them."""
+    """Return z (the outputs of all heads) from the arguments of a call of the output projection."""
     if not args or not isinstance(args[0], Tensor):
         what = f"the output projection of {name} was not called with a tensor"
-        raise InstrumentError(what, "its input cannot be gated; or is this a whole attention block?")
+        raise InstrumentError(
+            what,
+            "a gate needs a tensor as input; if this is a whole attention block, name the output projection inside it",
+        )
     return args[0]
 
 
 def split_heads(
     name: HeadSite, z: Tensor, n_heads: int, head_axis: int | None = None
 ) -> Float[Tensor, "row query head d_head"]:
-    """Return z as [row, query, head, d_head], a view with one output per head."""
+    """Return z, the input of an output projection, as a view [row, query, head, d_head] with one output per head.
+
+    `head_axis` is the axis of z that counts heads; None if the heads are concatenated in the last axis.
+    """
     if head_axis is not None:
         if not -z.dim() <= head_axis < z.dim() or z.shape[head_axis] != n_heads:
             raise InstrumentError(
-                f"z at {name} has shape {tuple(z.shape)}: its axis {head_axis} does not count {n_heads} heads",
+                f"head outputs at {name} have shape {tuple(z.shape)}: axis {head_axis} does not count {n_heads} heads",
                 "give head_axis=1 for [batch, head, position, d_head], 2 for [batch, position, head, d_head], and "
                 "leave it out for heads side by side in the last axis",
             )
         return z.movedim(head_axis, -2)
     if z.shape[-1] % n_heads or z.dim() < 2:
-        raise InstrumentError(f"z at {name} has shape {tuple(z.shape)}, which {n_heads} heads cannot share")
+        raise InstrumentError(f"head outputs at {name} have shape {tuple(z.shape)}, which {n_heads} heads cannot share")
     return z.unflatten(-1, (n_heads, -1))
 
 
 def join_heads(z_BQHE: Float[Tensor, "row query head d_head"], head_axis: int | None = None) -> Tensor:
-    """Undo `split_heads`: return z in the shape that the output projection takes."""
+    """Undo `split_heads`: return head outputs in the shape that the output projection takes."""
     return z_BQHE.flatten(start_dim=-2) if head_axis is None else z_BQHE.movedim(-2, head_axis)
 
 
 def gated(name: HeadSite, z: Tensor, gate: Gate, value: Values | None, head_axis: int | None = None) -> Tensor:
-    """Return g z + (1 - g) r; where the gate is 1, z is unchanged bit for bit."""
+    """Return g z + (1 - g) r for head outputs z, `gate` g and replacement `value` r; None for r means 0.
+
+    Where the gate is 1, z is unchanged bit for bit. `name` is the attention block, for error messages.
+    """
     z_BQHE = split_heads(name, z, gate.shape[1], head_axis)
     rows = (len(z), len(gate))
     if rows[0] != rows[1] and 1 not in rows:
@@ -171,10 +186,10 @@ def gated(name: HeadSite, z: Tensor, gate: Gate, value: Values | None, head_axis
 
 
 def project(projection: nn.Module, z: Tensor, product: Product | None = None) -> Tensor:
-    """Apply an output projection to z without calling the module, which would trigger hooks again.
+    """Return the output projection of z (head outputs) without calling the module, which would trigger hooks again.
 
-    z is converted to the dtype of the weights, because the two differ under autocast. If the projection is a parameter,
-    `product` is the function that it computed in the pass that z comes from.
+    z is converted to the dtype of the weights, because the two differ under autocast. If the projection is a parameter
+    instead of a module, `product` is the function of z that the model computed with the parameter.
     """
     weight = getattr(projection, "weight", None)
     if isinstance(weight, Tensor) and weight.is_floating_point():
@@ -184,7 +199,7 @@ def project(projection: nn.Module, z: Tensor, product: Product | None = None) ->
 
 
 class Capture:
-    """A context that keeps the input and the output of every output projection; it must contain exactly one pass."""
+    """A context that keeps the input z and the output of every output projection during exactly one forward pass."""
 
     def __init__(self, sites: Sites) -> None:
         self._sites = sites
@@ -210,15 +225,17 @@ class Capture:
         self._kept.setdefault(name, []).append(kept)
 
     def z(self, site: HeadSite) -> Float[Tensor, "row query head d_head"]:
-        """Return z, the output of each head before the output projection mixes the heads."""
+        """Return z of one attention block: the output of each head before the output projection mixes the heads."""
         return split_heads(site, self._only_call(site)[0], len(self._sites[site].heads), self._sites[site].head_axis)
 
     def output(self, site: HeadSite) -> Float[Tensor, "row query d_model"]:
-        """Return the output of the attention block, which is added to the residual stream."""
+        """Return the output of one attention block, which the model adds to the residual stream."""
         return self._only_call(site)[1]
 
     def contributions(self, site: HeadSite) -> Float[Tensor, "row query head d_model"]:
-        """Return each head's contribution to the residual stream; their sum plus the bias is the block's output.
+        """Return what each head of one attention block adds to the residual stream (its projected output).
+
+        The contributions of all heads and the bias add up to the block's output.
 
         Contributions are computed by the projection itself, one head at a time, so any layout of its weights works.
         """
@@ -231,9 +248,10 @@ class Capture:
         return torch.stack(contributions, dim=-2)
 
     def bias(self, site: HeadSite) -> Float[Tensor, " d_model"]:
-        """Return the projection of zeros, which is the block's output when all its heads are ablated.
+        """Return the output of an attention block when all its heads are ablated: the projection of zeros.
 
-        For a parameter or a separate head axis, the bias has the shape of the block's output.
+        If the projection is a parameter, or if heads have an axis of their own, the bias has the shape of the block's
+        output.
         """
         z, projection = self._only_call(site)[0], self._sites[site].projection
         if self._sites[site].head_axis is not None or isinstance(projection, ParameterProjection):
@@ -254,7 +272,7 @@ class Capture:
         calls = self._kept.get(site, [])
         if len(calls) != 1:
             raise InstrumentError(
-                f"{site} was passed {len(calls)} times, not once",
+                f"{site} was called {len(calls)} times inside the context, not once",
                 "make exactly one forward pass inside the context" if calls else "the model never called it",
             )
         return calls[0]
@@ -270,7 +288,10 @@ def _not_a_projection(name: HeadSite, module: nn.Module, why: str) -> InputError
 
 @contextmanager
 def eval_mode(model: nn.Module, *, gradients: bool = True) -> Iterator[torch.device]:
-    """Switch dropout off inside the context, and gradients unless `gradients` is true; yield the model's device."""
+    """Put the model into evaluation mode (no dropout) inside the context, and yield the device of the model.
+
+    If `gradients` is false, no gradients are recorded inside the context.
+    """
     training = [module for module in model.modules() if module.training]
     model.eval()
     first = next(model.parameters(), None)
@@ -287,10 +308,11 @@ def eval_mode(model: nn.Module, *, gradients: bool = True) -> Iterator[torch.dev
 
 @contextmanager
 def unfused(sites: Sites) -> Iterator[None]:
-    """Make the model call every output projection as a module, so that hooks act on it; contexts can nest.
+    """Return a context in which the model calls every output projection as a module, so that hooks act on it.
 
-    Otherwise PyTorch's own attention modules, and projections that are parameters, compute the projection without a
-    call. The fused paths of `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` are off inside the context.
+    Without the context, PyTorch's own attention modules, and projections that are parameters, compute the projection
+    without calling a module. The context also switches off the fused paths of `nn.TransformerEncoderLayer` and
+    `nn.MultiheadAttention`. Contexts can be nested.
     """
     attentions = dict.fromkeys(site.mha for site in sites.values() if site.mha is not None)
     unpatched = [mha for mha in attentions if "forward" not in mha.__dict__]
@@ -310,10 +332,10 @@ def unfused(sites: Sites) -> Iterator[None]:
 def unfused_forward(
     mha: nn.MultiheadAttention, query: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Run the module's own forward with an identity as output projection, then call the real projection as a module.
+    """Run the forward pass of `mha`, but call its output projection as a module, so that hooks act on the projection.
 
-    The identity returns its input bit for bit, because each of its sums has only one nonzero term. The projection gets
-    z with the rows (examples) in the first axis.
+    The module's own forward runs with an identity matrix as output projection, which returns the head outputs z bit for
+    bit. The real projection is then called with z, with the rows (examples) in the first axis.
     """
     projection, identity = mha.out_proj, nn.Module()
     identity.weight = nn.Parameter(torch.eye(query.shape[-1], device=query.device, dtype=query.dtype), False)
@@ -329,23 +351,26 @@ def unfused_forward(
 
 
 class SharedSiteCounter:
-    """Determines the site of each call of a projection that several sites share."""
+    """Assigns each call of an output projection that several attention blocks share (ALBERT) to its block."""
 
     def __init__(self, sites: Sites, skipped: Mapping[nn.Module, int] | None = None) -> None:
-        """Start counting; `skipped` counts the calls that a replayed pass skips, and may grow later."""
+        """Start at the first call; `skipped` counts calls that a replayed pass leaves out, and may grow later."""
         self._sharing = sites.projections
         self._skipped = {} if skipped is None else skipped
         self._n: Counter[nn.Module] = Counter()
 
     def next(self, projection: nn.Module) -> HeadSite:
-        """Count one call of a projection and return its site."""
+        """Count one call of an output projection and return the attention block (site) that made it."""
         sharing = self._sharing[projection]
         n = self._n[projection] + self._skipped.get(projection, 0)
         self._n[projection] += 1
         return sharing[n % len(sharing)]
 
     def unfinished(self) -> list[str]:
-        """Return the first site of each projection whose number of calls is not a multiple of its number of sites."""
+        """Return the projections whose number of calls is not a multiple of the number of blocks that share them.
+
+        Each projection is named by its first attention block.
+        """
         return [
             str(self._sharing[projection][0])
             for projection, n in self._n.items()

@@ -1,8 +1,8 @@
-"""Check that each slice of z is a head: it must depend on its own attention pattern, and on no other one.
+"""Check that each slice of z is one head: the slice must depend on one attention pattern, and on no other.
 
-Two rows are passed through the model. Every softmax over keys, also one written by hand, is replaced by a copy that
-records gradients. The gradient of one number of z then shows which attention patterns (one per head and query) that
-number depends on:
+z is the input of an output projection: the outputs of all heads, one slice per head. Two rows are passed through the
+model. Every softmax over keys, also one written by hand, is replaced by a copy that records gradients. The gradient of
+one number of z then shows which attention patterns (one per head and query) this number depends on:
 
     numbers of one slice share their pattern, numbers of two slices do not    each slice is a head
     two slices share a pattern                                                too many heads, or the wrong axis
@@ -34,23 +34,23 @@ from headcount.hooks.parameters import tensors_in
 from headcount.hooks.sites import Sites
 
 LAYERS = (F.linear, torch.addmm, Tensor.addmm)
-"""Functions of linear layers, which mix their input features."""
+"""PyTorch functions that compute linear layers, which mix their input features."""
 DIVISIONS = (torch.div, torch.true_divide, Tensor.div, Tensor.true_divide, Tensor.__truediv__)
-"""Functions that end a softmax written by hand: exp(scores) / their sum."""
+"""Functions by which a softmax written by hand ends: the division in exp(scores) / sum(exp(scores))."""
 PATTERN, AVERAGE, MIXTURE = 1, 2, 3
-"""Stages of a tensor after a softmax: attention weights, then averaged values, then the output of a linear layer."""
+"""What a tensor after a softmax is: attention weights, values averaged with them, or the output of a later layer."""
 Patterns = frozenset[tuple[int, int]]
-"""Attention patterns, each given by the index of a softmax and of a row of its output."""
+"""A set of attention patterns (one per head and query); each is the index of a softmax and of a row of its output."""
 
 
 @dataclass(frozen=True)
 class HeadCheck:
-    """The outcome of the check at one site: is each slice of z the output of one head?"""
+    """The outcome for one attention block: is each slice of the output projection's input the output of one head?"""
 
     is_checked: bool
-    """Whether the check could be made."""
+    """Whether the check could be made; it cannot, for example, for attention whose weights do not sum to 1."""
     fault: str = ""
-    """The reason why the slices are not heads; empty if they are, or if the check could not be made."""
+    """The reason why the slices of z are not heads; empty if they are heads, or if the check could not be made."""
 
 
 UNDECIDED = HeadCheck(is_checked=False)
@@ -59,7 +59,10 @@ UNDECIDED = HeadCheck(is_checked=False)
 def check_heads(
     model: nn.Module, sites: Sites, inputs: Sequence[Tensor], at: Collection[HeadSite]
 ) -> dict[HeadSite, HeadCheck]:
-    """Check at these sites, in one pass, that each head's slice of z depends only on its own attention pattern."""
+    """Check, at the attention blocks in `at`, that each head's slice of z depends on its own attention pattern only.
+
+    z is the input of a block's output projection. One forward pass over `inputs` is made. Return the outcome by block.
+    """
     checks = dict.fromkeys(at, UNDECIDED)
     turns, origins = SharedSiteCounter(sites), _Origins()
 
@@ -91,9 +94,9 @@ def check_heads(
 
 
 class _Origins(TorchFunctionMode):
-    """Tracks the attention patterns that a tensor depends on, from one output projection to the next.
+    """A context that finds the attention patterns (rows of a softmax) on which an output projection's input depends.
 
-    Gradients are recorded only between a softmax and the output projection.
+    Gradients are recorded only between a softmax and the output projection that follows.
     """
 
     def __init__(self) -> None:
@@ -102,17 +105,17 @@ class _Origins(TorchFunctionMode):
         self._stages = WeakTensorKeyDictionary()
 
     def stage(self, tensor: Tensor) -> int:
-        """Return the stage of a tensor after a softmax; 0 if it does not depend on one."""
+        """Return what a tensor is: `PATTERN`, `AVERAGE` or `MIXTURE`; 0 if it does not depend on a softmax."""
         return int(self._stages.get(tensor, 0))
 
     def clear(self) -> None:
-        """Forget all patterns, and record no gradients until the next softmax."""
+        """Forget all attention patterns found so far, and record no gradients until the next softmax."""
         self._softmaxes.clear()
         self._stages = WeakTensorKeyDictionary()
         torch.set_grad_enabled(False)
 
     def patterns(self, number: Tensor) -> Patterns:
-        """Return the patterns of the latest softmax that a number of z depends on."""
+        """Return the attention patterns of the latest softmax that `number`, one entry of z, depends on."""
         weights = [leaf for leaf, _ in self._softmaxes]
         if not weights or not number.requires_grad:
             return frozenset()
@@ -144,7 +147,7 @@ class _Origins(TorchFunctionMode):
         return result
 
     def _next_stage(self, func: Any, stage: int, args: Any) -> int:
-        """Return the stage of a function's result, given the largest stage of its arguments."""
+        """Return the stage (`PATTERN`, `AVERAGE` or `MIXTURE`) of `func`'s result; `stage` is that of its arguments."""
         if func in LAYERS and stage == AVERAGE:
             return MIXTURE
         if func not in PRODUCTS or any(isinstance(tensor, nn.Parameter) for tensor in tensors_in(args)):
@@ -153,7 +156,7 @@ class _Origins(TorchFunctionMode):
         return AVERAGE if any(self.stage(tensor) == PATTERN for tensor in tensors_in(args)) else 0
 
     def _tracked(self, weights: Tensor, dim: int) -> Tensor:
-        """Return a copy of attention weights that records gradients."""
+        """Return a copy of attention weights with respect to which gradients are recorded."""
         torch.set_grad_enabled(True)
         leaf = weights.detach().requires_grad_()
         self._softmaxes.append((leaf, dim))
@@ -171,14 +174,14 @@ class _Origins(TorchFunctionMode):
 
 
 def _undispatched(func: Any) -> Callable[..., Any]:
-    """Return a PyTorch function that does not report its own call to function modes, but only the calls inside it."""
+    """Return a version of a PyTorch function that reports only the calls inside it, not its own, to function modes."""
     return FunctionType(
         func.__code__, {**func.__globals__, "has_torch_function": lambda _: False}, argdefs=func.__defaults__
     )
 
 
 def _is_distribution(weights: Any) -> bool:
-    """Return whether a tensor looks like attention weights normalised by hand: its last axis sums to 1."""
+    """Return whether a value is a tensor that looks like attention weights: its last axis sums to 1."""
     if not isinstance(weights, Tensor) or not weights.is_floating_point() or weights.dim() < 3 or weights.shape[-1] < 2:
         return False
     sums = weights.detach().float().sum(dim=-1)
@@ -189,7 +192,10 @@ def _is_distribution(weights: Any) -> bool:
 
 
 def _check(z: Tensor, patterns_of: Callable[[Tensor], Patterns], *, is_mixed: bool) -> HeadCheck:
-    """Check the slices of z [..., head, d_head] at a place where every slice depends on some attention pattern."""
+    """Check the slices of z [..., head, d_head] at one example and position, chosen so that every slice has a pattern.
+
+    `patterns_of` returns the attention patterns that a number of z depends on.
+    """
     last = z.shape[-1] - 1
     features = sorted({0, min(1, last), last})  # neighbours reveal interleaved heads, the ends two heads in one slice
     for place in _places(z):
@@ -201,16 +207,16 @@ def _check(z: Tensor, patterns_of: Callable[[Tensor], Patterns], *, is_mixed: bo
 
 
 def _places(z: Tensor) -> Iterator[tuple[int, ...]]:
-    """Yield three places (row, position) of z: the middle, the last and the first; some of them may be padding."""
+    """Yield three index pairs (row, position) of z: the middle, the last and the first; some may be padding."""
     for share in (0.5, 1.0, 0.0):
         yield tuple(round(share * (n - 1)) for n in z.shape[:-2])
 
 
 def judge(slices: Sequence[Sequence[Patterns]], *, is_mixed: bool = False) -> HeadCheck:
-    """Decide whether each slice of z is one head.
+    """Decide whether each slice of z (the input of an output projection) is the output of one head.
 
-    `slices` has, for a few numbers of each slice, the attention patterns that the number depends on. `is_mixed` means
-    that a linear layer stands between the attention and z.
+    `slices` has, for each slice and a few of its numbers, the attention patterns that the number depends on. `is_mixed`
+    means that a linear layer stands between the attention and z.
 
     >>> one, other = frozenset({(0, 0)}), frozenset({(0, 1)})
     >>> judge([[one, one], [other, other]])

@@ -1,7 +1,8 @@
-"""Output projections that are parameters, such as `self.W_O`, multiplied with z by einsum, matmul or F.linear.
+"""Support output projections that are parameters, such as `self.W_O`, instead of modules.
 
-Such a product calls no module, so hooks cannot act on it. Inside `products_called`, the product of z with the parameter
-(or a view of it) is computed by calling a module, `ParameterProjection`, which represents the parameter in a `Site`.
+A model multiplies such a parameter with z (the outputs of all heads) by einsum, matmul or F.linear. The product calls
+no module, so hooks cannot act on it. Inside the context `products_called`, the product is computed by calling a module,
+`ParameterProjection`, which represents the parameter.
 """
 
 from __future__ import annotations
@@ -21,36 +22,39 @@ from headcount.errors import InstrumentError
 
 Product = Callable[[Tensor], Tensor]
 ADDING = {torch.addmm, Tensor.addmm, torch.baddbmm, Tensor.baddbmm}
-"""Functions that add a product to their first argument."""
+"""Functions that compute a matrix product and add it to their first argument."""
 PRODUCTS = {F.linear, torch.einsum, torch.tensordot, torch.matmul, torch.mm, torch.bmm, *ADDING}
 PRODUCTS |= {Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, Tensor.mm, Tensor.bmm}
 
 
 class ParameterProjection(nn.Module):
-    """A module that computes the product of z with a parameter, so that hooks can act on it."""
+    """A module that multiplies z (head outputs) with a parameter, so that hooks can act on the product."""
 
     def __init__(self, holder: nn.Module, name: str) -> None:
         super().__init__()
         self.__dict__["holder"] = holder  # must not become a submodule
         self.name, self.is_called = name, False
-        """Whether products with the parameter call this module."""
+        """Whether products with the parameter are computed by calling this module (inside `products_called`)."""
         self.product: Product | None = None
-        """The model's last product with the parameter as a function of z; other operands are those of that pass."""
+        """The model's last product with the parameter, as a function of head outputs z; None before the first one."""
 
     @property
     def weight(self) -> Tensor:
-        """The parameter that the model uses as output projection instead of a linear layer."""
+        """The parameter that the model uses as its output projection instead of a linear layer."""
         weight: Tensor = getattr(self.holder, self.name)
         return weight
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return the product of z with the parameter, computed as in the model's last pass."""
+        """Return the product of head outputs z with the parameter, computed as in the model's last pass."""
         if self.product is None:
-            raise InstrumentError(f"the parameter {self.name} was never multiplied with z")
+            raise InstrumentError(
+                f"the parameter {self.name} was never multiplied with the outputs of heads",
+                "check its path: the model must multiply it with head outputs in every forward pass",
+            )
         return self.product(z)
 
     def multiply(self, func: Callable[..., Tensor], args: Any, kwargs: Any, z: Tensor) -> Tensor:
-        """Compute the product `func(*args, **kwargs)` by calling this module with z, so that hooks act on the call."""
+        """Return the product `func(*args, **kwargs)`, computed by calling this module with z, for hooks to act on."""
         leaves, form = pytree.tree_flatten((args, kwargs))
         place = next(i for i, leaf in enumerate(leaves) if leaf is z)
         leaves[place] = None
@@ -66,7 +70,10 @@ class ParameterProjection(nn.Module):
 
 @contextmanager
 def products_called(projections: Iterable[nn.Module]) -> Iterator[None]:
-    """Make the model call a module for each product with a projection that is a parameter; contexts can nest."""
+    """Return a context in which each product with a parameter in `projections` is computed by a module call.
+
+    Contexts can be nested.
+    """
     parameters = [module for module in projections if isinstance(module, ParameterProjection) and not module.is_called]
     if not parameters:
         yield
@@ -82,7 +89,7 @@ def products_called(projections: Iterable[nn.Module]) -> Iterator[None]:
 
 
 class _ProductCalls(TorchFunctionMode):
-    """Follows parameters through views and casts to the products that use them."""
+    """A context that notices products with the parameters, or with views or casts of them, and calls their modules."""
 
     def __init__(self, projections: Iterable[ParameterProjection]) -> None:
         super().__init__()
@@ -118,7 +125,7 @@ class _ProductCalls(TorchFunctionMode):
 
 
 def _operands(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """Return the tensors that a function multiplies, without those that it adds."""
+    """Return the tensors that a call of `func` multiplies, without those that it adds, such as a bias."""
     if func is F.linear:
         return [args[0] if args else kwargs["input"]]
     return tensors_in((args[1:] if func in ADDING else args, kwargs))

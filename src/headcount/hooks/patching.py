@@ -1,15 +1,16 @@
-"""Path patching: what does one head tell another, and nothing else?
+"""Path patching: change only what one head (the receiver) gets from another head (the sender).
 
-A patch of a head changes everything after it. A path patch changes only what one receiver gets from the sender (Wang et
-al. 2022, arXiv 2211.00593; Goldowsky-Dill et al. 2023, arXiv 2304.05969). It takes four passes:
+An ordinary patch of a head changes everything after the head. A path patch replaces the sender's output by its output
+on other inputs, the donor, but only for the receiver (Wang et al. 2022, arXiv 2211.00593; Goldowsky-Dill et al. 2023,
+arXiv 2304.05969). It takes four forward passes:
 
     1   the donor's inputs                                  keep the output of the sender
     2   the inputs                                          keep the outputs of all heads
-    3   the sender patched, all other heads as in pass 2    keep the output of the receiver, which is not held
+    3   the sender patched, all other heads as in pass 2    keep the output of the receiver, which is computed
     4   the receiver patched, everything else computed      the result
 
-Without a receiver, pass 3 is the result: the direct effect of the sender on the logits. The path goes through the
-residual stream and, unless they are held too, through MLPs.
+Without a receiver, pass 3 is the result: the direct effect of the sender on the logits. The path from the sender to the
+receiver goes through the residual stream and through MLPs, unless the MLPs are held as in pass 2, too.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from headcount.hooks.sites import Sites
 from headcount.hooks.streams import StreamCapture, StreamPatches, Streams
 
 Outputs = Mapping[HeadSite, Tensor]
-"""Outputs of all heads of each site, [row, query, head, d_head]."""
+"""The outputs of all heads, [row, query, head, d_head], by attention block."""
 
 
 def outputs_of(model: nn.Module, sites: Sites, inputs: Sequence[Tensor]) -> dict[HeadSite, Tensor]:
-    """Return the outputs of all heads in one pass."""
+    """Run one forward pass and return the outputs of all heads, [row, query, head, d_head], by attention block."""
     with Capture(sites) as capture:
         model(*inputs)
     return {site: capture.z(site) for site in sites}
@@ -48,9 +49,10 @@ def path_patch(
     *,
     held: Streams | None = None,
 ) -> Any:
-    """Return the output of the model if receivers (or the logits) get the senders' outputs on the donor's inputs.
+    """Return the model's output if the receivers see the senders' outputs on `donor` inputs instead of on `inputs`.
 
-    `held` are streams that are held as well, such as the outputs of MLPs. Call this inside `torch.no_grad()`.
+    Without receivers, only the logits see them. `held` are streams, such as the outputs of MLPs, that keep their values
+    on `inputs`, so that no path goes through them. Call this inside `torch.no_grad()`.
     """
     given = outputs_of(model, sites, donor)
     with Capture(sites) as capture, StreamCapture(held) if held else nullcontext() as streams:
@@ -76,7 +78,7 @@ def path_patch(
 
 
 def merged(sites: Sites, own: Outputs, other: Outputs, heads: Iterable[HeadId]) -> dict[HeadSite, Tensor]:
-    """Return `own` with the outputs of these heads taken from `other`."""
+    """Return the head outputs `own`, in which the outputs of `heads` are replaced by those in `other`."""
     values = {site: z.clone() for site, z in own.items()}
     for site, slots in sites.head_slots(heads).items():
         if other[site].shape[1:2] != own[site].shape[1:2]:

@@ -1,6 +1,7 @@
 """Prove that hooks act on a model, before measurements rely on them.
 
-The proof checks five statements at every site, on a few rows:
+The proof checks five statements at every attention block, on a few rows (examples). z is the input of the block's
+output projection, and a closed gate replaces a head's slice of z by zeros:
 
     the heads' contributions and the bias sum to the block's output      (z consists of the heads' outputs only)
     with all gates closed, the block outputs its bias                    (nothing bypasses the projection's input)
@@ -9,7 +10,7 @@ The proof checks five statements at every site, on a few rows:
     noise in one row changes the output of that row only                 (rows are the first axis, and do not mix)
     each head's slice of z depends only on its own attention pattern     (each slice is a head: own_attention.py)
 
-A block whose output the model does not use is no error but a finding: its heads truly have no effect (`is_used`).
+If the model does not use a block's output at all, this is not an error: its heads truly have no effect (`is_used`).
 """
 
 from collections import Counter
@@ -31,33 +32,36 @@ from headcount.hooks.sites import Site, Sites, layers_inside
 TOLERANCE = 1e-4
 """Largest relative difference between two equivalent computations in single precision."""
 COARSE = 8
-"""Largest relative difference in half precision, in units of its machine epsilon."""
+"""Largest relative difference between two equivalent computations in half precision, in machine epsilons."""
 ROWS = 4
 
 
 @dataclass(frozen=True)
 class SiteProof:
-    """What the proof measured at one attention block."""
+    """The measurements at one attention block which prove that gates act on its heads."""
 
     site: str
     sum_error: float
-    """Relative difference between the block's output and contributions plus bias."""
+    """Relative difference between the block's output and the sum of its heads' contributions and its bias."""
     shut_error: float
-    """Relative difference between the block's output with all gates closed and the bias."""
+    """Relative difference between the bias and the block's output when all its heads are ablated."""
     output_change: float
-    """Largest change of the model's output when noise replaces z."""
+    """Largest change of the model's output when noise replaces z, the outputs of the block's heads."""
     cross_row_effect: float
-    """Relative change of other rows' outputs when noise replaces z in one row."""
+    """Relative change of the outputs of other rows (examples) when noise replaces the head outputs in one row."""
     follows_attention: bool = False
-    """Whether the check of own_attention.py was made and passed; False if it could not be made."""
+    """Whether each head was shown to depend on its own attention pattern only; False if this could not be checked."""
     is_used: bool = True
-    """Whether noise in place of z changes the model's output; if False, no head of this block can have an effect."""
+    """Whether noise in place of the head outputs changes the model's output; if not, no head here has an effect."""
 
 
 def prove(
     model: nn.Module, sites: Sites, inputs: Sequence[Tensor], at: Collection[HeadSite] | None = None
 ) -> tuple[SiteProof, ...]:
-    """Prove that hooks act at all sites, or only those in `at`; an error names the site and the failed check."""
+    """Prove that hooks act on the heads of all attention blocks, or of those in `at`, and return the measurements.
+
+    If a check fails, raise an error that names the attention block and the check.
+    """
     few, at = [tensor[:ROWS] for tensor in inputs], tuple(sites if at is None else at)
     proofs = []
     with eval_mode(model), torch.no_grad():
@@ -81,7 +85,10 @@ def prove(
 def _prove_site(
     model: nn.Module, sites: Sites, name: HeadSite, inputs: Sequence[Tensor], clean: Capture, logits: Tensor
 ) -> SiteProof:
-    """Measure the effect of gates at one site, in three passes."""
+    """Return the measurements of the proof at one attention block, from three forward passes with gates.
+
+    `clean` holds the head outputs of a pass without gates, and `logits` the output of that pass.
+    """
     n_rows, n_heads = len(inputs[0]), len(sites[name].heads)
     z, output, bias = clean.z(name), clean.output(name), clean.bias(name)
     sum_error = difference(output, clean.contributions(name).sum(dim=-2) + bias)
@@ -102,7 +109,10 @@ def _prove_site(
 
 
 def _position_fault(contributions: Tensor) -> str:
-    """Return a message if slice i of z reaches only position i of the output; the axis then counts positions."""
+    """Return a message if the axis that should count heads counts positions, else an empty text.
+
+    The axis counts positions if slice i of the head outputs contributes only to position i of the block's output.
+    """
     if contributions.dim() != 4 or contributions.shape[1] != contributions.shape[2] or contributions.shape[1] < 2:
         return ""
     is_reached = (contributions != 0).any(dim=-1).any(dim=0)  # [query, head]
@@ -112,7 +122,7 @@ def _position_fault(contributions: Tensor) -> str:
 
 
 def _advice(site: Site, z: Tensor) -> list[str]:
-    """Return advice on how to specify the sites if slices of z are not heads."""
+    """Return advice on how to specify an attention block's heads if the slices of z are not heads."""
     n_heads, axes = len(site.heads), list(z.flatten(start_dim=-2).shape)
     advice = [f"an ablation here would not remove one head: check n_heads={n_heads}, the path and head_axis"]
     if site.head_axis is None and z.dim() == 5:
@@ -122,7 +132,10 @@ def _advice(site: Site, z: Tensor) -> list[str]:
 
 
 def _require(proof: SiteProof, most: float, layers: Sequence[str], bypass: str) -> None:
-    """Raise an error for the first check that failed at a site; `bypass` is the fault that `_bypass` found."""
+    """Raise an error for the first check of an attention block that failed.
+
+    `most` is the tolerance, `layers` are paths to suggest, and `bypass` is the text that `_bypass` returned.
+    """
     block = f"if this is a whole attention block, name its output projection: {', '.join(layers)}" if layers else ""
     has_number = proof.output_change >= 0
     faults = [
@@ -158,7 +171,10 @@ def _require(proof: SiteProof, most: float, layers: Sequence[str], bypass: str) 
 
 
 def _bypass(model: nn.Module, sites: Sites, name: HeadSite, inputs: Sequence[Tensor]) -> str:
-    """Describe how the model's output depends on a block other than by its projection's call; empty if it does not."""
+    """Describe how the model's output depends on an attention block by another way than the call of its projection.
+
+    Return an empty text if there is no such way.
+    """
     weights = _own_weights(model, sites, name)
     try:
         gradients = _gradients_around(model, sites, name, inputs, weights)
@@ -174,9 +190,10 @@ def _bypass(model: nn.Module, sites: Sites, name: HeadSite, inputs: Sequence[Ten
 def _gradients_around(
     model: nn.Module, sites: Sites, name: HeadSite, inputs: Sequence[Tensor], weights: Sequence[Tensor]
 ) -> Sequence[Tensor | None] | None:
-    """Return the gradients of the model's output by z and by weights, without what passes through the projection.
+    """Return the gradients of the model's output with respect to z and to `weights`, past the projection's call.
 
-    A gradient is None if the output does not depend on the tensor. Return None if the model records no gradients.
+    The result of the projection's call is detached, so only other uses of the tensors count. A gradient is None if the
+    output does not depend on the tensor. Return None if the model records no gradients.
     """
     turns, seen = SharedSiteCounter(sites), list[Tensor]()
 
@@ -203,7 +220,7 @@ def _gradients_around(
 
 
 def _own_weights(model: nn.Module, sites: Sites, name: HeadSite) -> list[Tensor]:
-    """Return the weights of a site's projection that no other site and no other module has."""
+    """Return the weights of an attention block's output projection, without weights that other modules share."""
     projection = sites[name].projection
     if len(sites.projections[projection]) > 1:
         return []
@@ -215,7 +232,7 @@ def _own_weights(model: nn.Module, sites: Sites, name: HeadSite) -> list[Tensor]
 
 @contextmanager
 def _all_weights_recorded(model: nn.Module) -> Iterator[None]:
-    """Record the gradients of all weights inside the context, also of frozen weights."""
+    """Return a context in which gradients of all weights are recorded, also of frozen weights."""
     frozen = [weight for weight in model.parameters() if not weight.requires_grad and weight.is_floating_point()]
     try:
         for weight in frozen:
@@ -227,18 +244,18 @@ def _all_weights_recorded(model: nn.Module) -> Iterator[None]:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Return the largest relative difference allowed between two equivalent computations."""
+    """Return the largest relative difference allowed between two equivalent computations in this dtype."""
     return max(TOLERANCE, COARSE * torch.finfo(dtype).eps) if dtype in (torch.float16, torch.bfloat16) else TOLERANCE
 
 
 def difference(one: Tensor, other: Tensor) -> float:
-    """Return the largest absolute difference divided by the largest absolute value."""
+    """Return the largest absolute difference of two tensors, divided by their largest absolute value."""
     largest = max(float(one.abs().max()), float(other.abs().max()), torch.finfo(one.dtype).tiny)
     return float((one - other).abs().max()) / largest
 
 
 def first_tensor(output: Any) -> Tensor:
-    """Return a model's output if it is a tensor, else the first tensor in it."""
+    """Return a model's output if it is a tensor, else the first tensor inside the output."""
     if isinstance(output, Tensor):
         return output
     parts = output.values() if isinstance(output, dict) else output

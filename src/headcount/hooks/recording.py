@@ -1,7 +1,8 @@
-"""Record every module call of a forward pass, and return recorded outputs when the pass is run again.
+"""Record every module call of a forward pass, so that modules can return recorded outputs when the pass runs again.
 
-`PassRecorder` watches a pass and keeps its calls. `ReplayPatcher` replaces the forward methods of modules, so that they
-return recorded outputs where these are still valid. `BatchTiler` repeats recorded rows for several interventions.
+`PassRecorder` records the calls of a pass. `ReplayPatcher` replaces the forward methods of modules, so that they return
+recorded outputs where these are still valid. `BatchTiler` repeats the recorded rows (examples) of a batch, so that one
+pass can run several interventions, such as ablations.
 """
 
 from __future__ import annotations
@@ -23,27 +24,30 @@ from headcount.hooks.parameters import Product
 from headcount.hooks.sites import Sites
 
 LEAVES = (Tensor, int, float, bool, str, type(None))
-"""Types of leaves in a module's output that can be recorded, because they hide no tensors."""
+"""Types of values in a module's output that can be recorded, because they cannot contain hidden tensors."""
 Forward = Callable[..., Any]
 
 
 @dataclass(eq=False)
 class ModuleCall:
-    """One call of one module in a recorded pass."""
+    """One call of one module in a recorded forward pass."""
 
     module: nn.Module
     inside: list[ModuleCall] = field(default_factory=list)
-    """The calls made during this call."""
+    """The calls of other modules that were made during this call."""
     inputs: tuple[Tensor, ...] = ()
-    """The input tensors of a plain layer, which is a layer of PyTorch's without submodules."""
+    """The input tensors, kept only for a plain layer, which is a PyTorch layer without submodules."""
     output: Any = None
     held: tuple[tuple[Tensor, int], ...] | None = None
-    """All tensors of `inputs` and `output` with their versions, which count changes in place; None if unknown."""
+    """All tensors of `inputs` and `output`, each with its version, PyTorch's count of in-place changes.
+
+    None if there may be further tensors that are not known.
+    """
     order: int = -1
-    """The number of calls that had finished before this call finished."""
+    """The number of module calls that had finished before this call finished."""
 
     def finish(self, args: Any, output: Any, order: int) -> None:
-        """Keep the output and, for a plain layer, the inputs."""
+        """Keep the call's output and, for a plain layer (a PyTorch layer without submodules), its inputs."""
         if type(self.module).__module__.startswith("torch.nn.modules") and not any(self.module.children()):
             self.inputs = tuple(known_tensors(args) or ())
         self.output, self.order = output, order
@@ -52,29 +56,29 @@ class ModuleCall:
 
     @property
     def is_intact(self) -> bool:
-        """Whether the recorded output is still valid: no tensor has been changed in place."""
+        """Whether the recorded output is still valid, because no recorded tensor has been changed in place."""
         return self.held is not None and all(tensor._version == version for tensor, version in self.held)
 
 
 @dataclass(eq=False)
 class SiteRecord:
-    """The call of one site's output projection in a recorded pass."""
+    """The recorded call of one attention block's output projection, with its input z."""
 
     z: Tensor
     version: int
-    """The version of z when it was recorded."""
+    """PyTorch's count of in-place changes of z, at the time of the recording."""
     call: ModuleCall
     carrier: ModuleCall
-    """The outermost call whose output contains the projection's output tensor, unchanged."""
+    """The outermost module call that returns the projection's output tensor unchanged; usually the attention block."""
     product: Product | None = None
-    """The function of z that a projection computes if it is a parameter."""
+    """The function of z that the model computes if the projection is a parameter; None if it is a module."""
 
 
 class PassRecorder:
-    """Hooks that record the module calls of a pass, and the output projections' calls by site.
+    """Records the module calls of a forward pass, and the call of each attention block's output projection.
 
-    With a `patcher`, modules return recorded calls of a previous pass; the recorder takes these calls over, together
-    with their entries in the previous pass's `previous_sites`.
+    With a `patcher`, some modules return outputs recorded in a previous pass. The recorder then takes over the calls of
+    these modules, and the records of their output projections from `previous_sites`.
     """
 
     def __init__(
@@ -92,7 +96,7 @@ class PassRecorder:
 
     @contextmanager
     def watching(self, modules: Iterable[nn.Module]) -> Iterator[None]:
-        """Record the calls of these modules inside the context."""
+        """Return a context in which the calls of these modules are recorded."""
         with ExitStack() as hooks:
             for module in modules:
                 hooks.callback(module.register_forward_pre_hook(self._begin).remove)
@@ -118,7 +122,7 @@ class PassRecorder:
         if site is not None:
             if site in self.site_records:
                 what = f"the output projection of {site} was called twice in one pass"
-                raise InstrumentError(what, "a gate cannot distinguish the calls")
+                raise InstrumentError(what, "so a gate cannot distinguish the calls")
             z = input_of(site, args)
             self.site_records[site] = SiteRecord(z, z._version, call, call, getattr(module, "product", None))
         elif any(inner.module in self._projections for inner in call.inside):
@@ -128,7 +132,7 @@ class PassRecorder:
                 inner.inputs, inner.output, inner.held = (), None, None
 
     def _extend_carriers(self, call: ModuleCall) -> None:
-        """Make a call the carrier of every site whose projection output it returns unchanged."""
+        """Set a call as the `carrier` of every attention block whose projection output the call returns unchanged."""
         returned = {id(tensor) for tensor in known_tensors(call.output) or ()}
         for record in self.site_records.values():
             is_returned = record.call.is_intact and id(record.call.output) in returned
@@ -136,7 +140,7 @@ class PassRecorder:
                 record.carrier = call
 
     def _adopt(self, call: ModuleCall) -> None:
-        """Replace the call just made by a recorded call of the previous pass, with all calls inside it."""
+        """Replace the call just made by `call`, which was recorded in the previous pass, with all calls inside it."""
         calls = [call, *call.inside]
         for caller in self._open:
             caller.inside[-1:] = calls
@@ -150,9 +154,10 @@ class PassRecorder:
 
 
 class ReplayPatcher:
-    """Makes modules return recorded outputs while a pass is run again from one site.
+    """Makes modules return recorded outputs while a forward pass is run again from one attention block on.
 
-    `projected` is the changed output of the site's projection; if it is None, the attention block is computed again.
+    `record` is the recorded call of the block's output projection. `projected` is the changed output of this
+    projection; if it is None, the attention block is computed again.
     """
 
     def __init__(self, record: SiteRecord, projected: Tensor | None, tiler: BatchTiler) -> None:
@@ -161,17 +166,17 @@ class ReplayPatcher:
         self.n_skipped: Counter[nn.Module] = Counter()
         """The number of calls of each module that did not happen, because their caller returned a recorded output."""
         self.has_acted = False
-        """Whether `projected` has been returned to the model."""
+        """Whether the changed output `projected` has been returned to the model; otherwise the replay had no effect."""
         self._returned: ModuleCall | None = None
 
     def take(self, module: nn.Module) -> ModuleCall | None:
-        """Return the recorded call whose output this module has just returned, if any."""
+        """Return the recorded call whose output this module has just returned, or None if it computed its output."""
         call, self._returned = self._returned, None
         return call if call is not None and call.module is module else None
 
     @contextmanager
     def patching(self, patched: Mapping[nn.Module, Sequence[ModuleCall]]) -> Iterator[None]:
-        """Make modules return recorded outputs inside the context, wherever they would compute the same."""
+        """Return a context in which the modules in `patched` return recorded outputs wherever these are still right."""
         before = {module: module.__dict__.get("forward") for module in patched}
         try:
             for module, calls in patched.items():
@@ -208,19 +213,19 @@ class ReplayPatcher:
         return patched_forward
 
     def _skip(self, call: ModuleCall) -> None:
-        """Count the module calls inside this call as skipped, because a replay leaves them out."""
+        """Count the module calls inside `call` as skipped, because a replayed pass does not make them."""
         for inner in call.inside:
             self.n_called[inner.module] += 1
             self.n_skipped[inner.module] += 1
 
     def _is_unchanged(self, call: ModuleCall, args: Any, kwargs: Any) -> bool:
-        """Return whether a layer gets the inputs that were recorded, so that its output is the recorded one as well."""
+        """Return whether a layer gets the same inputs as in the recorded call, so that its output is the same, too."""
         inputs = known_tensors((args, kwargs)) or []
         return bool(inputs) and len(inputs) == len(call.inputs) and all(map(self.tiler.repeats, inputs, call.inputs))
 
 
 def known_tensors(tree: Any) -> list[Tensor] | None:
-    """Return all tensors of a tree in order, or None if a leaf is of a type that may hide tensors."""
+    """Return all tensors in nested lists, tuples and dictionaries; None if another object may contain more tensors."""
     leaves = pytree.tree_leaves(tree)
     if not all(isinstance(leaf, LEAVES) for leaf in leaves):
         return None
@@ -228,14 +233,14 @@ def known_tensors(tree: Any) -> list[Tensor] | None:
 
 
 class BatchTiler:
-    """Repeats the n rows of a pass `times` times, and recognises its own repetitions."""
+    """Repeats the n rows (examples) of a batch `times` times, and recognises tensors that it has repeated."""
 
     def __init__(self, n: int, times: int) -> None:
         self.n, self.times = n, times
         self._repeated: dict[int, tuple[Tensor, Tensor, int]] = {}
 
     def repeat(self, tensor: Tensor) -> Tensor:
-        """Return the rows of a tensor, repeated `times` times; return a tensor without rows of the pass unchanged."""
+        """Return a tensor with its n rows repeated `times` times; a tensor without n rows is returned unchanged."""
         _, repeated, version = self._repeated.get(id(tensor), (tensor, None, -1))
         if repeated is None or repeated._version != version:
             repeated = tensor
@@ -246,7 +251,7 @@ class BatchTiler:
         return repeated
 
     def repeats(self, tensor: Tensor, recorded: Tensor) -> bool:
-        """Return whether a tensor equals the recorded rows, repeated `times` times, bit for bit."""
+        """Return whether `tensor` equals, bit for bit, the rows of `recorded` repeated `times` times."""
         _, repeated, version = self._repeated.get(id(recorded), (recorded, None, -1))
         if repeated is tensor and tensor._version == version:
             return True  # made by `repeat`, and not changed in place since

@@ -14,16 +14,16 @@ from torch import Tensor
 
 
 class ReplacementInputs(NamedTuple):
-    """The inputs from which the replaced outputs of one site's heads are computed, for one batch of examples."""
+    """The data from which the replacement outputs of one attention block's heads are computed, for one batch."""
 
     z: Float[Tensor, "row query head d_head"]
-    """The heads' outputs on these examples."""
+    """The heads' own outputs on the examples of the batch."""
     mean: Float[Tensor, "query head d_head"] | None
     """The heads' mean outputs over many inputs, per position; None for kinds of ablation that do not need them."""
     donors: Int[Tensor, " row"]
-    """For each example, the row of its donor, which is another example of the batch."""
+    """For each example, the row of its donor: the example of the batch whose head outputs replace its own."""
     token_mask: Bool[Tensor, "row query"] | None = None
-    """Which positions hold tokens; None if there is no padding."""
+    """True at positions that hold tokens, False at padding; None if there is no padding."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Replacement:
 
     summary: str
     make: Callable[[ReplacementInputs], Float[Tensor, "#row query head d_head"] | None]
-    """A function that returns the values in place of z; None means zeros."""
+    """A function that returns the values that replace the heads' outputs; None means zeros."""
     needs_mean: bool = False
     needs_donors: bool = False
 
 
 def of_donor(inputs: ReplacementInputs) -> Tensor | None:
-    """Return, for each example, the heads' outputs on its donor (resample ablation)."""
+    """Return, for each example, the heads' outputs on its donor, another example (resample ablation)."""
     if inputs.token_mask is None or bool(inputs.token_mask.all()):
         return inputs.z[inputs.donors]
     # A donor that is shorter is repeated from its beginning, because outputs at padding are meaningless.
@@ -62,7 +62,7 @@ PARTS: dict[str, Replacement] = {
     # Unlike the mean, such an output is familiar to later layers, but not in combination with the other heads' outputs
     # on this example. The drop therefore includes the effect of wrong information, not only of missing information.
     "resample": Replacement("the head outputs its values on another example", of_donor, needs_donors=True),
-    # The head's average output at that position, whatever the example.
+    # The head's average output at each position, the same for all examples.
     #
     # This removes only what depends on the example; a constant that later layers rely on stays.
     "mean": Replacement("the head outputs its mean over many inputs, position by position", of_mean, needs_mean=True),

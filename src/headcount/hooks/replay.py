@@ -1,10 +1,11 @@
 """Cache one forward pass, and replay many interventions from it in one batch.
 
-A pass with ablated heads equals the cached pass up to the first ablated head. The model is therefore run again on the
-rows of many interventions at once, with these shortcuts:
+A forward pass with ablated heads equals the pass without ablation up to the first ablated head. The model is therefore
+run again from a recorded (cached) pass, on a batch that repeats the examples once per intervention, with these
+shortcuts:
 
-    a module call that had finished before that head's output projection returns its recorded output;
-    the attention block of that head returns the projection of the changed z, if it returned the projection before;
+    a module call that had finished before the first ablated head's output projection returns its recorded output;
+    the attention block of that head returns the projection of the changed head outputs z, without computing them;
     a plain layer (such as a projection of the encoder's memory) with its recorded inputs returns its recorded output;
     everything else is computed.
 
@@ -33,26 +34,26 @@ from headcount.hooks.sites import Sites
 from headcount.limits import BATCH
 
 CHECKED = 2
-"""Number of rows of each group that are compared with a plain pass (without the cache).
+"""Number of examples per group of interventions that are also computed by a plain pass (without the cache) to compare.
 
-Two rows are enough to reveal a model that mixes rows.
+Two examples are enough to reveal a model in which the examples of a batch influence each other.
 """
 CACHED, FEWEST = 2**17, 256
-"""Largest size of the residual stream in one pass (so that activations fit into a processor's cache), and smallest
-number of tokens in one pass (so that matrix products are fast)."""
+"""Limits of a pass: at most `CACHED` numbers in its residual stream (so that activations fit into a processor's cache),
+but at least `FEWEST` tokens (so that matrix products are fast)."""
 
 
 @dataclass(frozen=True)
 class Intervention:
-    """Heads that are ablated together, and what replaces their outputs."""
+    """An ablation: the heads that are ablated together, and what replaces their outputs."""
 
     heads: tuple[HeadId, ...]
     replacement: str = "zero"
-    """The kind of ablation: a name in hooks/replacements.py."""
+    """The kind of ablation: zero, resample, mean, or another name in hooks/replacements.py."""
     draw: int = 0
-    """The index of the donor, or of the part of the inputs that a mean is taken over (0: all inputs)."""
+    """Which donor (resample ablation) or which part of the inputs (mean ablation; 0: all) provides the replacement."""
     values: Mapping[HeadSite, Values] = field(default_factory=dict)
-    """The replacement outputs of one batch by site; empty for zero ablation."""
+    """The replacement outputs of the heads for one batch, by attention block; empty for zero ablation."""
 
 
 # --- many interventions -----------------------------------------------------------------------------------------------
@@ -61,9 +62,10 @@ class Intervention:
 def sweep(
     cached: CachedPass, interventions: Sequence[Intervention], *, batch_size: int = BATCH, checked: bool = False
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield the index and the model's output of each intervention, grouped by the first ablated site.
+    """Run all interventions from one cached pass; yield the index and the model's output of each intervention.
 
-    If `checked`, the first rows of one intervention per group are compared with a plain pass at the end.
+    Interventions are grouped by the first attention block in which they ablate a head. If `checked`, the outputs of one
+    intervention per group are compared with a pass without the cache at the end, on the first examples.
     """
     groups: dict[HeadSite, list[int]] = {}
     for i, intervention in enumerate(interventions):
@@ -84,19 +86,19 @@ def sweep(
 
 
 def _compare(cached: CachedPass, samples: Sequence[tuple[Intervention, Tensor]]) -> None:
-    """Raise an error if replayed outputs differ from those of a plain pass; all samples share one plain pass."""
+    """Raise an error if outputs of replayed interventions differ from those of one pass without the cache."""
     n, interventions = min(CHECKED, cached.n_rows), [intervention for intervention, _ in samples]
     gates = Gates(cached.sites, *cached.gates_and_values(interventions, cached.sites, n))
     plain_outputs = cached.plain(gates, n, len(samples)).unflatten(0, (len(samples), n))
     for (intervention, outputs), plain in zip(samples, plain_outputs, strict=True):
-        _require_equal(outputs, plain, f"begun at {cached.first_site(intervention.heads)}")
+        _require_equal(outputs, plain, f"replayed from {cached.first_site(intervention.heads)}")
 
 
 def _require_equal(outputs: Tensor, plain: Tensor, how: str) -> None:
     error = difference(outputs, plain) if outputs.shape == plain.shape else math.inf
     if not error <= tolerance(outputs.dtype):
         raise ReplayError(
-            f"a pass {how} differs from a whole one by {error:.1e} of the largest value",
+            f"a pass {how} differs from a full one by {error:.1e} of the largest value",
             "the model's modules depend on more than their inputs",
         )
 
@@ -104,7 +106,10 @@ def _require_equal(outputs: Tensor, plain: Tensor, how: str) -> None:
 def plain_pass(
     model: nn.Module, sites: Sites, inputs: Sequence[Tensor], intervention: Intervention, base: Collection[HeadId] = ()
 ) -> Any:
-    """Run a full pass with an intervention, without any cache."""
+    """Return the model's output with an intervention, computed by a full pass without any cache.
+
+    The heads in `base` are ablated as well.
+    """
     with (
         Gates(sites, closed_gates(sites, base)),
         Gates(sites, closed_gates(sites, intervention.heads), intervention.values),
@@ -113,7 +118,7 @@ def plain_pass(
 
 
 def rows_per_pass(sites: Sites, n_tokens: int) -> int:
-    """Return how many rows of `n_tokens` tokens a pass should have, given the width of the model."""
+    """Return how many rows of `n_tokens` tokens one forward pass should have to be fast, given the model's width."""
     widths = []
     for site in sites.values():
         weight = getattr(site.projection, "weight", None)
@@ -125,10 +130,10 @@ def rows_per_pass(sites: Sites, n_tokens: int) -> int:
 
 
 class CachedPass:
-    """A recorded pass of `model` over `inputs` with the heads of `base` ablated; build it inside `torch.no_grad()`.
+    """A recorded forward pass of `model` over `inputs`, from which passes with ablated heads are computed quickly.
 
-    `previous` may be a pass over the same inputs with fewer heads ablated. Its calls before the first newly ablated
-    head are then reused.
+    The heads in `base` are ablated in the recorded pass itself. `previous` may be a recorded pass over the same inputs
+    with fewer heads ablated, whose module calls are reused where possible. Build objects inside `torch.no_grad()`.
     """
 
     def __init__(
@@ -145,21 +150,21 @@ class CachedPass:
         self._tilers: dict[int, BatchTiler] = {}
         self._patched: dict[HeadSite, dict[nn.Module, list[ModuleCall]]] = {}
         self.site_records: dict[HeadSite, SiteRecord]
-        """The records of the sites, in the order in which the pass reached them."""
+        """The recorded call of each attention block's output projection, in the order of the calls."""
         self.output = self._record(previous)
 
     def without(self, heads: Collection[HeadId]) -> CachedPass:
-        """Return the pass with these heads ablated as well, computed again from the first of them on."""
+        """Return a new cached pass with these heads ablated as well, computed again from the first of the heads on."""
         return CachedPass(self.model, self.sites, self.inputs, (*self.base, *heads), self)
 
     def check(self) -> None:
-        """Raise an error if the first rows differ from those of a plain pass."""
+        """Raise an error if the recorded outputs of the first examples differ from those of a pass without a cache."""
         n = min(CHECKED, self.n_rows)
         gates = Gates(self.sites, closed_gates(self.sites, self.base))
         _require_equal(first_tensor(self.output)[:n], self.plain(gates, n), "that reuses another")
 
     def plain(self, gates: Gates, n: int, times: int = 1) -> Tensor:
-        """Return the output of a plain pass over the first n rows, repeated `times` times."""
+        """Return the output of a full pass with `gates` over the first n examples, each repeated `times` times."""
         tiler = BatchTiler(n, times)
         inputs = [tiler.repeat(tensor[:n] if len(tensor) == self.n_rows else tensor) for tensor in self.inputs]
         try:
@@ -173,21 +178,21 @@ class CachedPass:
 
     @property
     def n_bytes(self) -> int:
-        """The memory of all recorded tensors in bytes."""
+        """The total size of all recorded tensors in bytes."""
         calls = (call for calls in self._calls.values() for call in calls)
         return sum({tensor.data_ptr(): tensor.nbytes for call in calls for tensor, _ in call.held or ()}.values())
 
     def z(self, site: HeadSite) -> Tensor:
-        """Return the outputs of a site's heads, [row, query, head, d_head]."""
+        """Return the recorded outputs of the heads of one attention block, [row, query, head, d_head]."""
         return split_heads(site, self.site_records[site].z, len(self.sites[site].heads), self.sites[site].head_axis)
 
     def first_site(self, heads: Collection[HeadId]) -> HeadSite:
-        """Return the first site at which a pass without these heads differs."""
+        """Return the attention block that comes first in the forward pass, among the blocks of these heads."""
         touched = self.sites.head_slots(heads)
         return next(site for site in self.site_records if site in touched)
 
     def _record(self, previous: CachedPass | None) -> Any:
-        """Run the model and record its calls; calls before the first newly ablated head come from `previous`."""
+        """Run the model, record its module calls and return its output; reuse calls of `previous` where possible."""
         closed = closed_gates(self.sites, self.base)
         # The projection of a parameter is not among the model's modules.
         modules = list(dict.fromkeys([*self.model.modules(), *self.sites.projections]))
@@ -212,13 +217,15 @@ class CachedPass:
         return output
 
     def replay(self, interventions: Sequence[Intervention]) -> Any:
-        """Return the output with each intervention, [intervention * row, ...].
+        """Return the model's outputs with several interventions, [intervention * row, ...], from one batched pass.
 
-        The first ablated site of all interventions must be the same.
+        All interventions must have the same first attention block with an ablated head.
         """
         first = {self.first_site(intervention.heads) for intervention in interventions}
         if len(first) != 1:
-            raise ValueError(f"interventions that begin at different sites: {', '.join(map(str, first))}")
+            raise ValueError(
+                f"the interventions must begin at one attention block, not at several: {', '.join(map(str, first))}"
+            )
         (site,) = first
         if len(interventions) not in self._tilers:
             self._tilers[len(interventions)] = BatchTiler(self.n_rows, len(interventions))
@@ -231,7 +238,7 @@ class CachedPass:
                 output = self.model(*map(tiler.repeat, self.inputs))
         except RuntimeError as error:
             raise ReplayError(
-                f"a pass begun at {site}, with {tiler.times} times {tiler.n} rows, failed: {error}",
+                f"a pass replayed from {site} with {tiler.n} rows, repeated {tiler.times} times, failed: {error}",
                 "the first axis of every tensor that modules pass to each other must be the batch",
             ) from error
         if not patcher.has_acted:
@@ -244,9 +251,9 @@ class CachedPass:
     def gates_and_values(
         self, interventions: Sequence[Intervention], sites: Iterable[HeadSite], n_rows: int
     ) -> tuple[dict[HeadSite, Tensor], dict[HeadSite, Tensor]]:
-        """Return the gates and replacements of these interventions for the first rows, by site.
+        """Return the gates and the replacement outputs of several interventions, both by attention block.
 
-        The heads of the base stay ablated. A replacement applies to the heads of its own intervention only.
+        They are for a batch with the first `n_rows` examples once per intervention. The heads in `base` stay ablated.
         """
         slots = [self.sites.head_slots((*intervention.heads, *self.base)) for intervention in interventions]
         gates, values = {}, {}
@@ -267,10 +274,13 @@ class CachedPass:
         return gates, values
 
     def _projected(self, site: HeadSite, interventions: Sequence[Intervention]) -> Tensor:
-        """Return the output of a site's projection with each intervention."""
+        """Return the output of an attention block's output projection with each intervention."""
         record, projection, head_axis = self.site_records[site], self.sites[site].projection, self.sites[site].head_axis
         if record.z._version != record.version:
-            raise ReplayError(f"z at {site} is changed in place later in the pass", "no pass can begin there")
+            raise ReplayError(
+                f"the model changes the head outputs of {site} in place later in the pass",
+                "so no pass can be replayed from there",
+            )
         weight = _plain_weight(projection) if head_axis is None else None
         if weight is None or not record.call.is_intact:
             gates, values = self.gates_and_values(interventions, [site], self.n_rows)
@@ -290,10 +300,10 @@ class CachedPass:
         return changed.flatten(end_dim=1)
 
     def _patched_modules(self, site: HeadSite) -> dict[nn.Module, list[ModuleCall]]:
-        """Return the modules, with their calls, that may return recorded outputs when a pass begins at this site.
+        """Return the modules, with their calls, that may return recorded outputs if a pass is replayed from this site.
 
-        Each of these modules has a call that finished before the site's projection, that is the carrier of the site, or
-        that is a call of a plain layer.
+        A call may do so if it finished before the output projection of the site (an attention block), if it is the
+        outermost call that returns this projection's output, or if it is the call of a plain PyTorch layer.
         """
         if site not in self._patched:
             record, all_calls = self.site_records[site], [call for calls in self._calls.values() for call in calls]
@@ -305,13 +315,16 @@ class CachedPass:
         return self._patched[site]
 
     def _unused_calls(self, site: HeadSite) -> set[ModuleCall]:
-        """Return the calls that are skipped when a pass begins at this site: their caller returns a recorded output."""
+        """Return the recorded calls that do not happen in a pass replayed from this attention block.
+
+        They do not happen because their caller returns a recorded output.
+        """
         last, all_calls = self.site_records[site].call.order, (call for calls in self._calls.values() for call in calls)
         return {inner for call in all_calls if call.order < last and call.is_intact for inner in call.inside}
 
 
 def _plain_weight(projection: nn.Module) -> Tensor | None:
-    """Return the weight [out, in] of a linear layer (also GPT-2's transposed Conv1D), or None for other modules."""
+    """Return the weights [out, in] of a linear layer (also of GPT-2's transposed Conv1D), or None for other modules."""
     if type(projection) is nn.Linear:
         return projection.weight
     if type(projection).__name__ == "Conv1D" and type(projection).__module__ == "transformers.pytorch_utils":

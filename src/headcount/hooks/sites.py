@@ -1,9 +1,9 @@
-"""Sites: the output projections of a model's attention blocks, and how to find them in any module.
+"""Find the output projections of the attention blocks (sites) of any PyTorch model.
 
 The input of an attention block's output projection is z, the outputs of its heads. They are concatenated in the last
-axis, [..., head * d_head], or have an axis of their own. In any model, this is the place where a head can be ablated,
-scaled, replaced and measured. Projections (modules or parameters) are given by path. Paths can also be guessed from
-names, for the user to confirm.
+axis, [..., head * d_head], or have an axis of their own. In any model, z is the tensor in which a head can be ablated,
+scaled, replaced and measured. The user gives the paths of the projections (modules or parameters). Paths can also be
+guessed from names, for the user to confirm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headcount.registry import suggestion
 
 NamedPatterns = str | Sequence[str]
 LISTED = 40
-"""Largest number of heads that an error lists."""
+"""Largest number of heads that an error message lists."""
 _CROSS = re.compile(r"cross|enc_?dec|enc(oder)?_?att|src_att|memory|context|multihead_attn", re.IGNORECASE)
 _SELF = re.compile(r"(^|[._])self", re.IGNORECASE)
 _DECODER, _ENCODER = re.compile(r"(^|[._])dec", re.IGNORECASE), re.compile(r"(^|[._])enc", re.IGNORECASE)
@@ -36,9 +36,9 @@ _LAST |= {"fc_out", "output", "linear_out", "final_linear", "w_out", "out_linear
 _LAST |= {"fc", "linear", "unify_heads", "unifyheads", "projection", "out_projection", "output_proj", "w_concat"}
 _LAST |= {"output_projection", "combine_heads", "proj_out", "final_proj", "linear_o", "last_linear", "fc_output"}
 _FOUR = frozenset(("linears", "linear_layers", "projections", "proj_layers"))
-"""Names of a list of four layers: those of queries, keys and values, then the output projection."""
+"""Usual names of a list of four layers that compute queries, keys, values and the output projection, in this order."""
 _ATTENTION = re.compile(r"att|mha|mhsa|multi_?head|^(sa|ca)$", re.IGNORECASE)
-"""Matches names of attention blocks or of their classes."""
+"""Matches the names of attention blocks and of their classes."""
 _QUANTISED = ("AffineQuantizedTensor", "Params4bit", "Int8Params")
 
 
@@ -48,47 +48,50 @@ class SupportsHeads(Protocol):
 
     @property
     def projections(self) -> Mapping[HeadSite, nn.Module]:
-        """The output projection of every attention block that has heads."""
+        """The output projection of every attention block that has heads, by the name of the block."""
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
-        """Return the heads of a site, in their order in z."""
+        """Return the heads of an attention block, in the order of their outputs in the output projection's input."""
 
 
 @runtime_checkable
 class SupportsSites(Protocol):
-    """A model with an attribute `head_sites`, such as a wrapped model."""
+    """A model that lists its attention blocks in an attribute `head_sites`, such as a model wrapped by `wrap`."""
 
     @property
     def head_sites(self) -> Sites:
-        """The sites (attention blocks) of the model, with their heads."""
+        """The attention blocks (sites) of the model, with their output projections and heads."""
 
 
 SUPPORTED = (SupportsSites, SupportsHeads)
-"""Protocols of models that know where their heads are."""
+"""Protocols of models that say where their heads are."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """One output projection, and the heads in its input."""
+    """The output projection of one attention block, and the heads whose outputs are its input z."""
 
     projection: nn.Module
     heads: tuple[HeadId, ...]
     call: int = 0
-    """The index of the projection's call in a pass, if several sites share the projection (ALBERT's layers)."""
+    """Which call of the projection in a forward pass is this block's, if several blocks share it (ALBERT); else 0."""
     mha: nn.MultiheadAttention | None = None
-    """The `nn.MultiheadAttention` that the projection belongs to, if any; it does not call its projection by itself."""
+    """The `nn.MultiheadAttention` that contains the projection, or None; its weights are used without a call."""
     head_axis: int | None = None
-    """The axis of z that counts heads: 1 in [batch, head, position, d_head]; None if heads share the last axis."""
+    """The axis that counts heads in the projection's input: 1 in [batch, head, position, d_head].
+
+    None if the heads are concatenated in the last axis.
+    """
 
 
 class Sites(dict[HeadSite, Site]):
-    """The output projections of all attention blocks of a model, with the heads that each mixes; immutable."""
+    """All attention blocks of a model: maps each block's name to its output projection and heads; immutable."""
 
     def __init__(self, sites: Mapping[HeadSite, Site]) -> None:
         super().__init__(sites)
         self.heads: tuple[HeadId, ...] = tuple(head for site in self.values() for head in site.heads)
         self.projections: dict[nn.Module, tuple[HeadSite, ...]] = {}
-        """Each output projection with the sites that use it; usually one."""
+        """Maps each output projection to the attention blocks that use it; usually there is one."""
         self._slots: dict[tuple[HeadId, ...], dict[HeadSite, tuple[int, ...]]] = {}  # a cache of `head_slots`
         if not self:
             raise InputError("this model has no heads", "there is nothing to ablate, read or cut")
@@ -105,7 +108,7 @@ class Sites(dict[HeadSite, Site]):
 
     @classmethod
     def empty(cls) -> Sites:
-        """Return the sites of a model whose heads have all been cut out."""
+        """Return empty sites, for a model whose heads have all been cut out."""
         sites = cls.__new__(cls)
         sites.heads, sites.projections, sites._slots = (), {}, {}
         return sites
@@ -119,15 +122,16 @@ class Sites(dict[HeadSite, Site]):
         head_axis: int | None = None,
         **named: NamedPatterns,
     ) -> Sites:
-        """Return the sites that a model names itself, or the sites of the output projections at the given paths.
+        """Return the attention blocks (sites) of a model, found by the paths of their output projections.
 
-        `*` stands for a layer's number: Sites.of(model, "encoder_layers.*.self_attn.W_o", n_heads=4). A path leads to a
-        module whose input is z, or to a parameter that z is multiplied with. The stack and the kind of attention are
-        inferred from the path. If that fails, name them: Sites.of(model, cross="dec.*.attn2.o", n_heads=4), with the
-        names `layer` (a single stack), `encoder`, `decoder` and `cross`.
+        Without paths, the model must name its sites itself. In a path, `*` stands for a layer's number:
+        Sites.of(model, "encoder_layers.*.self_attn.W_o", n_heads=4). A path leads to a module whose input is z, the
+        outputs of the block's heads, or to a parameter that z is multiplied with. The stack and the kind of attention
+        are inferred from the path. If that fails, give them as keyword: Sites.of(model, cross="dec.*.attn2.o",
+        n_heads=4); the keywords are `layer` (a single stack), `encoder`, `decoder` and `cross`.
 
-        `head_axis` is the axis of z that counts heads: 1 if z is [batch, head, position, d_head], 2 if it is [batch,
-        position, head, d_head]. Without it, the heads are concatenated in the last axis of z.
+        `head_axis` is the axis of z that counts heads: 1 if z is [batch, head, position, d_head], 2 if z is [batch,
+        position, head, d_head]. Without `head_axis`, the heads are concatenated in the last axis of z.
         """
         model = unwrap(model)
         if patterns or named:
@@ -144,7 +148,10 @@ class Sites(dict[HeadSite, Site]):
         return cls({site: Site(projection, model.heads_at(site)) for site, projection in model.projections.items()})
 
     def head_slots(self, heads: Iterable[HeadId]) -> dict[HeadSite, tuple[int, ...]]:
-        """Return, for each site, the indices of these heads along the head axis of z."""
+        """Return the indices of these heads within their attention blocks, by block.
+
+        An index counts the head outputs in the input of the block's output projection.
+        """
         heads = tuple(heads)
         if heads not in self._slots:
             slots: dict[HeadSite, set[int]] = {}
@@ -177,7 +184,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def _require_unquantised(name: HeadSite, projection: nn.Module) -> None:
-    """Raise an error if the weights are quantised, because contributions of heads do not add up then."""
+    """Raise an error if the projection's weights are quantised, because the heads' contributions do not add up then."""
     package, weight = type(projection).__module__, type(getattr(projection, "weight", None)).__name__
     if ".quantized" in package or "bitsandbytes" in package or weight in _QUANTISED:
         raise InputError(
@@ -190,23 +197,26 @@ def _require_unquantised(name: HeadSite, projection: nn.Module) -> None:
 
 
 def _regex(pattern: str) -> re.Pattern[str]:
-    """Compile a path pattern, in which `*` stands for one part of the path."""
+    """Return the regular expression of a path pattern, in which `*` stands for one part of the path."""
     return re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
 
 
 def _layer_numbers(item: tuple[str, nn.Module]) -> list[int]:
-    """Return the numbers in a path, by which layers are sorted."""
+    """Return the numbers in the path of a (path, module) pair, such as [0, 1] for `blocks.0.layer.1`, as a sort key."""
     return [int(number) for number in re.findall(r"\d+", item[0])]
 
 
 def modules_at(model: nn.Module, pattern: str) -> list[tuple[str, nn.Module]]:
-    """Return the paths and modules that match a pattern, sorted by the numbers in the paths."""
+    """Return the (path, module) pairs whose path matches a pattern, sorted by the numbers in the paths."""
     modules = model.named_modules(remove_duplicate=False)  # a module that layers share has one path per layer
     return sorted((item for item in modules if _regex(pattern).fullmatch(item[0])), key=_layer_numbers)
 
 
 def parameters_at(model: nn.Module, pattern: str) -> list[tuple[str, nn.Module]]:
-    """Return the paths and projections of the parameters that match a pattern; layers may share a projection."""
+    """Return the path of each parameter that matches a pattern, with a module that represents the parameter.
+
+    If layers share a parameter, they share the module, too.
+    """
     matches, projections = list[tuple[str, nn.Module]](), dict[int, ParameterProjection]()
     for path, parameter in model.named_parameters(remove_duplicate=False):
         if _regex(pattern).fullmatch(path):
@@ -217,7 +227,7 @@ def parameters_at(model: nn.Module, pattern: str) -> list[tuple[str, nn.Module]]
 
 
 def find_mha(model: nn.Module) -> dict[HeadSite, Site]:
-    """Return the sites of all `nn.MultiheadAttention` modules, which know their number of heads."""
+    """Return the sites (attention blocks) of all `nn.MultiheadAttention` modules, which know their number of heads."""
     sites, n_layers = {}, Counter[str]()
     attentions = [(path, module) for path, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)]
     for (path, module), role in zip(attentions, _roles([path for path, _ in attentions]), strict=True):
@@ -233,7 +243,7 @@ def _find_sites(
     named: Mapping[str, NamedPatterns],
     n_heads: int | Mapping[str, int] | None,
 ) -> dict[HeadSite, Site]:
-    """Return the sites of all modules or parameters that the patterns match."""
+    """Return the sites (attention blocks) of all output projections whose paths match the patterns."""
     roles = [(pattern, _role(pattern, alone=len(patterns) == 1)) for pattern in patterns]
     for role, given in named.items():
         if role not in _ROLES:
@@ -263,7 +273,10 @@ def _find_sites(
 def _site_at(
     model: nn.Module, name: HeadSite, path: str, module: nn.Module, n_heads: int | Mapping[str, int] | None
 ) -> Site:
-    """Return the site of an output projection or of an `nn.MultiheadAttention`, which may be given by its out_proj."""
+    """Return the site of the output projection at a path.
+
+    The path may also lead to an `nn.MultiheadAttention` or to its `out_proj`.
+    """
     above, _, last = path.rpartition(".")
     is_own = isinstance(module, nn.MultiheadAttention) or last != "out_proj"
     mha = module if is_own else model.get_submodule(above)
@@ -295,22 +308,22 @@ def _axis(site: Site, head_axis: int | None) -> int | None:
     The heads of an `nn.MultiheadAttention` share the last axis.
     """
     if head_axis is not None and site.mha is not None:
-        raise InputError("head_axis is given for nn.MultiheadAttention", "leave it out: its heads share the last axis")
-    if head_axis == 0:
         raise InputError(
-            "head_axis=0 is the axis of the batch", "examples come first; for [batch, head, ...] give head_axis=1"
+            "head_axis is not allowed for nn.MultiheadAttention", "leave it out: the heads share the last axis of z"
         )
+    if head_axis == 0:
+        raise InputError("head_axis=0 is the axis of examples, not of heads", "for [batch, head, ...] give head_axis=1")
     return head_axis
 
 
 def _paths(model: nn.Module) -> list[str]:
-    """Return the paths of all modules, then of all parameters that are not called weight or bias."""
+    """Return the paths of all modules, followed by those of all parameters that are not called weight or bias."""
     named = (path for path, _ in (*model.named_modules(), *model.named_parameters()))
     return [path for path in named if path.rpartition(".")[2] not in ("", "weight", "bias")]
 
 
 def _projections_inside(path: str, module: nn.Module) -> list[str]:
-    """Return the paths inside an attention block that look like output projections; return none for other modules."""
+    """Return the paths inside an attention block that look like output projections; empty for other modules."""
     own, projections = (path.rpartition(".")[2], type(module).__name__), list[str]()
     for layer in () if isinstance(module, nn.Sequential) else layers_inside(module):
         *above, last = layer.split(".")
@@ -320,7 +333,7 @@ def _projections_inside(path: str, module: nn.Module) -> list[str]:
 
 
 def layers_inside(module: nn.Module) -> list[str]:
-    """Return the paths of the weight matrices inside a module if there are several, as in an attention block."""
+    """Return the paths of the weight matrices inside a module; empty unless there are several."""
     inside = [path.removesuffix(".weight") for path, weight in module.named_parameters() if weight.dim() > 1]
     return inside if len(inside) > 1 else []
 
@@ -331,7 +344,10 @@ def _width(module: nn.Module) -> int | None:
 
 
 def _count_above(model: nn.Module, path: str, module: nn.Module) -> int | None:
-    """Return the number of heads that a module on the path, or its configuration, has as an attribute, or None."""
+    """Return the number of heads according to the modules that contain the module at `path`, or None.
+
+    The number is an attribute of such a module or of its configuration.
+    """
     if isinstance(module, nn.MultiheadAttention):
         return module.num_heads
     parts, width = path.split("."), _width(module)
@@ -348,9 +364,9 @@ def _count_above(model: nn.Module, path: str, module: nn.Module) -> int | None:
 
 
 def _role(pattern: str, *, alone: bool) -> str:
-    """Infer from a path whether an attention block is in the encoder, in the decoder or cross-attention.
+    """Infer the role of an attention block from its path: `encoder`, `decoder` (self-attention) or `cross`.
 
-    If the path does not say, return `layer` if the model has a single stack (`alone`), or raise an error.
+    If the path does not say, return `layer` if the model has a single stack (`alone`), else raise an error.
     """
     stack, _, block = _starred(pattern).rpartition("*")
     if _CROSS.search(block) and not _SELF.search(block):
@@ -368,7 +384,7 @@ def _role(pattern: str, *, alone: bool) -> str:
 
 
 def _roles(paths: Sequence[str]) -> list[str]:
-    """Infer the roles of several paths (encoder, decoder, cross, layer) so that the roles fit together."""
+    """Infer the role of each path (encoder, decoder, cross or layer) so that all roles fit together."""
     roles = [_role(path, alone=True) for path in paths]
     if "cross" in roles and "decoder" not in roles:  # a decoder without encoder, or a stack with a misleading name
         renamed = {"layer": "decoder"} if "layer" in roles else {"cross": "layer"} if set(roles) == {"cross"} else {}
@@ -386,18 +402,22 @@ def _starred(path: str) -> str:
 
 @dataclass(frozen=True)
 class Guess:
-    """A path pattern whose modules may be output projections."""
+    """A guess where a model's heads are: a path pattern whose modules may be output projections."""
 
     pattern: str
     n_layers: int
     n_heads: int | None
-    """The number of heads according to a module that contains the projection, or None."""
+    """The number of heads according to a module that contains the projection; None if no module says it."""
     role: str
-    """`layer`, `encoder`, `decoder` or `cross`, inferred from the path."""
+    """The stack and kind of attention, inferred from the path: `layer` (single stack), `encoder`, `decoder` or `cross`.
+    """
 
 
 def guess(model: nn.Module) -> list[Guess]:
-    """Return patterns of modules and parameters whose names suggest output projections; each block occurs once."""
+    """Return guesses where a model's heads are, from the names of its modules and parameters.
+
+    No attention block occurs in two guesses.
+    """
     layers: dict[str, list[tuple[str, nn.Module]]] = {}
     model = unwrap(model)
     for path, module in model.named_modules():
@@ -417,7 +437,7 @@ def guess(model: nn.Module) -> list[Guess]:
 
 
 def _projection_pattern(model: nn.Module, path: str, module: nn.Module) -> str | None:
-    """Return the pattern of a module that may be an output projection, or None for other modules."""
+    """Return the path pattern of a module that may be an output projection, or None for other modules."""
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.dim() != 2 or any(module.children()):
         return None
@@ -442,13 +462,16 @@ def _projection_pattern(model: nn.Module, path: str, module: nn.Module) -> str |
 
 
 def in_one_stack(guesses: Sequence[Guess]) -> list[Guess]:
-    """Give all guesses the role `layer` if they share one role, because the model then has only one stack."""
+    """Return the guesses with role `layer` if all have the same role, because the model then has only one stack."""
     is_single = len({candidate.role for candidate in guesses}) == 1
     return [replace(candidate, role="layer") for candidate in guesses] if is_single else list(guesses)
 
 
 def sites_calls(guesses: Sequence[Guess]) -> list[str]:
-    """Write the guesses as calls of `Sites.of`: one call, unless several guesses have the same role."""
+    """Return the guesses as Python calls of `Sites.of`, for the user to paste.
+
+    There is one call, unless several guesses have the same role.
+    """
     calls: list[dict[str, Guess]] = []
     for candidate in guesses:
         free = next((call for call in calls if candidate.role not in call), None)

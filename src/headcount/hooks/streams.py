@@ -4,9 +4,9 @@
     E0.mlp       what the feed-forward network (MLP) of encoder layer 0 adds to the stream
     E0.stream    the residual stream after encoder layer 0
 
-`D` is the decoder, and `L` a model with one stack. `Streams.of` finds the layers from the paths of the output
-projections. The MLP's output is that of the last linear layer which a layer calls after its attention, so one pass over
-some inputs is needed to find it.
+`D` is the decoder, and `L` a model with one stack of layers. `Streams.of` finds the layers from the paths of the
+attention blocks' output projections. The output of an MLP is the output of the last linear layer that a layer calls
+after its attention, so one forward pass is needed to find the MLPs.
 
     streams = Streams.of(model, sites, inputs)
     with StreamCapture(streams) as seen:
@@ -44,7 +44,7 @@ Patch = Float[Tensor, "#row #position d_model"]
 
 @dataclass(frozen=True, order=True)
 class StreamId:
-    """One place of a model's residual stream, such as `E0.stream`."""
+    """The name of a point in a model's residual stream, such as `E0.stream`, or of an MLP's output (`E0.mlp`)."""
 
     stack: str
     layer: int
@@ -55,7 +55,7 @@ class StreamId:
 
     @classmethod
     def parse(cls, text: str) -> StreamId:
-        """Read a name such as `E0.mlp`.
+        """Parse the name of a residual stream or MLP output, such as `E0.mlp`; raise an error if it is not valid.
 
         >>> str(StreamId.parse("e0.MLP"))
         'E0.mlp'
@@ -73,21 +73,21 @@ class StreamId:
 
 @dataclass(frozen=True)
 class StreamPlace:
-    """The module whose input or output is a residual stream, and which of its calls."""
+    """The module whose input or output is a residual stream (or an MLP's output), and the index of its call."""
 
     module: nn.Module
     call: int = 0
-    """The index of the call in a pass, if several layers share the module."""
+    """Which call of the module in a forward pass is meant, counted from 0, if several layers share the module."""
     n_calls: int = 1
-    """The number of calls of the module in a pass."""
+    """The number of calls of the module in one forward pass."""
 
 
 class Streams(dict[StreamId, StreamPlace]):
-    """The places of a model's residual streams and MLP outputs, from the first layer to the last."""
+    """Maps the names of a model's residual streams and MLP outputs to their modules, from first to last layer."""
 
     @classmethod
     def of(cls, model: nn.Module, sites: Sites, inputs: Sequence[Tensor]) -> Streams:
-        """Find the layers of a model and, by one pass over these inputs, their MLPs."""
+        """Return the streams of a model: find its layers and, by one forward pass over `inputs`, their MLPs."""
         layers = _layers(model, sites)
         sharing = Counter(layers.values())
         calls = Counter[nn.Module]()
@@ -106,7 +106,7 @@ class Streams(dict[StreamId, StreamPlace]):
         return cls(found)
 
     def find(self, name: str | StreamId) -> StreamId:
-        """Return the stream of this name; raise an error that lists all streams if there is none."""
+        """Return the identifier of a stream, such as "E0.mlp"; if the model has none of this name, raise an error."""
         stream = StreamId.parse(name) if isinstance(name, str) else name
         if stream not in self:
             raise InputError(f"no stream {stream} in this model", f"it has: {', '.join(map(str, self))}")
@@ -114,7 +114,10 @@ class Streams(dict[StreamId, StreamPlace]):
 
 
 def _layers(model: nn.Module, sites: Sites) -> dict[tuple[str, int], nn.Module]:
-    """Return the module of each layer: the outermost item of a list of modules that tells the layers apart."""
+    """Return the module of each layer, by stack and layer number.
+
+    It is the outermost item of a `ModuleList` in the path of the layer's output projection that differs between layers.
+    """
     paths = {module: path for path, module in model.named_modules()}
     chains: dict[tuple[str, int], list[nn.Module]] = {}
     for name, site in sites.items():
@@ -144,7 +147,10 @@ def _layers(model: nn.Module, sites: Sites) -> dict[tuple[str, int], nn.Module]:
 def _mlp_outputs(
     model: nn.Module, sites: Sites, layers: Collection[nn.Module], inputs: Sequence[Tensor]
 ) -> dict[nn.Module, nn.Module]:
-    """Return the last linear layer that each layer calls after its attention, if it writes into the stream."""
+    """Map each layer to the module that computes its MLP's output; layers without an MLP are left out.
+
+    The module is the last linear layer called after the layer's attention, if it is as wide as the residual stream.
+    """
     parts: dict[nn.Module, list[tuple[nn.Module, int]]] = {layer: [] for layer in layers}
     widths: dict[nn.Module, int] = {}
 
@@ -171,7 +177,7 @@ def _mlp_outputs(
 
 
 def _first(output: Any) -> Tensor:
-    """Return the stream in what a layer returns: the tensor itself, or the first one of a tuple."""
+    """Return the residual stream in the output of a layer: the tensor itself, or the first tensor of a tuple."""
     tensor = output[0] if isinstance(output, tuple | list) else output
     if not isinstance(tensor, Tensor):
         tensor = next((part for part in getattr(output, "values", tuple)() if isinstance(part, Tensor)), None)
@@ -181,7 +187,7 @@ def _first(output: Any) -> Tensor:
 
 
 class _Watched:
-    """A context that acts on the module calls of some streams."""
+    """Base class of contexts that read or replace the residual streams of a model during forward passes."""
 
     def __init__(self, streams: Streams) -> None:
         self.streams = streams
@@ -233,7 +239,10 @@ class _Watched:
 
 
 class StreamCapture(_Watched):
-    """A context that keeps every stream of one pass; `seen["E0.stream"]` is [row, position, d_model]."""
+    """A context that keeps every residual stream of one forward pass.
+
+    With `StreamCapture(streams) as seen`, `seen["E0.stream"]` is [row, position, d_model].
+    """
 
     def __init__(self, streams: Streams) -> None:
         super().__init__(streams)
@@ -249,7 +258,10 @@ class StreamCapture(_Watched):
     def __getitem__(self, name: str | StreamId) -> Tensor:
         stream = self.streams.find(name)
         if self.n_calls[stream] != 1:
-            raise InstrumentError(f"{stream} was passed {self.n_calls[stream]} times, not once", "make one pass")
+            raise InstrumentError(
+                f"{stream} was reached {self.n_calls[stream]} times inside the context, not once",
+                "make exactly one forward pass",
+            )
         return self._kept[stream]
 
     def __iter__(self) -> Iterator[StreamId]:
@@ -257,7 +269,7 @@ class StreamCapture(_Watched):
 
 
 class StreamPatches(_Watched):
-    """A context in which streams are replaced by given tensors, at all positions or at some of them."""
+    """A context in which the tensors in `patches` replace residual streams, at all positions or at `queries`."""
 
     def __init__(
         self,
@@ -298,16 +310,19 @@ class StreamPatches(_Watched):
 
 
 class PatchedPositions:
-    """The query positions at which heads or streams are changed; None for all. It is an error if no pass has any."""
+    """The positions (`queries`, None for all) at which heads or streams are changed during some forward passes.
+
+    `require_reached` raises an error if no pass had one of these positions.
+    """
 
     def __init__(self, queries: Sequence[int] | None) -> None:
         self.queries = queries
         self.longest = 0
-        """Number of positions up to the end of the longest pass."""
+        """The number of positions of the longest sequence so far."""
         self._is_reached = queries is None
 
     def mask(self, n: int, device: torch.device, first: int = 0) -> Tensor:
-        """Return which of the n positions of a pass are changed; the pass begins at the position `first`."""
+        """Return a mask of the positions that are changed in a pass over positions `first` to `first + n - 1`."""
         self.longest = max(self.longest, first + n)
         if self.queries is None:
             return torch.ones(n, dtype=torch.bool, device=device)
@@ -315,7 +330,7 @@ class PatchedPositions:
         return position_mask(self.queries, n, device, first)
 
     def require_reached(self) -> None:
-        """Raise an error if passes were made, and none of them had one of the positions."""
+        """Raise an error if forward passes were made, but none of them had one of the positions."""
         if self.longest and not self._is_reached:
             raise InstrumentError(
                 f"no pass has the positions {', '.join(map(str, self.queries or ()))}: nothing was changed",
@@ -324,7 +339,7 @@ class PatchedPositions:
 
 
 def position_mask(queries: Sequence[int], n: int, device: torch.device, first: int = 0) -> Tensor:
-    """Return which positions of a pass are among these; the pass begins at the position `first`."""
+    """Return a mask of the positions in `queries`, for a pass over positions `first` to `first + n - 1`."""
     wanted = torch.zeros(n, dtype=torch.bool, device=device)
     for query in queries:
         if 0 <= query - first < n:

@@ -4,8 +4,9 @@
     print(wrapped)                                   its heads and output projections
     wrapped(input_ids, attention_mask)               the model's output, as one tensor
 
-This works for known families of Hugging Face models, for PyTorch's own attention, and for modules with given sites. For
-other models, an error suggests sites based on module names; suggestions are never used without confirmation.
+This works for known families of Hugging Face models, for PyTorch's own attention, and for other models if the paths of
+their output projections are given as `sites`. If they are not given, an error suggests paths based on module names;
+suggestions are never used without confirmation.
 """
 
 import inspect
@@ -23,20 +24,20 @@ from headcount.hooks.proof import first_tensor
 from headcount.hooks.sites import SUPPORTED, Site, Sites, find_mha, guess, in_one_stack, modules_at, sites_calls, unwrap
 
 CUT = "headcount_cut"
-"""The key in a model's configuration that lists the heads which were cut out."""
+"""Key of a model's configuration under which the heads that were cut out are listed."""
 FOLDED = "headcount_folded_over"
-"""The key in a model's configuration for the number of examples over which means of cut heads were taken."""
+"""Key of a model's configuration: the number of examples over which the mean outputs of the cut heads were taken."""
 BIASED = "headcount_biased"
-"""The key in a model's configuration that lists the blocks whose output projections got a bias to hold these means."""
+"""Key of a model's configuration: attention blocks whose projection got a bias for the mean outputs of cut heads."""
 BRIDGED = "blocks.*.attn.o._original_component"
-"""The path of the output projections in the bridge of TransformerLens 4."""
+"""Path of the output projections in models that TransformerLens 4 loads through its bridge."""
 OUTPUTS = ("logits", "last_hidden_state")
-"""The attributes that are a model's output; the first one that exists is used."""
+"""Attributes of the object that a model returns; the first one that exists is taken as the model's output."""
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Wrapped(nn.Module):
-    """A model with named heads that takes tensors and returns one tensor."""
+    """A model whose heads have names, and which takes tensors and returns one tensor; `wrap` makes it."""
 
     def __init__(
         self, model: nn.Module, sites: Sites, inputs: Sequence[str] = (), family: Family | None = None
@@ -48,7 +49,7 @@ class Wrapped(nn.Module):
         self._always: dict[str, Any] = {"use_cache": False} if self.inputs and "use_cache" in takes else {}
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
-        """Return the heads of one attention block, in the order of their slices of z."""
+        """Return the heads of one attention block, in the order of their outputs in the output projection's input."""
         return self.head_sites[site].heads
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
@@ -77,7 +78,9 @@ class Wrapped(nn.Module):
 
 
 def wrap(model: nn.Module, sites: Sites | None = None, *, inputs: Sequence[str] | None = None) -> Wrapped:
-    """Wrap a model; `sites` gives its output projections if they cannot be inferred, `inputs` the names of its inputs.
+    """Wrap a model, so that its heads have names and its output is one tensor.
+
+    `sites` gives the model's output projections if they cannot be inferred, and `inputs` the names of its inputs.
 
     >>> wrap(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True))
     TransformerEncoderLayer, 2 heads, 464 parameters
@@ -101,7 +104,10 @@ def wrap(model: nn.Module, sites: Sites | None = None, *, inputs: Sequence[str] 
 
 
 def unknown_family(model: nn.Module, advice: str = "") -> InputError:
-    """Build the error for a model of no known family: it suggests sites, or says that there is no attention."""
+    """Build the error for a model that is of no known family.
+
+    It suggests paths of output projections, or says that the model has no attention.
+    """
     name, model_type = type(model).__name__, model_type_of(model)
     of_type, guesses = f" (model_type {model_type!r})" if model_type else "", guess(model)
     calls = sites_calls(in_one_stack(guesses) if advice else guesses)
@@ -123,7 +129,7 @@ def unknown_family(model: nn.Module, advice: str = "") -> InputError:
 
 
 def input_names(model: nn.Module) -> tuple[str, ...]:
-    """Return the names of a Hugging Face model's inputs; their order in `forward` differs between families."""
+    """Return the names of the inputs of a Hugging Face model, in a fixed order; empty for other models."""
     takes = inspect.signature(model.forward).parameters
     family = family_of(model_type_of(model))
     names = family.inputs if family else (*BOTH, "pixel_values")
@@ -136,7 +142,10 @@ def input_names(model: nn.Module) -> tuple[str, ...]:
 
 
 def projection_paths(model: nn.Module, sites: Sites) -> dict[HeadSite, str]:
-    """Return the path of each site's output projection, with the number of the call if sites share a projection."""
+    """Return the path of each attention block's output projection, by block.
+
+    If blocks share a projection, the index of the block's call is added to the path.
+    """
     paths = {module: path for path, module in model.named_modules()}
     labels = {}
     for name, site in sites.items():
@@ -149,7 +158,7 @@ def projection_paths(model: nn.Module, sites: Sites) -> dict[HeadSite, str]:
 
 
 def output_tensor(output: Any) -> Tensor:
-    """Return the logits in a model's output, else its last hidden state, else its first tensor."""
+    """Return the logits in the object that a model returned; without logits, its last hidden state or first tensor."""
     for name in OUTPUTS:
         if isinstance(tensor := getattr(output, name, None), Tensor):
             return tensor
@@ -157,14 +166,17 @@ def output_tensor(output: Any) -> Tensor:
 
 
 def base_of(model: nn.Module) -> nn.Module:
-    """Return the base model, without a task-specific head on top."""
+    """Return the base model of a Hugging Face model: the part without a task-specific output layer."""
     return getattr(model, getattr(model, "base_model_prefix", "") or "", model)
 
 
 def blocks_at(
     model: nn.Module, family: Family
 ) -> Iterator[tuple[HeadSite, AttentionLayout, nn.Module, nn.Module, int]]:
-    """Yield each attention block: its site, layout, attention module, output projection and index of the call."""
+    """Yield each attention block of a model as (name, layout, attention module, output projection, index of the call).
+
+    The index is above 0 only if several blocks share one module.
+    """
     base = base_of(model)
     for blocks in family.blocks:
         attentions = modules_at(base, blocks.path)
@@ -186,7 +198,7 @@ def blocks_at(
 
 
 def _shared_blocks(model: nn.Module) -> Iterator[int]:
-    """Yield, layer by layer, the index of each attention block that the layer uses; layers share blocks (ALBERT)."""
+    """Yield, for each layer of a model whose layers share attention modules (ALBERT), the index of its module."""
     config: Any = model.config
     n_layers, n_groups, inner = config.num_hidden_layers, config.num_hidden_groups, config.inner_group_num
     for i in range(n_layers):

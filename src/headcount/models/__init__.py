@@ -1,6 +1,6 @@
 """The transformers that headcount trains, written for readability.
 
-Shapes: the suffix of a name lists its axes, and signatures spell them out.
+The suffix of a tensor's name lists its axes:
 
     B  batch      row of a batch
     L  length     position in a sequence

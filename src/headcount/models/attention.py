@@ -6,11 +6,11 @@ Every position i has a query q_i, a key k_i and a value v_i:
     weight(i, j)  = exp score(i, j) / sum_j' exp score(i, j')    over the keys j that query i may see
     z_i           = sum_j weight(i, j) v_j
 
-Each head does this in its own d_head dimensions. The heads' z are concatenated and pass through one output projection
-into the residual stream. A head is therefore ablated at the input of `MultiHeadAttention.output`.
+Each head does this in its own d_head dimensions. The heads' outputs z are concatenated and pass through one output
+projection into the residual stream. A head is therefore ablated at the input of `MultiHeadAttention.output`.
 
 `attend` implements these formulas. `attend_fused` computes the same z with PyTorch's fused kernel, which does not store
-the weights; it is used unless the weights are needed. A query that sees no key gets z = 0, never NaN.
+the attention weights; it is used unless the weights are needed. A query that sees no key gets z = 0, never NaN.
 """
 
 import math
@@ -38,9 +38,9 @@ def attend(
     *,
     bias_hides: bool = True,
 ) -> tuple[Queries, Weights]:
-    """Return z and the attention weights, computed by the textbook formulas.
+    """Return the heads' outputs z and the attention weights, computed by the textbook formulas.
 
-    `bias_hides=False` states that the bias hides no key that the mask leaves visible.
+    A bias of -inf hides a key. `bias_hides=False` states that no key is hidden in this way, which saves time.
     """
     mask = _hide(mask, bias) if bias_hides else mask
     score_BHQK = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
@@ -66,10 +66,10 @@ def attend_fused(
     all_see: bool = False,
     is_causal: bool = False,
 ) -> Queries:
-    """Return z, computed by PyTorch's fused kernel, which takes mask and bias as one additive term.
+    """Return the heads' outputs z, computed by PyTorch's fused kernel, which takes mask and bias as one additive term.
 
-    `all_see=True` states that every query sees at least one key. `is_causal=True` states that the mask hides exactly
-    the later keys; the kernel then needs no mask.
+    `bias_hides` is explained in `attend`. `all_see=True` states that every query sees at least one key.
+    `is_causal=True` states that the mask hides exactly the later keys; the kernel then needs no mask.
     """
     if is_causal and bias is None:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -83,7 +83,7 @@ def attend_fused(
 
 
 def _hide(mask: Mask | None, bias: Bias | None) -> Mask | None:
-    """Return a mask that also hides the keys whose bias is -inf."""
+    """Return a mask that hides the keys hidden by `mask` and the keys whose bias is -inf; None if it hides none."""
     if bias is None:
         return mask
     open_BHQK = ~bias.isneginf()
@@ -97,7 +97,7 @@ class KeyValueCache:
     value: Tensor | None = None
 
     def append(self, key: Keys, value: Keys) -> tuple[Tensor, Tensor]:
-        """Append new positions and return all keys and values."""
+        """Append the keys and values of new positions, and return the keys and values of all positions."""
         if self.key is not None and self.value is not None:
             key, value = torch.cat([self.key, key], dim=2), torch.cat([self.value, value], dim=2)
         self.key, self.value = key, value
@@ -109,30 +109,37 @@ class AttentionReader(Protocol):
     """An object that receives the attention weights of every attention block, one chunk of queries after another."""
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
-        """Receive the weights of a block's next queries on the keys in a slice; all other keys have weight 0."""
+        """Receive the attention weights of the next queries of one attention block.
+
+        `keys` says which of the block's `n_keys` keys the weights are for; all other keys have weight 0.
+        """
 
 
 class AttentionCache(dict[HeadSite, Tensor]):
-    """A reader that keeps all attention weights [batch, head, query, key] of each attention block."""
+    """Collects the attention weights of a forward pass: maps each attention block to [batch, head, query, key]."""
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
-        """Keep the attention weights of the next queries of an attention block, behind those that were read before."""
+        """Append the attention weights of the next queries of an attention block to those received before."""
         over_all_keys = F.pad(weights, (keys.start, n_keys - keys.stop))
         self[site] = torch.cat([self[site], over_all_keys], dim=2) if site in self else over_all_keys
 
 
 LOG_N_SCALE = 0.4
-"""The initial value of s_h, the factor of `scalable_softmax`; s_h log n is then about 1 for n = 12 keys."""
+"""Initial value of s_h, the learned factor of scalable softmax: scores are multiplied by s_h log n for n keys.
+
+For n = 12 keys, s_h log n is about 1 at the start of the training.
+"""
 
 
 class MultiHeadAttention(nn.Module):
-    """Self-attention, or cross-attention when `memory` is given.
+    """Multi-head attention: self-attention, or cross-attention if `forward` gets a `memory`.
 
     With `scalable_softmax`, scores are multiplied by s_h log n, where n is the number of keys that a query sees and s_h
     is learned per head (Nakanishi 2025, "Scalable-softmax is superior for attention", arXiv 2501.19399). A softmax over
     more keys is flatter; the factor compensates for that. (Adding log n instead would have no effect on a softmax.)
 
-    If `kept` is given, only these of the `n_heads` heads exist; the width of a head stays d_model / n_heads.
+    `kept` lists the indices of the heads that exist, if some of the `n_heads` heads were cut out; the width of a head
+    stays d_model / n_heads.
     """
 
     def __init__(
@@ -159,10 +166,11 @@ class MultiHeadAttention(nn.Module):
         read: Callable[[Weights, slice, int], None] | None = None,
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch query d_model"]:
-        """Return the output of attention, which is added to the residual stream.
+        """Return the output of the attention block, which is added to the residual stream.
 
-        `read` is called with the weights of a chunk of queries, the slice of their keys, and the number of keys. A
-        single row of `x` may attend to a memory of many rows; the output then has as many rows as the memory.
+        `read` is called for each chunk of queries with their attention weights, the slice of their keys, and the number
+        of all keys. A single row of `x` may attend to a memory of many rows; the output then has as many rows as the
+        memory.
         """
         masking = masking or AttentionMask()
         k_BHKE, v_BHKE = self._keys_and_values(x, memory, cache)
@@ -204,12 +212,15 @@ class MultiHeadAttention(nn.Module):
         return x_BLD.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
 
     def _narrowed(self, bias: Float[Tensor, "#batch #whole #query #key"]) -> Bias:
-        """Select the bias of the heads that are not cut out, as the encoding returns the biases of all heads."""
+        """Return the bias of the heads that are not cut out, given the bias of all heads."""
         return bias if len(self.kept) == self.n_heads or bias.shape[1] == 1 else bias[:, list(self.kept)]
 
 
 def _scaled(bias: Bias, scale: Tensor | None, rows: slice) -> Bias:
-    """Multiply the bias by the scale (s_h log n) of the given queries; keys that the bias hides stay hidden."""
+    """Return the bias of attention scores multiplied by the scale (s_h log n) of the queries in `rows`.
+
+    Keys that the bias hides (-inf) stay hidden.
+    """
     if scale is None:
         return bias
     hidden = bias.isneginf()  # handled separately, because 0 times infinity is NaN, here or in the gradient

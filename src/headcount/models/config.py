@@ -17,7 +17,7 @@ Layers = Annotated[int, Field(ge=1, le=MOST)]
 
 
 def _listed(names: Any) -> Any:
-    """Turn a text such as `E0H1,X1H2`, or a list of heads, into a list of names of heads."""
+    """Return the head names in a text such as `E0H1,X1H2`; other values, such as a list, are returned as they are."""
     if isinstance(names, str):
         names = [] if names == "none" else [name for name in names.split(",") if name.strip()]
     if isinstance(names, (list, tuple)):
@@ -26,7 +26,7 @@ def _listed(names: Any) -> Any:
 
 
 def _in_full(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the long names of the heads, sorted and without duplicates."""
+    """Return the long names of heads, such as `encoder.0.self.1` for `E0H1`, sorted and without duplicates."""
     try:
         return tuple(str(head) for head in sorted({HeadId.parse(name) for name in names}))
     except InputError as error:
@@ -51,9 +51,9 @@ class StackConfig(EncodingSettings):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Fraction of activations dropped in training."""
     softmax: Literal["plain", "log-length"] = "plain"
-    """Plain, or with scores multiplied by a learned factor times the log of the number of visible tokens."""
+    """Plain, or attention scores multiplied by a learned factor times the log of the number of visible tokens."""
     window: Count | None = None
-    """Largest distance over which self-attention can attend; none: unlimited. GIVES locality to the model."""
+    """Largest distance between a query and the keys that it sees; none: unlimited. GIVES locality to the model."""
     pruned: HeadNames = ()
     """Names of the heads that are cut out, such as E0H1,X1H2."""
 
@@ -77,20 +77,20 @@ class StackConfig(EncodingSettings):
 
     @property
     def sites(self) -> tuple[HeadSite, ...]:
-        """All attention sites, including sites whose heads are all cut out."""
+        """All attention blocks (sites), including blocks whose heads are all cut out."""
         return ()
 
     def weight_bytes(self, n_tokens: int) -> int:
-        """Estimate the bytes of a model's weights in single precision, with a vocabulary of `n_tokens`."""
+        """Estimate the size in bytes of a model's weights in single precision; its vocabulary has `n_tokens` tokens."""
         attention, feed_forward = 4 * self.d_model**2, 2 * self.d_model * self.d_ff
         return 4 * (len(self.sites) * (attention + feed_forward) + (n_tokens + self.n_positions) * self.d_model)
 
     def row_bytes(self, n_tokens: int) -> int:
-        """Return a low estimate of the bytes that a forward pass over `n_tokens` tokens keeps for the backward pass."""
+        """Return a low estimate of the bytes that a forward pass over `n_tokens` positions keeps for gradients."""
         return 4 * len(self.sites) * n_tokens * (8 * self.d_model + 2 * self.d_ff)
 
     def kept(self, site: HeadSite) -> tuple[int, ...]:
-        """Return the indices of the heads of a site that are not cut out."""
+        """Return the indices of the heads of an attention block that are not cut out."""
         return tuple(i for i in range(self.n_heads) if str(site.head(i)) not in self.pruned)
 
 
@@ -105,7 +105,7 @@ class EncoderDecoderConfig(StackConfig):
 
     @property
     def sites(self) -> tuple[HeadSite, ...]:
-        """The encoder's sites, then the decoder's self-attention, then the decoder's cross-attention."""
+        """All attention blocks: encoder self-attention, then decoder self-attention, then decoder cross-attention."""
         encoder = [HeadSite("encoder", i, "self") for i in range(self.n_encoder_layers)]
         decoder = [HeadSite("decoder", i, kind) for kind in ("self", "cross") for i in range(self.n_decoder_layers)]
         return (*encoder, *decoder)
@@ -128,7 +128,7 @@ class ClassifierConfig(StackConfig):
     numbers: Literal["table", "fourier"] = "fourier"
     """Embedding of numbers: one learned vector each (table), or sines of the value, so that 54 is close to 55."""
     random_positions: Count | None = None
-    """Number of ids from which the tokens get a random subset, in order; none: ids count from 0."""
+    """Give the tokens random position ids below this number, in ascending order; none: ids count from 0."""
     n_positions: Count = 16
     """Number of rows of a learned position table."""
     past_table: Literal["error", "clamp", "untrained"] = "untrained"
@@ -141,4 +141,4 @@ class ClassifierConfig(StackConfig):
 
 
 MODEL_CONFIGS: dict[str, type[StackConfig]] = {"sequence": EncoderDecoderConfig, "class": ClassifierConfig}
-"""Map a task's output type to the settings class of its model."""
+"""Maps the type of a task's answers (a sequence or a class) to the settings class of the model for the task."""

@@ -1,8 +1,8 @@
-"""Write a model as plain arrays, for the engine that runs it in a page (`rendering/static/engine.js`).
+"""Export a model as plain arrays, for the JavaScript engine that runs the model in the report's HTML page.
 
-Parameters are rounded to half precision. Everything that the engine would otherwise have to compute with torch's own
-random numbers or kernels is written as a table, in single precision: embedded numbers, biases by distance, untrained
-rows of a learned table, random position ids.
+The engine is `rendering/static/engine.js`. Parameters are rounded to half precision. Values that the engine could only
+compute with torch's own random numbers or kernels are exported as tables in single precision: embeddings of numbers,
+biases by distance, untrained rows of a learned position table, and random position ids.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ ENGINE_POOLINGS = (
     *("max", "min", "mean", "first", "last", "attention"),
     *("lse-max", "score-max", "top-score", "neighbour-difference"),
 )
-"""The poolings that `engine.js` knows."""
+"""The poolings that `engine.js` can compute."""
 Array = NDArray[Any]
-"""Half precision (float16), single precision (float32), or position ids (uint16)."""
+"""An exported array: numbers in half (float16) or single precision (float32), or position ids (uint16)."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class ExportedModel:
 
 
 def in_half_precision(model: Model) -> Model:
-    """Return a copy of the model whose parameters are rounded to half precision, for computing in single precision."""
+    """Return a copy of the model whose parameters are rounded to half precision but stored in single precision."""
     rounded = copy.deepcopy(model).float().cpu().eval()
     with torch.no_grad():
         for parameter in rounded.parameters():
@@ -57,7 +57,7 @@ def in_half_precision(model: Model) -> Model:
 def export(model: Model, n_positions: int, *, in_half: bool = True) -> ExportedModel:
     """Return the arrays of a model for sequences of at most `n_positions` tokens, in half or in single precision.
 
-    Raise an error if the engine does not know the encoding or the pooling.
+    Raise an error if `engine.js` cannot compute the model's encoding or pooling.
     """
     model = in_half_precision(model) if in_half else copy.deepcopy(model).float().cpu().eval()
     config = model.config
@@ -110,14 +110,14 @@ def export(model: Model, n_positions: int, *, in_half: bool = True) -> ExportedM
 
 
 def not_runnable(part: str) -> InputError:
-    """Return the error for a part that the engine does not know."""
+    """Build the error for a part, such as a pooling, that the page's JavaScript engine cannot compute."""
     return InputError(
         f"the page's engine does not know the {part}", "a report without the live model has everything else"
     )
 
 
 def _path(model: nn.Module, part: nn.Module) -> str:
-    """Return the name of a module inside the model; empty for a module that does nothing."""
+    """Return the path of a module inside the model; empty for `nn.Identity`, which does nothing."""
     return "" if isinstance(part, nn.Identity) else next(name for name, each in model.named_modules() if each is part)
 
 
@@ -131,7 +131,7 @@ Described = Callable[[ExportedModel, str, Any, int], dict[str, Any]]
 
 
 def _encoding(exported: ExportedModel, name: str, encoding: Encoding, n: int) -> dict[str, Any]:
-    """Describe an encoding for positions 0 to n - 1, and add its arrays."""
+    """Describe an encoding for the page's engine, for positions 0 to n - 1, and add its arrays to `exported`."""
     if isinstance(encoding, Randomised):
         if encoding.n_ids > np.iinfo(np.uint16).max:
             raise not_runnable(f"{encoding.n_ids:,} random positions")
@@ -159,7 +159,7 @@ def _fire(exported: ExportedModel, name: str, encoding: Fire, n: int) -> dict[st
 
 
 def _table(exported: ExportedModel, name: str, encoding: Learned, n: int) -> dict[str, Any]:
-    """Write the rows of a learned table, with those that stand for positions past its end."""
+    """Add the first n rows of a learned position table to `exported`, including rows for positions past its end."""
     if encoding.refuses_past_table:
         assert encoding.n_rows is not None, "it is a table"
         n = min(n, encoding.n_rows)

@@ -1,4 +1,4 @@
-"""Raise errors for weights and outputs with NaN, because one NaN turns every score into NaN or a plausible zero."""
+"""Raise errors for NaN in weights and outputs, because one NaN makes every score NaN or a plausible-looking zero."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from headcount.errors import CheckFailed, InputError
 
 
 def require_finite(tensors: Mapping[str, Tensor], where: str, *, may_be_infinite: bool = False) -> None:
-    """Raise an error that names the first tensor with NaN or infinite numbers, if there is one."""
+    """Raise an error if a tensor holds NaN or infinite numbers; the message names the first such tensor and `where`."""
     for name, tensor in tensors.items():
         # Quantised, 8-bit and meta tensors cannot be tested.
         if not tensor.is_floating_point() or tensor.element_size() == 1 or tensor.is_quantized or tensor.is_meta:
@@ -26,13 +26,16 @@ def require_finite(tensors: Mapping[str, Tensor], where: str, *, may_be_infinite
 
 
 def require_finite_model(model: nn.Module, where: str) -> None:
-    """Raise an error if a parameter is not finite or a buffer holds NaN; masks may hold infinity."""
+    """Raise an error if a parameter of a model holds NaN or infinity, or a buffer holds NaN.
+
+    Buffers may hold infinity, because masks do. The message names the model by `where`.
+    """
     require_finite(dict(model.named_parameters()), where)
     require_finite(dict(model.named_buffers()), where, may_be_infinite=True)
 
 
 def require_numbers(output: Tensor | float, example: str) -> None:
-    """Raise an error if an output or a loss holds NaN, which would otherwise count as a wrong answer."""
+    """Raise an error if a model's output or loss on an example holds NaN, which would count as a wrong answer."""
     total = float(output.sum()) if isinstance(output, Tensor) else output  # a sum is faster than testing each number
     if math.isnan(total) and (not isinstance(output, Tensor) or bool(torch.isnan(output).any())):
         raise CheckFailed(f"the model's output on {example} holds NaN", "its weights or activations overflow")

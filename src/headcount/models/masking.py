@@ -7,8 +7,8 @@ chunk of queries is scored against the keys around it only, so time grows linear
     queries 0-3   keys 0-3              queries 0-3   keys 0-4
     queries 4-7   keys 0-7              queries 4-7   keys 3-7
 
-No layer branches on the values of a tensor: that would wait for a GPU, and the model could not be exported as a graph.
-The caller therefore states before the first layer where a batch has padding (`Padding`).
+No layer branches on the values of a tensor, because this would wait for a GPU and prevent the export of the model as a
+graph. The caller therefore states before the first layer where a batch has padding (`Padding`).
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ With `anywhere`, a whole row may be padding."""
 PAIRS = 2**20
 """Largest number of query-key pairs per head that are scored together."""
 NARROW = 64
-"""Smallest number of queries in a chunk under a window; smaller chunks are slower."""
+"""Smallest number of queries in a chunk if attention is limited to a window; smaller chunks are slower."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class AttentionMask:
     keys: Positions | None = None
     """The positions of the keys, which the encoding uses."""
     padding: Padding = "anywhere"
-    """Where `mask` may hide a key."""
+    """Where the batch may have padding, which `mask` hides: none, behind or anywhere (see `Padding`)."""
 
     def rotate_qk(self, query: Queries, key: Keys) -> tuple[Queries, Keys]:
-        """Return the queries and keys as the encoding rotates them; unchanged if there is no encoding."""
+        """Return the queries and keys after the position encoding has rotated them; unchanged without an encoding."""
         if self.encoding is None or self.queries is None or self.keys is None:
             return query, key
         return self.encoding.rotate_qk(query, key, self.queries.ids, self.keys.ids)
@@ -77,7 +77,7 @@ class AttentionMask:
             yield slice(start, stop), slice(first, min(last, past + stop) if self.causal else last)
 
     def mask_for(self, queries: slice, keys: slice, n_queries: int, n_keys: int, device: torch.device) -> Mask | None:
-        """Return the mask of a chunk, or None if every query of the chunk sees every key of the chunk."""
+        """Return the mask for a chunk of queries and keys, or None if each of these queries sees each of these keys."""
         mask = self.mask
         if mask is not None:  # it may be broadcast along either axis
             n_rows, n_columns = mask.shape[2:]
@@ -94,31 +94,31 @@ class AttentionMask:
         return reduce(and_, parts)
 
     def is_causal_block(self, queries: slice, keys: slice) -> bool:
-        """Return whether the mask of a chunk is purely causal, so that a fused kernel needs no mask."""
+        """Return whether the mask of a chunk only hides later keys, so that a fused attention kernel needs no mask."""
         return self.causal and self.window is None and self.mask is None and queries == keys and queries.start == 0
 
     @property
     def bias_hides(self) -> bool:
-        """Whether the encoding's bias may hide a key that the mask leaves visible."""
+        """Whether the position encoding's bias may hide a key (by -inf) that the mask leaves visible."""
         encoding = self.encoding
         return encoding is not None and (encoding.hides_keys or (encoding.forces_causal and not self.causal))
 
     def all_see(self, n_queries: int, n_keys: int) -> bool:
-        """Return True if it is certain, without reading the mask, that every query sees at least one key."""
+        """Return True only if every query certainly sees at least one key; the mask's values are not read."""
         has_reach = self.causal or self.window is not None
         if self.bias_hides or (has_reach and n_queries > n_keys):
             return False
         return self.mask is None or (self.padding == "behind" and self.window is None)
 
     def bias(self, queries: slice, keys: slice) -> Bias | None:
-        """Return the encoding's bias for the scores of a chunk, or None for no bias."""
+        """Return the position encoding's bias for the scores of a chunk of queries and keys, or None for no bias."""
         if self.encoding is None or self.queries is None or self.keys is None:
             return None
         added = self.encoding.bias(self.queries.ids[:, queries, None], self.keys.ids[:, None, keys])
         return None if added is None else added.movedim(-1, 1)
 
     def n_visible(self, n_queries: int, n_keys: int, device: torch.device) -> Int[Tensor, "#batch #query"]:
-        """Return the number of keys that each query sees, but at least 1, because log 0 has no gradient."""
+        """Return the number of keys that each query sees, or 1 if it sees none, so that the logarithm is finite."""
         total = torch.full((1, 1), n_keys, device=device)
         if self.mask is not None:
             total = self.mask.expand(-1, -1, -1, n_keys).sum(dim=-1)[:, 0]

@@ -13,16 +13,17 @@ Pooled = Float[Tensor, "batch d_pooled"]
 
 
 class Pooling(nn.Module, ABC):
-    """Base class of poolings; `d_pooled` is the width of the pooled vector."""
+    """Base class of poolings, which turn a sequence of vectors into one vector of width `d_pooled`."""
 
     symmetric: ClassVar[bool] = True
     """Whether the result is the same for any permutation of the sequence."""
     hard_codes: ClassVar[str] = ""
     """The structure of the task that this pooling gives to the model, in words; empty for a generic pooling."""
     combines: ClassVar[Literal["max", "mean", ""]] = ""
-    """How the lead of a sequence is computed from the leads of its positions: as their maximum or as their mean.
+    """How the logit difference of a sequence follows from the logit differences of its positions: "max" or "mean".
 
-    The lead is the logit of the first class minus that of the last class. Empty if single positions have no lead.
+    The logit difference is the logit of the first class minus that of the last class. Empty if single positions have
+    no logits.
     """
 
     def __init__(self, d_model: int) -> None:
@@ -30,7 +31,7 @@ class Pooling(nn.Module, ABC):
         self.d_pooled = d_model
 
     def initialise_readout(self, to_logits: nn.Linear) -> None:
-        """Set special initial weights of the layer after this pooling; by default, change nothing."""
+        """Set special initial weights of `to_logits`, the layer after this pooling; by default, change nothing."""
 
     @abstractmethod
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
@@ -38,12 +39,12 @@ class Pooling(nn.Module, ABC):
 
 
 def hide(x: Float[Tensor, "batch length d"], is_token: Tokens, value: float) -> Float[Tensor, "batch length d"]:
-    """Replace the vectors of padding by `value`, so that they do not change a sum, a maximum or a minimum."""
+    """Return `x` with the vectors at padding replaced by `value`, such as 0, so that they do not change a sum."""
     return x.masked_fill(~is_token[..., None], value)
 
 
 class Max(Pooling):
-    """The maximum of each dimension over positions; one position can decide at any length."""
+    """The maximum of each dimension over positions; a single position can decide in a sequence of any length."""
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
         """Return the maximum of each dimension over all tokens, without padding."""
@@ -113,14 +114,14 @@ class LseMax(Pooling):
     """
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Return the log-sum-exp over tokens in training, else the maximum."""
+        """Return the log-sum-exp of each dimension over all tokens in training, else the maximum."""
         # The lowest finite number, not -inf: a row of -inf (padding only) would have no gradient.
         hidden = hide(x, is_token, torch.finfo(x.dtype).min)
         return hidden.logsumexp(dim=1) if self.training else hidden.amax(dim=1)
 
 
 class ScoreMax(Pooling):
-    """The maximum and the minimum over positions of one learned score.
+    """The maximum and the minimum, over positions, of one learned score per position.
 
     A score can express the evidence of one position, and the strongest evidence decides, independent of the length.
     Both extremes are returned, because a score that starts with the wrong sign could not learn to change it.
@@ -132,18 +133,19 @@ class ScoreMax(Pooling):
         self.d_pooled = 2
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Return the maximum and the minimum of each learned score over all tokens, without padding."""
+        """Return the largest and the smallest learned score of all tokens, without padding."""
         score = self.score(x)
         ends = hide(score, is_token, -torch.inf).amax(dim=1), hide(score, is_token, torch.inf).amin(dim=1)
         return torch.cat(ends, dim=1)
 
 
 class TopScore(Pooling):
-    """The maximum over positions of one learned score, which is evidence for the first class.
+    """The maximum, over positions, of one learned score per position, which is evidence for the first class.
 
-    In training, the log-sum-exp takes the place of the maximum, so that every position gets a gradient. The read-out
-    starts with the right sign: a score of the wrong sign often ends in a constant answer. With a window, the score of a
-    position depends on its neighbours alone, so that `headcount verify` can prove such a model for every length.
+    In training, the log-sum-exp takes the place of the maximum, so that every position gets a gradient. The layer after
+    the pooling starts with the right sign, because a wrong sign often ends in a constant answer. With windowed
+    attention, the score of a position depends on its neighbours only, so `headcount verify` can prove such a model for
+    every length.
     """
 
     combines: ClassVar[Literal["max", "mean", ""]] = "max"
@@ -154,18 +156,18 @@ class TopScore(Pooling):
         self.d_pooled = 1
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Return the log-sum-exp of the scores in training, else their maximum."""
+        """Return the log-sum-exp of the tokens' learned scores in training, else their maximum."""
         hidden = hide(self.score(x), is_token, torch.finfo(x.dtype).min)
         return hidden.logsumexp(dim=1) if self.training else hidden.amax(dim=1)
 
     def initialise_readout(self, to_logits: nn.Linear) -> None:
-        """Let the score raise the logit of the first class and lower all others."""
+        """Set the initial weights of the next layer so that the score raises the first class and lowers the others."""
         nn.init.constant_(to_logits.weight, -1.0)
         nn.init.constant_(to_logits.weight[:1], 1.0)
 
 
 class NeighbourDifference(Pooling):
-    """The pooling of report 003: [minimum, minimal neighbour difference, mean neighbour difference, first, last].
+    """Five vectors: minimum, minimal and mean difference of neighbours, first and last (the pooling of report 003).
 
     The differences give the model the order of neighbours. Even a model without positions can then recognise sorted
     sequences, so experiments with this pooling do not measure the encoding.
@@ -179,7 +181,7 @@ class NeighbourDifference(Pooling):
         self.d_pooled = 5 * d_model
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Return the five concatenated vectors; both differences are 0 for a sequence of one token."""
+        """Return [minimum, minimal difference, mean difference, first, last]; differences are 0 for a single token."""
         n = is_token.sum(dim=1, keepdim=True).clamp(min=1)
         last = x[torch.arange(len(x), device=x.device), n[:, 0] - 1]
         step, is_pair = x[:, 1:] - x[:, :-1], is_token[:, 1:] & is_token[:, :-1]

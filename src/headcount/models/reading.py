@@ -20,18 +20,19 @@ from headcount.models.masking import AttentionMask
 from headcount.models.transformer import Classifier, Model
 
 Places = NDArray[np.int64]
-"""The position in the task's input of each query or key; -1 for a token that only the model has, such as [CLS]."""
+"""For each query or key of a model, its position in the task's example; -1 for tokens that only the model has ([CLS]).
+"""
 WEIGHTINGS = ("attention weight", "norm-weighted attention")
-"""Two ways to weight a key: by its attention weight, or by the weight times the norm of the transformed value."""
+"""Two measures of attention to a key: its attention weight, or the weight times the norm of the key's contribution."""
 AT_ONCE, PAIRS_AT_ONCE = 256, 2**20
-"""Largest number of examples, and of query-key pairs, in one forward pass."""
+"""Largest number of examples, and largest number of query-key pairs, in one forward pass."""
 SMALLEST = 1e-30
-"""Lower bound of a denominator, so that a row without any attention stays 0."""
+"""Lower bound of a denominator, so that the weights of a query without any attention stay 0 after normalising."""
 
 
 @dataclass(frozen=True)
 class AttentionChunk:
-    """The attention weights of a chunk of queries in one attention block, for some examples of a task."""
+    """The attention weights of consecutive queries (a chunk) in one attention block, for some examples of a task."""
 
     site: HeadSite
     rows: NDArray[np.int64]
@@ -42,11 +43,11 @@ class AttentionChunk:
     keys: slice
     """The positions of the keys in the model's input; keys outside the slice have weight 0."""
     shape: tuple[int, int]
-    """The number of queries and of keys of the whole attention block, not only of this chunk."""
+    """The number of queries and the number of keys of the whole attention block, not only of this chunk."""
     query_places: Places
     key_places: Places
     sees: Bool[Tensor, "query key"]
-    """Which keys each query may see."""
+    """True for the keys that each query may see."""
 
 
 @dataclass(frozen=True)
@@ -56,22 +57,22 @@ class AlignedExamples:
     rows: NDArray[np.int64]
     """The indices of the examples."""
     words: str
-    """A description of the selection, such as "the sequences of 8 in "; empty if all examples are aligned."""
+    """The selected examples in words, such as "the sequences of 8 in "; empty if all examples are selected."""
     source: tuple[str, ...]
-    """The label of each source position."""
+    """One label per source position, such as the name of an operand's digit."""
     decoder_input: tuple[str, ...] = ()
-    """The label of each position of the decoder input."""
+    """One label per position of the decoder input; empty for a classifier."""
     steps: tuple[str, ...] = ()
-    """The label of what the decoder predicts at each position."""
+    """One label per position of the decoder input, for the answer token predicted there; empty for a classifier."""
 
 
 @dataclass(frozen=True)
 class ValueOutputs:
-    """The values of one attention block, and the parts of the output projection that transform the values."""
+    """The value vectors of one attention block, and the parts of its output projection that transform them."""
 
     values: Float[Tensor, "example head key d_head"]
     output: Float[Tensor, "head d_model d_head"]
-    """The columns of the output projection that belong to each head."""
+    """For each head, the columns of the output projection's weight matrix that belong to the head."""
 
 
 def examples_per_pass(width: int) -> int:
@@ -84,7 +85,10 @@ ShowChunk = Callable[[AttentionChunk], None]
 
 @dataclass
 class ChunkReader:
-    """An attention reader for headcount's own models, whose positions are those of the task."""
+    """Receives the attention weights of one of headcount's own models and hands them to `show` in chunks.
+
+    In these models, a position of the input is a position of the task's example.
+    """
 
     model: Model
     norms: ValueNorms
@@ -94,12 +98,12 @@ class ChunkReader:
     _done: dict[HeadSite, int] = field(default_factory=dict)
 
     def begin(self, rows: NDArray[np.int64], widths: tuple[int, ...]) -> None:
-        """Start a new batch: set the indices of its examples and the number of tokens of each stack."""
+        """Start a new batch: `rows` are the indices of its examples, `widths` the numbers of tokens of each stack."""
         self.rows, self.widths = rows, widths
         self._done.clear()
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
-        """Pass the weights of the next queries to `show` as an `AttentionChunk`."""
+        """Call `show` with an `AttentionChunk` of the attention weights of an attention block's next queries."""
         weights, first = self.norms.share(site, weights, keys), self._done.get(site, 0)
         queries = slice(first, first + weights.shape[2])
         self._done[site] = queries.stop
@@ -112,7 +116,7 @@ class ChunkReader:
 def visible_keys(
     model: Model, site: HeadSite, queries: slice, keys: slice, n_keys: int, device: torch.device
 ) -> Bool[Tensor, "query key"]:
-    """Return which keys each query may see in a sequence without padding."""
+    """Return a mask [query, key] of the keys that each query of an attention block may see, without padding."""
     if isinstance(model, Classifier):
         is_causal = model.config.causal or model.positions.forces_causal
     else:
@@ -151,7 +155,10 @@ class ValueNorms(ExitStack):
         self._norms.pop(site, None)
 
     def share(self, site: HeadSite, weights: Weights, keys: slice = slice(None)) -> Weights:
-        """Return norm-weighted attention, whose rows sum to 1; without norms, return the attention weights."""
+        """Return norm-weighted attention of one attention block, whose rows sum to 1.
+
+        If the norms were not recorded, return the attention weights unchanged.
+        """
         if not self.attentions:
             return weights
         if site not in self._norms:

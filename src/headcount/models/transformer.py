@@ -28,19 +28,19 @@ from headcount.models.poolings import Pooling
 
 Stream = Float[Tensor, "batch length d_model"]
 Rows = Float[Tensor, "#batch length d_model"]
-"""A residual stream; it may have a single row, which then attends to a memory of many rows."""
+"""A residual stream, which may have a single row (example) that attends to an encoder memory of many rows."""
 SourceStream = Float[Tensor, "batch source d_model"]
 Caches = dict[HeadSite, KeyValueCache]
 Tokens = Int[Tensor, "batch length"]
 DecoderInput = Int[Tensor, "#batch target"]
-"""Decoder input tokens; a single row is used for all sources."""
+"""The tokens that the decoder gets; a single row is used for all sources."""
 N_WAVES = 16
 
 
 class Residual(nn.Module):
     """A residual connection, with LayerNorm before the block (pre) or after the sum (post).
 
-    `reads=False` states that the block ignores its input; pre-LayerNorm is then left out.
+    `reads=False` states that the block ignores its input; the LayerNorm before the block is then left out.
     """
 
     def __init__(self, config: StackConfig, *, reads: bool = True) -> None:
@@ -50,14 +50,14 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Rows, block: Callable[[Tensor], Tensor]) -> Stream:
-        """Apply a block and its normalisation, and return the residual stream after it."""
+        """Return the residual stream after a block: x + block(x), with LayerNorm before the block or after the sum."""
         if self.pre:
             return x + self.dropout(block(self.norm(x)))
         return self.norm(x + self.dropout(block(x)))
 
 
 class AttentionBlock(nn.Module):
-    """One attention block: attention with its residual connection, at one site (stack, layer and kind)."""
+    """One attention block: attention with its residual connection; `site` names its stack, layer and kind."""
 
     def __init__(self, config: StackConfig, site: HeadSite) -> None:
         super().__init__()
@@ -72,11 +72,14 @@ class AttentionBlock(nn.Module):
 
     @property
     def heads(self) -> tuple[HeadId, ...]:
-        """The heads that are not cut out, in the order of their outputs."""
+        """The heads of this block that are not cut out, in the order of their outputs."""
         return tuple(map(self.site.head, self.attention.kept))
 
     def drop_attention(self) -> None:
-        """Cut out all heads: keep only the bias of the output projection, and remove the LayerNorm before the block."""
+        """Cut all heads out of the block, in place: only the bias of its output projection stays.
+
+        The LayerNorm before the block is removed as well.
+        """
         assert isinstance(self.attention, MultiHeadAttention), "the block has heads"
         headless = HeadlessAttention(self.attention.output.out_features)
         headless.output["bias"] = self.attention.output.bias
@@ -115,7 +118,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Self-attention, then cross-attention to the memory (in a decoder), then a feed-forward network."""
+    """One layer: self-attention, cross-attention to the memory (in a decoder only), and a feed-forward network."""
 
     def __init__(self, config: StackConfig, site: HeadSite, cross_site: HeadSite | None = None) -> None:
         super().__init__()
@@ -166,7 +169,7 @@ class HeadlessAttention(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Base class of both models; a head keeps its name when other heads are cut out."""
+    """Base class of the encoder-decoder and the classifier; a head keeps its name when other heads are cut out."""
 
     def __init__(self, config: StackConfig, pad_id: int | None) -> None:
         super().__init__()
@@ -175,13 +178,13 @@ class Transformer(nn.Module):
 
     @property
     def blocks(self) -> dict[HeadSite, AttentionBlock]:
-        """All attention blocks by their sites, including blocks whose heads are all cut out."""
+        """All attention blocks by their names (sites), including blocks whose heads are all cut out."""
         blocks = {module.site: module for module in self.modules() if isinstance(module, AttentionBlock)}
         return {site: blocks[site] for site in self.config.sites}
 
     @property
     def sites(self) -> tuple[HeadSite, ...]:
-        """All attention sites that have heads."""
+        """The names of all attention blocks that have heads."""
         return tuple(site for site, block in self.blocks.items() if block.heads)
 
     @property
@@ -190,12 +193,12 @@ class Transformer(nn.Module):
         return tuple(head for block in self.blocks.values() for head in block.heads)
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
-        """Return the heads of one site, in the order in which attention weights and projection inputs hold them."""
+        """Return the heads of one attention block, in their order in the attention weights and head outputs."""
         return self.blocks[site].heads
 
     @property
     def projections(self) -> dict[HeadSite, nn.Linear]:
-        """The output projection of every site that has heads; its input is the concatenation of their outputs."""
+        """The output projection of every attention block that has heads; its input is the concatenated head outputs."""
         attentions = {site: block.attention for site, block in self.blocks.items()}
         return {site: module.output for site, module in attentions.items() if isinstance(module, MultiHeadAttention)}
 
@@ -211,10 +214,10 @@ class Transformer(nn.Module):
         causal: bool = False,
         first: int = 0,
     ) -> tuple[Stream, Bool[Tensor, "batch length"], AttentionMask]:
-        """Embed and encode tokens; return the residual stream, which positions are tokens, and the attention mask.
+        """Embed and encode tokens; return the residual stream, a mask of tokens (not padding), and the attention mask.
 
-        Padding is masked, so it never changes an answer. If `padding` is not given, the tokens are read to find out
-        where there is padding, which has to wait for a GPU. `first` is added to every position id.
+        Padding is masked, so it never changes an answer. If `padding` does not say where there is padding, the tokens
+        are read to find out, which has to wait for a GPU. `first` is added to every position id.
         """
         is_token = source == source if self.pad_id is None else source != self.pad_id
         padding = padding or padding_of(source, self.pad_id)
@@ -230,7 +233,7 @@ class Transformer(nn.Module):
         return x, is_token, masking
 
     def _final_norm(self) -> nn.Module:
-        """Return the LayerNorm at the end of a pre-LN stack; the output of a post-LN stack is normalised already."""
+        """Return the last layer of a stack: a LayerNorm in a pre-LN model, or an identity in a post-LN model."""
         return nn.LayerNorm(self.config.d_model) if self.config.norm == "pre" else nn.Identity()
 
 
@@ -238,14 +241,14 @@ class Transformer(nn.Module):
 
 
 class Memory(NamedTuple):
-    """The encoder's output, and the mask with which the decoder attends to it."""
+    """The encoder's output, with the mask for the decoder's cross-attention."""
 
     x: SourceStream
     masking: AttentionMask
 
 
 class EncoderDecoder(Transformer):
-    """An encoder-decoder, which encodes a source and decodes an answer."""
+    """A transformer that encodes a source (such as a sum's digits) and decodes the answer token by token."""
 
     config: EncoderDecoderConfig
     pad_id: int
@@ -273,7 +276,10 @@ class EncoderDecoder(Transformer):
         weights: AttentionReader | None = None,
         padding: Padding | None = None,
     ) -> Float[Tensor, "batch target n_tokens"]:
-        """Return the logits after each token of the decoder input; `weights` receives the attention weights."""
+        """Return the logits of the next token at each position of the decoder input.
+
+        `weights` receives the attention weights of all attention blocks.
+        """
         return self.decode(decoder_input, self.encode(source, weights=weights, padding=padding), weights=weights)
 
     def encode(
@@ -292,7 +298,7 @@ class EncoderDecoder(Transformer):
         weights: AttentionReader | None = None,
         caches: Caches | None = None,
     ) -> Float[Tensor, "batch target n_tokens"]:
-        """Return the logits after each token of the decoder input.
+        """Return the logits of the next token at each position of the decoder input, given the encoder's output.
 
         With caches, the decoder input holds only new tokens, and the caches hold the `n_past` tokens before them.
         """
@@ -311,10 +317,10 @@ class EncoderDecoder(Transformer):
 def greedy(
     model: EncoderDecoder, memory: Memory, first: int, n_tokens: int, *, use_cache: bool = True
 ) -> Int[Tensor, "batch n_tokens"]:
-    """Decode `n_tokens` tokens greedily, starting from the token `first`.
+    """Return `n_tokens` tokens decoded greedily, without the start token `first`.
 
-    With the cache, each step passes one token through the decoder; without it, each step passes all tokens again. The
-    result is the same.
+    With the cache, each step passes one token through the decoder; without the cache, each step passes all tokens
+    again. Both give the same tokens.
     """
     caches: Caches | None = {} if use_cache else None
     predicted = torch.full((len(memory.x), 1), first, device=memory.x.device)
@@ -329,7 +335,7 @@ def greedy(
 
 
 class Classifier(Transformer):
-    """A classifier of sequences; if `pad_id` is None, padding is treated like any other token."""
+    """A transformer that classifies sequences; if `pad_id` is None, padding is treated like any other token."""
 
     config: ClassifierConfig
 
@@ -350,14 +356,14 @@ class Classifier(Transformer):
     def forward(
         self, source: Tokens, *, weights: AttentionReader | None = None, first: int = 0, padding: Padding | None = None
     ) -> Float[Tensor, "batch n_classes"]:
-        """Return one logit per class; `weights` receives the attention weights, and `first` shifts all position ids."""
+        """Return one logit per class; `weights` receives the attention weights, `first` is the first position id."""
         parts = self.tokens, self.positions, self.layers
         x, is_token, _ = self._encode(source, *parts, weights, padding, causal=self.config.causal, first=first)
         return self.to_logits(self.pooling(self.norm(x), is_token))
 
     @property
     def hard_codes(self) -> tuple[str, ...]:
-        """The structure of the task that the architecture gives to the model; empty for a generic architecture."""
+        """The structure of the task that the architecture gives to the model, in words; empty if it gives none."""
         window = f"window of ±{self.config.window}" if self.config.window else ""
         return tuple(filter(None, (window, self.positions.hard_codes, self.pooling.hard_codes)))
 

@@ -1,6 +1,6 @@
-"""The settings of a run: the task, the model, the training and one seed.
+"""The settings of a run: one section each for the task, the model and the training, and one seed.
 
-Each setting has a unique name across the three sections, so a flat `n_heads=2` (or `--n-heads 2`) is unambiguous.
+No two sections have a setting of the same name, so `n_heads=2` (or `--n-heads 2`) needs no section.
 
 >>> RunConfig.build("addition", n_heads=2, steps=10).model.n_heads
 2
@@ -39,13 +39,13 @@ class RunConfig:
 
     @staticmethod
     def sections(task_name: str) -> dict[str, type]:
-        """Return the dataclass of each section of a run's settings: task, model and training."""
+        """Return the settings class of each section (task, model and training) for runs of a task."""
         task = TASKS.get(task_name)
         return {"task": task.config_class, "model": MODEL_CONFIGS[task.output_type], "training": TrainingConfig}
 
     @classmethod
     def defaults(cls, task_name: str) -> dict[str, dict[str, Any]]:
-        """Return a task's own defaults, by section, where they differ from the general defaults."""
+        """Return the settings whose defaults a task changes, by section, such as {"training": {"steps": 1800}}."""
         own = TASKS.get(task_name).defaults
         return {section: dict(own.get(section, {})) for section in cls.sections(task_name)}
 
@@ -59,13 +59,16 @@ class RunConfig:
         preset: str | Sequence[str] = (),
         **settings: Any,
     ) -> RunConfig:
-        """Build the settings from `base` (or the defaults), then the presets, then the given settings.
+        """Return the settings of `base` (default: the task's defaults), changed by presets and by `settings`.
 
-        One `ConfigError` lists all faults.
+        Later ones win: `settings` over presets, and presets over `base`. One `ConfigError` lists all faults.
         """
         sections, presets = cls.sections(task_name), TASKS.get(task_name).presets
         if base and base.task_name != task_name:
-            raise InputError(f"the base settings are for {base.task_name}, not for {task_name}")
+            raise InputError(
+                f"the base settings are for the task {base.task_name}, not for {task_name}",
+                f"start from the settings of a run on {task_name}",
+            )
         start = base.to_dict() if base else cls.defaults(task_name)
         merged = {section: dict(start.get(section, {})) for section in sections}
         for name in [preset] if isinstance(preset, str) else preset:
@@ -99,7 +102,7 @@ class RunConfig:
     def _checked(
         cls, task_name: str, seed: Any, settings: Mapping[str, Mapping[str, Any]], faults: list[Fault]
     ) -> RunConfig:
-        """Validate the sections and the seed, and raise one error with all faults."""
+        """Build validated settings from plain data; one error lists the given `faults` and all further faults."""
         if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
             faults.append(Fault("seed", seed, "must be an integer of at least 0"))
         try:
@@ -126,7 +129,7 @@ class RunConfig:
         return json.dumps(self.to_dict(), indent=1) + "\n"
 
     def differences(self, other: RunConfig) -> list[str]:
-        """Describe the settings that differ, such as `model.n_heads: 8 here, 2 requested`."""
+        """Return a line for each setting that differs in `other`, such as `model.n_heads: 8 here, 2 requested`."""
         ours, theirs = self._flat(), other._flat()
         names = [name for name, value in ours.items() if value != theirs.get(name)]
         return [f"{name}: {ours[name]!r} here, {theirs.get(name)!r} requested" for name in names]
@@ -138,7 +141,7 @@ class RunConfig:
 
 
 def _position_faults(task: Task, model: StackConfig) -> list[Fault]:
-    """Return the faults of position settings: an encoding, table or random ids that do not fit the task's lengths."""
+    """Return the faults in the model's position settings that make it unfit for the lengths of the task's examples."""
     ids, encoding = getattr(model, "random_positions", None), ENCODINGS.get(model.encoding)
     n_ids = max(task.longest, ids or 0)
     faults = []

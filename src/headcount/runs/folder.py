@@ -44,24 +44,24 @@ from headcount.results import Count, Result, Size
 from headcount.runs.config import RunConfig
 
 SAMPLE = "sample:"
-"""The prefix of the names of packaged runs."""
+"""The prefix of the names of runs that come with the package, such as `sample:addition`."""
 MOST_NUMBERED = 100
-"""Largest number in folder names such as `alice-2`; further folders of the same title get a digest."""
+"""Largest number at the end of folder names such as `alice-2`; further folders of the same title get a digest."""
 KEPT_CHECKPOINTS = 2
 MOST_RESULT = 2**30
-"""Largest size of a result in bytes; a list of 810,000 wrong sums takes a tenth of this size."""
+"""Largest size of a result file in bytes; a list of 810,000 wrong sums takes a tenth of this size."""
 _CHECKPOINT = re.compile(r"checkpoint-\d{9,}-[0-9a-f]{16}\.safetensors")
 _RESTORE = "restore it, or start again in another folder"
 FINAL_STEPS = 50
-"""Number of last steps whose mean is the final training loss, because the loss of one batch is noisy."""
+"""The final training loss is the mean over this many last steps, because the loss of one batch is noisy."""
 _SNAPSHOT = re.compile(r"(?P<run>.+)@(?P<step>[0-9]{1,12})", re.DOTALL)
-"""The name of a snapshot: a run, and the number of steps that its training had done."""
+"""Matches the name of a snapshot, `RUN@STEP`: a run, and the training step after which the weights were kept."""
 R = TypeVar("R", bound=Result)
 
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """The duration and the final losses of a training; None for values that the folder does not record."""
+    """The number of steps, the duration and the final losses of a training; None for values that are not recorded."""
 
     steps: Count | None
     training_loss: Size | None
@@ -69,13 +69,13 @@ class TrainingRecord:
     validation_loss: Size | None
     """The cross-entropy on the validation set at the last evaluation, in nats."""
     seconds: Size | None
-    """The wall-clock time of training, including evaluations."""
+    """The wall-clock time of training in seconds, including evaluations."""
     device: str
     """The device and processor, such as `cpu (AMD EPYC 7B13)`; empty if not recorded."""
 
 
 class RunFolder:
-    """The paths and files of one run; this class does not import torch."""
+    """The folder of one run: it knows the paths of the run's files, and reads and writes them, without torch."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -99,14 +99,17 @@ class RunFolder:
         return self.manifest_file.exists()
 
     def require_name(self) -> None:
-        """Raise an error if the folder's name means a packaged run, `sample:NAME`, or a snapshot, `RUN@STEP`."""
+        """Raise an error if the folder's name means a packaged run (`sample:NAME`) or a snapshot (`RUN@STEP`)."""
         if str(self.path).startswith(SAMPLE):
             raise RunError(f"{str(self.path)!r} means a run that comes with the package", "choose another name with -o")
         if isinstance(snapshot := folder_of(self.path), Snapshot) and snapshot.holds_a_run:
             raise RunError(f"{str(self.path)!r} means a snapshot of a run", "choose another name with -o")
 
     def require_free(self) -> None:
-        """Raise an error if the folder is not empty, or if its name means a packaged run or a snapshot."""
+        """Raise an error if a new run cannot be written here: the folder is not empty, or its name has another meaning.
+
+        Names such as `sample:NAME` (a packaged run) and `RUN@STEP` (a snapshot) have another meaning.
+        """
         self.require_name()
         if self.is_finished:
             raise RunError(f"{self.path} already holds a finished run", "choose another folder with -o, or delete it")
@@ -125,7 +128,10 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder for one training; the system releases the lock when the process ends."""
+        """Return a context in which no other process can train in this folder.
+
+        The operating system releases the lock when the process ends.
+        """
         with friendly_os_errors(f"make the folder {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
         with friendly_os_errors(f"lock {self.path / '.lock'}"):
@@ -144,21 +150,21 @@ class RunFolder:
     # --- config, results, manifest ------------------------------------------------------------------------------------
 
     def read_config(self) -> RunConfig:
-        """Read and validate `config.json`; raise an error if no run was started here."""
+        """Return the validated settings in `config.json`; raise an error if no run was started in this folder."""
         if not self.holds_a_run:
             raise RunError(f"no run in {self.path}", "train one: headcount train addition", "or use sample:addition")
         return read_config(self.config_file)
 
     def read_environment(self) -> dict[str, Any]:
-        """Read which versions and which device the run was trained with."""
+        """Return the versions (headcount, PyTorch, Python) and the device with which the run was trained, by name."""
         return _read_json(self.environment_file)
 
     def write_json(self, file: Path, data: Any) -> None:
-        """Write `data` as JSON; an interruption leaves the old file or the new one, and never a part."""
+        """Write `data` as JSON into a file; after an interruption, the file is either the old or the new one."""
         write_atomically(file, (json.dumps(data, indent=1) + "\n").encode())
 
     def result_file(self, name: str) -> Path:
-        """Return the path of a result in this folder, `results/NAME.json`."""
+        """Return the path of a result in this folder: `results/NAME.json`."""
         return self.path / "results" / f"{name}.json"
 
     def write_result(self, name: str, result: Result) -> Path:
@@ -168,7 +174,7 @@ class RunFolder:
         return file
 
     def read_result(self, name: str, result_type: type[R]) -> R:
-        """Read a stored result and check that it is consistent and unchanged."""
+        """Return the stored result `results/NAME.json`; raise an error if it is damaged, changed or inconsistent."""
         file = self.result_file(name)
         try:
             return result_type.from_json(read_bytes(file, MOST_RESULT).decode(), file)
@@ -176,7 +182,7 @@ class RunFolder:
             raise ResultError(f"{file} is damaged: {error}", f"delete {file} to measure it again") from error
 
     def figure_file(self, name: str) -> Path:
-        """Return the path of a figure in this folder, `figures/NAME`."""
+        """Return the path of a figure in this folder: `figures/NAME`."""
         return self.path / "figures" / name
 
     def write_figure(self, name: str, png: bytes) -> Path:
@@ -186,22 +192,25 @@ class RunFolder:
         return file
 
     def require_writable(self) -> None:
-        """Raise an error if results cannot be written; call this before long work, not after it."""
+        """Raise an error if results cannot be written into this folder; call this before a long computation."""
         require_writable(self.path / "results")
 
     def snapshot_file(self, step: int) -> Path:
-        """Return the path of the weights that a run keeps at this step."""
+        """Return the path of the file with the weights that the run kept after this training step."""
         return self.path / "snapshots" / f"{step:09d}.safetensors"
 
     def write_manifest(self, summary: dict[str, Any], snapshots: Sequence[int] = ()) -> None:
-        """Write the manifest, which marks the run as finished; `snapshots` are the steps whose weights were kept."""
+        """Write the manifest, which lists the run's files with their digests and marks the run as finished.
+
+        `summary` are further entries, and `snapshots` the training steps whose weights were kept.
+        """
         files = [self.config_file, self.environment_file, self.log_file, self.weights_file]
         files += [self.snapshot_file(step) for step in snapshots]
         digests = {file.relative_to(self.path).as_posix(): digest(read_bytes(file)) for file in files}
         self.write_json(self.manifest_file, {"schema": 1, **summary, "files": digests})
 
     def read_manifest(self) -> dict[str, Any]:
-        """Read the manifest of a finished run, with the digests of its files."""
+        """Return the manifest of a finished run, which holds the digests of its files."""
         if not self.is_finished:
             raise RunError(
                 f"the run in {self.path} is not finished",
@@ -214,13 +223,13 @@ class RunFolder:
         return manifest
 
     def read_weights(self) -> tuple[bytes, str]:
-        """Return the trained weights and their digest; weights and config must match the manifest."""
+        """Return the trained weights and their digest; raise an error if weights or config differ from the manifest."""
         self._read_unchanged(self.config_file)
         data = self._read_unchanged(self.weights_file)
         return data, digest(data)
 
     def _read_unchanged(self, file: Path) -> bytes:
-        """Read a file of a finished run; raise an error if it does not match the manifest."""
+        """Return the contents of a file of a finished run; raise an error if its digest is not that of the manifest."""
         data = read_bytes(file)
         name = file.relative_to(self.config_file.parent).as_posix()
         if digest(data) != self.read_manifest()["files"].get(name):
@@ -233,18 +242,18 @@ class RunFolder:
     # --- log ----------------------------------------------------------------------------------------------------------
 
     def log_bytes(self) -> bytes:
-        """Return the bytes of the log; the log of a finished run must match the manifest."""
+        """Return the log as bytes; raise an error if the log of a finished run differs from the manifest."""
         return self._read_unchanged(self.log_file) if self.is_finished else read_bytes(self.log_file)
 
     def read_log(self) -> list[dict[str, Any]]:
-        """Return all lines of the log; the log of a finished run must match the manifest."""
+        """Return all lines of the log; raise an error if the log of a finished run differs from the manifest."""
         lines = [parse_json(line, self.log_file) for line in self.log_bytes().splitlines()]
         if invalid := [line for line in lines if not _is_log_line(line)]:
             raise RunError(f"{self.log_file} is damaged: {shortened(str(invalid[0]))} is not a step", _RESTORE)
         return lines
 
     def read_timings(self) -> list[dict[str, Any]]:
-        """Return the steps and seconds of all evaluations; empty if the file is missing or damaged."""
+        """Return the training step and the seconds so far of each evaluation; empty if the file cannot be read."""
         try:
             data = read_bytes(self.timings_file, MOST_JSON)
             lines = [parse_json(line, self.timings_file) for line in data.splitlines()]
@@ -253,7 +262,7 @@ class RunFolder:
         return lines if all(_is_log_line(line) and "seconds" in line for line in lines) else []
 
     def read_training(self) -> TrainingRecord:
-        """Return the length, the duration and the final losses of the training."""
+        """Return the number of steps, the duration and the final losses of the training."""
         log, timings = self.read_log(), self.read_timings()
         losses = [line["loss"] for line in log if "loss" in line]
         evaluations = [line for line in log if "n" in line]
@@ -271,7 +280,7 @@ class RunFolder:
         )
 
     def cut_log(self, n_bytes: int) -> None:
-        """Truncate the log to its length at the checkpoint from which training resumes."""
+        """Truncate the log to `n_bytes`, its length at the checkpoint from which training resumes."""
         with friendly_os_errors(f"cut {self.log_file}"):
             size = self.log_file.stat().st_size if self.log_file.exists() else 0
             if size < n_bytes:
@@ -290,13 +299,13 @@ class RunFolder:
         return sorted(file for file in self.path.glob("checkpoint-*") if _CHECKPOINT.fullmatch(file.name))
 
     def write_checkpoint(self, step: int, data: bytes) -> None:
-        """Write a checkpoint, and remove all but the last two."""
+        """Write the checkpoint of a training step, and remove all checkpoints but the last two."""
         write_atomically(self.path / f"checkpoint-{step:09d}-{digest(data)[:16]}.safetensors", data)
         for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
             old.unlink()
 
     def read_checkpoint(self) -> bytes | None:
-        """Return the newest checkpoint, or None if there is none; raise an error if it is damaged."""
+        """Return the contents of the newest checkpoint, or None if there is none; raise an error if it is damaged."""
         if not (checkpoints := self.checkpoints()):
             return None
         newest = checkpoints[-1]
@@ -315,10 +324,10 @@ class RunFolder:
 
 
 class Snapshot(RunFolder):
-    """The weights that a run kept at one step of its training, as if the training had ended there.
+    """The weights that a run kept after one training step, used like a run whose training ended there.
 
-    Settings and log are those of the run, the log only up to this step. `path`, the folder of results and figures, is
-    `RUN/snapshots/STEP`.
+    The settings are those of the run, and the log is the run's log up to this step. Results and figures are stored in
+    `path`, which is `RUN/snapshots/STEP`.
     """
 
     def __init__(self, run: Path, step: int) -> None:
@@ -328,7 +337,7 @@ class Snapshot(RunFolder):
         self.weights_file = self.run.snapshot_file(step)
 
     def require_step(self) -> None:
-        """Raise an error that lists the snapshots of the run if there is none of this step."""
+        """Raise an error if the run has no snapshot of this step; the error lists the snapshots that there are."""
         names = map(Path, self.run.read_manifest()["files"])
         steps = sorted(int(name.stem) for name in names if name.parent.name == "snapshots" and name.stem.isdecimal())
         if self.step not in steps:
@@ -340,40 +349,41 @@ class Snapshot(RunFolder):
             )
 
     def read_manifest(self) -> dict[str, Any]:
-        """Read the manifest of the run, with the number of steps of this snapshot."""
+        """Return the manifest of the run, in which the number of steps is replaced by that of this snapshot."""
         return {**self.run.read_manifest(), "steps": self.step}
 
     def read_weights(self) -> tuple[bytes, str]:
-        """Return the weights at this step and their digest; raise an error that lists the steps if there are none."""
+        """Return the weights after this step and their digest; if there are none, the error lists all snapshots."""
         self.require_step()
         return super().read_weights()
 
     def log_bytes(self) -> bytes:
-        """Return the part of the run's log up to this step."""
+        """Return the part of the run's log up to the step of this snapshot, as bytes."""
         lines = self.run.log_bytes().splitlines(keepends=True)
         return b"".join(line for line in lines if _step_of(parse_json(line, self.log_file)) <= self.step)
 
     def read_timings(self) -> list[dict[str, Any]]:
-        """Return the steps and seconds of the evaluations up to this step."""
+        """Return the training step and the seconds so far of each evaluation up to the step of this snapshot."""
         return [line for line in super().read_timings() if line["step"] <= self.step]
 
 
 def folder_of(path: Path) -> RunFolder:
-    """Return the folder of a run, or the snapshot that `RUN@STEP` names unless there is a folder of that name."""
+    """Return the folder of a run or, for a path such as `RUN@STEP` that is no folder, the snapshot of this step."""
     match = None if os.path.lexists(path) else _SNAPSHOT.fullmatch(str(path))
     return Snapshot(Path(match["run"]), int(match["step"])) if match else RunFolder(path)
 
 
 def _step_of(line: object) -> float:
-    """Return the step of a line of the log; 0 for a damaged line, so that the line is kept and reported."""
+    """Return the training step of a line of the log; 0 for a damaged line, so that it is kept and reported later."""
     return line["step"] if isinstance(line, dict) and _is_log_line(line) else 0
 
 
 def claimed_folder(stem: str, origin: str, weights: str, root: Path = Path("runs"), *, is_title: bool = False) -> Path:
-    """Return the folder for one model's results: `root/STEM`, or `root/STEM-8f3a...` if that belongs to another model.
+    """Return the folder for the results of one model: `root/STEM`, or `root/STEM-8f3a...` if the first one is taken.
 
-    If the stem is a title, such as a student's name, a number replaces the digest: `alice-2`. Otherwise, a folder that
-    already belongs to the model is used again, whatever its name.
+    A file in the folder marks it as belonging to the model, which `origin` and `weights` identify. If the stem is a
+    title, such as a student's name, a number replaces the digest: `alice-2`. Otherwise, a folder that already belongs
+    to the model is used again.
     """
     mark = {"schema": 1, "name": origin, "weights": weights}
     short, long = root / stem, root / f"{stem}-{digest(os.fsencode(f'{origin}{weights}'))[:8]}"
@@ -386,7 +396,7 @@ def claimed_folder(stem: str, origin: str, weights: str, root: Path = Path("runs
 
 
 def _claim(path: Path, mark: dict[str, Any]) -> bool:
-    """Return whether a folder belongs to the model that `mark` describes; claim an empty folder for this model."""
+    """Return whether a folder belongs to the model that `mark` describes; mark an empty folder as this model's."""
     if any((path / name).exists() for name in ("config.json", "manifest.json", "headcount.json")):
         return False  # the folder holds a run or a model
     marker = path / "model.json"  # names the model that the results in the folder belong to
@@ -411,7 +421,7 @@ def digest(data: bytes) -> str:
 
 
 def read_config(file: Path) -> RunConfig:
-    """Read and validate the settings of a run; an error lists all faults and names the file."""
+    """Return the validated settings in a `config.json`; an error names the file and lists all faults."""
     try:
         return RunConfig.from_dict(_read_json(file))
     except ConfigError as error:
@@ -433,7 +443,10 @@ def _is_log_line(line: object) -> bool:
 
 @contextmanager
 def staged(path: Path) -> Iterator[Path]:
-    """Yield a hidden folder that becomes `path` in one move at the end; `path` must hold no run and no other files."""
+    """Yield a hidden folder that becomes `path` in one move at the end of the context.
+
+    Raise an error if `path` holds a run or other files.
+    """
     require_vacant(path)
     with staged_folder(path) as draft:
         yield draft

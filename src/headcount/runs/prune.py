@@ -1,14 +1,15 @@
 """Cut heads out of a finished run, prove the cut, and write the rest as a new run.
 
-The new run is written only if the cut model has the output of the whole one with these heads ablated (or replaced by
-their means, if these are folded into biases). After writing, the model is loaded again and its output compared. The new
-run has the settings of its parent, including those of the training, and `pruned`. The manifest records the changes:
+The new run is written only if the cut model has the output of the original model with these heads ablated. (If the
+heads' mean outputs are folded into biases, that is, added to them, the heads are replaced by these means instead.)
+After writing, the model is loaded again and its output compared. The new run has the settings of its parent, the
+original run, and the names of the cut heads in the setting `pruned`. The manifest records the changes:
 
     steps            the number of steps of the parent's training and of the fine-tuning
     pruned_from      the digest of the parent's weights
-    fine_tuned       the number of steps after the cut
-    fine_tuned_at    their highest learning rate, if there were any
-    folded_over      the number of training examples whose means were folded into biases, if they were
+    fine_tuned       the number of training steps after the cut
+    fine_tuned_at    the highest learning rate of these steps, if there were any
+    folded_over      the number of training examples over which folded means were taken, if means were folded
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,9 +41,9 @@ from headcount.training.device import n_threads
 from headcount.training.loop import Listener, StepScores, averaged, fit, new_state
 
 N_FOLDED = 16_384
-"""Number of training examples over which the means of cut heads are taken."""
+"""Number of training examples over which the mean outputs of cut heads are taken."""
 FINE_TUNE_LR_FACTOR = 0.1
-"""The learning rate of fine-tuning, relative to that of the parent's training."""
+"""The default learning rate of fine-tuning after a cut, as a fraction of that of the original training."""
 
 
 def prune_run(
@@ -55,9 +56,10 @@ def prune_run(
     learning_rate: float | None = None,
     listeners: Sequence[Listener] = (),
 ) -> Cut[Run]:
-    """Cut these heads out, train the rest for `fine_tune` more steps, and write a new run to `path`.
+    """Cut these heads out of a run's model, train it for `fine_tune` more steps, and write a new run to `path`.
 
-    With `fold_mean`, the heads' mean outputs over training examples are added to the biases.
+    With `fold_mean`, the mean outputs of the cut heads over training examples are added to the biases. Return the new
+    run, with the proof of the cut.
     """
     gone = tuple(dict.fromkeys(run.find_head(head) for head in heads))
     if not gone:
@@ -89,12 +91,13 @@ def prune_run(
 def cut_and_prove(
     whole: nn.Module, gone: Sequence[HeadId], inputs: Sequence[Tensor], batches: Iterable[Inputs] = (), n_means: int = 0
 ) -> tuple[Any, float, Callable[[nn.Module], float]]:
-    """Return a copy without these heads, its relative difference from the model with heads ablated, and the prover.
+    """Return a copy of a model without the heads `gone`, the error of the proof, and a function that repeats the proof.
 
-    The prover is a function that compares another copy, such as one read from a file, in the same way.
+    The proof compares the outputs of the copy and of the model with these heads ablated; its error is their relative
+    difference. The function does so for another copy, such as one read from a file.
 
-    If `n_means` is not 0, the heads' means over `batches`, which hold `n_means` examples, are folded into biases. The
-    cut model is then compared with the model whose heads output these means.
+    If `n_means` is not 0, the heads' mean outputs over `batches`, which hold `n_means` examples, are added to biases
+    (folded). The copy is then compared with the model whose heads output these means.
     """
     means = mean_outputs(whole, wrap(whole).head_sites, batches) if n_means else None
     folded: Any = whole if means is None else fold(whole, gone, means, n_means)
@@ -112,14 +115,14 @@ def cut_and_prove(
 
 
 def _training_inputs(run: Run) -> Iterator[Inputs]:
-    """Yield inputs of training examples in batches; the decoder's input is the right answer."""
+    """Yield the model's inputs for training examples in batches; the decoder's input is the right answer."""
     examples = run.task.sample(stream(0, "reference"), N_FOLDED)
     for start in range(0, N_FOLDED, BLOCK):
         yield _inputs(run, examples[start : start + BLOCK])
 
 
 def _inputs(run: Run, examples: Examples) -> Inputs:
-    """Return the model's inputs for these examples, and masks of their tokens by stack."""
+    """Return the model's inputs for these examples, and for each stack a mask of the tokens (False at padding)."""
     device, pad_id = next(run.model.parameters()).device, run.model.pad_id
     if run.task.output_type == "sequence":
         batch = cast(SequenceTask, run.task).encode(examples)
@@ -131,7 +134,10 @@ def _inputs(run: Run, examples: Examples) -> Inputs:
 
 
 def _recipe(training: TrainingConfig, steps: int, learning_rate: float | None) -> TrainingConfig:
-    """Return the parent's training settings with these steps, a lower learning rate, no target and no snapshots."""
+    """Return the settings for fine-tuning: those of the original training, with fewer steps and a lower learning rate.
+
+    There is no target accuracy, and no snapshots are kept.
+    """
     rate = FINE_TUNE_LR_FACTOR * training.learning_rate if learning_rate is None else learning_rate
     changes = {"steps": steps, "learning_rate": rate, "target": None, "snapshots": ()}
     settings = {"fine-tuning": type_adapter(TrainingConfig).dump_python(training) | changes}
@@ -141,7 +147,10 @@ def _recipe(training: TrainingConfig, steps: int, learning_rate: float | None) -
 def _fine_tuned(
     model: Model, run: Run, recipe: TrainingConfig, folder: RunFolder, n_past: int, listeners: Sequence[Listener]
 ) -> Model:
-    """Train the model for some more steps, with another random stream than the parent's, and return it."""
+    """Train a cut model by the settings `recipe`, on other random examples than in the original training; return it.
+
+    `n_past` is the number of steps of the original training.
+    """
     state, seed = new_state(model, recipe), integer(run.config.seed, "fine-tuning")
     with torch.random.fork_rng(), n_threads(recipe.threads), Log(folder) as log, stop_on_interrupt() as asked_to_stop:
         all_listeners = [_ContinuedLog(log, n_past), *listeners]
@@ -155,7 +164,7 @@ def _fine_tuned(
 
 @dataclass(frozen=True)
 class _ContinuedLog:
-    """A listener that appends steps to a log with the parent's `n_past` steps."""
+    """A training listener that appends steps to a log which already has the `n_past` steps of the original training."""
 
     log: Log
     n_past: int

@@ -57,7 +57,7 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Run:
-    """A model that headcount trained, with its task, its settings and the folder that holds them."""
+    """A model that headcount trained, with its task, its settings and its folder."""
 
     name: str
     folder: RunFolder
@@ -65,9 +65,9 @@ class Run:
     task: Task
     model: Model
     weights_sha256: str
-    """The digest of the weights, which every result records."""
+    """The SHA-256 digest of the file of weights; every result records it."""
     controls: ClassVar[tuple[str, ...]] = ("untrained", "shuffled")
-    """The names of the control models that can be made from a run."""
+    """The names of the methods that return control models: with new random weights, or with shuffled weights."""
 
     def __repr__(self) -> str:
         n = sum(weight.numel() for weight in self.model.parameters())
@@ -75,42 +75,42 @@ class Run:
 
     @cached_property
     def output(self) -> RunFolder:
-        """The folder for results: the run's own, or one in `runs/` for a packaged sample."""
+        """The folder for results: the run's own folder or, for a run that comes with the package, one in `runs/`."""
         if not self.name.startswith(SAMPLE):
             return self.folder
         return RunFolder(claimed_folder(self.name.replace(":", "-"), self.name, self.weights_sha256))
 
     def predict(self, text: str) -> str:
-        """Return the model's answer to one example, given as text."""
+        """Return the model's answer to one example, such as "1188" for "374+814"."""
         return self.predict_one(text, with_attention=False).predicted
 
     def attention(self, text: str, head: str | HeadId) -> Float[Tensor, "query key"]:
-        """Return one head's attention weights while the model predicts its answer."""
+        """Return the attention weights [query, key] of one head while the model answers one example, given as text."""
         head = self.find_head(head)
         return self.predict_one(text).weights[head.site][self.model.heads_at(head.site).index(head)]
 
     def predict_one(self, text: str, *, with_attention: bool = True) -> Prediction:
-        """Return the model's answer, its probability and (`with_attention`) the attention weights of all heads."""
+        """Return the model's answer to one example and its probability, with attention weights if `with_attention`."""
         example = self.task.parse(text)
         return predict_equal_lengths(self.model, self.task, example, with_attention=with_attention)[0]
 
     def live(self) -> Any:
-        """Return the model for a notebook: type an example, switch heads off, and see the answer change."""
+        """Return a widget for a notebook: type an example, switch heads off, and see the model's answer change."""
         # Imported here because the room `api` imports this module.
         return import_module("headcount.api.reporting").live_frame(self)
 
     @property
     def shape(self) -> StackConfig:
-        """The settings of the architecture, from which untrained models of the same shape can be built."""
+        """The settings of the model's architecture, from which untrained models of the same shape can be built."""
         return self.config.model
 
     @property
     def sites(self) -> tuple[HeadSite, ...]:
-        """All attention sites that have heads."""
+        """The names of all attention blocks (sites) that have heads."""
         return self.model.sites
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
-        """Return the heads of one site, in the order of the attention weights."""
+        """Return the heads of one attention block (site), in the order of its attention weights."""
         return self.model.heads_at(site)
 
     def read_attention(
@@ -121,7 +121,11 @@ class Run:
         norm_weighted: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Pass the teacher-forced attention weights on these examples to `show`; `progress` counts examples."""
+        """Run the model on these examples, teacher-forced, and call `show` with the attention weights in chunks.
+
+        With `norm_weighted`, weights are multiplied by the norms of the values. `progress` is called with the number of
+        finished examples.
+        """
         inputs = self.inputs(examples)
         widths = tuple(tokens.shape[1] for tokens in inputs)
         size = examples_per_pass(max(widths))
@@ -135,14 +139,14 @@ class Run:
                     progress(i + len(part[0]))
 
     def inputs(self, examples: Examples) -> tuple[Tokens, ...]:
-        """Return the model's input tokens for these examples, one array per stack."""
+        """Return the model's input tokens for these examples, one array each for the encoder and the decoder."""
         if self.task.output_type == "class":
             return (cast(ClassTask, self.task).encode(examples).source,)
         batch = cast(SequenceTask, self.task).encode(examples)
         return batch.source, batch.decoder_input
 
     def aligned_examples(self, examples: Examples) -> AlignedExamples:
-        """Return examples whose positions have the same meaning: those with the most tokens, none of them padded."""
+        """Return the longest of these examples, in which each position has the same meaning and none is padding."""
         if self.task.output_type == "class":
             lengths = cast(ClassTask, self.task).lengths(examples)
             rows = np.flatnonzero(lengths == lengths.max())
@@ -156,7 +160,7 @@ class Run:
         return AlignedExamples(rows, words, source, fed, steps)
 
     def value_outputs(self, examples: Examples) -> dict[HeadSite, ValueOutputs]:
-        """Return the value vectors and output projections of all attention blocks for these examples."""
+        """Return the value vectors on these examples and the output projections of all attention blocks, by block."""
         with eval_mode(self.model, gradients=False) as device, ValueNorms(self.model) as heads:
             self.model(*on_device(device, *self.inputs(examples)))
         outputs = {}
@@ -167,33 +171,33 @@ class Run:
         return outputs
 
     def workers(self) -> AbstractContextManager[Callable[..., Iterator[Any]]]:
-        """Return a context that yields a function like `map`, which processes blocks in parallel on a CPU."""
+        """Return a context that yields a function like `map`, which uses all cores in parallel on a CPU."""
         return workers(self.model)
 
     def untrained(self, seed: int) -> Run:
-        """Return a copy with untrained weights, drawn with this seed."""
+        """Return a copy of this run whose model has new, untrained weights, drawn with this seed (a control)."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = build_model(self.config.model, self.task)
         return replace(self, model=model.to(next(self.model.parameters()).device).eval())
 
     def shuffled(self, seed: int) -> Run:
-        """Return a copy with the entries of each weight matrix in random order."""
+        """Return a copy of this run whose weight matrices have their entries in random order (a control)."""
         return replace(self, model=shuffle_weights(copy.deepcopy(self.model), seed))
 
     def encoding_in_use(self) -> EncodingInUse:
-        """Return the trained encoding; in an encoder-decoder, that of the encoder."""
+        """Return the model's position encoding (in an encoder-decoder, the encoder's), with its training range."""
         (trained, n_ids), (initial, _) = map(_encoding_of, (self.model, build(self.config)[1]))
         hard_codes = ", ".join(getattr(self.model, "hard_codes", ())) or trained.hard_codes
         config, n_trained = self.config.model, n_ids or self.task.longest
         return EncodingInUse(config.encoding, trained, n_trained, config.n_heads, initial, n_ids, hard_codes)
 
     def evaluate(self, split: str) -> Evaluation | Classification:
-        """Evaluate the model on a held-out set."""
+        """Return the model's scores on a held-out set, such as "test"."""
         return learner_of(self.model, self.task).evaluate(split, self.weights_sha256)
 
     def find_head(self, head: str | HeadId) -> HeadId:
-        """Return the head of this name; raise an error if the model does not have it."""
+        """Return the head called `head`, such as "E1H2"; raise an error if the model does not have this head."""
         head_id = HeadId.parse(head) if isinstance(head, str) else head
         if head_id not in self.model.heads:
             sites = ", ".join(map(str, self.model.sites)) or "no site"
@@ -207,7 +211,10 @@ class Run:
 
 
 def shuffle_weights(model: M, seed: int) -> M:
-    """Permute the entries of each weight matrix at random, in place; biases and scales, which are vectors, stay."""
+    """Permute the entries of each weight matrix at random, in place, and return the model.
+
+    Biases and scales, which are vectors, stay as they are.
+    """
     order = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for matrix in (weight for weight in model.parameters() if weight.ndim > 1):
@@ -217,7 +224,7 @@ def shuffle_weights(model: M, seed: int) -> M:
 
 
 def _encoding_of(model: Any) -> tuple[Encoding, int | None]:
-    """Return a copy of a model's position encoding, and the number of ids if ids are drawn at random, else None."""
+    """Return a copy of a model's position encoding, and the number of ids that random ids are drawn from, or None."""
     encoding = model.positions if hasattr(model, "positions") else model.source_positions
     # Random positions only replace the ids; the encoding inside determines the effect of an id.
     n_ids = encoding.n_ids if isinstance(encoding, Randomised) else None
@@ -226,7 +233,7 @@ def _encoding_of(model: Any) -> tuple[Encoding, int | None]:
 
 
 def load(run: str | Path, device: str | torch.device = "cpu") -> Run:
-    """Load a finished run from its folder, its snapshot `RUN@STEP`, or a packaged run `sample:NAME`."""
+    """Return a finished run, loaded from its folder, a snapshot `RUN@STEP`, or the package (`sample:NAME`)."""
     folder = locate(run)
     config = folder.read_config()
     weights, digest = folder.read_weights()
@@ -244,19 +251,19 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Run:
 
 
 def locate(run: str | Path) -> RunFolder:
-    """Return the folder of a run, of a snapshot `RUN@STEP`, or of a packaged run `sample:NAME`."""
+    """Return the folder of a run, given by its path, as a snapshot `RUN@STEP`, or as a packaged run `sample:NAME`."""
     if not str(run).startswith(SAMPLE):
         return folder_of(Path(run))
     sample, samples = str(run).removeprefix(SAMPLE), Path(str(resources.files("headcount") / "samples"))
     known = sorted(folder.name for folder in samples.iterdir() if folder.is_dir()) if samples.exists() else []
     folder = folder_of(samples / sample)
     if folder.config_file.parent not in [samples / name for name in known]:
-        raise InputError(f"no sample {sample!r} in the package", suggestion(sample, known))
+        raise InputError(f"no packaged run 'sample:{sample}'", suggestion(sample, known))
     return folder
 
 
 def build_model(config: StackConfig, task: Task) -> Model:
-    """Build a new model for a task, with weights drawn from PyTorch's random generator."""
+    """Return a new, untrained model for a task; weights are drawn from PyTorch's global random generator."""
     if isinstance(config, ClassifierConfig):
         class_task = cast(ClassTask, task)
         pad_id = class_task.pad_id if class_task.masks_padding else None
@@ -265,7 +272,7 @@ def build_model(config: StackConfig, task: Task) -> Model:
 
 
 def build(config: RunConfig) -> tuple[Task, Model]:
-    """Build the task and a new model, with weights drawn from the run's seed."""
+    """Return the task and a new, untrained model for these settings; weights are drawn from the run's seed."""
     task = TASKS.get(config.task_name)(config.task)
     require_room(config.model.weight_bytes(len(task.tokens)), "a model of this size", "lower d_model, d_ff or n_layers")
     with torch.random.fork_rng(devices=[]):
@@ -292,22 +299,25 @@ class Prediction:
     probability: float | None = None
     """The probability that the model assigns to its whole prediction; None if it is not known."""
     source: tuple[str, ...] = ()
-    """The tokens of the source."""
+    """The tokens of the encoder's input, as text."""
     decoder_input: tuple[str, ...] = ()
-    """The tokens of the decoder input: the start token, then the model's own output; empty for a classifier."""
+    """The tokens of the decoder's input: the start token, then the model's own output; empty for a classifier."""
     output_tokens: tuple[str, ...] = ()
-    """The token predicted after each token of the decoder input; empty for a classifier."""
+    """The token that is predicted at each position of the decoder's input; empty for a classifier."""
     positions: tuple[str, ...] = ()
-    """The label of each output position, such as `10s`."""
+    """The label of each position of the answer, such as `10s` for the tens digit; empty for a classifier."""
     sign: str = TaskWords().sign
-    """What stands between the example and its answer, in the words of the task."""
+    """The text between an example and its answer when they are printed, such as " = "."""
     weights: Mapping[HeadSite, Float[Tensor, "head query key"]] = field(default_factory=dict)
 
 
 def predict_equal_lengths(
     model: Model, task: Task, examples: Examples, *, with_attention: bool = True
 ) -> list[Prediction]:
-    """Predict examples with equal numbers of tokens in one batch; read attention weights only if `with_attention`."""
+    """Return the model's predictions for examples that all have the same number of tokens, from one batch.
+
+    Predictions have attention weights only if `with_attention`.
+    """
     cache = AttentionCache() if with_attention else None
     with eval_mode(model, gradients=False) as device:
         if isinstance(model, Classifier):

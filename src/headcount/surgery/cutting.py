@@ -6,13 +6,14 @@
     means = mean_outputs(model, sites, batches)      the mean output of each head, over examples and positions
     folded = fold(model, heads, means, n)            a copy with these means in its biases, ready for cut_heads
 
-A cut model runs the same code on smaller layers. It generates, trains and can be wrapped as before, and its heads keep
-their names. The configuration of a Hugging Face model then lists the heads that were cut out (`headcount_cut`). If
-means were folded into biases that its family does not have (Llama, T5), it also lists the attention blocks whose output
-projections got one (`headcount_biased`).
+A cut model runs the same code on smaller layers. It generates, trains and can be wrapped as before, and the remaining
+heads keep their names. The configuration of a Hugging Face model then lists the heads that were cut out
+(`headcount_cut`). Folding adds the mean outputs of the cut heads to the biases of the output projections. If the model
+family has no such biases (Llama, T5), the configuration also lists the attention blocks that got one
+(`headcount_biased`).
 
-A bias is the same for all examples and positions, so means are taken over both, without padding. One mean per position,
-as in mean ablation, cannot be folded.
+A bias is the same for all examples and positions, so means are taken over both, without padding. The means of mean
+ablation, one per position, cannot be folded.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)
 Means = Mapping[HeadSite, Float[Tensor, "head d_head"]]
 Inputs = tuple[Sequence[Tensor], Mapping[str, Tensor]]
-"""The inputs of one batch, and masks of its tokens by stack; a stack without a mask has no padding."""
+"""The input tensors of one batch, and a mask of the tokens for each stack; a stack without a mask has no padding."""
 ALTERNATIVE = "or leave --fold-mean out: the heads are then cut out as if their outputs were zero"
 
 
@@ -55,7 +56,7 @@ class Size:
 
     @classmethod
     def of(cls, model: nn.Module, n_bytes: int | None = None) -> Size:
-        """Return the size of a model; `n_bytes` is the size of its file, by default that of its tensors."""
+        """Return the size of a model; `n_bytes` is the size of its file (default: the size of its tensors)."""
         weights = list(model.parameters())
         own = sum(weight.numel() * weight.element_size() for weight in weights)
         return cls(sum(weight.numel() for weight in weights), own if n_bytes is None else n_bytes)
@@ -63,25 +64,25 @@ class Size:
 
 @dataclass(frozen=True)
 class Cut(Generic[T]):
-    """A model from which heads were cut out, read back from its folder."""
+    """A model from which heads were cut out, loaded again from its folder, with its sizes before and after."""
 
     model: T
     heads: tuple[HeadId, ...]
-    """The heads that this cut removed."""
+    """The heads that were cut out."""
     difference: float
-    """Relative difference between its output and that of the parent with these heads ablated (or replaced by their
-    means), in the model's own precision."""
+    """Relative difference between the output of the cut model and that of the original model with these heads ablated
+    (or replaced by their means), in the model's own precision."""
     before: Size
     after: Size
     folded_over: int = 0
-    """The number of examples whose mean outputs were folded into biases; 0 if none were."""
+    """The number of examples over which the mean head outputs in the biases were taken; 0 if no means were folded."""
 
 
 # --- cut --------------------------------------------------------------------------------------------------------------
 
 
 def cut_heads(model: nn.Module, heads: Iterable[HeadId | str]) -> Any:
-    """Return a copy of a model without these heads; the other heads keep their names."""
+    """Return a copy of a model from whose weights these heads are removed; the other heads keep their names."""
     gone = dict.fromkeys(HeadId.parse(head) if isinstance(head, str) else head for head in heads)
     if not gone:
         raise InputError("no heads to cut out", "name some: cut_heads(model, ['L0H3'])")
@@ -104,7 +105,10 @@ def cut_heads(model: nn.Module, heads: Iterable[HeadId | str]) -> Any:
 
 
 def apply_cut(model: nn.Module) -> None:
-    """Give a whole model the cut structure of its configuration, in place; its weights must be loaded afterwards."""
+    """Cut out of a newly built model, in place, the heads that its configuration lists as cut.
+
+    The weights of the cut model must be loaded afterwards.
+    """
     family, biased = known_family(model), getattr(model.config, BIASED, ())
     for site, _, _, projection, _ in blocks_at(model, family):
         if str(site) in biased:
@@ -113,7 +117,7 @@ def apply_cut(model: nn.Module) -> None:
 
 
 def known_family(model: nn.Module) -> Family:
-    """Return the family of a model; raise an error if it is unknown, because cutting needs its layout."""
+    """Return the family of a Hugging Face model; raise an error if it is unknown, because cutting needs its layout."""
     model_type = model_type_of(model)
     if (family := family_of(model_type)) is None:
         raise InputError(
@@ -131,7 +135,7 @@ def _apply(plans: Iterable[SitePlan], model: nn.Module) -> None:
 
 
 def _own_plans(model: Transformer, gone: Collection[HeadId]) -> Iterator[SitePlan]:
-    """Yield a plan for each site of one of headcount's own models that loses heads."""
+    """Yield a plan for each attention block that loses heads, for a model that headcount trained."""
     paths = {module: path for path, module in model.named_modules()}
     for site, block in model.blocks.items():
         keep = tuple(place for place, head in enumerate(block.heads) if head not in gone)
@@ -158,7 +162,7 @@ def _own_plans(model: Transformer, gone: Collection[HeadId]) -> Iterator[SitePla
 
 @torch.no_grad()
 def mean_outputs(model: nn.Module, sites: Sites, batches: Iterable[Inputs]) -> Means:
-    """Return the mean output of each head, by site, in double precision."""
+    """Return the mean output of each head over examples and positions, in double precision, by attention block."""
     sums, counts = dict[HeadSite, Tensor](), Counter[HeadSite]()
     with eval_mode(model):
         for inputs, token_mask in batches:
@@ -174,7 +178,10 @@ def mean_outputs(model: nn.Module, sites: Sites, batches: Iterable[Inputs]) -> M
 
 
 def fold(model: M, heads: Iterable[HeadId], means: Means, n: int) -> M:
-    """Return a copy with the mean outputs of these heads added to its biases; the means are over `n` examples."""
+    """Return a copy of a model in which the mean outputs of these heads are added to biases, to cut the heads later.
+
+    `n` is the number of examples over which the means were taken; the model's configuration keeps this number.
+    """
     copy = deepcopy(model)
     wrapped = wrap(copy)
     sites, heads = wrapped.head_sites, tuple(heads)
@@ -182,7 +189,7 @@ def fold(model: M, heads: Iterable[HeadId], means: Means, n: int) -> M:
     biased = [site for site in touched if not _has_bias(sites[site].projection)]
     if biased and not wrapped.family:  # only a family's model can be loaded with the additional biases
         raise InputError(
-            f"the output projection of {biased[0]} has no bias to put a mean into",
+            f"the output projection of {biased[0]} has no bias to which mean outputs could be added",
             "give it one in the model's own code: bias=True, and zeros in the checkpoint",
             ALTERNATIVE,
         )
@@ -192,7 +199,7 @@ def fold(model: M, heads: Iterable[HeadId], means: Means, n: int) -> M:
         uses = [bias for _, bias in copy.named_parameters(remove_duplicate=False) if bias is projection.bias]
         if len(sites.projections[projection]) > 1 or len(uses) > 1:
             raise InputError(
-                f"the output projection of {site} has its bias in common with others, whose heads have other means",
+                f"the output projection of {site} shares its bias with other blocks, whose heads have other means",
                 ALTERNATIVE,
             )
     if wrapped.family:
@@ -204,7 +211,10 @@ def fold(model: M, heads: Iterable[HeadId], means: Means, n: int) -> M:
 
 @torch.no_grad()
 def fold_in_place(sites: Sites, heads: Iterable[HeadId], means: Means) -> None:
-    """Add the heads' projected means to the biases of their output projections; create missing biases."""
+    """Add the projected mean outputs of heads to the biases of their output projections, in place.
+
+    Missing biases are created.
+    """
     for site, places in sites.head_slots(heads).items():
         projection: Any = sites[site].projection
         if not _has_bias(projection):

@@ -2,9 +2,10 @@
 
 Some models need more than smaller layers:
 
-* Query heads may share keys and values unevenly after a cut. The remaining key and value heads are then repeated after
-  their projection, once per query head. No weight is stored twice, but the cache holds one head per query head.
-* T5 passes its position biases of all heads from block to block; every block selects the biases of its own heads.
+* In grouped-query attention, query heads may share keys and values unevenly after a cut. The remaining key and value
+  heads are then repeated after their projection, once per query head. No weight is stored twice, but the cache of keys
+  and values grows to one head per query head.
+* T5 passes the position biases of all heads from block to block; every block selects the biases of its own heads.
 * A block without heads outputs the bias of its output projection. It has no weights, but it still computes, caches and
   returns one head of zeros, because the model's code needs at least one head.
 * ALBERT's layers share one block. If they no longer agree on its heads, every layer gets its own block, which uses some
@@ -27,14 +28,14 @@ from headcount.hooks.wrapping import base_of, blocks_at
 from headcount.surgery.plan import Places, SitePlan, features, n_inputs, require_plain
 
 COUNTS = ("num_heads", "n_heads", "num_attention_heads")
-"""Names of the attribute of attention modules that holds the number of heads."""
+"""The attributes under which attention modules of Hugging Face models keep their number of heads."""
 WIDTHS = ("all_head_size", "split_size", "inner_dim")
-"""Names of the attribute that holds the number of features of all heads."""
+"""The attributes under which attention modules keep the number of features of all heads together."""
 
 
 @dataclass(frozen=True)
 class _Block:
-    """One attention block, with its heads before and after the cut."""
+    """One attention block of a Hugging Face model, with its heads before and after a cut."""
 
     site: HeadSite
     layout: AttentionLayout
@@ -43,15 +44,15 @@ class _Block:
     projection: nn.Module
     projection_path: str
     n_all: int
-    """The number of heads of the whole block, before any cut."""
+    """The number of heads that the attention block had before any cut."""
     now: Places
-    """The indices of the heads before this cut."""
+    """The original indices of the heads that the block has before this cut."""
     then: Places
-    """The indices of the heads after this cut."""
+    """The original indices of the heads that the block has after this cut."""
 
     @property
     def layers(self) -> dict[str, str]:
-        """The paths of the layers that compute queries, keys and values, by their names in the block."""
+        """The module paths of the layers that compute queries, keys and values, by their names in the block."""
         layout = self.layout
         names = (layout.fused,) if layout.fused else (layout.query, layout.key, layout.value)
         return {name: f"{self.path}.{name}" for name in names}
@@ -60,9 +61,10 @@ class _Block:
 def family_plans(
     model: nn.Module, family: Family, gone: Collection[HeadId], going: Collection[HeadId]
 ) -> Iterator[SitePlan]:
-    """Yield plans that take a model without the heads `gone` to one without the heads `going`, a larger set.
+    """Yield the plans of a cut: `gone` are the heads already cut out before, and `going` those cut out afterwards.
 
-    Layers that share a block and no longer agree on its heads get blocks of their own.
+    `going` includes `gone`. Layers that share an attention block but no longer have the same heads get blocks of their
+    own.
     """
     blocks = _blocks(model, family, gone, going)
     if missing := sorted(set(going) - {block.site.head(i) for block in blocks for i in range(block.n_all)}):
@@ -89,7 +91,7 @@ def family_plans(
 
 
 def _blocks(model: nn.Module, family: Family, gone: Collection[HeadId], going: Collection[HeadId]) -> list[_Block]:
-    """Return all attention blocks of a model, with the heads that each has now and after the cut."""
+    """Return all attention blocks of a model, with their heads before the cut (without `gone`) and after (`going`)."""
     blocks, config = [], cast(Any, model.config)
     paths = {module: path for path, module in model.named_modules()}
     for site, layout, attention, projection, _ in blocks_at(model, family):
@@ -102,7 +104,7 @@ def _blocks(model: nn.Module, family: Family, gone: Collection[HeadId], going: C
 
 
 def _plan(model: nn.Module, family: Family, block: _Block, held: Places, kept: Places, d_head: int) -> SitePlan:
-    """Return the plan of one block whose weights hold the heads `held` and shall hold the heads `kept`."""
+    """Return the plan for one attention block whose weights hold the heads `held`, and after the cut only `kept`."""
     places, paths = tuple(held.index(head) for head in kept), tuple(block.layers.values())
     n_heads = len(block.then) or 1
     values = dict.fromkeys(COUNTS, n_heads) | dict.fromkeys(WIDTHS, n_heads * d_head)
@@ -134,7 +136,11 @@ def _plan(model: nn.Module, family: Family, block: _Block, held: Places, kept: P
 
 
 def _grouped(block: _Block, d_head: int, n_shared: int) -> tuple[dict[str, Places], dict[str, Places], int]:
-    """Return the kept features of queries, keys and values, the repeated features, and the queries per key head."""
+    """Plan the cut of a block with grouped-query attention, where several query heads share a key and value head.
+
+    Return the output features that each layer keeps, those that each layer repeats (both by path), and the number of
+    query heads per key head after the cut.
+    """
     size, paths = block.n_all // n_shared, block.layers
     layers = {paths[block.layout.query]: features([block.now.index(head) for head in block.then], d_head)}
     held = sorted({head // size for head in block.now})
@@ -150,7 +156,7 @@ def _grouped(block: _Block, d_head: int, n_shared: int) -> tuple[dict[str, Place
 
 
 def _separate_blocks(model: nn.Module, family: Family) -> None:
-    """Give every layer its own group of blocks with the same parameters, which the model's code supports."""
+    """Give every layer its own attention module, in place; the modules share their parameters as before (ALBERT)."""
     config = cast(Any, model.config)
     place, _, _ = family.blocks[0].path.partition(".*")
     above, _, name = place.rpartition(".")

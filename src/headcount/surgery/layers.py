@@ -15,53 +15,53 @@ from headcount.errors import InputError
 
 
 class RepeatedKV(nn.Linear):
-    """A layer that repeats some of its outputs: keys and values that query heads share unevenly."""
+    """A linear layer that repeats some of its outputs: keys and values which query heads share unevenly."""
 
     picks: Tensor
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the outputs selected by `picks`, which may repeat."""
+        """Return the linear layer's outputs at the indices in `picks`, where an index may occur several times."""
         return super().forward(input).index_select(-1, self.picks)
 
 
 class SharedSlice(nn.Linear):
-    """A layer that uses some rows or columns of weights that it shares with other layers."""
+    """A linear layer that uses only some rows or columns of a weight matrix that it shares with other layers."""
 
     picks: Tensor
     axis: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply the selected rows (axis 0) or columns (axis 1) of the weights."""
+        """Return the layer's output, computed with the selected rows (axis 0) or columns (axis 1) of its weights."""
         bias = self.bias if self.bias is None or self.axis else self.bias.index_select(0, self.picks)
         return F.linear(input, self.weight.index_select(self.axis, self.picks), bias)
 
 
 class BiasAlone(nn.Module):
-    """The replacement of an output projection without heads: it returns the bias for any input."""
+    """Replaces an output projection after all heads were cut out: it returns its bias for any input."""
 
     bias: Tensor | None
     n_outputs: int
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return the bias, or zeros, for every position."""
+        """Return the bias (zeros if there is none) for every position of `z`."""
         shape = (*z.shape[:-1], self.n_outputs)
         return z.new_zeros(shape) if self.bias is None else self.bias.to(z.dtype).expand(shape)
 
 
 class Zeros(nn.Module):
-    """The replacement of a query, key or value layer without heads: it returns one head of zeros."""
+    """Replaces a query, key or value layer after all heads were cut out: it returns zeros of the size of one head."""
 
     def __init__(self, n_outputs: int) -> None:
         super().__init__()
         self.n_outputs = n_outputs
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return zeros, with which the model's own code still runs."""
+        """Return zeros in the shape of one head for every position, so that the model's own code still runs."""
         return input.new_zeros(*input.shape[:-1], self.n_outputs)
 
 
 class ZeroFilledLinear(nn.Module):
-    """A layer some of whose outputs were cut out and are returned as zeros."""
+    """A layer that returns zeros in place of the outputs that were cut out."""
 
     kept: Tensor
 
@@ -71,13 +71,13 @@ class ZeroFilledLinear(nn.Module):
         self.register_buffer("kept", kept)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the remaining outputs in their old places, and zeros elsewhere."""
+        """Return the remaining outputs at their old indices, and zeros at the other indices."""
         output = self.inner(input)
         return output.new_zeros(*output.shape[:-1], self.n_outputs).index_copy(-1, self.kept, output)
 
 
 class InputSubset(nn.Module):
-    """A projection that selects the inputs that it still has weights for."""
+    """An output projection after a cut: it selects the input features for which it still has weights."""
 
     kept: Tensor
 
@@ -87,7 +87,7 @@ class InputSubset(nn.Module):
         self.register_buffer("kept", kept)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Apply the output projection to the features of z that belong to the heads that are left."""
+        """Return the output projection of those features of `z` (head outputs) that belong to remaining heads."""
         return self.inner(z.index_select(-1, self.kept))
 
 
@@ -97,7 +97,7 @@ class InputSubset(nn.Module):
 
 
 class _PicksBias:
-    """A mixin for attention classes that selects the biases of the heads at `places` among all heads."""
+    """A mixin for T5's attention classes after a cut: it selects the position biases of the heads at `places`."""
 
     places: Tensor
     n_all: int
@@ -110,7 +110,7 @@ class _PicksBias:
         position_bias: Tensor | None = None,
         **more: Any,
     ) -> tuple[Any, ...]:
-        """Run the attention with the biases of its own heads, but take and return those of all heads."""
+        """Run the attention with the position biases of its own heads; take and return the biases of all heads."""
         own = None if position_bias is None else position_bias.index_select(1, self.places)
         output, own, *rest = super().forward(hidden_states, mask, key_value_states, own, **more)  # type: ignore[misc]
         whole = self.__dict__.pop("_whole", None) if position_bias is None else position_bias
@@ -119,7 +119,10 @@ class _PicksBias:
         return output, whole, *rest
 
     def compute_bias(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute the biases of all heads and return those of its own; the first layer of a stack calls this."""
+        """Compute the position biases of all heads and return those of this block's heads.
+
+        T5 calls this in the first layer of a stack.
+        """
         whole: Tensor = super().compute_bias(*args, **kwargs)  # type: ignore[misc]
         self.__dict__["_whole"] = whole
         return whole.index_select(1, self.places)
@@ -129,7 +132,7 @@ class _PicksBias:
 
 
 def pick_bias(attention: nn.Module, places: Sequence[int], n_all: int, device: torch.device | None) -> None:
-    """Make an attention module that lost heads use the biases at these places."""
+    """Make T5's attention module, which has lost heads, use the position biases at `places` of all `n_all` heads."""
     if not isinstance(attention, _PicksBias):
         attention_class: Any = type(attention)
         attention.__class__ = _picking(attention_class)
@@ -161,7 +164,9 @@ class PrunedMHA(nn.Module):
     def __init__(self, old: nn.Module, keep: Sequence[int]) -> None:
         super().__init__()
         if not isinstance(old, nn.MultiheadAttention) or old.bias_k is not None or old.add_zero_attn:
-            raise InputError("heads of attention with add_bias_kv or add_zero_attn cannot be cut out", "ablate them")
+            raise InputError(
+                "heads of attention with add_bias_kv or add_zero_attn cannot be cut out", "ablate them instead"
+            )
         self.embed_dim, self.batch_first, self.dropout = old.embed_dim, old.batch_first, old.dropout
         self.head_dim, self.num_heads = old.head_dim, len(keep)
         places = torch.arange(old.embed_dim, device=old.out_proj.weight.device)
@@ -186,7 +191,7 @@ class PrunedMHA(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the output and weights like nn.MultiheadAttention.forward; `is_causal` is only a hint there, too."""
+        """Return output and attention weights as `nn.MultiheadAttention.forward` does; `is_causal` is only a hint."""
         is_single, rows_first = query.dim() == 2, [query, key, value]
         if is_single:
             rows_first = [tensor[None] for tensor in rows_first]
@@ -208,11 +213,14 @@ class PrunedMHA(nn.Module):
         return output.view(*output.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
 
     def _mask(self, q: Tensor, attn_mask: Tensor | None, padding: Tensor | None) -> Tensor:
-        """Return the mask as numbers that are added to the scores, [row, head, query, key]."""
+        """Return one mask [row, head, query, key] of numbers to add to the attention scores, from both given masks."""
         total = q.new_zeros(1, 1, 1, 1)
         if attn_mask is not None:
             if attn_mask.dim() == 3 and len(attn_mask) != 1:
-                raise InputError("a mask per head does not fit attention without some heads", "give one for all heads")
+                raise InputError(
+                    "the attention mask has a part for each head, but some heads were cut out",
+                    "give one mask for all heads",
+                )
             total = total + _additive(q, attn_mask).reshape(1, 1, *attn_mask.shape[-2:])
         return total if padding is None else total + _additive(q, padding)[:, None, None, :]
 

@@ -1,9 +1,10 @@
-"""Plans for cutting heads out of one site, as data, and functions that apply them.
+"""Plans for cutting heads out of one attention block (site), as data, and functions that apply the plans.
 
 A plan cuts in one of six ways:
 
-    narrow    layers lose the heads' outputs, the projection loses their inputs, and attributes are adapted
-    spread    like narrow, but zeros replace the heads' outputs, for code whose width is fixed elsewhere
+    narrow    query, key and value layers lose the cut heads' outputs, the output projection loses the matching inputs,
+              and attributes such as the number of heads are adapted
+    spread    like narrow, but zeros replace the cut heads' outputs, for code that expects the old width
     empty     no head is left: layers return zeros, and the projection returns its bias
     headless  no head is left in a block of headcount's own models, whose attention is removed
     torch     nn.MultiheadAttention is replaced by a class that supports any number of heads
@@ -36,45 +37,48 @@ from headcount.surgery.layers import (
 
 Places = tuple[int, ...]
 Narrowed = dict[tuple[Tensor, int, Places], nn.Parameter]
-"""Maps an old parameter, an axis and the kept places to the narrowed parameter, which layers can then share."""
+"""Maps (old parameter, axis, kept indices) to the narrowed parameter, so that layers which share one still do so."""
 CustomCut = Callable[[nn.Module, HeadSite, list[int]], None]
-"""An adapter's own cut(): it takes the model, the site, and the places in z of the heads that stay."""
+"""An adapter's own function cut(): it takes the model, the attention block, and the indices of the heads that stay."""
 MOST = 2**20
-"""Largest number that a stored plan may contain: no layer has more outputs."""
+"""Largest number that a stored plan may contain, because no layer has more outputs."""
 TRACED_WAYS = ("narrow", "spread", "empty", "torch", "adapter")
 WRITTEN = ("site", "heads", "keep", "way", "projection", "layers", "numbers", "tensors")
-"""The fields that are stored; only plans for an adapter's model are stored, and they use no others."""
+"""The fields of a `SitePlan` that are written to files; only plans for models of adapters are written."""
 
 
 @dataclass(frozen=True)
 class SitePlan:
-    """The changes at one site that cut heads out; modules are given by their paths in the model."""
+    """The changes to one attention block that cut heads out of it; modules are given by their paths in the model."""
 
     site: str
     heads: Places
-    """The original indices of the site's heads before the cut."""
+    """The original indices of the heads that the attention block has before this cut."""
     keep: Places
-    """The places among `heads` that are kept."""
+    """The indices into `heads` of the heads that are kept."""
     way: str
-    """The way of cutting: see the module's docstring."""
+    """The way of cutting: narrow, spread, empty, headless, torch or adapter (explained at the top of this file)."""
     projection: str
-    """The path of the output projection."""
+    """The path of the block's output projection in the model."""
     layers: dict[str, Places] = field(default_factory=dict)
-    """The output features that each layer keeps, by path."""
+    """For each layer, by path, the indices of the output features that it keeps."""
     numbers: dict[str, Any] = field(default_factory=dict)
-    """New values of attributes, such as the number of heads, by path."""
+    """The new values of attributes, by path, such as {"layers.0.attn.n_heads": 3}."""
     tensors: dict[str, int] = field(default_factory=dict)
-    """Parameters and buffers that have an axis of heads: the number of that axis, by path."""
+    """For each parameter or buffer with an axis that counts heads, by path, the number of that axis."""
     inputs: Places | None = None
-    """The inputs that the projection keeps; None for those of the kept heads."""
+    """The indices of the input features that the output projection keeps; None for those of the heads in `keep`."""
     repeats: dict[str, Places] = field(default_factory=dict)
-    """The outputs that a layer repeats: keys and values that query heads share unevenly."""
+    """For each layer, by path, its outputs after the cut as indices that may repeat (for grouped-query attention)."""
     slices: dict[str, Places] = field(default_factory=dict)
-    """The features of shared weights that a layer uses: outputs or, for the projection, inputs."""
+    """For each layer with shared weights, by path, the features it uses: outputs or, for the projection, inputs."""
     widths: dict[str, int] = field(default_factory=dict)
-    """The number of zeros that replace a layer's outputs if no head is left; by default, as many as before."""
+    """If no head is left: for each layer, by path, how many zeros replace its outputs (default: as many as before)."""
     biases: dict[str, tuple[Places, int]] = field(default_factory=dict)
-    """Attention modules that get the biases of all heads: the places of their own heads, and the number of heads."""
+    """For T5: attention modules that receive the position biases of all heads, by path.
+
+    The values are the indices of the module's own heads, and the number of all heads.
+    """
 
     def __str__(self) -> str:
         if self.way == "adapter":
@@ -85,17 +89,23 @@ class SitePlan:
 
     @property
     def name(self) -> HeadSite:
-        """The attention block that this plan cuts, as a `HeadSite`."""
+        """The name of the attention block that this plan changes, as a `HeadSite`."""
         return HeadId.parse(f"{self.site}.0").site
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain data for a file beside the weights; for layers, the number of outputs suffices."""
+        """Return the plan as plain data, to be stored in a file beside the weights.
+
+        Layers are stored with their number of outputs only, which suffices to build the cut model.
+        """
         data = asdict(self)
         return {name: data[name] for name in WRITTEN} | {"layers": {path: len(n) for path, n in self.layers.items()}}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SitePlan:
-        """Read a stored plan, for a model whose weights are loaded afterwards; raise a ValueError if it is invalid."""
+        """Build a plan from the output of `to_dict`; raise a ValueError if the data is invalid.
+
+        The plan is for a model whose weights are loaded after the plan was applied.
+        """
         if unknown := sorted(map(str, data.keys() - set(WRITTEN))):
             raise ValueError(f"a stored plan of a cut has no field {unknown[0]!r}")
         heads, keep = tuple(data["heads"]), tuple(data["keep"])
@@ -116,7 +126,7 @@ class SitePlan:
 def apply_plan(plan: SitePlan, model: nn.Module, narrowed: Narrowed, custom: CustomCut | None = None) -> str:
     """Apply a plan to a model in place, and return the new path of the output projection.
 
-    `narrowed` collects the parameters that earlier plans have narrowed.
+    `narrowed` collects the parameters that were narrowed by earlier plans. `custom` is the adapter's own cut().
     """
     for path, (places, n_all) in plan.biases.items():
         weight = model.get_submodule(plan.projection).weight
@@ -160,10 +170,13 @@ def apply_plan(plan: SitePlan, model: nn.Module, narrowed: Narrowed, custom: Cus
 
 
 def apply_to_sites(plan: SitePlan, model: nn.Module, sites: Sites, custom: CustomCut | None = None) -> Sites:
-    """Cut heads out of a model in place as the plan says, and return the attention blocks that are left."""
+    """Cut heads out of one attention block of a model in place, and return all attention blocks that are left.
+
+    `sites` are the blocks before the cut, and `custom` is the adapter's own cut(), if it has one.
+    """
     name = plan.name
     if [head.index for head in sites[name].heads] != list(plan.heads):
-        raise ValueError(f"the heads of {name} differ from those that the plan was made for")
+        raise ValueError(f"the plan of the cut does not fit {name}: it was made for other heads")
     try:
         path = apply_plan(plan, model, {}, custom)
     except HeadcountError:
@@ -179,7 +192,7 @@ def apply_to_sites(plan: SitePlan, model: nn.Module, sites: Sites, custom: Custo
 
 
 def _narrow(plan: SitePlan, model: nn.Module, narrowed: Narrowed) -> str:
-    """Drop outputs and inputs of layers in place, and return the new path of the output projection."""
+    """Remove the outputs and inputs of cut heads from layers in place; return the new path of the output projection."""
     for path, kept in plan.layers.items():
         layer: Any = model.get_submodule(path)
         _make_plain(layer)
@@ -209,7 +222,7 @@ def _narrow(plan: SitePlan, model: nn.Module, narrowed: Narrowed) -> str:
 
 
 def _replace(model: nn.Module, path: str, new: nn.Module) -> None:
-    """Replace the module at a path by `new`, which takes over its training mode."""
+    """Replace the module at a path by `new`, which takes over the training mode of the old module."""
     above, _, last = path.rpartition(".")
     setattr(model.get_submodule(above), last, new.train(model.get_submodule(path).training))
 
@@ -219,14 +232,17 @@ def _index(places: Places, beside: Tensor) -> Tensor:
 
 
 def _selected(old: nn.Parameter, axis: int, kept: Places, narrowed: Narrowed) -> nn.Parameter:
-    """Return a parameter with only the kept places of an axis; the same arguments return the same parameter."""
+    """Return a parameter that has only the `kept` indices of an axis of `old`.
+
+    Equal arguments return the same parameter, which `narrowed` remembers.
+    """
     if (old, axis, kept) not in narrowed:
         narrowed[old, axis, kept] = nn.Parameter(old.detach().index_select(axis, _index(kept, old)), old.requires_grad)
     return narrowed[old, axis, kept]
 
 
 def _pick(layer: nn.Linear, into: type[RepeatedKV | SharedSlice], picks: Places, axis: int = 0) -> None:
-    """Turn a layer into one that selects these outputs (axis 0) or inputs (axis 1)."""
+    """Change a linear layer in place, into a layer that selects the outputs (axis 0) or inputs (axis 1) in `picks`."""
     layer.__class__ = into
     layer.axis = axis  # type: ignore[assignment]
     layer.register_buffer("picks", _index(picks, layer.weight), persistent=False)
@@ -234,7 +250,7 @@ def _pick(layer: nn.Linear, into: type[RepeatedKV | SharedSlice], picks: Places,
 
 
 def _make_plain(layer: nn.Module) -> None:
-    """Turn a layer that `_pick` has changed back into a linear layer."""
+    """Turn a layer that `_pick` has changed back into a plain linear layer, in place."""
     if isinstance(layer, RepeatedKV | SharedSlice):
         del layer.picks
         layer.__class__ = nn.Linear  # type: ignore[assignment]
@@ -242,7 +258,7 @@ def _make_plain(layer: nn.Module) -> None:
 
 
 def features(places: Sequence[int], size: int) -> Places:
-    """Return the indices of the features of the heads at these places, if each head has `size` features.
+    """Return the indices of the features that belong to the heads at `places`, if each head has `size` features.
 
     >>> features([0, 2], 2)
     (0, 1, 4, 5)
@@ -276,7 +292,10 @@ def add_bias(projection: nn.Module) -> None:
 
 
 def require_plain(what: str, layer: nn.Module) -> None:
-    """Raise an error if a layer is not linear, such as an adapter or a quantised layer."""
+    """Raise an error if a layer is not a plain linear layer but, for example, a LoRA adapter or quantised.
+
+    `what` names the layer in the message.
+    """
     if not (is_linear(layer) or type(layer) in (RepeatedKV, SharedSlice)):
         raise InputError(
             f"heads cannot be cut out of {what}: it is a {type(layer).__module__}.{type(layer).__name__}",
@@ -285,7 +304,7 @@ def require_plain(what: str, layer: nn.Module) -> None:
 
 
 def weight_of(layer: nn.Module) -> nn.Parameter:
-    """Return the weights of a layer; raise an error if they are not a parameter of the layer."""
+    """Return the weight matrix of a layer; raise an error if it is computed from other parameters (weight norm)."""
     if not isinstance(layer.weight, nn.Parameter):
         raise InputError(
             f"the weights of a {type(layer).__name__} are computed from other parameters: no head can be cut out of it",

@@ -1,4 +1,4 @@
-"""Prove that a cut model has the output of the whole model with these heads ablated."""
+"""Prove that a model from which heads were cut out has the output of the original model with these heads ablated."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,16 +18,19 @@ from headcount.hooks.wrapping import Wrapped, wrap
 from headcount.surgery.cutting import Means, fold_in_place
 
 DOUBLE_TOLERANCE = 1e-9
-"""Largest relative difference of two outputs in double precision; sums in another order differ by less."""
+"""Largest allowed relative difference of two outputs in double precision; summing in another order changes less."""
 SINGLE_TOLERANCE = 1e-5
-"""Largest relative difference in single precision."""
+"""Largest allowed relative difference of two outputs in single precision."""
 HALF_ROUNDINGS = 16
-"""Largest relative difference between a cut and an ablated model in half precision, in machine epsilons."""
+"""Largest allowed relative difference of two outputs in half precision, in machine epsilons."""
 ABLATED, AT_MEANS = "those heads ablated", "those heads' means in their places"
 
 
 class ForceFloat64(TorchFunctionMode):
-    """A context in which double precision replaces single precision, which models request for norms and softmaxes."""
+    """A context in which models compute in double precision even where their code asks for single precision.
+
+    Models do so for norms and softmaxes.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.float:
@@ -37,10 +40,11 @@ class ForceFloat64(TorchFunctionMode):
 
 
 def prove_cut(model: nn.Module, cut: nn.Module, heads: Iterable[HeadId | str], inputs: Sequence[Tensor]) -> float:
-    """Prove that `cut` is `model` without these heads, and return their relative difference in the model's precision.
+    """Prove that `cut` has the output of `model` with these heads ablated to zero; raise an error if it has not.
 
-    `inputs` are those of wrap(model). Outputs are compared in double precision first, with a tiny tolerance, because
-    rounding could otherwise hide a fault or look like one.
+    Return the relative difference of the two outputs in the model's own precision. `inputs` are the tensors that
+    wrap(model) takes. Outputs are compared in double precision first, with a tiny tolerance, because rounding could
+    otherwise hide a fault or look like one.
     """
     whole, cut = wrap(model), cut.model if isinstance(cut, Wrapped) else cut
     gone = [HeadId.parse(head) if isinstance(head, str) else head for head in heads]
@@ -53,10 +57,11 @@ def prove_cut(model: nn.Module, cut: nn.Module, heads: Iterable[HeadId | str], i
 def prove_folded(
     model: nn.Module, cut: nn.Module, heads: Sequence[HeadId], means: Means, inputs: Sequence[Tensor]
 ) -> float:
-    """Prove that folding means into biases equals replacing the heads by their means, and return the difference.
+    """Prove that `cut` has the output of `model` with these heads replaced by their mean outputs.
 
-    `prove_cut` proves that `cut` is the folded model without the heads. This function proves that folding is exact in
-    double precision, and accurate enough with biases in the model's own precision.
+    The biases of `cut` hold these means. Two comparisons are made: of folding (adding the means to biases) alone, in
+    double precision, and of `cut` itself, in its own precision. `prove_cut` proves the removal of the heads. Return the
+    relative difference of the second comparison.
     """
     whole, cut = wrap(model), cut.model if isinstance(cut, Wrapped) else cut
     double = wrap(deepcopy(whole.model).cpu().double())
@@ -72,7 +77,10 @@ def prove_folded(
 def _cut_difference(
     whole: Wrapped, cut: nn.Module, gone: Sequence[HeadId], inputs: Sequence[Tensor], means: Means | None = None
 ) -> float:
-    """Return the relative difference between a cut model and the whole one with heads ablated or at their means."""
+    """Return the relative difference of the outputs of a cut model and of the whole model with the heads ablated.
+
+    If `means` are given, they replace the heads' outputs instead of zeros.
+    """
     device, dtype = next(whole.parameters()).device, _dtype(whole)
     given = [tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype) for tensor in inputs]
     sites = whole.head_sites
@@ -85,7 +93,11 @@ def _cut_difference(
 
 
 def _require(error: float, reference: str, in_own_precision_of: nn.Module | None = None) -> float:
-    """Return the difference; raise an error if it is above the tolerance."""
+    """Return `error`, a relative difference of two outputs; raise an error if it is above the tolerance.
+
+    `reference` describes the model that was compared. The tolerance is that of double precision, or that of the
+    precision of the model `in_own_precision_of`.
+    """
     most, where = DOUBLE_TOLERANCE, "in double precision"
     if in_own_precision_of is not None:
         most = max(SINGLE_TOLERANCE, HALF_ROUNDINGS * torch.finfo(_dtype(in_own_precision_of)).eps)
@@ -117,7 +129,7 @@ def _dtype(model: nn.Module) -> torch.dtype:
 
 @contextmanager
 def in_double_precision() -> Iterator[None]:
-    """Make a double-precision model compute and create all its tensors in double precision."""
+    """Return a context in which a double-precision model creates and computes all its tensors in double precision."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

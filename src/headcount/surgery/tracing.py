@@ -1,14 +1,14 @@
-"""Plans for any module, by tracing which outputs of its linear layers belong to which head; every plan is proven.
+"""Cut heads out of any module, by tracing which outputs of its linear layers belong to which head.
 
     cut = cut_traced(model, heads, inputs)             a copy; the model is not changed
 
-The output of every linear layer is detached from its inputs, and the gradient of one head's z with respect to all these
-outputs is computed. The head's queries, keys and values have a nonzero gradient. Outputs that mix heads have gradients
-from several heads. Layers further up have none, because another linear layer lies in between. The gradients therefore
-show how the code splits heads: in one layer or three, ordered by query, key and value or by head.
+The output of every linear layer is detached from its inputs. Then the gradient of one head's output with respect to all
+these layer outputs is computed. The gradient is nonzero for the head's queries, keys and values. Layer outputs that mix
+heads have gradients from several heads. Earlier layers have none, because another linear layer lies in between. The
+gradients therefore show how the code splits heads: in one layer or three, ordered by query, key and value or by head.
 
-For each site, several ways to cut are tried on a copy, the fastest first. The first one that is proven in double
-precision is used. The remaining heads keep their names.
+For each attention block, several ways to cut are tried on a copy, the fastest first. The first way that is proven in
+double precision is used. The remaining heads keep their names.
 """
 
 import re
@@ -33,46 +33,48 @@ from headcount.surgery.plan import CustomCut, Places, SitePlan, apply_to_sites, 
 from headcount.surgery.proof import DOUBLE_TOLERANCE, in_double_precision, prove_cut
 
 FAILURES = (HeadcountError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""Exceptions that a failed plan may raise; errors of the user's own code arrive as HeadcountError."""
+"""Exceptions by which trying a plan may fail; errors in the user's own code are raised as HeadcountError."""
 ROWS = 16
-"""Number of examples that each way to cut is tried on; the result is proven on more."""
+"""Number of examples on which each way to cut is tried; the final result is proven on more examples."""
 Numbers = dict[str, int]
 _HEADS = re.compile(r"head|^n?h$", re.IGNORECASE)
 
 
 class Traceable(Protocol):
-    """A wrapped module with named heads."""
+    """A wrapped module with named heads, out of which heads can be cut."""
 
     model: nn.Module
-    """The module inside; the paths of plans start there."""
+    """The module inside the wrapper; the module paths in plans start there."""
 
     @property
     def custom_cut(self) -> CustomCut | None:
-        """A function of the user's that cuts heads out of a block, or None."""
+        """The user's own function that cuts heads out of an attention block; None if there is none."""
 
     @property
     def head_sites(self) -> Sites:
         """The attention blocks of the model, each with its heads and its output projection."""
 
     def after(self, plan: SitePlan, model: nn.Module, sites: Sites) -> Self:
-        """Return a wrapper of the same kind around a model that a plan was applied to."""
+        """Return a wrapper of the same kind around `model`, to which `plan` was applied; `sites` are its blocks."""
 
 
 def cut_traced(traced: Traceable, heads: Sequence[HeadId], inputs: Sequence[Tensor]) -> Any:
-    """Return a copy of a wrapped module without these heads."""
+    """Return a copy of a wrapped module without these heads; `inputs` are used to trace the heads and prove the cut."""
     gone = traced.head_sites.head_slots(heads)
     if set(heads) >= set(traced.head_sites.heads):
-        raise InputError("these are all heads of the model, and a model needs at least one", "keep one of them")
+        raise InputError("this would cut out all heads, and the model needs at least one", "keep one of them")
     for name, places in gone.items():
         traced = _cut_site(traced, name, places, [tensor[:ROWS] for tensor in inputs])
     return traced
 
 
 def _cut_site(traced: Traceable, name: HeadSite, places: Sequence[int], inputs: Sequence[Tensor]) -> Traceable:
-    """Return a copy without the heads at these places of one site, by the first plan that is proven."""
+    """Return a copy without the heads at the indices `places` of one attention block, cut by the first proven plan."""
     sites = traced.head_sites
     if len(sites.projections[sites[name].projection]) > 1:
-        raise InputError(f"{name} shares its output projection with other sites", "its heads can only be ablated")
+        raise InputError(
+            f"{name} shares its output projection with other attention blocks", "its heads can only be ablated"
+        )
     is_parameter, has_axis = isinstance(sites[name].projection, ParameterProjection), sites[name].head_axis is not None
     if is_parameter or has_axis:
         why = "its output projection is a parameter" if is_parameter else "its heads have their own axis in the input "
@@ -93,8 +95,8 @@ def _cut_site(traced: Traceable, name: HeadSite, places: Sequence[int], inputs: 
             failed.append(f"tried {plan}\n    {type(error).__name__}: {reason.splitlines()[0]}")
     raise CheckFailed(
         f"no way to cut heads out of {name} was proven to give the output with these heads ablated: nothing was cut",
-        *(failed or ["no linear layer serves one head alone; or does forward() run without gradients?"]),
-        "say how in the adapter: def cut(self, model, site, keep), see headcount.Adapter.cut; or ablate them",
+        *(failed or ["no linear layer has outputs of one head only, or forward() runs without gradients"]),
+        "add def cut(self, model, site, keep) to the adapter (see headcount.Adapter.cut), or ablate the heads instead",
     )
 
 
@@ -110,7 +112,10 @@ def _doubles(inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _require_order(whole: Traceable, cut: Traceable, name: HeadSite, keep: Places, inputs: Sequence[Tensor]) -> None:
-    """Raise an error if the remaining heads are not in their old order in z, which the output does not show."""
+    """Raise an error if a cut changed the order of the remaining heads in the output projection's input.
+
+    The model's output does not reveal such a change.
+    """
     if not keep:
         return
     outputs = []
@@ -130,7 +135,7 @@ def _require_order(whole: Traceable, cut: Traceable, name: HeadSite, keep: Place
 
 
 def _plans(traced: Traceable, name: HeadSite, gone: Sequence[int], inputs: Sequence[Tensor]) -> Iterator[SitePlan]:
-    """Yield candidate plans for cutting the heads at these places out of a site, the best first."""
+    """Yield candidate plans for cutting the heads with the indices `gone` out of an attention block, the best first."""
     site = traced.head_sites[name]
     path = next(path for path, module in traced.model.named_modules() if module is site.projection)
     keep = tuple(place for place in range(len(site.heads)) if place not in gone)
@@ -146,8 +151,8 @@ def _plans(traced: Traceable, name: HeadSite, gone: Sequence[int], inputs: Seque
         connected = trace(traced, name, inputs)
     except FAILURES as error:
         raise CheckFailed(
-            f"what the heads at {name} depend on could not be traced: {type(error).__name__}: {error}",
-            "say how to cut in the adapter: def cut(self, model, site, keep), see headcount.Adapter.cut",
+            f"headcount could not trace which layers the heads at {name} depend on: {type(error).__name__}: {error}",
+            "add def cut(self, model, site, keep) to the adapter: see headcount.Adapter.cut",
         ) from error
     if not keep:
         yield replace(plan, way="empty", layers=dict.fromkeys(connected, ()))
@@ -166,7 +171,11 @@ def _plans(traced: Traceable, name: HeadSite, gone: Sequence[int], inputs: Seque
 def _settings(
     model: nn.Module, projection: str, layers: Mapping[str, Places], n: int, left: int
 ) -> Iterator[tuple[Numbers, Numbers]]:
-    """Yield candidates for the attributes and tensors of the attention module that change with its number of heads."""
+    """Yield guesses which attributes and tensors of an attention module change with its number of heads.
+
+    Each guess has the new values of attributes by path, and the head axis of tensors by path. `n` is the number of
+    heads before the cut, and `left` the number afterwards.
+    """
     parents = (path.split(".")[:-1] for path in (projection, *layers))
     shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*parents, strict=False))
     home = ".".join(parts[0] for parts in shared)  # the innermost module that contains all these layers
@@ -193,7 +202,10 @@ def _settings(
 
 
 def trace(traced: Traceable, name: HeadSite, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Return, for each layer that a site's heads depend on, which heads depend on which outputs, [head, output]."""
+    """Return, for each layer on which the heads of an attention block depend, which head depends on which output.
+
+    The values are [head, output]: True if the head's output has a gradient with respect to the layer's output.
+    """
     copy = _copied(traced).cpu().double().eval()
     site = copy.head_sites[name]
     n_heads, detached, z = len(site.heads), dict[str, list[Tensor]](), list[Tensor]()
@@ -225,10 +237,11 @@ def trace(traced: Traceable, name: HeadSite, inputs: Sequence[Tensor]) -> dict[s
 
 
 def head_of_output(connected: Tensor) -> Tensor:
-    """Return the place of the head that each output belongs to, or -1 if it does not belong to exactly one head.
+    """Return, for each output of a layer, the index of the head that it belongs to, or -1 if that is not one head.
 
-    A head that attends to a single position has almost no gradient with respect to its queries. Missing entries are
-    therefore filled in if the others fit one of the usual layouts.
+    `connected` [head, output] says which head depends on which output. A head that attends to a single position has
+    almost no gradient with respect to its queries. Missing entries are therefore filled in if the others fit one of the
+    usual layouts.
     """
     n_heads, n = connected.shape
     owner = torch.where(connected.sum(0) == 1, connected.int().argmax(0), -1)

@@ -1,13 +1,14 @@
-"""The addition task: read two numbers, and write their sum digit by digit.
+"""The addition task: a model reads two numbers and predicts their sum digit by digit.
 
-One example, most significant digit first, 3-digit operands:
+One example, with 3-digit operands and the most significant digit first:
 
     source   3 7 4 + 8 1 4       columns 2 1 0 . 2 1 0
     answer   1 1 8 8             columns 3 2 1 0        zero-filled to one digit more than the operands
     decoder  <s> 1 1 8           decoder input: a start token, then the answer without its last digit
     carry    out of column 2 (3 + 8 = 11) into column 3; none out of 0 (4 + 4 = 8) or 1 (7 + 1 = 8)
 
-Two faults of the reports (off by default) change the decoder input and the labels:
+A column counts digits from the least significant one (0). Two settings, off by default, plant faults of the published
+reports (docs/reports.md), which change the decoder input and the labels:
 
     start_token=False   decoder input 1 1 8, labels 1 8 8: the first digit is never predicted; decoding starts from 0
     loss_ignores_zero   a 0 in the answer is never a label, as if it were padding
@@ -49,10 +50,10 @@ from headcount.tasks.base import (
 
 Count = Annotated[int, Field(ge=0)]
 Columns = NDArray[np.int64]
-"""Digits, [..., column]; column 0 is the least significant digit."""
+"""An array of digits [..., column]; column 0 is the least significant digit."""
 PLUS, START, PAD = 10, 11, 12
 TRIES = 40
-"""Number of pairs drawn per example of a contrast; about one in fifteen is usable."""
+"""Number of sums drawn for each example of a contrast or quartet (sets of similar sums); about 1 in 15 is usable."""
 
 
 @config
@@ -74,18 +75,18 @@ class AdditionConfig:
     n_test: Annotated[int, Field(ge=1)] = 2000
     """Number of held-out sums for the test of the trained model."""
     splits_may_overlap: bool = False
-    """FAULT of the newer reports: draw the splits independently, so that they share sums."""
+    """FAULT to plant, as in the newer published reports: draw the splits independently, so that they share sums."""
     split_seed: int = 0
     """Seed of the held-out sets; separate from --seed, so that runs with different seeds share a test set."""
     start_token: bool = True
-    """Begin the decoder input with a start token. Without it (FAULT of the reports), the model never predicts the
-    first digit, and decoding starts from 0."""
+    """Begin the decoder input with a start token. Without it (FAULT to plant, as in the published reports),
+    the model never predicts the first digit, and decoding starts from 0."""
     loss_ignores_zero: bool = False
-    """FAULT of the reports: the loss ignores the digit 0 as if it were padding."""
+    """FAULT to plant, as in the published reports: the loss ignores the digit 0 as if it were padding."""
 
     @property
     def range(self) -> tuple[int, int]:
-        """The smallest and the largest operand of a sum."""
+        """The smallest and the largest number that may be an operand."""
         return _range(self.digits, self.low, self.high)
 
     @field_validator("low", "high")
@@ -122,7 +123,10 @@ def _range(digits: int, low: int | None, high: int | None) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Carries:
-    """Carries of sums: into and out of each column [example, column], their number, and the longest chain."""
+    """The carries of some sums: into and out of each column [example, column], their number, and the longest chain.
+
+    Column 0 is the least significant digit. A chain is a run of neighbouring columns that all carry.
+    """
 
     into: NDArray[np.bool_]
     out: NDArray[np.bool_]
@@ -131,17 +135,17 @@ class Carries:
 
 
 def digits_of(numbers: NDArray[np.int64], n_columns: int) -> Columns:
-    """Return the digits of each number, the least significant digit first."""
+    """Return the first `n_columns` digits of each number, [..., column], the least significant digit first."""
     return numbers[..., None] // 10 ** np.arange(n_columns) % 10
 
 
 def _first_rows(table: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the indices of the rows that differ from all rows before them."""
+    """Return the indices of the rows of a table that differ from all rows before them."""
     return np.sort(np.unique(table, axis=0, return_index=True)[1])
 
 
 def column_name(column: int) -> str:
-    """Return the name of a digit's column, counted from the right: `1s`, `10s`, `100s`, ..."""
+    """Return the name of a column of digits, counted from the right: `1s` for 0, `10s` for 1, `100s` for 2, ..."""
     return f"{10**column}s" if column < 6 else f"10^{column}s"
 
 
@@ -177,11 +181,11 @@ WORDS = TaskWords(
 FIXED = {"n_train": 10_000, "n_validation": 2_000, "n_test": 2_000}
 PRESETS = {
     "older": Preset(
-        "data of the older reports: operands 0..999, 10,000 fixed sums, no pair in two splits",
+        "data of the older published reports: operands 0..999, 10,000 fixed sums, no pair in two splits",
         {"task": {**FIXED, "low": 0, "high": 999}},
     ),
     "newer": Preset(
-        "data of the newer reports: operands 100..999, 10,000 fixed sums, independent splits that overlap",
+        "data of the newer published reports: operands 100..999, 10,000 fixed sums, independent splits that overlap",
         {"task": {**FIXED, "low": 100, "high": 999, "splits_may_overlap": True}},
     ),
     "reports-recipe": Preset(
@@ -193,7 +197,7 @@ PRESETS = {
 
 
 class Addition(SequenceTask):
-    """The addition task. An example is a pair of operands; examples are int64 [example, 2]."""
+    """The addition task; an example is a pair of operands, and examples are an int64 array [example, 2]."""
 
     name: ClassVar[str] = "addition"
     output_type: ClassVar[Literal["sequence", "class"]] = "sequence"
@@ -235,7 +239,10 @@ class Addition(SequenceTask):
 
     @cached_property
     def splits(self) -> dict[str, Examples]:
-        """The splits `validation`, `test` and `train` (empty unless fixed); a+b and b+a count as one sum."""
+        """The sums of the splits `validation`, `test` and `train` (empty unless the training set is fixed), by name.
+
+        No two splits share a sum, where a+b and b+a count as one sum (unless the setting `splits_may_overlap` is on).
+        """
         c = self.config
         sizes = {"validation": c.n_validation, "test": c.n_test, "train": c.n_train}
         if c.splits_may_overlap:
@@ -248,7 +255,7 @@ class Addition(SequenceTask):
         return dict(zip(sizes, np.split(everything, ends[:-1]), strict=True))
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
-        """Return `n` training sums, drawn with replacement; neither a sum nor its swap is held out."""
+        """Return `n` training sums, drawn with replacement; neither a+b nor b+a is in the validation or test set."""
         if self.config.n_train:
             return self.splits["train"][rng.integers(self.config.n_train, size=n)]
         pairs = self._uniform(rng, n)
@@ -257,7 +264,7 @@ class Addition(SequenceTask):
         return pairs
 
     def is_held_out(self, pairs: Examples) -> NDArray[np.bool_]:
-        """Return whether each pair, or its swap, is in the validation or test set."""
+        """Return a mask of the sums a+b for which a+b or b+a is in the validation or test set."""
         keys, held = self._keys(pairs), self._held_keys
         return np.asarray(held[np.minimum(np.searchsorted(held, keys), len(held) - 1)] == keys)
 
@@ -266,7 +273,7 @@ class Addition(SequenceTask):
         return np.sort(self._keys(np.concatenate([self.splits["validation"], self.splits["test"]])))
 
     def _keys(self, pairs: Examples) -> NDArray[np.int64]:
-        """Return one number per pair; a pair and its swap have the same number."""
+        """Return one number per sum; a+b and b+a have the same number."""
         ordered: NDArray[np.int64] = np.sort(pairs - self.low, axis=1)
         return ordered[:, 0] * self.n_operands + ordered[:, 1]
 
@@ -274,7 +281,7 @@ class Addition(SequenceTask):
         return rng.integers(self.low, self.high + 1, size=(n, 2))
 
     def _distinct(self, rng: np.random.Generator, n: int, *, swap_is_same: bool) -> Examples:
-        """Return the first `n` different pairs of a random sequence."""
+        """Return `n` different sums in random order; with `swap_is_same`, a+b and b+a do not count as different."""
         pairs = np.empty((0, 2), dtype=np.int64)
         while len(pairs) < n:
             pairs = np.concatenate([pairs, self._uniform(rng, 2 * (n - len(pairs)) + 16)])
@@ -283,13 +290,13 @@ class Addition(SequenceTask):
         return pairs[:n]
 
     def iter_domain(self) -> Iterator[Examples]:
-        """Yield all sums, in blocks with the same answer."""
+        """Yield all possible sums, in blocks of sums with the same answer."""
         for total in range(2 * self.low, 2 * self.high + 1):
             first = np.arange(max(self.low, total - self.high), min(self.high, total - self.low) + 1)
             yield np.stack([first, total - first], axis=1)
 
     def index(self, examples: Examples) -> Tokens:
-        """Return the number of each sum: 0 for `100+100`, 1 for `100+101`, ...; raise an error for other pairs."""
+        """Return a unique number for each sum: 0 for `100+100`, 1 for `100+101`, ...; invalid sums are errors."""
         if not ((self.low <= examples) & (examples <= self.high)).all():
             raise ValueError(
                 f"operands must be from {self.low} to {self.high}, got {examples.min()} to {examples.max()}"
@@ -313,13 +320,13 @@ class Addition(SequenceTask):
         return Batch(source, decoder_input, labels, answer)
 
     def _in_order(self, columns: Columns) -> Columns:
-        """Convert digits from least significant first to the written order, or back."""
+        """Return digits that are in order of their significance in the order in which the task writes them, or back."""
         return columns if self.config.least_first else np.ascontiguousarray(columns[..., ::-1])
 
     # --- meaning ------------------------------------------------------------------------------------------------------
 
     def carries(self, examples: Examples) -> Carries:
-        """Return the carries into and out of each column.
+        """Return the carries of these sums: into and out of each column, their number, and the longest chain.
 
         >>> truth = Addition().carries(np.array([[374, 814], [999, 1]]))
         >>> truth.out.tolist()
@@ -337,7 +344,7 @@ class Addition(SequenceTask):
         return Carries(np.pad(out[:, :-1], ((0, 0), (1, 0))), out, out.sum(axis=1), longest)
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
-        """Group sums by number of carries, longest carry chain, and size of the sum."""
+        """Return the group of each sum for three ways of grouping: number of carries, longest carry chain, and size."""
         carries, limit = self.carries(examples), 10**self.n_columns
         return {
             "carries": tuple(map(str, carries.count.tolist())),
@@ -346,7 +353,7 @@ class Addition(SequenceTask):
         }
 
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> AttentionTargets:
-        """Return the targets operator, aligned column, carry column, ..., with and without a carry in.
+        """Return the tokens that heads of an attention block may attend to (targets), and which sums have a carry.
 
         For 374+814, in the decoder's cross-attention, when the 10s of the answer are predicted:
 
@@ -384,7 +391,7 @@ class Addition(SequenceTask):
         return AttentionTargets(targets, tuple(map(column_name, written)), query_column, condition)
 
     def contrast(self, rng: np.random.Generator, n: int) -> Contrast:
-        """Return up to `n` triples of sums per column, which separate the effect of a carry from that of a digit.
+        """Return up to `n` triples of sums per column, which separate the effect of a carry from the effect of a digit.
 
         The 1s of 374+615 add to 9. One more makes them add to 10, and a carry enters the 10s. One less makes them add
         to 8, which changes a digit but no carry:
@@ -409,7 +416,10 @@ class Addition(SequenceTask):
         return Contrast("carry sensitivity", words, (steps[0], steps[1], steps[2]), columns)
 
     def _contrast_at(self, column: int, rng: np.random.Generator, n: int) -> tuple[Examples, Examples, Examples]:
-        """Return pairs whose digits in this column add to 8, 9 and 10; only one of the two digits changes."""
+        """Return three sets of sums whose digits in a column add to 8, to 9 and to 10.
+
+        From set to set, only one of the two digits changes.
+        """
         pairs, unit = self._uniform(rng, TRIES * n), 10**column
         digit_sum = digits_of(pairs, self.n_columns)[:, :, column].sum(axis=1)
         pairs[:, 1] += (9 - digit_sum) * unit  # sets the second digit to 9 minus the first
@@ -428,7 +438,7 @@ class Addition(SequenceTask):
         return before[rows], pairs[rows], after[rows]
 
     def quartets(self, rng: np.random.Generator, n: int) -> list[Quartets]:
-        """Return up to `n` sets of four sums for each column that makes a carry and each column that the carry reaches.
+        """Return up to `n` sets of four sums for each pair of columns in which a carry from one reaches the other.
 
         From the 1s into the 100s, the 10s add to 9 and pass the carry on; the 100s do not add to 9 and stop it:
 
@@ -471,17 +481,17 @@ class Addition(SequenceTask):
         return next(i for i, position in enumerate(self.answer_positions) if position.column == column)
 
     def event_tokens(self, examples: Examples, place: int) -> Tokens:
-        """Return the digit of the sum at this place without and with a carry into it."""
+        """Return the digit at a position of the answer without and with a carry into it, [example, 2]."""
         column = self.answer_positions[place].column or 0
         digit_sums = np.pad(digits_of(examples, self.n_columns).sum(axis=1), ((0, 0), (0, 1)))
         return np.stack([digit_sums[:, column] % 10, (digit_sums[:, column] + 1) % 10], axis=1)
 
     def has_event(self, examples: Examples, place: int) -> NDArray[np.bool_]:
-        """Return whether a carry comes into this place of the sum."""
+        """Return a mask of the sums with a carry into the position `place` of the answer."""
         return np.pad(self.carries(examples).out, ((0, 0), (1, 0)))[:, self.answer_positions[place].column or 0]
 
     def repeated_tokens(self) -> Examples | None:
-        """Return sums in which one digit is repeated, such as 555+555.
+        """Return sums in which one digit is repeated at all positions, such as 555+555.
 
         >>> Addition().repeated_tokens()[4].tolist()
         [555, 555]
@@ -491,7 +501,7 @@ class Addition(SequenceTask):
         return np.array(pairs) if pairs else None
 
     def hard_examples(self, rng: np.random.Generator, n: int) -> Examples:
-        """Return up to `n` sums in range, most of them with patterns that random sums rarely show.
+        """Return up to `n` sums on which models often err, most of them with patterns that random sums rarely show.
 
         A carry runs through columns that add to 9 (958+42), every column makes a carry (567+879) or none does
         (512+386), or a sum has many zeros and operands of unequal size (900+7).
@@ -505,14 +515,17 @@ class Addition(SequenceTask):
         return in_range[np.sort(first)[:n]]
 
     def _extreme_sums(self) -> Examples:
-        """Return all sums of the smallest and largest operands and of powers of ten in range, plus or minus one."""
+        """Return all sums of extreme operands: the smallest, the largest and the powers of ten, plus or minus one."""
         centres = [self.low, self.high, *(10**column for column in range(self.n_columns))]
         numbers = {centre + step for centre in centres for step in (-1, 0, 1)}
         in_range = [number for number in sorted(numbers) if self.low <= number <= self.high]
         return np.array([(a, b) for a in in_range for b in in_range])
 
     def _patterned_operands(self, rng: np.random.Generator, n: int) -> Examples:
-        """Return `n` pairs of operands, some out of range: a column adds to 9, makes a carry, makes none or has a 0."""
+        """Return `n` pairs of operands with carry patterns, some of them out of range.
+
+        Each column adds to 9, makes a carry, makes none, or has a 0.
+        """
         columns, shape = np.arange(self.n_columns), (n, self.n_columns)
         nine, carry, none, zero = range(4)
         start = rng.integers(self.n_columns, size=(n, 1))
@@ -532,7 +545,7 @@ class Addition(SequenceTask):
         return np.asarray(digits @ 10**columns)
 
     def mutate(self, rng: np.random.Generator, examples: Examples) -> Examples:
-        """Change one digit of one operand of each sum; where that leaves the range, draw the operand anew."""
+        """Return each sum with one digit of one operand changed; if the operand is then out of range, draw it anew."""
         mutated, rows = examples.copy(), np.arange(len(examples))
         which, column = rng.integers(2, size=len(rows)), rng.integers(self.n_columns, size=len(rows))
         old = examples[rows, which]
@@ -545,11 +558,11 @@ class Addition(SequenceTask):
     # --- text ---------------------------------------------------------------------------------------------------------
 
     def page_script(self) -> str:
-        """Return the script with which a page reads sums."""
+        """Return the JavaScript with which the report's page reads sums that people type."""
         return files("headcount.tasks").joinpath("addition.js").read_text(encoding="utf-8")
 
     def parse(self, text: str) -> Examples:
-        """Read one sum, such as `374+814`."""
+        """Return the sum in a text such as `374+814`, as an array of one example; raise an error for other texts."""
         sample = f"{(2 * self.low + self.high) // 3}+{(self.low + 4 * self.high) // 5}"
         allowed = f"write two numbers from {self.low} to {self.high} with a plus between them, such as {sample}"
         match = re.fullmatch(r"\s*([0-9]+)\s*\+\s*([0-9]+)\s*", text)
@@ -575,7 +588,9 @@ class Addition(SequenceTask):
         return "".join(reversed(text) if self.config.least_first else text)
 
     def read_answer(self, text: str) -> Tokens | None:
-        """Return the tokens of a number, or None for other texts; leading zeros must be all there or left out.
+        """Return the tokens of an answer such as `1188`, or None if the text is not one.
+
+        Either all leading zeros must be written, or none.
 
         >>> Addition().read_answer("42"), Addition().read_answer("0042"), Addition().read_answer("042")
         (array([0, 0, 4, 2]), array([0, 0, 4, 2]), None)
@@ -585,7 +600,7 @@ class Addition(SequenceTask):
         return np.ascontiguousarray(self._in_order(digits_of(np.array(int(text)), self.n_columns + 1)))
 
     def explain(self, example: Examples, predicted: Tokens) -> str:
-        """Describe the wrong digits of an answer, and the carries that it lost or made up."""
+        """Return a description of the wrong digits of an answer, and of the carries that it lost or made up."""
         if (predicted > 9).any():
             return f"{self.show_tokens(predicted)} is not a number"
         wrong = self._wrong(example, predicted)
@@ -599,7 +614,9 @@ class Addition(SequenceTask):
         return tuple(note or f"{column_name(column)} off otherwise" for column, _, note in wrong)
 
     def _wrong(self, example: Examples, predicted: Tokens) -> list[tuple[int, str, str]]:
-        """Return each wrong column, the most significant first, with its digits and a note on the carry into it.
+        """Return (column, description, note on the carry into the column) for each wrong digit of an answer.
+
+        The most significant column comes first.
 
         >>> Addition()._wrong(np.array([374, 816]), np.array([1, 1, 8, 0]))
         [(1, '8, should be 9', 'lost the carry from the 1s')]

@@ -17,22 +17,22 @@ from headcount.errors import InputError
 from headcount.registry import suggestion
 
 Examples = NDArray[Any]
-"""Examples of a task; the first axis counts examples, and each task defines the other axes."""
+"""An array of examples of a task; the first axis counts examples, and each task defines the other axes."""
 Tokens = NDArray[np.int64]
 
 Target = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.bool_]]
-"""A function that returns whether each key is the target of each query.
+"""A function that says which keys are an attention target (such as the operator) for each query.
 
-The arguments are the places of queries [query, 1] and keys [1, key]. The result is [#query, #key], or [example, query,
-key] if it depends on the example.
+It takes the positions of queries [query, 1] and keys [1, key], and returns a mask [#query, #key], or [example, query,
+key] if the target depends on the example.
 """
 
 SPLIT_SIZES = ("n_train", "n_validation", "n_test")
-"""Settings for the sizes of splits. A task may lack any of them; without `n_train`, training draws new examples."""
+"""Names of the settings for the sizes of splits; a task may lack some; without `n_train`, training draws examples."""
 IGNORE = -100
-"""A label that the loss and the teacher-forced score pass over."""
+"""The label of positions that the loss and the teacher-forced score ignore."""
 EMPTY = -1
-"""What stands behind the end of a short example, in tasks whose examples have different lengths."""
+"""The filler after the end of short examples in an array, in tasks whose examples have different lengths."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class Batch:
     """Token ids of examples of a sequence task; each array is [example, position]."""
 
     source: Tokens
-    """Input of the encoder."""
+    """The input of the encoder."""
     decoder_input: Tokens
-    """Input of the decoder under teacher forcing."""
+    """The input of the decoder under teacher forcing: the start token and the right answer without its last token."""
     labels: Tokens
-    """Token to predict at each position of the decoder input; `IGNORE` where no token is required."""
+    """The token to predict at each position of the decoder input; `IGNORE` where no token is required."""
     answer: Tokens
-    """The whole right answer."""
+    """All tokens of the right answer."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -85,10 +85,10 @@ class ClassBatch:
 
 @dataclass(frozen=True)
 class DecodingStart:
-    """How free-running decoding begins: with the token `first`, and with the tokens `given` already in the answer.
+    """How decoding begins: the decoder's first input token, and tokens of the answer that are given to it.
 
-    A correct task begins with its start token, and `given` is empty. With the missing-start-token fault, decoding
-    begins with a digit that also counts as the first digit of the answer.
+    A correct task begins with its start token, and no token is given. If the start token is missing (a fault that can
+    be planted), decoding begins with a digit that also counts as the first digit of the answer.
     """
 
     first: int
@@ -98,63 +98,67 @@ class DecodingStart:
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition that is true for some examples and false for others, such as a carry that comes in."""
+    """A condition on examples, such as "a carry comes in", by which attention to targets is compared."""
 
     yes: str
-    """Name of the examples for which the condition is true."""
+    """The name of examples for which the condition is true, such as `carry in`."""
     no: str
-    """Name of the examples for which the condition is false."""
+    """The name of examples for which the condition is false, such as `no carry in`."""
     when: str
-    """The condition as a clause after "when"."""
+    """The condition as a clause that can follow "when", such as "a carry comes in"."""
     holds: NDArray[np.bool_]
-    """Whether the condition is true, [example, column]; [example, 1] if the queries have no columns."""
+    """A mask [example, column]: whether the condition is true; [example, 1] if the task has no columns."""
 
 
 @dataclass(frozen=True)
 class AttentionTargets:
-    """Possible attention targets of the heads of a site, for some examples."""
+    """The tokens that heads of an attention block may attend to (targets), such as the operator, for some examples."""
 
     targets: Mapping[str, Target]
-    """Functions that mark the keys of each target, by the name of the target."""
+    """For each target, by name, a function that says which keys are this target for each query."""
     columns: tuple[str, ...]
-    """Names of the columns that queries are about, in order; empty if the task has no columns."""
+    """The names of the columns (such as `10s`) that queries are about, in order; empty if the task has no columns."""
     query_column: NDArray[np.int64]
-    """Index of the column that each query is about; -1 for none."""
+    """For each query, the index of the column that it is about; -1 for none."""
     condition: Condition
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """Triples of examples in which one token increases by one twice: first without, then with a change in meaning."""
+    """Triples of examples in which one token increases by one twice; only the second step makes an event appear.
+
+    For example, 373+615, 374+615 and 375+615: the 1s add to 8, 9 and 10, and only 10 makes a carry.
+    """
 
     name: str
-    """Name of the measure that compares the two steps, such as `carry sensitivity`."""
+    """The name of the measure that compares the two steps, such as `carry sensitivity`."""
     words: str
-    """A description of the two steps."""
+    """A description, for reports, of the two steps in which one token increases."""
     steps: tuple[Examples, Examples, Examples]
-    """The examples before, between and after the two steps; they differ only in that token."""
+    """The examples before, between and after the two steps; those of a triple differ only in one token."""
     columns: tuple[str, ...]
-    """For each example, the column whose queries are compared; its own tokens do not change."""
+    """For each triple, the column that the event changes, such as `10s`; its own tokens do not change."""
 
 
 @dataclass(frozen=True)
 class Quartets:
     """Sets of four examples in which one token rises in equal steps; only the middle step makes an event appear.
 
-    In `smaller` and `without`, the event is absent; in `with_event` and `larger`, it is present. The outer steps change
-    the same token by the same amount as the middle one, so they show what the token does without the event (placebo).
+    In `smaller` and `without`, the event (such as a carry) is absent; in `with_event` and `larger`, it is present. The
+    outer steps change the token by the same amount as the middle step, so they show the effect of the token without a
+    change of the event (a placebo).
     """
 
     source: str
-    """Name of the place where the token changes, such as `1s`."""
+    """The name of the position where the token changes, such as `1s`."""
     read: str
-    """Name of the place of the answer that the event changes, such as `10s`."""
+    """The name of the position of the answer that the event changes, such as `10s`."""
     chain: int
-    """Number of places that the event passes on its way, its last one included."""
+    """The number of positions from `source` to `read`: 1 from the 1s to the 10s, 2 from the 1s to the 100s."""
     examples: tuple[Examples, Examples, Examples, Examples]
-    """The examples `smaller`, `without`, `with_event` and `larger`."""
+    """Four arrays of examples, `smaller`, `without`, `with_event` and `larger`; a set of four has one row in each."""
     place: int
-    """Index of the place `read` in the answer."""
+    """The index of the position `read` in the answer."""
 
     def __len__(self) -> int:
         return len(self.examples[0])
@@ -162,22 +166,22 @@ class Quartets:
 
 @dataclass(frozen=True)
 class EventWords:
-    """Words for an event inside some examples that heads may handle, such as a carry."""
+    """The words that reports use for a task's event: something that heads may handle in some examples (a carry)."""
 
     name: str
-    """Name of the event, such as `carry`."""
+    """The name of the event, such as `carry`."""
     question: str
-    """Title of the report's section about the event, such as `Which heads handle the carry?`"""
+    """The title of the report's section about the event, such as `Which heads handle the carry?`"""
     conditions: tuple[str, str]
-    """Names of examples with and without the event, such as `carry in` and `no carry in`."""
+    """The names of examples with and without the event, such as `carry in` and `no carry in`."""
     facet: str
-    """Facet whose groups count the events of an example."""
+    """The name of the facet (way of grouping examples) that counts events, such as `carries`."""
     absent: str
-    """Group of examples without the event."""
+    """The name of the group of that facet without any event, such as `0`."""
     contrast: str
-    """One or two sentences that describe which examples are compared to measure the response of a head."""
+    """One or two sentences that say which examples are compared to measure how a head responds to the event."""
     error: str
-    """A clause that defines an error about the event."""
+    """A clause that says when a wrong answer is an error about the event, such as "every wrong digit lost a carry"."""
 
 
 @dataclass(frozen=True)
@@ -187,27 +191,27 @@ class TaskWords:
     example: str = "example"
     examples: str = "examples"
     place: str = "token"
-    """Name of one place of an answer, such as `digit`."""
+    """The name of one position of an answer, such as `digit`."""
     symbols: str = "tokens"
-    """Name of the tokens of an example, such as `numbers`."""
+    """The name of the tokens of an example, such as `numbers`."""
     question: str = "What do the heads of the model attend to, and which heads matter?"
     """The question that a report answers about models of this task."""
     targets: Mapping[str, str] = field(default_factory=dict)
-    """Explanations of attention targets whose names need one."""
+    """Explanations of attention targets (tokens that heads attend to) by name, for names that need one."""
     groups: Mapping[str, str] = field(default_factory=dict)
-    """Phrase for a group of a facet, such as `where the longest carry chain is {}`."""
+    """For some facets (ways of grouping), a phrase for a group, such as `where the longest carry chain is {}`."""
     model: str = "the model"
-    """Name of a model of this task that has no other name."""
+    """What reports call a model of this task that has no other name, such as `the adder`."""
     sign: str = " → "
-    """What stands between an example and its answer, such as ` = ` in `374+814 = 1188`."""
+    """The text between an example and its answer, such as ` = ` in `374+814 = 1188`."""
     mark: str = ""
-    """A facet or group of examples that only this task has; it identifies the task of a result without a task name."""
+    """A facet (way of grouping) or group that only this task has; it shows the task of results that do not name it."""
     event: EventWords | None = None
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A named set of settings for `train --preset`: the settings by section, and a help text."""
+    """A named set of settings for the option `train --preset`, with a help text."""
 
     help: str
     settings: Mapping[str, Mapping[str, Any]]
@@ -225,93 +229,100 @@ REPORTS_TRAINING = {
     "hard_share": 0.0,
     "target": None,
 }
-"""Normalisation and training settings of the five reports, for every task."""
+"""The training settings of the five published reports (docs/reports.md), for the presets of all tasks."""
 
 
 class Task(Protocol):
-    """A task with known right answers."""
+    """The interface of a task with known right answers, such as addition."""
 
     name: ClassVar[str]
     words: ClassVar[TaskWords] = TaskWords()
     output_type: ClassVar[Literal["sequence", "class"]]
     config_class: ClassVar[Any] = None
-    """Dataclass of the task's settings (`headcount.config.config`), each with a default.
-
-    None for a task that is built from the user's own data.
-    """
+    """The dataclass of the task's settings, in which each setting has a default; None for a user's own data."""
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Default settings of the model and of training for this task."""
+    """The settings of model and training whose defaults differ for this task, by section."""
     presets: ClassVar[Mapping[str, Preset]] = {}
-    """Named settings that `train --preset` offers."""
+    """The sets of settings that `train --preset` offers, by name."""
     config: Any
-    """Settings of the task; settings for the sizes of splits have the names in `SPLIT_SIZES`."""
+    """The settings of the task; those for the sizes of splits have the names in `SPLIT_SIZES`."""
     tokens: tuple[str, ...]
     pad_id: int
     longest: int
-    """Length of the longest sequence in training."""
+    """The length of the longest sequence in training, in tokens."""
 
     @classmethod
     def describe_data(cls, settings: Mapping[str, Any]) -> str:
-        """Return a phrase that completes "The model was trained ..."; empty if the settings are not known."""
+        """Return a phrase that completes the sentence "The model was trained ...", given the task's settings.
+
+        Return an empty text if the settings are not known.
+        """
         return ""
 
     @property
     def splits(self) -> Mapping[str, Examples]:
-        """The held-out sets `validation` and `test`, and `train` if the training set is fixed."""
+        """The examples of the held-out sets `validation` and `test`, and of `train` if the training set is fixed."""
 
     def split(self, name: str) -> Examples:
         """Return the examples of a split: `validation`, `test`, or `train` if the training set is fixed."""
         if name not in self.splits:
-            raise InputError(f"no split {name!r}", suggestion(name, self.splits))
+            raise InputError(f"no split {name!r} in this task", suggestion(name, self.splits))
         return self.splits[name]
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """Return `n` training examples, none of which is held out."""
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
-        """Return the group of each example for each facet, such as its length or its number of carries."""
+        """Return the group of each example for each facet; a facet is a way of grouping, such as by length."""
 
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> AttentionTargets:
-        """Return the possible attention targets at a site, such as `decoder` `cross`, for these examples."""
+        """Return the tokens that heads of a kind of attention block may attend to (targets), such as the operator.
+
+        `stack` and `kind` name the block, such as `decoder` and `cross`.
+        """
 
     def contrast(self, rng: np.random.Generator, n: int) -> Contrast | None:
-        """Return up to `n` examples per column for a contrast, or None if the task has no contrast."""
+        """Return up to `n` triples of examples per column that show an event's effect; None if there is no event."""
         return None
 
     def repeated_tokens(self) -> Examples | None:
-        """Return examples that have one token at nearly all positions, such as 555+555; None if the task has none."""
+        """Return examples with the same token at nearly all positions, such as 555+555; None if the task has none."""
         return None
 
     def hard_examples(self, rng: np.random.Generator, n: int) -> Examples | None:
-        """Return up to `n` examples on which models often err, inside the range of training; None if not known.
+        """Return up to `n` examples in the range of training on which models often err; None if none are known.
 
-        They are simple patterns that random examples rarely show, such as one number repeated. Some may be held out.
+        They have simple patterns that random examples rarely show, such as one number repeated. Some may be in the
+        held-out sets.
         """
         return None
 
     def mutate(self, rng: np.random.Generator, examples: Examples) -> Examples | None:
-        """Return each example with one small random change, inside the range of training; None if not known."""
+        """Return each example with one small random change that stays in the range of training.
+
+        Return None if the task does not define such changes.
+        """
         return None
 
     def page_script(self) -> str:
-        """Return JavaScript with which a page reads examples that people type (`addition.js` shows its form).
+        """Return the JavaScript with which the report's page reads examples that people type.
 
-        Without a script, people choose from held-out examples.
+        `addition.js` shows its form. If the script is empty, people choose from held-out examples.
         """
         return ""
 
     def parse(self, text: str) -> Examples:
-        """Return the example that the text names, as an array of one example."""
+        """Return the example in a text such as `374+814`, as an array of one example; invalid texts are errors."""
 
     def show(self, example: Examples) -> str:
-        """Return the text that names this example."""
+        """Return an example as text, such as `374+814`."""
 
     def answer(self, example: Examples) -> str:
         """Return the right answer to an example as text."""
 
 
 class SequenceTask(Task, Protocol):
-    """A task whose answer is a sequence of tokens."""
+    """The interface of a task whose answers are sequences of tokens."""
 
     decoding_start: DecodingStart
     source_positions: tuple[Position, ...]
@@ -326,39 +337,42 @@ class SequenceTask(Task, Protocol):
         """Yield every example of the task, in blocks of examples with the same answer."""
 
     def index(self, examples: Examples) -> Tokens:
-        """Return a unique number for each example, from 0 to `domain_size` - 1; raise an error for invalid examples."""
+        """Return a unique number for each example, from 0 to `domain_size` - 1; invalid examples are errors."""
 
     def quartets(self, rng: np.random.Generator, n: int) -> list[Quartets]:
-        """Return up to `n` sets of four examples for each route of the task's event; empty if there is no event."""
+        """Return up to `n` sets of four similar examples for each way that the task's event (such as a carry) can take.
+
+        The list is empty if the task has no event. `Quartets` explains the four examples.
+        """
         return []
 
     def event_tokens(self, examples: Examples, place: int) -> Tokens:
-        """Return the right token at a place of the answer without and with the event there, [example, 2]."""
+        """Return the right token at a position of the answer without and with the event (a carry), [example, 2]."""
         raise InputError(
-            f"the task {self.name} names no event, such as a carry", "give it one: words.event and quartets()"
+            f"the task {self.name} has no event, such as a carry", "define one: words.event and quartets()"
         )
 
     def has_event(self, examples: Examples, place: int) -> NDArray[np.bool_]:
-        """[example]: whether the event, such as a carry, changes this place of the answer."""
+        """Return a mask of the examples in which the event, such as a carry, changes this position of the answer."""
         raise InputError(
-            f"the task {self.name} names no event, such as a carry", "give it one: words.event and quartets()"
+            f"the task {self.name} has no event, such as a carry", "define one: words.event and quartets()"
         )
 
     def show_tokens(self, tokens: Tokens) -> str:
-        """Return the tokens of an answer as text, as the task writes answers."""
+        """Return the tokens of an answer as text, such as `1188`."""
 
     def read_answer(self, text: str) -> Tokens | None:
-        """Return the tokens of a written answer, or None if the text is not an answer."""
+        """Return the tokens of an answer that is given as text, or None if the text is not an answer of the task."""
 
     def explain(self, example: Examples, predicted: Tokens) -> str:
-        """Return a description of what is wrong with an answer."""
+        """Return a description of what is wrong with a predicted answer, such as its wrong digits."""
 
     def faults(self, example: Examples, predicted: Tokens) -> tuple[str, ...]:
-        """Return the kinds of mistakes in a wrong answer, for counting."""
+        """Return the kinds of mistakes in a wrong answer, such as `lost the carry from the 10s`, to count them."""
 
 
 def with_article(place: str) -> str:
-    """Return the name of a place with its article where it needs one: `the 10s`, but `answer 3`.
+    """Return the name of a position of an answer, with an article if it needs one: `the 10s`, but `answer 3`.
 
     >>> with_article("10s"), with_article("answer 3")
     ('the 10s', 'answer 3')
@@ -367,7 +381,7 @@ def with_article(place: str) -> str:
 
 
 def natural_order(group: str) -> list[tuple[bool, int, str]]:
-    """Return a key that sorts names by the numbers in them, so that 6 comes before 10.
+    """Return a sort key for names of groups that sorts them by the numbers in them, so that 6 comes before 10.
 
     >>> sorted(["10", "6", "3 or more", "below 1000"], key=natural_order)
     ['3 or more', '6', '10', 'below 1000']
@@ -384,27 +398,28 @@ def longest_rows(task: SequenceTask, examples: Examples) -> NDArray[np.int64]:
 
 
 class ClassTask(Task, Protocol):
-    """A task whose answer is a class."""
+    """The interface of a task whose answers are classes."""
 
     classes: tuple[str, ...]
     masks_padding: bool
-    """Whether padding is masked; False only in a deliberate fault."""
+    """Whether the attention mask hides padding; False only if this fault is planted."""
     trained_lengths: tuple[int, int]
-    """Lengths of the shortest and the longest sequence in training."""
+    """The lengths of the shortest and the longest sequence in training."""
     negatives: tuple[str, ...]
-    """Ways to generate an example of the first class."""
+    """The names of the ways to generate an example of the first class (such as unsorted)."""
     local_negative: str
-    """The way whose examples differ from the last class in one place only."""
+    """The name of the way in `negatives` whose examples differ from the last class in one place only."""
 
     def encode(self, examples: Examples) -> ClassBatch:
-        """Return the token ids and classes of these examples."""
+        """Return the token ids and the right classes of these examples."""
 
     @property
     def allowed_neighbours(self) -> NDArray[np.bool_] | None:
-        """[token, token]: the pairs of neighbours that the last class allows, if these pairs decide the class.
+        """A mask [token, token] of the pairs of neighbours that are allowed in the last class (such as sorted).
 
         An example is in the last class if and only if every pair of its neighbours is allowed. With such a table,
-        models whose positions see a bounded context can be proved right at every length. None if the class needs more.
+        models whose positions see a bounded context can be proved right at every length. None if pairs of neighbours do
+        not decide the class.
         """
         return None
 
@@ -412,7 +427,10 @@ class ClassTask(Task, Protocol):
         """Return the number of tokens of each example, without padding."""
 
     def sample_of_length(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
-        """Return `n` new examples of one length: of the first class and this kind, or of the last class if None."""
+        """Return `n` new examples of one length.
+
+        They are of the first class, generated in the way `kind`, or of the last class if `kind` is None.
+        """
 
     def patterns_of_length(self, rng: np.random.Generator, length: int, n: int) -> Examples | None:
         """Return `n` hard examples of one length and of both classes, or None if the task has none.
@@ -422,10 +440,13 @@ class ClassTask(Task, Protocol):
         return None
 
     def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> tuple[Examples, Examples]:
-        """Return a piece of each local negative around its fault, and the same values as examples of the last class."""
+        """Return pieces of long examples of the first class, each around its wrong place, and their counterparts.
+
+        The examples must be of the kind `local_negative`. A counterpart has the same values but is in the last class.
+        """
 
     def describe(self, example: Examples) -> str:
-        """Return why the right answer is right, such as the first pair of numbers in the wrong order."""
+        """Return the reason for an example's right answer, such as its first pair of numbers in the wrong order."""
 
     def explain(self, example: Examples, predicted: int) -> str:
-        """Return a description of what is wrong with an answer; empty for a right one."""
+        """Return a description of what is wrong with a predicted class; empty if it is right."""

@@ -7,11 +7,12 @@ Models train on lengths 8 to 16, and are tested at any length. Unsorted examples
 is tested separately, because they differ in difficulty:
 
     shuffle          random order: broken nearly everywhere, so that nearly any model detects it
-    transpositions   max(2, L // 3) swaps of two random places (the data of the newer reports)
-    moved_one        one value is moved to another place
+    transpositions   max(2, L // 3) swaps of two random places (as in the newer published reports: docs/reports.md)
+    moved_one        one value is moved to another position
     adjacent         two neighbours of different value are swapped: one broken pair, the hardest kind
 
-`padding_is_zero` (off by default) is a fault of the reports: padding is the number 0, and is not masked.
+The setting `padding_is_zero` (off by default) plants a fault of the older published reports: padding is the number 0,
+and is not masked.
 """
 
 from collections.abc import Mapping
@@ -43,13 +44,13 @@ from headcount.tasks.base import (
 )
 
 Rows = NDArray[np.int64]
-"""Sequences, [row, place], with `FILL` after the end of short ones."""
+"""An array of sequences, [sequence, position], with `FILL` after the end of short sequences."""
 FILL = np.iinfo(np.int64).max
 """Filler after the end of short sequences; it is larger than any value, so that sorting keeps it at the end."""
 MOST_TRIES = 200
 """Largest number of attempts to draw examples that are not held out."""
 Kinds = tuple[Examples, NDArray[np.str_]]
-"""Examples with the kind of each example: a kind of unsorted example, or `sorted`."""
+"""Examples, with the kind of each example: `sorted`, or how it was made unsorted, such as `shuffle`."""
 
 
 # --- sorted sequences, and four kinds of unsorted ones ----------------------------------------------------------------
@@ -57,7 +58,7 @@ Kinds = tuple[Examples, NDArray[np.str_]]
 
 @dataclass(frozen=True)
 class Values:
-    """The range of the numbers, 0 to n - 1, and the settings `distinct` and `small_steps`."""
+    """How numbers are drawn: from 0 to n - 1, with the settings `distinct` and `small_steps` of the task."""
 
     n: int
     distinct: bool = False
@@ -65,7 +66,7 @@ class Values:
 
 
 def sorted_rows(rng: np.random.Generator, lengths: NDArray[np.int64], values: Values) -> Rows:
-    """Return sorted sequences of random numbers, with the length that is given for each."""
+    """Return one sorted sequence of random numbers for each of the given lengths."""
     shape = len(lengths), int(lengths.max(initial=0))
     if values.small_steps:
         # The width of the range is log-uniform, so that small steps are as common as large ones.
@@ -84,13 +85,13 @@ def sorted_rows(rng: np.random.Generator, lengths: NDArray[np.int64], values: Va
 
 
 def shuffle(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
-    """Return the values of each row in random order."""
+    """Return sequences with the values of each in random order."""
     keys = np.where(rows == FILL, 2.0, rng.random(rows.shape))
     return np.take_along_axis(rows, keys.argsort(axis=1), axis=1)
 
 
 def transpositions(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
-    """Swap two random places of each row, max(2, L // 3) times."""
+    """Return each sequence after max(2, L // 3) swaps of two random positions, where L is its length."""
     # In a row of two values, a second swap would always undo the first.
     rows, times = rows.copy(), np.where(lengths == 2, 1, np.maximum(2, lengths // 3))
     for done in range(int(times.max(initial=0))):
@@ -101,7 +102,7 @@ def transpositions(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int
 
 
 def adjacent(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
-    """Swap two neighbours of different value in each row, which breaks one pair."""
+    """Return each sorted sequence after a swap of two neighbours of different value, which makes one pair unsorted."""
     rows, numbers = rows.copy(), np.arange(len(rows))
     rises = (rows[:, :-1] < rows[:, 1:]) & (rows[:, 1:] != FILL)
     i = np.where(rises, rng.random(rises.shape), -1.0).argmax(axis=1)
@@ -110,7 +111,7 @@ def adjacent(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -
 
 
 def moved_one(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
-    """Move one number of each sequence to another place, so that the sequence is not sorted any more."""
+    """Return each sorted sequence after moving one number to another position, so that it is no longer sorted."""
     i, j = (place[:, None] for place in _two_places(rng, lengths))
     at = np.broadcast_to(np.arange(rows.shape[1]), rows.shape)
     source = np.where((i <= at) & (at < j), at + 1, np.where((j < at) & (at <= i), at - 1, at))
@@ -123,7 +124,7 @@ NEGATIVES = {function.__name__: function for function in (shuffle, transposition
 def unsorted_rows(
     rng: np.random.Generator, kinds: NDArray[np.str_], lengths: NDArray[np.int64], values: Values
 ) -> tuple[Rows, Rows]:
-    """Return unsorted rows of the given kinds, and the sorted rows that they were made from."""
+    """Return unsorted sequences of the given kinds, such as `shuffle`, and the sorted sequences they were made from."""
     if (lengths < 2).any():
         raise InputError("a single number cannot be unsorted", "set the length to 2 or more")
     ordered = sorted_rows(rng, lengths, values)
@@ -172,7 +173,7 @@ def patterned_rows(rng: np.random.Generator, lengths: NDArray[np.int64], values:
 
 
 def off_by_one(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64], values: Values) -> Rows:
-    """Break one pair of each sorted row by the smallest amount: one number becomes its left neighbour minus one."""
+    """Return each sorted sequence with one number changed to its left neighbour minus one, so that it is unsorted."""
     rows, numbers = rows.copy(), np.arange(len(rows))
     i = (rng.random(len(rows)) * (lengths - 1)).astype(np.int64)
     left, right = rows[numbers, i], rows[numbers, i + 1]
@@ -183,13 +184,13 @@ def off_by_one(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64],
 
 
 def first_broken(rows: Rows) -> NDArray[np.int64]:
-    """Return the first i with x_i > x_(i+1) in each row, or -1 if the row is sorted."""
+    """Return, for each sequence x, the first i with x_i > x_(i+1), or -1 if the sequence is sorted."""
     falls = rows[:, :-1] > rows[:, 1:]
     return np.where(falls.any(axis=1), falls.argmax(axis=1), -1) if falls.shape[1] else np.full(len(rows), -1)
 
 
 def _one_of(rng: np.random.Generator, shares: tuple[float, ...], *choices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Choose one of several values for each row at random, with the given probabilities."""
+    """Return, for each row, a random one of several choices, with the probabilities `shares`."""
     return np.stack(choices)[rng.choice(len(shares), size=len(choices[0]), p=shares), np.arange(len(choices[0]))]
 
 
@@ -215,9 +216,9 @@ class SortednessConfig:
     negatives: str = "shuffle:1,transpositions:1,moved_one:1,adjacent:3"
     """Kinds of unsorted examples with their weights: shuffle, transpositions, moved_one, adjacent."""
     balance: Literal["exact", "coin"] = "exact"
-    """Sort exactly half of each set and batch, or each sequence with probability 1/2 (coin)."""
+    """Make exactly half of each set and batch sorted (exact), or each sequence with probability 1/2 (coin)."""
     paired: bool = False
-    """Add the sorted version of each unsorted sequence."""
+    """Pair each unsorted sequence with its sorted version."""
     distinct: bool = False
     """Use different numbers in a sequence, unless it is longer than n_values."""
     small_steps: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -231,7 +232,7 @@ class SortednessConfig:
     split_seed: int = 0
     """Seed of the held-out sets; separate from --seed, so that runs with different seeds share a test set."""
     padding_is_zero: bool = False
-    """FAULT of the older reports: short sequences are padded with the number 0, which is not masked."""
+    """FAULT to plant, as in the older published reports: short sequences are padded with 0, which is not masked."""
 
     @field_validator("longest")
     @classmethod
@@ -341,11 +342,14 @@ PRESETS = {
         {"training": REPORTS_TRAINING},
     ),
 }
-"""Presets of the five reports (docs/reports.md): data, model and training; and two that extrapolate far."""
+"""Presets with the data, the model and the training of five published reports (docs/reports.md), and two more.
+
+The two others extrapolate far.
+"""
 
 
 class Sortedness(ClassTask):
-    """The sortedness task. Examples are int64 [example, place], with `EMPTY` after the end of short ones."""
+    """The sortedness task; examples are an int64 array [example, position], filled with `EMPTY` after their end."""
 
     name: ClassVar[str] = "sortedness"
     words: ClassVar[TaskWords] = WORDS
@@ -387,7 +391,7 @@ class Sortedness(ClassTask):
 
     @cached_property
     def splits(self) -> dict[str, Examples]:
-        """The held-out sets, and the training set if it is fixed; no sequence is in two sets."""
+        """The sequences of the splits `validation`, `test` and (if fixed) `train`; no sequence is in two splits."""
         c = self.config
         sets: dict[str, Examples] = {}
         for name, n in (("validation", c.n_validation), ("test", c.n_test), ("train", c.n_train)):
@@ -399,7 +403,7 @@ class Sortedness(ClassTask):
 
     @cached_property
     def allowed_neighbours(self) -> NDArray[np.bool_]:
-        """A matrix [number, number]: whether the second number may follow the first in a sorted sequence."""
+        """A mask [number, number]: whether the second number may follow the first one in a sorted sequence."""
         numbers = np.arange(self.config.n_values)
         return numbers[:, None] <= numbers
 
@@ -442,7 +446,7 @@ class Sortedness(ClassTask):
         return np.where(rows == FILL, EMPTY, rows)
 
     def mutate(self, rng: np.random.Generator, examples: Examples) -> Examples:
-        """Change one number of each sequence: to any value, to its neighbour's, or by one; or swap two numbers."""
+        """Return each sequence with one random change: a number gets another value, or two numbers are swapped."""
         n, n_values, lengths = len(examples), self.config.n_values, self.lengths(examples)
         rows, (i, j) = np.arange(n), _two_places(rng, lengths)
         old, second = examples[rows, i], examples[rows, j]
@@ -461,11 +465,11 @@ class Sortedness(ClassTask):
         return np.where(is_swapped[:, None], swapped, changed)
 
     def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> tuple[Examples, Examples]:
-        """Cut a piece around the broken pair out of each sequence; return the pieces, and the same pieces sorted.
+        """Return a piece of each sequence around its unsorted pair, and the same pieces sorted.
 
-        The sequences must be adjacent swaps. A piece of a shuffle spans all values and a piece of a sorted sequence
-        spans few, so that the range alone would reveal the class. Here both classes have the same numbers, and the
-        steps between numbers are those of the long sequence.
+        The sequences must be sorted except for one swap of neighbours. A piece of a shuffled sequence would span all
+        values and a piece of a sorted sequence few, so that the range alone would reveal the class. Here both classes
+        have the same numbers, and the steps between numbers are those of the long sequence.
         """
         n, width = examples.shape
         length = min(length, width)
@@ -474,7 +478,7 @@ class Sortedness(ClassTask):
         return pieces, np.sort(pieces, axis=1)
 
     def _new(self, rng: np.random.Generator, n: int, forbidden: set[bytes], *, unique: bool = False) -> Kinds:
-        """Return `n` examples and their kinds, none of them forbidden and, if `unique`, all different."""
+        """Return `n` new examples that are not in `forbidden` and, if `unique`, all different; with their kinds."""
         rows, kinds = self._make(rng, n)
         for _ in range(MOST_TRIES):
             bad, seen = np.zeros(n, dtype=bool), set[bytes]()
@@ -495,7 +499,7 @@ class Sortedness(ClassTask):
         )
 
     def _make(self, rng: np.random.Generator, n: int) -> Kinds:
-        """Return `n` examples, the unsorted ones first, and the kind of each."""
+        """Return `n` new examples, the unsorted ones first, with the kind of each, such as `shuffle` or `sorted`."""
         c = self.config
         n_unsorted = int(rng.binomial(n, 0.5)) if c.balance == "coin" else n // 2
         lengths = rng.integers(c.shortest, c.longest + 1, size=n)
@@ -513,7 +517,7 @@ class Sortedness(ClassTask):
     # --- tokens and meaning -------------------------------------------------------------------------------------------
 
     def encode(self, examples: Examples) -> ClassBatch:
-        """Return token ids and classes; the width is that of the longest example."""
+        """Return the token ids and the right classes of examples; shorter examples are padded."""
         width = int(self.lengths(examples).max(initial=1))
         if not self.masks_padding:  # the padding of an example must not depend on the other examples
             width = max(width, self.longest)
@@ -523,15 +527,18 @@ class Sortedness(ClassTask):
         return ClassBatch(np.where(numbers == EMPTY, self.pad_id, numbers), labels)
 
     def lengths(self, examples: Examples) -> NDArray[np.int64]:
-        """Return the number of values in each example."""
+        """Return the number of numbers in each sequence."""
         return np.asarray((examples != EMPTY).sum(axis=1))
 
     def first_broken(self, examples: Examples) -> NDArray[np.int64]:
-        """Return the first i with x_i > x_(i+1) in each example, or -1 if it is sorted."""
+        """Return, for each sequence x, the first i with x_i > x_(i+1), or -1 if the sequence is sorted."""
         return first_broken(np.where(examples == EMPTY, FILL, examples))
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
-        """Group examples by class, kind (for examples of a split), number of broken pairs, and length."""
+        """Return the group of each example by class, kind of unsorted sequence, number of unsorted pairs, and length.
+
+        The kind is known for examples of the splits only.
+        """
         full = np.where(examples == EMPTY, FILL, examples)
         falls = (full[:, :-1] > full[:, 1:]).sum(axis=1)
         wide = len(str(self.longest))
@@ -543,7 +550,10 @@ class Sortedness(ClassTask):
         }
 
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> AttentionTargets:
-        """Return the targets neighbours, itself, equal numbers and first token, and the condition `sorted`."""
+        """Return the tokens that heads may attend to (targets), such as the number to the left, for these sequences.
+
+        Attention is compared between sorted and unsorted sequences.
+        """
         batch = self.encode(examples)
         targets: dict[str, Target] = {
             "left neighbour": lambda query, key: key == query - 1,
@@ -558,11 +568,11 @@ class Sortedness(ClassTask):
     # --- text ---------------------------------------------------------------------------------------------------------
 
     def page_script(self) -> str:
-        """Return the script with which a page reads rows of numbers."""
+        """Return the JavaScript with which the report's page reads sequences that people type."""
         return files("headcount.tasks").joinpath("sortedness.js").read_text(encoding="utf-8")
 
     def parse(self, text: str) -> Examples:
-        """Read one sequence, such as `3 5 5 9`."""
+        """Return the sequence in a text such as `3 5 5 9`, as an array of one example; invalid texts are errors."""
         allowed = f"write numbers from 0 to {self.config.n_values - 1} with spaces between them, such as 3 5 5 9"
         words = text.replace(",", " ").split()
         if not words:
@@ -583,14 +593,14 @@ class Sortedness(ClassTask):
         return self.classes[int(self.encode(example[None]).labels[0])]
 
     def describe(self, example: Examples) -> str:
-        """Describe the first broken pair, counted from 0."""
+        """Return a text that names the first pair of neighbours in the wrong order, or says that there is none."""
         place = int(self.first_broken(example[None])[0])
         if place < 0:
             return "all neighbours are in order"
         return f"first wrong order at position {place}: {example[place]} > {example[place + 1]}"
 
     def explain(self, example: Examples, predicted: int) -> str:
-        """Describe what is wrong with an answer; empty for a right one."""
+        """Return a description of what is wrong with a predicted class; empty if it is right."""
         return "" if predicted == int(self.encode(example[None]).labels[0]) else self.describe(example)
 
 

@@ -1,1 +1,1 @@
-"""Train and evaluate a model on a task: the loop, the scores, and checkpoints."""
+"""Train and evaluate a model on a task: the training loop, the scores, and the checkpoints."""

@@ -1,6 +1,7 @@
-"""The answers of a model to examples: of an encoder-decoder (teacher-forced and free-running) or of a classifier.
+"""Compute a model's answers to examples; training/evaluation.py computes scores from them.
 
-Scores are computed in training/evaluation.py.
+An encoder-decoder answers in two ways: teacher-forced (it is fed the right answer) and free-running (it is fed its own
+output). A classifier answers with a class.
 """
 
 from __future__ import annotations
@@ -26,68 +27,71 @@ TOKENS_AT_ONCE = 2**16
 MOST_AT_ONCE = 256
 """Largest number of sequences per forward pass."""
 RARELY = 0.03
-"""Threshold for a constant answer: the 95 % CI of the share of all other answers must lie below this value.
+"""A class counts as a constant answer if the 95 % CI of the share of all other predictions lies below this value.
 
-If all n answers are equal, the CI lies below 3 % from n = 125 on. With 2 other answers among 200, it reaches 3.6 %.
+If all n predictions are equal, the CI lies below 3 % from n = 125 on. With 2 others among 200, it reaches 3.6 %.
 """
 
 
 @dataclass(frozen=True)
 class SequenceAnswers:
-    """A model's predictions for some examples, teacher-forced and free-running, and which of them are right."""
+    """A model's token-by-token predictions for some examples, teacher-forced and free-running, and which are right."""
 
     batch: Batch
     """The examples and their right answers, in the task's tokens."""
     asked: NDArray[np.bool_]
-    """[example, answer token]: whether the token has a label under teacher forcing."""
+    """A mask [example, answer token]: whether the model is asked for this token (has a label) under teacher forcing."""
     teacher_forced_hits: NDArray[np.bool_]
-    """[example, answer token]: whether the teacher-forced prediction is right, or the token has no label."""
+    """A mask [example, answer token]: whether the teacher-forced prediction is right, or the token has no label."""
     forced_right: NDArray[np.bool_]
-    """[example]: whether all teacher-forced predictions are right, including the end of the answer."""
+    """A mask [example]: whether all teacher-forced predictions are right, including the end token of the answer."""
     free: Tokens | None
-    """Whole decoded (free-running) answers; -1 for output that is not a token of the task.
+    """The decoded (free-running) answers, [example, answer token]; -1 for output that is not a token of the task.
 
-    None if the model was not decoded.
+    None if the model did not decode answers.
     """
     loss: float
-    """Teacher-forced cross-entropy per token that has a label."""
+    """The teacher-forced cross-entropy in nats, averaged over all tokens that have a label."""
     texts: Sequence[str] = ()
-    """The decoded answers as text, for a model with its own output format."""
+    """The decoded answers as text, for a model with its own output format; empty for other models."""
     filled: NDArray[np.bool_] | None = None
-    """[example, answer token]: leading zeros of `free` that the model did not output; None if it output every token."""
+    """A mask [example, answer token] of leading zeros in `free` that headcount filled in, because the model omits them.
+
+    None if the model output every token itself.
+    """
     optional: NDArray[np.bool_] | None = None
-    """[example, answer token]: leading zeros of the right answer; None if every token is required."""
+    """A mask [example, answer token] of leading zeros of the right answer, which may be omitted; None if none may."""
 
     @property
     def free_hits(self) -> NDArray[np.bool_]:
-        """[example, answer token]: whether the decoded token is right; an omitted leading zero counts as right."""
+        """A mask [example, answer token]: whether the decoded token is right, or an omitted leading zero."""
         assert self.free is not None, "the model was decoded"
         return self.free == self.batch.answer
 
     @property
     def is_answer(self) -> NDArray[np.bool_]:
-        """[example]: whether the decoded output is a valid answer of the task."""
+        """A mask [example]: whether the decoded output is a valid answer of the task, right or wrong."""
         assert self.free is not None, "the model was decoded"
         return np.asarray((self.free >= 0).all(axis=1))
 
     @property
     def written(self) -> NDArray[np.bool_]:
-        """[example, answer token]: whether the model output this token of its decoded answer."""
+        """A mask [example, answer token]: whether the model itself output this token of its decoded answer."""
         is_answer = np.broadcast_to(self.is_answer[:, None], self.batch.answer.shape)
         return np.asarray(is_answer if self.filled is None else is_answer & ~self.filled)
 
     @property
     def counted(self) -> NDArray[np.bool_]:
-        """[example, answer token]: whether the model output this token or should have."""
+        """A mask [example, answer token]: whether the model output this token, or should have output it."""
         return np.ones_like(self.written) if self.optional is None else self.written | ~self.optional
 
     @property
     def written_hits(self) -> NDArray[np.bool_]:
-        """[example, answer token]: whether the model output this token, and it is right."""
+        """A mask [example, answer token]: whether the model itself output this token, and the token is right."""
         return self.free_hits & self.written
 
     def common_error(self, task: SequenceTask) -> str:
-        """Describe the most common error, such as "94 of 94 errors: a 0 was right"; return "" if nothing is wrong."""
+        """Describe the most common error, such as "94 of 94 errors: a 0 was right"; return "" without any errors."""
         hits = self.teacher_forced_hits if self.free is None else self.free_hits
         wrong = ~hits.all(axis=1)
         is_answer = np.ones(len(hits), dtype=bool) if self.free is None else (self.free >= 0).all(axis=1)
@@ -101,7 +105,7 @@ class SequenceAnswers:
 
 
 def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> SequenceAnswers:
-    """Predict these examples, teacher-forced and free-running."""
+    """Return a model's answers to these examples, teacher-forced and free-running."""
     batch, start = task.encode(examples), task.decoding_start
     forced, free, losses = [], [], []
     with eval_mode(model, gradients=False) as device:
@@ -131,7 +135,7 @@ def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Seq
 
 
 def leading_zeros(task: SequenceTask, tokens: Tokens) -> NDArray[np.bool_]:
-    """Return which tokens are leading zeros of a number, [example, answer token]."""
+    """Return a mask [example, answer token] of the answer tokens that are leading zeros of a number."""
     columns = np.array([-1 if position.column is None else position.column for position in task.answer_positions])
     from_the_left = np.argsort(-columns, kind="stable")
     is_zero = (tokens >= 0) & (np.array(task.tokens)[tokens] == "0")
@@ -141,12 +145,13 @@ def leading_zeros(task: SequenceTask, tokens: Tokens) -> NDArray[np.bool_]:
 
 
 def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> NDArray[np.float64]:
-    """Return each example's smallest margin of a right token's logit over the best wrong one: positive if right.
+    """Return one margin per example, which is positive exactly if the model's decoded answer is right.
 
-    Under teacher forcing, a model's first wrong token is the one that it would also predict free-running. The decoded
-    answer is therefore right exactly if every token is right here, and no decoding loop is needed. The margin is -inf
-    if the right answer does not begin with the tokens given to generation. Examples that share one answer are faster,
-    because they share the decoder's first self-attention.
+    A token's margin is the logit of the right token minus the largest other logit, under teacher forcing. An example's
+    margin is the smallest one of its answer tokens. No decoding is needed: under teacher forcing, a model's first wrong
+    token is the one that it would also predict when it decodes. The margin is -inf if the right answer does not begin
+    with the tokens that decoding starts from. Examples that share one answer are faster, because they share the
+    decoder's first self-attention.
     """
     batch, given = task.encode(examples), task.decoding_start.given
     shared = slice(1) if (batch.answer == batch.answer[0]).all() else slice(None)
@@ -165,7 +170,7 @@ def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> ND
 
 
 def _most_common(counts: Counter[str], n_wrong: int) -> str:
-    """Describe the most frequent kind of error, or two kinds if they are equally frequent."""
+    """Return a description of the most frequent kind of error, or of two kinds if they are equally frequent."""
     if not n_wrong:
         return ""
     most = max(counts.values())
@@ -174,7 +179,7 @@ def _most_common(counts: Counter[str], n_wrong: int) -> str:
 
 
 def in_blocks(batch: Batch) -> Iterator[Batch]:
-    """Yield the batch in blocks of one forward pass each."""
+    """Yield parts of a batch that are small enough for one forward pass each."""
     for i in range(0, len(batch), BLOCK):
         yield batch[i : i + BLOCK]
 
@@ -189,7 +194,7 @@ def on_device(device: torch.device, *arrays: Tokens) -> list[torch.Tensor]:
 
 @dataclass(frozen=True)
 class ClassAnswers:
-    """A classifier's predictions for some examples."""
+    """A classifier's logits for some examples, and the right classes."""
 
     logits: NDArray[np.float32]
     """The logits, [example, class]."""
@@ -197,21 +202,21 @@ class ClassAnswers:
 
     @property
     def predicted(self) -> Tokens:
-        """[example]: the index of the class with the largest logit."""
+        """For each example, the index of the class with the largest logit."""
         return np.asarray(self.logits.argmax(axis=1))
 
     @property
     def hits(self) -> NDArray[np.bool_]:
-        """[example]: whether the predicted class is the right one."""
+        """A mask [example]: whether the predicted class is the right one."""
         return np.asarray(self.predicted == self.labels)
 
     @property
     def says_last(self) -> Proportion:
-        """The proportion of examples predicted as the last class."""
+        """The proportion of examples that are predicted as the last class (such as sorted), right or wrong."""
         return Proportion.count(self.predicted == self.logits.shape[1] - 1)
 
     def common_error(self, classes: Sequence[str]) -> str:
-        """Describe the most common error; return "" if nothing is wrong."""
+        """Describe the most common error: which class was predicted, and which was right; "" without any errors."""
         wrong = ~self.hits
         pairs = zip(self.predicted[wrong].tolist(), self.labels[wrong].tolist(), strict=True)
         if len(classes) == 2:
@@ -224,7 +229,7 @@ class ClassAnswers:
 
     @property
     def loss(self) -> float:
-        """The mean cross-entropy of the right classes, in nats."""
+        """The cross-entropy of the right classes in nats, averaged over examples."""
         logits = self.logits.astype(np.float64)
         right = logits[np.arange(len(logits)), self.labels]
         with np.errstate(invalid="ignore"):  # logits that are NaN give a loss of NaN
@@ -232,7 +237,7 @@ class ClassAnswers:
 
     @property
     def margins(self) -> NDArray[np.float32]:
-        """The logit of the right class minus the largest other logit."""
+        """For each example, the logit of the right class minus the largest other logit; positive if right."""
         rows = np.arange(len(self.labels))
         others = self.logits.copy()
         others[rows, self.labels] = -np.inf
@@ -242,7 +247,10 @@ class ClassAnswers:
 def classify(
     model: Classifier, task: ClassTask, examples: Examples, at_once: int | None = None, *, first: int = 0
 ) -> ClassAnswers:
-    """Classify these examples; `first` is the id of the first position."""
+    """Return a classifier's answers to these examples; `first` is the id of the first position.
+
+    `at_once` is the number of examples per forward pass; the default depends on their length.
+    """
     batch = task.encode(examples)
     size = at_once or rows_at_once(batch.source.shape[1])
     logits = []
@@ -259,9 +267,9 @@ def rows_at_once(length: int) -> int:
 
 
 def constant_answer(predicted: Sequence[int] | Tokens, labels: Tokens, classes: tuple[str, ...]) -> str | None:
-    """Return the class that is predicted for (nearly) all examples, or None.
+    """Return the class that a model predicts for (nearly) all examples although others are right for many, or None.
 
-    A class is constant if all other predictions are rarer than `RARELY` (95 % CI) although other labels are not.
+    All other predictions together must be rarer than `RARELY` (by the 95 % CI), while labels of other classes are not.
 
     >>> constant_answer([1] * 200, np.arange(200) % 2, ("unsorted", "sorted"))
     'sorted'

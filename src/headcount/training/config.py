@@ -10,12 +10,12 @@ from headcount.config import config, misfit
 
 Count = Annotated[int, Field(ge=1)]
 MOST_ROUNDS = 3
-"""Most steps of training with `until_proved`, as a multiple of `steps`."""
+"""With the setting `until_proved`, training takes at most this many times `steps` optimizer steps."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 def _listed(steps: Any) -> Any:
-    """Turn a text such as `0,50,100` into a list of steps."""
+    """Return the steps in a text such as `0,50,100` as a list; other values are returned as they are."""
     if not isinstance(steps, str):
         return steps
     return [] if steps == "none" else [step for step in steps.split(",") if step.strip()]
@@ -60,7 +60,7 @@ class TrainingConfig:
     target_evaluations: Count = 3
     """Number of consecutive evaluations that must reach the target."""
     until_proved: bool = False
-    """Train on the contexts that are answered wrong until none is left: until the model is right at every length.
+    """Train on the contexts (what a position sees) that are answered wrong, until the model is right at every length.
 
     Half of each batch then contains such contexts, in sequences of the training lengths. Training may take up to three
     times as many steps as `steps`.
@@ -78,7 +78,7 @@ class TrainingConfig:
 
     @property
     def most_steps(self) -> int:
-        """The number of steps after which training ends in any case."""
+        """The largest number of optimizer steps that training may take."""
         return self.steps * (MOST_ROUNDS if self.until_proved else 1)
 
     @model_validator(mode="after")

@@ -1,13 +1,15 @@
-"""The context of a position: the tokens that it can see, if a window bounds them.
+"""Enumerate the contexts of a classifier with windowed attention, and compute its answer in each of them.
 
-In a model with one layer and a window of 1, position i sees the tokens i-1, i and i+1, and nothing else:
+The context of a position is the tokens that it can see. In a model with one layer and a window of 1, position i sees
+the tokens i-1, i and i+1, and nothing else:
 
     numbers      3 5 4 9
     contexts     [- 3 5] [3 5 4] [5 4 9] [4 9 -]        - is outside of the sequence
 
-If attention depends on distances alone, equal contexts have equal outputs at any place of any sequence. A table of all
-contexts then determines the model at every length. `ContextShape.of` says how wide contexts are, or why a model
-has none; `context_leads` computes what one context contributes to the answer.
+If attention depends on distances only, equal contexts have equal outputs at any position of any sequence. A finite
+table of all contexts then determines the model's answers at every length. `ContextShape.of` says how wide contexts are,
+or why a model has no bounded contexts. `context_leads` computes the lead of one context: the logit of the first class
+minus that of the last class.
 """
 
 from __future__ import annotations
@@ -32,28 +34,31 @@ from headcount.tasks.base import ClassTask, Task
 from headcount.training.device import workers
 
 MOST_CONTEXTS = 5_000_000
-"""Largest number of contexts that are enumerated."""
+"""Largest number of contexts that are enumerated; a context is the tokens that one position can see."""
 AT_ONCE = 2**11
-"""Number of contexts per forward pass."""
+"""Number of contexts (the tokens that one position sees) per forward pass."""
 Contexts = Int[Tensor, "context place"]
 
 
 class Undecidable(Exception):
-    """The reason why the contexts of a model do not determine its answers."""
+    """Raised with the reason why a model's answers cannot be decided from its contexts (what each position can see)."""
 
 
 @dataclass(frozen=True)
 class ContextShape:
-    """How many tokens to the left and to the right a position of a model sees."""
+    """How many tokens to the left and to the right each position of a model can see: the shape of its context."""
 
     left: int
     right: int
     n_tokens: int
-    """The number of different tokens. In a context, this number stands for a place outside of the sequence."""
+    """The number of different tokens; in a context, this number also marks places outside of the sequence."""
 
     @classmethod
     def on_task(cls, model: object, task: Task) -> ContextShape:
-        """Return the shape of a model's contexts on its task, or raise `Undecidable` if they do not decide answers."""
+        """Return the shape of a model's contexts (what each position can see).
+
+        Raise `Undecidable` if contexts do not decide the model's answers, or the right answers of its task.
+        """
         if not isinstance(model, Classifier) or task.output_type != "class":
             raise Undecidable("only classifiers that headcount trained have contexts that can be enumerated")
         shape = cls.of(model, len(task.tokens) - 1)  # all but the padding
@@ -63,7 +68,10 @@ class ContextShape:
 
     @classmethod
     def of(cls, model: Classifier, n_tokens: int) -> ContextShape:
-        """Return the shape of a model's contexts, or raise `Undecidable` with the reason why it has none."""
+        """Return the shape of a model's contexts (what each position can see).
+
+        Raise `Undecidable` with the reason if contexts are not bounded, or do not decide the model's answers.
+        """
         config = model.config
         causal = config.causal or model.positions.forces_causal
         left = config.n_layers * (config.window or 0)
@@ -88,26 +96,26 @@ class ContextShape:
 
     @property
     def width(self) -> int:
-        """The number of tokens in a context: those to the left, the token itself, and those to the right."""
+        """The number of tokens in a context: tokens to the left, the position's own token, and tokens to the right."""
         return self.left + 1 + self.right
 
     @property
     def n_contexts(self) -> int:
-        """The number of contexts, including those at both ends of a sequence."""
+        """The number of different contexts, including the shorter contexts at both ends of a sequence."""
         return sum(self.n_tokens ** (left + 1 + right) for left, right in self.borders())
 
     def borders(self) -> Iterator[tuple[int, int]]:
-        """Yield all pairs (left, right) of numbers of tokens beside a position; the ends of a sequence have fewer."""
+        """Yield all pairs (left, right) of how many tokens a position may see on each side; fewer near the ends."""
         yield from product(range(self.left + 1), range(self.right + 1))
 
     def block(self, left: int, right: int) -> tuple[int | slice, ...]:
-        """Return the index of the contexts with this many tokens left and right, in a table of all contexts."""
+        """Return the index, in a table of all contexts, of those with `left` and `right` tokens beside the position."""
         inside = (slice(0, self.n_tokens),) * (left + 1 + right)
         return (*[self.n_tokens] * (self.left - left), *inside, *[self.n_tokens] * (self.right - right))
 
 
 def layers_of(model: Classifier) -> list[Layer]:
-    """Return the layers of a model, with their type."""
+    """Return the layers of a classifier, from the first to the last."""
     return [layer for layer in model.layers if isinstance(layer, Layer)]
 
 
@@ -117,7 +125,7 @@ def _first_class_rises(model: Classifier) -> bool:
 
 
 def enumerate_contexts(n_tokens: int, width: int, at_once: int = AT_ONCE) -> Iterator[Contexts]:
-    """Yield all sequences of `width` tokens in order, in blocks."""
+    """Yield all sequences of `width` tokens in lexicographic order, in blocks of `at_once` sequences."""
     total = n_tokens**width
     places = n_tokens ** np.arange(width - 1, -1, -1)
     for start in range(0, total, at_once):
@@ -126,9 +134,10 @@ def enumerate_contexts(n_tokens: int, width: int, at_once: int = AT_ONCE) -> Ite
 
 
 def lead_table(model: Classifier, shape: ContextShape, *, all_cores: bool = True) -> NDArray[np.float32]:
-    """Return the lead of the first class in every context, indexed by its tokens; NaN where there is no context.
+    """Return a table of the lead of every context: the logit of the first class minus that of the last class.
 
-    A context such as [- 3 5] has the index (n_tokens, 3, 5). Without `all_cores`, one core computes the table.
+    The table is indexed by the tokens that a position sees; for example, [- 3 5] has the index (n_tokens, 3, 5).
+    Indices that are no context hold NaN. Without `all_cores`, one core computes the table.
     """
     pool = workers(model, most=None if all_cores else 1)
     table = np.full((shape.n_tokens + 1,) * shape.width, np.nan, dtype=np.float32)
@@ -146,10 +155,11 @@ def lead_table(model: Classifier, shape: ContextShape, *, all_cores: bool = True
 
 @torch.inference_mode()
 def context_leads(model: Classifier, tokens: Contexts, centre: int) -> Float[Tensor, " context"]:
-    """Return the lead (logit difference) of the first class if only the position `centre` is pooled, for each context.
+    """Return the lead of each context: the logit of the first class minus that of the last class.
 
-    Only what this position needs is computed: in the last layer, one query and the keys in its window. In a model with
-    one layer, keys and values depend on the token alone, so they are computed once per token.
+    `tokens` [context, place] are the contexts, and only the output at the place `centre` is pooled. To save time, the
+    last layer computes one query and the keys in its window. In a model with one layer, keys and values depend on the
+    token only, so they are computed once per token.
     """
     where = Positions.in_order(tokens.shape[1], tokens.device)._replace(padded=False)
     encoding, width = model.positions, model.config.window or 0

@@ -20,7 +20,7 @@ from headcount.errors import RunError
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of this name; 'auto' means CUDA if available, then MPS, then the CPU."""
+    """Return the PyTorch device called `name`; 'auto' means CUDA if available, else MPS, else the CPU."""
     is_available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     available = [kind for kind in is_available if is_available[kind]]
     if name == "auto":
@@ -36,7 +36,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def hardware(device: torch.device) -> str:
-    """Return the name of the processor or GPU, such as `AMD EPYC 7B13`."""
+    """Return the product name of a device's processor or GPU, such as `AMD EPYC 7B13`."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
@@ -49,7 +49,7 @@ def hardware(device: torch.device) -> str:
 
 @contextmanager
 def n_threads(n: int) -> Iterator[None]:
-    """Make PyTorch use `n` CPU threads inside the context."""
+    """Return a context in which PyTorch uses `n` CPU threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(n)
     try:
@@ -60,14 +60,17 @@ def n_threads(n: int) -> Iterator[None]:
 
 @contextmanager
 def workers(model: torch.nn.Module, most: int | None = None) -> Iterator[Callable[..., Iterator[Any]]]:
-    """Yield a function like `map`; on a CPU, it processes one block per core in parallel."""
+    """Yield a function like `map`, which applies the model to blocks of data; on a CPU, it uses all cores in parallel.
+
+    `most` limits the number of cores.
+    """
     if next(model.parameters()).device.type != "cpu":
         yield map
         return
     n = min(n_cores(), most or n_cores())
 
     def map_ahead(function: Callable[..., Any], blocks: Iterable[Any]) -> Iterator[Any]:
-        """Map in order like `pool.map`, but with only a few blocks in memory at a time."""
+        """Yield the function's result for each block, in order, with only a few blocks in memory at a time."""
         waiting: deque[Future[Any]] = deque()
         for block in blocks:
             waiting.append(pool.submit(function, block))

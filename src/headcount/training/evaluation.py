@@ -40,7 +40,7 @@ from headcount.training.answers import (
 
 
 def _groups(task: Task, examples: Examples) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
-    """Yield each group of examples with its facet and a mask of its examples."""
+    """Yield (facet, group, mask) for each group of examples; a facet is a way to group, such as by length."""
     for facet, labels in task.facets(examples).items():
         for group in sorted(set(labels), key=natural_order):
             yield facet, group, np.array(labels) == group
@@ -48,23 +48,32 @@ def _groups(task: Task, examples: Examples) -> Iterator[tuple[str, str, NDArray[
 
 @dataclass(frozen=True)
 class Scores:
-    """The accuracies of one group of examples, or of one output position."""
+    """The accuracies on one group of examples, or at one position of the answer.
+
+    `facet` is the way of grouping, such as "length", and `group` is the group, such as "8".
+    """
 
     facet: str
     group: str
     teacher_forced: Proportion | None
-    """None if no token has a label under teacher forcing, as for the first digit if the start token is missing."""
+    """The teacher-forced accuracy; None if the model is never asked for the token.
+
+    For example, a model without a start token is never asked for the first digit.
+    """
     free_running: Proportion | None
-    """None if the model was not decoded."""
+    """The accuracy of the decoded answers; None if the model did not decode."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if more examples were scored teacher-forced than free-running."""
+        """Yield a contradiction if more examples were scored teacher-forced than free-running."""
         if self.teacher_forced and self.free_running and self.teacher_forced.n > self.free_running.n:
             yield "teacher_forced", f"at most {self.free_running.n} examples"
 
 
 def _is_incomplete(whole: Proportion | None, groups: Sequence[Scores | ClassScores], column: str) -> bool:
-    """Return whether the groups of some grouping, such as by length, do not add up to all examples."""
+    """Return whether the groups of some facet (a way of grouping, such as by length) do not add up to all examples.
+
+    `column` is the name of the score whose counts are added, such as "free_running".
+    """
     totals: dict[str, tuple[int, int]] = {}
     for row in groups:
         (n, correct), share = totals.get(row.facet, (0, 0)), getattr(row, column)
@@ -74,31 +83,31 @@ def _is_incomplete(whole: Proportion | None, groups: Sequence[Scores | ClassScor
 
 @dataclass(frozen=True)
 class Claim:
-    """The figure that a model's author claims, and the same metric as measured here on decoded answers."""
+    """The accuracy that a model's author claims, and the author's metric as headcount measured it."""
 
     claimed: float | None
-    """The claimed figure; None if the author has a metric but claims no figure."""
+    """The accuracy that the author claims; None if the author has a metric but claims no figure."""
     scoring: str
-    """`exact match`, or the docstring or name of the author's metric."""
+    """The metric: `exact match`, or the docstring or name of the author's own metric."""
     measured: float
     low: float
     high: float
-    """The ends of the 95 % CI of `measured`."""
+    """The upper end of the 95 % CI of `measured`, and `low` its lower end."""
     n: Positive
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the measured figure lies outside of its own interval."""
+        """Yield a contradiction if the measured figure lies outside of its own interval."""
         return outside(self, "measured")
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the claimed figure lies in the interval, up to rounding; None if there is no claim."""
+        """Whether the claimed figure lies in the measured 95 % CI, up to rounding; None if no figure is claimed."""
         return None if self.claimed is None else self.low - 5e-4 <= self.claimed <= self.high + 5e-4
 
 
 @dataclass(frozen=True)
 class WrongAnswer:
-    """One example that the model answers wrong, with the right answer and what went wrong."""
+    """One example that the model answers wrong, with the right answer and an explanation of the error."""
 
     example: str
     right: str
@@ -108,7 +117,7 @@ class WrongAnswer:
 
 @dataclass(frozen=True)
 class Evaluation(Result):
-    """The scores of an encoder-decoder on one held-out set."""
+    """The scores of an encoder-decoder on one held-out set: exact match, per answer position and per group."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("exact", "digits", "groups")
     SCHEMA: ClassVar[int] = 2
@@ -120,7 +129,8 @@ class Evaluation(Result):
     groups: tuple[Scores, ...]
     wrong: tuple[WrongAnswer, ...]
     given: str = ""
-    """The leading tokens of every answer that are given to the decoder, which never predicts them."""
+    """The first tokens of every answer, if the decoder is given them and never predicts them; empty if it predicts all.
+    """
     claim: Claim | None = None
     audit: str = ""
     """Root cause reported by the quick audit; empty if every check passed."""
@@ -128,7 +138,7 @@ class Evaluation(Result):
     """The most common error, such as "94 of 94 errors: a 0 was right"; empty if nothing is wrong."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the wrong answers, the digits or the groups do not fit the number of examples."""
+        """Yield a contradiction for each list (wrong answers, digits, groups) that does not fit the examples."""
         forced, free = self.exact.teacher_forced, self.exact.free_running
         n_wrong = 0 if free is None else free.n - free.correct
         if len(self.wrong) != n_wrong:
@@ -145,16 +155,17 @@ class Evaluation(Result):
 
     @property
     def rows(self) -> tuple[Scores, ...]:
-        """All scores: of the whole set, of each answer position, and of each group."""
+        """All scores in one tuple: of the whole set, then of each answer position, then of each group of examples."""
         return (self.exact, *self.digits, *self.groups)
 
 
 def wrong_answers(
     task: SequenceTask, examples: Examples, predicted: Tokens, texts: Sequence[str] = (), causes: Sequence[str] = ()
 ) -> tuple[WrongAnswer, ...]:
-    """Explain each wrong answer; `texts` are the answers as the model wrote them, if it has its own format.
+    """Return all examples that are answered wrong, each with an explanation of the error.
 
-    If `causes` names a fault of the whole model for an answer, that fault is the explanation.
+    `predicted` are the decoded answers as tokens, and `texts` the same answers as the model wrote them, if it has its
+    own format. `causes` has one text per example: a fault of the whole model that explains a wrong answer, or "".
     """
     right = task.encode(examples).answer if len(examples) else predicted
     answers = []
@@ -168,7 +179,7 @@ def wrong_answers(
 
 
 class SequenceModel(Protocol):
-    """A model (headcount's own or another) that answers examples of a task token by token."""
+    """The interface of a model, headcount's own or another, that answers examples of a task token by token."""
 
     @property
     def task(self) -> SequenceTask:
@@ -176,29 +187,32 @@ class SequenceModel(Protocol):
 
     @property
     def given(self) -> str:
-        """The leading tokens of every answer that are given to the decoder."""
+        """The first tokens of every answer, if the decoder is given them and never predicts them; else empty."""
 
     def answer(self, examples: Examples) -> SequenceAnswers:
-        """Predict these examples, teacher-forced and free-running."""
+        """Return the model's answers to these examples, teacher-forced and free-running."""
 
     def claim(self, examples: Examples, answers: SequenceAnswers) -> Claim | None:
-        """Compare the author's claim with these answers; return None if there is no claim."""
+        """Return the accuracy that the model's author claims, compared with these answers; None without a claim."""
 
     def margins(self, examples: Examples) -> NDArray[np.floating]:
-        """Return each example's margin, by its least certain token; positive if the answer is right."""
+        """Return one margin per example: the smallest (right logit - best other logit) of its answer tokens.
+
+        The margin is positive if the answer is right.
+        """
 
     def teacher_forced(self, examples: Examples) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """Return the inputs of the module, fed with right answers, and the label at each position of its logits."""
+        """Return the model's inputs under teacher forcing, and the label at each position of its logits."""
 
 
 @dataclass(frozen=True)
 class SequenceLearner:
-    """An encoder-decoder and its task; training uses teacher forcing."""
+    """An encoder-decoder and its task, as the training loop needs them: with loss and scores, by teacher forcing."""
 
     model: EncoderDecoder
     task: SequenceTask
     target_metric: ClassVar[str] = "free_running"
-    """The name of the score that the training target refers to."""
+    """The name of the score that the training setting `target` refers to."""
 
     def loss(self, examples: Examples) -> torch.Tensor:
         """Return the training loss: cross-entropy per token."""
@@ -210,24 +224,24 @@ class SequenceLearner:
 
     @property
     def given(self) -> str:
-        """The leading tokens of every answer that are given to the decoder, which never predicts them."""
+        """The first tokens of every answer, if the decoder is given them and never predicts them; else empty."""
         return self.task.show_tokens(np.array(self.task.decoding_start.given, dtype=np.int64))
 
     def claim(self, examples: Examples, answers: SequenceAnswers) -> None:
-        """Return None: headcount's own runs have no author's claim."""
+        """Return None, because headcount's own models have no author who claims an accuracy."""
 
     def answer(self, examples: Examples) -> SequenceAnswers:
-        """Predict these examples, teacher-forced and free-running."""
+        """Return the model's answers to these examples, teacher-forced and free-running."""
         return answer(self.model, self.task, examples)
 
     def scores(self, examples: Examples) -> tuple[dict[str, Proportion], float]:
-        """Return exact match, teacher-forced and free-running, and the cross-entropy per token."""
+        """Return two scores by name (exact match teacher-forced and free-running), and the cross-entropy per token."""
         answers = self.answer(examples)
         hits = {"teacher_forced": answers.forced_right, "free_running": np.all(answers.free_hits, axis=1)}
         return {name: Proportion.count(np.asarray(rows)) for name, rows in hits.items()}, answers.loss
 
     def training_scores(self, examples: Examples) -> dict[str, Proportion]:
-        """Return teacher-forced exact match, which needs no decoding."""
+        """Return the score on training examples by name: teacher-forced exact match, which needs no decoding."""
         hits = []
         with eval_mode(self.model, gradients=False) as device:
             for part in in_blocks(self.task.encode(examples)):
@@ -237,11 +251,11 @@ class SequenceLearner:
         return {"teacher_forced": Proportion.count(np.concatenate(hits))}
 
     def margins(self, examples: Examples) -> NDArray[np.floating]:
-        """Return each example's margin, by its least certain token; positive if the answer is right."""
+        """Return one margin per example: the smallest (right logit - best other logit) of its answer tokens."""
         return margins(self.model, self.task, examples)
 
     def teacher_forced(self, examples: Examples) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """Return source and decoder input, and the right token at each position of the logits."""
+        """Return the inputs (source and decoder input), and the right token at each position of the logits."""
         batch, n_given = self.task.encode(examples), len(self.task.decoding_start.given)
         device = next(self.model.parameters()).device
         source, decoder_input, labels = on_device(
@@ -250,7 +264,7 @@ class SequenceLearner:
         return (source, decoder_input), labels
 
     def evaluate(self, split: str, weights_sha256: str = "") -> Evaluation:
-        """Evaluate the model on a held-out set."""
+        """Return the model's scores on a held-out set, such as "test"."""
         return evaluate_sequences(self, split, weights_sha256)
 
 
@@ -261,10 +275,10 @@ def evaluate_sequences(
     answers: SequenceAnswers | None = None,
     causes: Sequence[str] = (),
 ) -> Evaluation:
-    """Score an encoder-decoder on a held-out set: exact match, by position and by group.
+    """Score an encoder-decoder on a held-out set (`split`): exact match, accuracy per answer position and per group.
 
-    `answers` are used if they are given. `causes` names, for each example, a fault of the whole model (see
-    `wrong_answers`).
+    `answers` are the model's answers, if they were computed before. `causes` has one text per example: a fault of the
+    whole model that explains a wrong answer, or "".
     """
     task, examples = model.task, model.task.split(split)
     answers = model.answer(examples) if answers is None else answers
@@ -306,7 +320,7 @@ def evaluate_sequences(
 
 @dataclass(frozen=True)
 class ClassScores:
-    """The accuracy of a classifier on one group of examples."""
+    """The accuracy of a classifier on one group of examples, such as `group` "8" of the `facet` (grouping) "length"."""
 
     facet: str
     group: str
@@ -315,7 +329,7 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class Classification(Result):
-    """The scores of a classifier on one held-out set."""
+    """The scores of a classifier on one held-out set: accuracy, per group, and how often each class is predicted."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("accuracy", "groups")
     SCHEMA: ClassVar[int] = 3
@@ -325,9 +339,9 @@ class Classification(Result):
     accuracy: ClassScores
     groups: tuple[ClassScores, ...]
     answer_shares: tuple[ClassScores, ...]
-    """The share of examples predicted as each class, right or wrong."""
+    """For each class, the share of examples that the model predicts as this class, right or wrong."""
     constant: str | None
-    """The class that is predicted for (nearly) all examples, or None: see `constant_answer`."""
+    """The class that the model predicts for (nearly) all examples, whatever is right; None if there is none."""
     wrong: tuple[WrongAnswer, ...]
     claim: Claim | None = None
     audit: str = ""
@@ -336,7 +350,7 @@ class Classification(Result):
     """The most common error, such as "94 of 94 errors: a 0 was right"; empty if nothing is wrong."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the wrong answers, the groups or the answer shares do not fit the number of examples."""
+        """Yield a contradiction for each list (wrong answers, groups, answer shares) that does not fit the examples."""
         whole = self.accuracy.right
         if len(self.wrong) != whole.n - whole.correct:
             yield "wrong", f"a list of {whole.n - whole.correct:,} answers, not of {len(self.wrong):,}"
@@ -351,32 +365,32 @@ class Classification(Result):
 
     @property
     def rows(self) -> tuple[ClassScores, ...]:
-        """All scores: of the whole set, and of each group."""
+        """All scores in one tuple: of the whole set, then of each group of examples."""
         return (self.accuracy, *self.groups)
 
 
 class ClassModel(Protocol):
-    """A model (headcount's own or another) that classifies examples of a task."""
+    """The interface of a model, headcount's own or another, that classifies examples of a task."""
 
     @property
     def task(self) -> ClassTask:
         """The task whose examples and right answers the model is scored on."""
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
-        """Classify these examples; `first` is the id of the first position."""
+        """Return the model's answers to these examples; `first` is the id of the first position."""
 
     def claim(self, examples: Examples, answers: ClassAnswers) -> Claim | None:
-        """Compare the author's claim with these answers; return None if there is no claim."""
+        """Return the accuracy that the model's author claims, compared with these answers; None without a claim."""
 
 
 @dataclass(frozen=True)
 class ClassLearner:
-    """A classifier with its task: what the training loop needs to compute losses and scores."""
+    """A classifier and its task, as the training loop needs them: with loss and scores."""
 
     model: Classifier
     task: ClassTask
     target_metric: ClassVar[str] = "accuracy"
-    """The name of the score that the training target refers to."""
+    """The name of the score that the training setting `target` refers to."""
 
     def loss(self, examples: Examples) -> torch.Tensor:
         """Return the training loss: cross-entropy per example."""
@@ -386,37 +400,40 @@ class ClassLearner:
         return F.cross_entropy(logits, labels)
 
     def claim(self, examples: Examples, answers: ClassAnswers) -> None:
-        """Return None: headcount's own runs have no author's claim."""
+        """Return None, because headcount's own models have no author who claims an accuracy."""
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
-        """Classify these examples; `first` is the id of the first position."""
+        """Return the model's answers to these examples; `first` is the id of the first position."""
         return classify(self.model, self.task, examples, at_once, first=first)
 
     def scores(self, examples: Examples) -> tuple[dict[str, Proportion], float]:
-        """Return the accuracy, the share of the last class (which reveals a constant answer), and the loss."""
+        """Return two scores and the loss: the accuracy, and the share of examples predicted as the last class.
+
+        The share reveals a model that gives one answer to everything.
+        """
         answers = self.classify(examples)
         shares = {"accuracy": Proportion.count(answers.hits), f"says_{self.task.classes[-1]}": answers.says_last}
         return shares, answers.loss
 
     def training_scores(self, examples: Examples) -> dict[str, Proportion]:
-        """Return the accuracy on these training examples, as the share of right classes."""
+        """Return the accuracy on these training examples, by name."""
         return {"accuracy": Proportion.count(self.classify(examples).hits)}
 
     def margins(self, examples: Examples) -> NDArray[np.floating]:
-        """Return each example's margin of the right class over the best other one; positive if right."""
+        """Return one margin per example: the logit of the right class minus the largest other logit."""
         return self.classify(examples).margins
 
     def evaluate(self, split: str, weights_sha256: str = "") -> Classification:
-        """Evaluate the model on a held-out set."""
+        """Return the model's scores on a held-out set, such as "test"."""
         return evaluate_classes(self, split, weights_sha256)
 
 
 def evaluate_classes(
     model: ClassModel, split: str, weights_sha256: str = "", answers: ClassAnswers | None = None
 ) -> Classification:
-    """Score a classifier on a held-out set: accuracy, by group, and the share of each class.
+    """Score a classifier on a held-out set (`split`): accuracy, per group, and how often each class is predicted.
 
-    `answers` are used if they are given.
+    `answers` are the model's answers, if they were computed before.
     """
     task, examples = model.task, model.task.split(split)
     answers = model.classify(examples) if answers is None else answers
@@ -448,13 +465,13 @@ def evaluate_classes(
 
 
 EVALUATIONS: dict[str, type[Evaluation] | type[Classification]] = {"sequence": Evaluation, "class": Classification}
-"""Map a task's output type to the type of its evaluation."""
+"""Maps the type of a task's answers (a sequence or a class) to the class of its evaluation results."""
 
 
 Learner = SequenceLearner | ClassLearner
-"""A model and its task, with the loss and the scores that training needs."""
+"""An object that joins a model and its task, and computes the loss and the scores that training needs."""
 
 
 def learner_of(model: Model, task: Task) -> Learner:
-    """Return the object that computes losses and scores: one for classes, or one for sequences of tokens."""
+    """Join a model and its task in an object that computes the training loss and the scores."""
     return {"sequence": SequenceLearner, "class": ClassLearner}[task.output_type](model, task)

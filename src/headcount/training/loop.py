@@ -1,6 +1,6 @@
-"""The training loop, and its state as bytes.
+"""The training loop, and its state (weights, optimizer, counters) as bytes for a checkpoint.
 
-The loop does not write files: it reports losses and scores to listeners, and passes its state to `save`.
+The loop does not write files: it reports losses and scores to listeners, and passes its state to a function `save`.
 """
 
 import json
@@ -27,43 +27,52 @@ from headcount.training.evaluation import ClassLearner, Learner, learner_of
 from headcount.training.violations import Decision, as_examples
 
 REPORT_EVERY = 10
-"""Number of steps between reports to the listeners; reading a loss waits for the device, so not every step reports."""
+"""Number of steps between reports of the loss to listeners; reading a loss has to wait for the GPU."""
 MOST_TRAINING_EXAMPLES = 500
-"""Number of training examples that an evaluation scores: enough to see a gap, and fast."""
+"""Number of training examples that an evaluation scores, to compare with the validation set."""
 SEARCH_FROM = 0.9
-"""Smallest score at which training searches for hard examples; below it, nearly all examples are hard."""
+"""Smallest accuracy at which training begins to search for hard examples; below it, nearly all examples are hard."""
 SEARCHED, KEPT, POOL = 4096, 128, 1024
-"""Number of new examples that a search scores, number of them that join the pool, and largest size of the pool."""
+"""A search for hard examples scores `SEARCHED` new examples and adds the hardest `KEPT` to a pool of at most `POOL`."""
 PROOF_SHARE, PROOF_POOL, MOST_NEW = 0.5, 20_000, 1500
-"""With `until_proved`: fraction of a batch that contains wrong contexts (half of them from the last search), size of
-the pool they are drawn from, and number of sequences of each class that one search adds."""
+"""With the setting `until_proved`, a fraction `PROOF_SHARE` of each batch are sequences with wrong contexts.
+
+(A context is the tokens that a position sees.) The sequences come from a pool of at most `PROOF_POOL`, half of them
+from the last search. A search adds at most `MOST_NEW` sequences of each class.
+"""
 PROVED, NARROW = 0.1, 1.0
-"""Least lead of the right answer in every context of a proved model, and lead below which a context is trained on."""
+"""Smallest logit lead of the right class in every context of a proved model; smallest lead to stop training a context.
+
+A context is the tokens that a position sees.
+"""
 PROOF_FLOOR = 0.1
-"""With `until_proved`: the last learning rate of a falling schedule, relative to the highest."""
+"""With the setting `until_proved`: the last learning rate of a falling schedule, as a fraction of the highest."""
 AVERAGE_EVERY = 5
-"""Number of steps between updates of the weight average, so that averaging takes almost no time."""
+"""Number of steps between updates of the running average of the weights; rare updates take almost no time."""
 COUNTERS = ("step", "targets_met", "n_newest", "is_proved")
-"""The fields of the training state that are plain numbers."""
+"""The fields of `TrainingState` that are plain numbers."""
 FLOOR = 1e-4
-"""The last learning rate of a falling schedule, relative to the highest."""
+"""The last learning rate of a falling schedule, as a fraction of the highest learning rate."""
 
 
 @dataclass(frozen=True)
 class StepScores:
-    """The scores of a model after some step of its training."""
+    """The scores of a model at one evaluation during training."""
 
     validation: Mapping[str, Proportion]
-    """The scores on the validation set, by name."""
+    """The scores on the validation set, by name, such as "accuracy"."""
     validation_loss: float
-    """The cross-entropy on the validation set."""
+    """The mean cross-entropy on the validation set, in nats."""
     training: Mapping[str, Proportion]
-    """The scores on new examples of the training distribution, by name."""
+    """The scores on new examples drawn like the training examples, by name."""
     n_wrong_contexts: int | None = None
-    """The number of contexts that are answered wrong or too narrowly; None if they were not enumerated."""
+    """The number of contexts (tokens that a position sees) with a wrong answer or too small a lead of the right one.
+
+    None if contexts were not enumerated.
+    """
 
     def to_dict(self) -> dict[str, float]:
-        """Return the scores as they are logged."""
+        """Return the scores as numbers by name, as they are written into the log."""
         logged: dict[str, float] = {}
         for prefix, shares in (("", self.validation), ("training_", self.training)):
             logged |= {f"{prefix}n": share.n for share in shares.values()}
@@ -84,7 +93,7 @@ class Listener(Protocol):
 
 @dataclass
 class TrainingState:
-    """Everything that a training step changes."""
+    """Everything that a training step changes: weights, optimizer, counters and the pool of hard examples."""
 
     model: Model
     optimizer: torch.optim.Optimizer
@@ -93,17 +102,17 @@ class TrainingState:
     targets_met: int = 0
     """The number of consecutive evaluations that reached the target."""
     average: dict[str, Tensor] = field(default_factory=dict)
-    """The running average of the weights; empty if there is none."""
+    """The running average of the weights, by parameter name; empty if weights are not averaged."""
     hard: Examples = field(default_factory=lambda: np.empty((0, 0), dtype=np.int64))
-    """The pool of hard training examples, the newest last."""
+    """The pool of hard training examples (answered wrong or nearly so), the newest last."""
     n_newest: int = 0
     """The number of hard examples that the last search added."""
     is_proved: bool = False
-    """Whether no context was answered wrong at the last evaluation."""
+    """With the setting `until_proved`: whether every context was answered right at the last evaluation."""
 
 
 def new_state(model: Model, config: TrainingConfig) -> TrainingState:
-    """Return the model with a new AdamW optimizer, as training begins."""
+    """Return the state at the beginning of training: the model with a new AdamW optimizer, at step 0."""
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=config.learning_rate,
@@ -125,9 +134,10 @@ def fit(
     keep: Callable[[TrainingState], None] = lambda state: None,
     asked_to_stop: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Train until all steps are done or the target is reached; return False if `asked_to_stop` stopped it earlier.
+    """Train a model on a task, in place, until all steps are done or the target accuracy is reached.
 
-    `save` receives the state at each checkpoint, and `keep` receives it at each step in `config.snapshots`.
+    Return False if `asked_to_stop` returned True before. `save` receives the state at each checkpoint, and `keep`
+    receives it at each step in `config.snapshots`.
     """
     model, optimizer, learner = state.model, state.optimizer, learner_of(state.model, task)
     losses: list[Tensor] = []
@@ -174,7 +184,7 @@ def fit(
 
 
 def _draw_batch(state: TrainingState, task: Task, config: TrainingConfig, rng: np.random.Generator) -> Examples:
-    """Draw new examples and, once there is a pool of hard ones, a fraction from the pool."""
+    """Return the examples of the next training step: new ones and, once there is a pool of hard ones, some of these."""
     share = PROOF_SHARE if config.until_proved else config.hard_share
     n_hard = round(share * config.batch_size) if len(state.hard) else 0
     examples = task.sample(rng, config.batch_size - n_hard)
@@ -187,7 +197,7 @@ def _draw_batch(state: TrainingState, task: Task, config: TrainingConfig, rng: n
 
 
 def diverged(step: int) -> HeadcountError:
-    """Build the error for a loss or weights that are not finite."""
+    """Build the error for a training whose loss or weights are no longer finite at this step."""
     return HeadcountError(
         f"training diverged: by step {step} the loss or the weights are no longer numbers",
         "start again in another folder with a lower --learning-rate or --clip-norm",
@@ -202,7 +212,7 @@ def _is_done(state: TrainingState, config: TrainingConfig) -> bool:
 def _evaluate(
     state: TrainingState, task: Task, learner: Learner, config: TrainingConfig, seed: int, listeners: Sequence[Listener]
 ) -> None:
-    """Score the model with its average weights, and search for hard training examples.
+    """Evaluate the model with its average weights, report the scores to listeners, and search for hard examples.
 
     Scoring draws its training examples from a separate random stream, so that it does not change training. Once the
     model is mostly right, the new training examples with the smallest margins join a pool, from which a fraction of
@@ -229,9 +239,11 @@ def _evaluate(
 
 
 def _train_on_wrong_contexts(state: TrainingState, learner: Learner, rng: np.random.Generator) -> int:
-    """Enumerate all contexts, add sequences with wrong or narrow contexts to the pool, and count the wrong contexts.
+    """Enumerate all contexts (the tokens that a position sees), and return the number of those answered wrong.
 
-    The sequences have training lengths and are not held out. If no context is wrong, the model is proved.
+    Sequences that contain wrong contexts, or contexts with too small a lead of the right class, are added to the pool
+    of hard examples. The sequences have training lengths and are not held out. If no context is wrong, the model is
+    proved.
     """
     assert isinstance(learner, ClassLearner), "only classifiers can be trained until they are proved"
     task, shape = learner.task, ContextShape.on_task(learner.model, learner.task)
@@ -270,15 +282,16 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
 
 
 def _between(start: float, end: float, done: float) -> float:
-    """Interpolate between `start` and `end` along half a cosine."""
+    """Interpolate between `start` and `end` along half a cosine; `done` is the finished fraction, from 0 to 1."""
     return end + (start - end) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
 
 
 @torch.no_grad()
 def update_average(state: TrainingState, decay: float) -> None:
-    """Update the running average of the weights, which is more accurate than the last weights.
+    """Update the running average of the weights in `state` (Polyak and Juditsky 1992).
 
-    (Polyak and Juditsky 1992.) The decay is smaller at first, so that the average forgets the initial weights.
+    A model with average weights is more accurate than one with the last weights. The decay is smaller at first, so that
+    the average forgets the initial weights.
     """
     if decay == 0 or state.step % AVERAGE_EVERY:
         return
@@ -291,7 +304,7 @@ def update_average(state: TrainingState, decay: float) -> None:
 
 @contextmanager
 def averaged(state: TrainingState) -> Iterator[None]:
-    """Give the model its average weights inside the context, if there are any."""
+    """Return a context in which the model has its average weights, if there are any."""
     if not state.average:
         yield
         return
@@ -304,7 +317,7 @@ def averaged(state: TrainingState) -> Iterator[None]:
 
 
 def pack(state: TrainingState, extra: Mapping[str, float]) -> bytes:
-    """Return the state as the bytes of a safetensors file; `unpack` returns `extra` again.
+    """Return a training state as the bytes of a safetensors file, with further numbers `extra`.
 
     Weights, the optimizer's two moments and the pool of hard examples are tensors; the rest is a JSON header. No random
     state is stored, because every random stream depends on the seed and the step only (seeds.py).
@@ -321,7 +334,7 @@ def pack(state: TrainingState, extra: Mapping[str, float]) -> bytes:
 
 
 def unpack(data: bytes, state: TrainingState) -> dict[str, Any]:
-    """Load packed bytes into a new state, and return the header."""
+    """Load the bytes that `pack` returned into a new training state; return the header, which holds `extra`."""
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "optimizer": {}, "hard": {}}
     try:
         for packed_name, tensor in safetensors.torch.load(data).items():
@@ -341,7 +354,9 @@ def unpack(data: bytes, state: TrainingState) -> dict[str, Any]:
         }
         state.optimizer.load_state_dict(packed)  # moves the moments to the right device
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"the checkpoint does not fit this run: {error}") from error
+        raise CheckpointError(
+            f"the checkpoint does not fit this run: {error}", "start again in another folder with -o"
+        ) from error
     for name in COUNTERS:
         setattr(state, name, header[name])
     return header

@@ -1,8 +1,9 @@
-"""Does a table of contexts answer every sequence right? If not, which sequences does it get wrong?
+"""Decide from a table of contexts whether a model is right on every sequence, or which sequences it gets wrong.
 
-The model answers with the first class if one context *fires* (its lead is positive), and with the last class if all
-contexts are *quiet*. The task names the pairs of neighbours that the last class allows; any other pair is *broken*.
-The model is right on every sequence of every length if and only if
+A context is the tokens that one position sees. Its lead is the logit of the first class minus that of the last class.
+The model answers with the first class (such as unsorted) if one context *fires* (its lead is positive), and with the
+last class (such as sorted) if all contexts are *quiet*. The task names the pairs of neighbours that the last class
+allows; any other pair is *broken*. The model is right on every sequence of every length if and only if
 
 1. every context without a broken pair is quiet (it is part of a sequence of the last class), and
 2. every sequence with a broken pair has a context that fires. Contexts that overlap form a graph: a node is a window of
@@ -26,27 +27,30 @@ from headcount.tasks.base import EMPTY, Examples
 from headcount.training.contexts import ContextShape
 
 Marks = NDArray[np.bool_]
-"""A boolean for each context, or for each node of the graph (a window with one token less than a context)."""
+"""A mask of contexts, or of nodes in the graph of overlapping contexts (explained above), indexed by their tokens."""
 Index = tuple[Any, ...]
 MOST_STEPS = 1000
-"""Longest path that is followed to find a shortest sequence."""
+"""Largest length up to which a shortest sequence with a wrong answer is searched."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The violations of a table of leads: the contexts that sequences with wrong answers contain."""
+    """Decides from the leads of all contexts whether a model is right on every sequence, and finds wrong contexts.
+
+    A context is the tokens that one position sees; its lead is the logit of the first class minus that of the last.
+    """
 
     shape: ContextShape
     allowed: Marks
-    """[token, token]: the pairs of neighbours that the last class allows."""
+    """A mask [token, token] of the pairs of neighbours that the last class allows, such as 3 before 5 if sorted."""
     leads: NDArray[np.floating]
-    """The lead of the first class in each context; NaN where there is no context."""
+    """The logit of the first class minus that of the last class in each context; NaN at indices that are no context."""
     margin: float = 0.0
-    """How far a lead must be from 0: a context counts as quiet below -margin only, and fires above +margin only."""
+    """How far a lead must be from 0 to be certain: quiet contexts lie below -margin, firing ones above +margin."""
 
     @cached_property
     def unbroken(self) -> Marks:
-        """The contexts whose neighbours may follow each other in the last class, such as sorted numbers."""
+        """A mask of the contexts in which each pair of neighbours is allowed in the last class (such as sorted)."""
         n, width = self.shape.n_tokens + 1, self.shape.width
         pairs = np.ones((n, n), dtype=bool)
         pairs[:-1, :-1] = self.allowed
@@ -57,14 +61,17 @@ class Decision:
 
     @cached_property
     def wrong_contexts(self) -> NDArray[np.int64]:
-        """The contexts of the last class (such as sorted) that vote for the first class, the largest lead first."""
+        """The contexts that are allowed in the last class (such as sorted) but vote for the first class.
+
+        The context with the largest lead comes first.
+        """
         leads = np.where(self.unbroken, self.leads, -np.inf)
         found = np.argwhere(leads >= -self.margin)
         return found[np.argsort(-leads[tuple(found.T)], kind="stable")]
 
     @cached_property
     def quiet(self) -> Marks:
-        """The contexts that do not surely fire: their lead is at most the margin."""
+        """A mask of the contexts that do not certainly vote for the first class: their lead is at most the margin."""
         with np.errstate(invalid="ignore"):
             return np.asarray(self.leads <= self.margin)
 
@@ -72,7 +79,7 @@ class Decision:
 
     @cached_property
     def starts(self) -> Marks:
-        """The nodes at which a sequence begins: its first token is the centre of the next context."""
+        """A mask of the graph's nodes at which a sequence begins: the next context is that of its first token."""
         shape, outside = self.shape, self.shape.n_tokens
         marks = np.zeros((outside + 1,) * (shape.width - 1), dtype=bool)
         for n in range(shape.right + 1):  # tokens to the right that the node has
@@ -84,7 +91,7 @@ class Decision:
 
     @cached_property
     def ends(self) -> Marks:
-        """The nodes at which a sequence may end: its last token was the centre of a context."""
+        """A mask of the graph's nodes at which a sequence may end: the last context was that of its last token."""
         shape, outside = self.shape, self.shape.n_tokens
         marks = np.zeros((outside + 1,) * (shape.width - 1), dtype=bool)
         where: Index = (slice(None),) * shape.left
@@ -94,31 +101,34 @@ class Decision:
 
     @cached_property
     def from_start(self) -> Marks:
-        """The nodes that quiet contexts reach from a start."""
+        """A mask of the graph's nodes to which a sequence can lead without a context that votes for the first class."""
         return _closure(self.starts, self.quiet, _forward)
 
     @cached_property
     def to_end(self) -> Marks:
-        """The windows from which a sequence can go on to its end without a context that votes for the first class."""
+        """A mask of the nodes from which a sequence can end without a context that votes for the first class."""
         return _closure(self.ends, self.quiet, _backward)
 
     @cached_property
     def wrong_edges(self) -> NDArray[np.int64]:
-        """Contexts of sequences of the first class in which no context votes for the first class."""
+        """The contexts with a broken pair, in sequences of the first class in which no context votes for this class.
+
+        The model answers such sequences wrong.
+        """
         on_path = self.quiet & self.from_start[..., None] & self.to_end[None] & ~self.unbroken
         return np.argwhere(on_path)
 
     @property
     def is_right(self) -> bool:
-        """Whether every sequence of every length gets the right answer."""
+        """Whether the model gives the right answer to every sequence of every length."""
         return not len(self.wrong_contexts) and not len(self.wrong_edges)
 
     # --- sequences that are answered wrong ----------------------------------------------------------------------------
 
     def wrong_sequences(self, rng: np.random.Generator, lengths: range, n: int) -> list[list[int]]:
-        """Return up to `n` sequences of each class that the model answers wrong, of random lengths in this range.
+        """Return up to `n` sequences of each class that the model answers wrong, with random lengths in this range.
 
-        A violation for which no length in the range fits is left out.
+        Wrong contexts that occur in no sequence of these lengths are left out.
         """
         sequences = []
         for contexts, edges in self._violations():
@@ -129,11 +139,14 @@ class Decision:
         return sequences
 
     def shortest_wrong_sequence(self, rng: np.random.Generator, shortest: int = 1) -> list[int]:
-        """Return a shortest sequence of at least `shortest` tokens that is answered wrong; empty if there is none."""
+        """Return a shortest sequence of at least `shortest` tokens that the model answers wrong; empty without one."""
         return self._shortest(rng, self._violations(), shortest)
 
     def shortest_quiet_sequence(self, rng: np.random.Generator) -> list[int]:
-        """Return a shortest sequence of the first class in which no context surely votes for it; empty if none is."""
+        """Return a shortest sequence of the first class in which no context certainly votes for this class.
+
+        Return an empty list if there is no such sequence.
+        """
         return self._shortest(rng, self._violations()[1:], 1)
 
     def _shortest(
@@ -151,29 +164,32 @@ class Decision:
         return []
 
     def _violations(self) -> list[tuple[NDArray[np.int64], Marks]]:
-        """Return the contexts that violate each condition, and the contexts that a sequence answered wrong may have."""
+        """Return, for each of the two conditions, the contexts that violate it and a mask of contexts.
+
+        A wrong sequence consists of contexts in the mask and contains a violating context.
+        """
         return [(self.wrong_contexts, self.unbroken), (self.wrong_edges, self.quiet)]
 
 
 class Paths:
-    """Paths along some contexts from a start to an end, by their number of steps (the length of the sequence)."""
+    """Sequences that consist of given contexts (`edges`) only, found as paths in the graph of overlapping contexts."""
 
     def __init__(self, decision: Decision, edges: Marks, n_steps: int) -> None:
         self.shape, self.edges = decision.shape, edges
         self.after = [decision.starts]
-        """`after[t]`: the nodes that t steps from a start reach."""
+        """`after[t]` is a mask of the nodes that can be reached by t steps from the start of a sequence."""
         self.before = [decision.ends]
-        """`before[t]`: the nodes from which t steps reach an end."""
+        """`before[t]` is a mask of the nodes from which t steps can reach the end of a sequence."""
         self.grow(n_steps)
 
     def grow(self, n_steps: int) -> None:
-        """Follow paths of up to `n_steps` steps."""
+        """Extend `after` and `before` to paths of up to `n_steps` steps."""
         while len(self.after) < n_steps:
             self.after.append(_forward(self.after[-1], self.edges))
             self.before.append(_backward(self.before[-1], self.edges))
 
     def through(self, rng: np.random.Generator, context: tuple[int, ...], lengths: range) -> list[int]:
-        """Return a random sequence of one of these lengths that contains the context; empty if there is none."""
+        """Return a random sequence that contains a given context and has one of these lengths; empty without one."""
         first, second = context[:-1], context[1:]
         splits = [
             (left, length - 1 - left)
@@ -197,9 +213,9 @@ class Paths:
 
 
 def _choose(rng: np.random.Generator, choices: Marks, same: int) -> int:
-    """Return one of the marked symbols; in half of all cases the symbol `same`, if it is marked.
+    """Return a random token among those marked in `choices`; if `same` is marked, return it in half of all cases.
 
-    Long runs of one number are common among the sequences that models get wrong.
+    `same` is the neighbouring token, because models often get long runs of one number wrong.
     """
     if choices[same] and rng.random() < 0.5:
         return same
@@ -208,17 +224,20 @@ def _choose(rng: np.random.Generator, choices: Marks, same: int) -> int:
 
 
 def _forward(nodes: Marks, edges: Marks) -> Marks:
-    """Return the nodes that one step along these edges reaches."""
+    """Return a mask of the graph's nodes that one step along `edges` reaches from `nodes`."""
     return np.asarray((nodes[..., None] & edges).any(axis=0))
 
 
 def _backward(nodes: Marks, edges: Marks) -> Marks:
-    """Return the nodes from which one step along these edges reaches `nodes`."""
+    """Return a mask of the graph's nodes from which one step along `edges` reaches one of `nodes`."""
     return np.asarray((nodes[None] & edges).any(axis=-1))
 
 
 def _closure(nodes: Marks, edges: Marks, step: Callable[[Marks, Marks], Marks]) -> Marks:
-    """Return the nodes that any number of steps reaches from `nodes`, including `nodes`."""
+    """Return a mask of the nodes that any number of steps in one direction reaches from `nodes`, including `nodes`.
+
+    `step` is `_forward` or `_backward`.
+    """
     while True:
         more = nodes | step(nodes, edges)
         if (more == nodes).all():
@@ -227,7 +246,7 @@ def _closure(nodes: Marks, edges: Marks, step: Callable[[Marks, Marks], Marks]) 
 
 
 def as_examples(sequences: list[list[int]], width: int) -> Examples:
-    """Return sequences as examples of a class task: `EMPTY` stands after the end of short ones."""
+    """Return token sequences as one array of examples of a class task; short sequences are filled up with `EMPTY`."""
     rows = np.full((len(sequences), width), EMPTY)
     for row, sequence in zip(rows, sequences, strict=True):
         row[: len(sequence)] = sequence
