@@ -1,4 +1,4 @@
-"""Does the model need one site, layer or head more than another?"""
+"""Does the model need one attention block, layer or head more than another?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headcount.errors import InputError
 
 
 def measure(case: ClaimCase) -> Judgement:
-    """Measure the difference of both drops on the same examples, with heads removed together and one at a time."""
+    """Measure the difference of the two drops on the same examples, with heads removed together and one at a time."""
     others = heads_of(case.model, case.claim.objects[0])
     if set(case.heads) & set(others):
         raise InputError(f"{case.claim.subject} and {case.claim.objects[0]} share heads", "compare different heads")

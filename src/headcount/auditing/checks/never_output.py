@@ -14,7 +14,7 @@ from headcount.auditing.decoded_answers import MIN_OTHERS_RIGHT, constant_column
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Look for tokens that the model never outputs at the places where they are right."""
+    """Fail if there are tokens that the model never outputs at the places where they are right."""
     right, (hits, is_counted) = model.right_answers, model.token_hits
     others, missing = missing_tokens(model)
     constants = constant_columns(model)
