@@ -149,7 +149,7 @@ def audit_intervention(
         if n_nan := int(clean.isnan().sum()):
             raise InputError(
                 f"the model's output has NaN without any intervention ({n_nan} of {clean.numel()} values)",
-                "give other inputs, or repair the model: headcount audit looks for the cause of NaN (HC306)",
+                "give other inputs, or repair the model: headcount audit looks for the cause (HC306)",
             )
         _require_same(
             clean,

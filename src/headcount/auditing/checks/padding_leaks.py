@@ -74,7 +74,7 @@ class LogitDifference:
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
-    """Check whether the logits of a short example change when longer examples, or equally long ones, share its batch."""
+    """Check whether logits of a short example change when longer or equally long examples share its batch."""
     lengths = model.lengths
     longest, rows = int(lengths.max()), np.flatnonzero(lengths < lengths.max())
     if not len(rows):

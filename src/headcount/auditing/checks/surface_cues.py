@@ -78,8 +78,7 @@ class _Agreement:
     rule: Rule
     model: Proportion
     right: float
-    """Agreement of the cue with the right answers; the rule is fitted to either kind of answer, and the better
-    counts."""
+    """Agreement of the cue with the right answers, by the better of the rules fitted to either kind of answer."""
     common: float
     """The share of the model's most common answer."""
 
