@@ -225,7 +225,7 @@ def require_own(model: OpenModel) -> Transformer:
     if not isinstance(inner, EncoderDecoder | Classifier) or model.task is None:
         raise InputError(
             f"weights can be read only in models that headcount trained, and {model.label or model.name} is not one",
-            "give a run or sample:addition; headcount heads MODEL --stats shows what the heads of any model attend to",
+            "give a run or sample:addition; what the heads of any model attend to: headcount heads MODEL --stats",
         )
     for encoding in (each for each in inner.modules() if isinstance(each, Encoding)):
         base = encoding.inner if isinstance(encoding, Randomised) else encoding
