@@ -569,5 +569,5 @@ def test_a_range_without_carries_is_refused() -> None:
 
 
 def test_a_task_without_an_event_is_refused() -> None:
-    with pytest.raises(InputError, match="names no event that heads could move"):
+    with pytest.raises(InputError, match="names no event, such as a carry, that heads could move"):
         require_event(RunModel.of(load("sample:sortedness")))

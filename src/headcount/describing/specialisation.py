@@ -81,7 +81,7 @@ def _target(strength: str, target: str, heads: list[Attending]) -> str:
     which = "" if len(heads) == 1 else f"{head.short}{f' at {with_article(column)}' if column else ''} most, with "
     is_near_all = most.mean > 0.999  # to a tenth of a percent an interval would say no more
     doubt = "" if is_near_all else f"{interval(max(most.mean - most.half(), 0), min(most.mean + most.half(), 1))}; "
-    even = "" if most.even is None else f"; even attention would give {percent(most.even)}"
+    even = "" if most.even is None else f"; uniform attention would give {percent(most.even)}"
     what = "of its attention" if strength else "of the largest entropy"
     return f"{text}: {which}{share(most.mean)} {what} ({doubt}n = {most.n:,}{even})."
 

@@ -142,7 +142,7 @@ def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) 
             label=condition,
         )
     even = [(x, m.even) for x, column in enumerate(columns) if (m := head.find(name, column)) and m.even is not None]
-    axes.plot(*np.array(even).reshape(-1, 2).T, "_", color=GREY, markersize=16, label="if attention were even")
+    axes.plot(*np.array(even).reshape(-1, 2).T, "_", color=GREY, markersize=16, label="if attention were uniform")
     axes.grid(axis="y", alpha=0.25)
 
 

@@ -91,7 +91,9 @@ def _role_sentence(role: str, on: str, standings: RoleScores, rests_on: str) -> 
     names = some([each.short for each, _ in standings], 8)
     verb = "stands" if len(standings) == 1 else "stand"
     which = "" if len(standings) == 1 else f"{head.short} most, "
-    doubt = f"{interval(most.low, most.high)}; n = {most.n:,} queries; even attention would give {percent(most.even)}"
+    doubt = (
+        f"{interval(most.low, most.high)}; n = {most.n:,} queries; uniform attention would give {percent(most.even)}"
+    )
     text = f"On {on}, {names} {verb} out for attention to {TARGETS.get(role, role)}: "
     return Sentence(f"{text}{which}with {percent(most.mean)} of its attention ({doubt}).", rests_on)
 
@@ -132,10 +134,10 @@ def named_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
                 rows.append((*row, percentage(standing.even), percentage(middle), top))
     if not rows:
         return None
-    numbers = ("rank", "weight [95 % CI] (%)", "if even (%)", "median head (%)", "largest weight there")
+    numbers = ("rank", "weight [95 % CI] (%)", "if uniform (%)", "median head (%)", "largest weight there")
     caption = f"Heads of {title} that stand out ({_inputs(result)})"
     note = (
-        "If even: the weight that even attention would give. Largest weight there: how many queries give their largest "
+        "If uniform: the weight that uniform attention would give. Largest weight there: how many queries give their largest "
         "weight to this target."
     )
     return DataTable(
