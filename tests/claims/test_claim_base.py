@@ -104,7 +104,7 @@ def test_groups_of_blocks_add_up_to_the_model() -> None:
     model = api.open_model("sample:addition")
     sizes = {name: len(heads_of(model, name)) for name in ("encoder", "decoder-self", "cross", "layer-0", "model")}
     assert sizes == {"encoder": 8, "decoder-self": 8, "cross": 8, "layer-0": 12, "model": 24}
-    with pytest.raises(InputError, match="no attention block .E7"):
+    with pytest.raises(InputError, match="no attention block 'E7'"):
         heads_of(model, "E7")
 
 

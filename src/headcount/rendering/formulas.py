@@ -126,7 +126,7 @@ def plain_formula(expression: Expression) -> str:
 
 
 def _joined(parts: Sequence[Expression], render: Callable[[Expression], str]) -> str:
-    """Return the rendered parts joined with spaces, but not after an opening bracket, or before a closing one or comma."""
+    """Return the rendered parts joined with spaces, except where a bracket or a comma needs none."""
     texts = (f"{'' if i == 0 or isinstance(part, Brackets) else ' '}{render(part)}" for i, part in enumerate(parts))
     return re.sub(r" (?=[,)])|(?<=[(]) ", "", "".join(texts))
 

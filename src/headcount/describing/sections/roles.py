@@ -137,8 +137,8 @@ def named_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
     numbers = ("rank", "weight [95 % CI] (%)", "if uniform (%)", "median head (%)", "largest weight there")
     caption = f"Heads of {title} that stand out ({_inputs(result)})"
     note = (
-        "If uniform: the weight that uniform attention would give. Largest weight there: how many queries give their largest "
-        "weight to this target."
+        "If uniform: the weight that uniform attention would give. Largest weight there: how many queries give their "
+        "largest weight to this target."
     )
     return DataTable(
         f"{name}-named", caption, ("head", "stands out for", *numbers), tuple(rows), note, command, n_keys=2
