@@ -73,7 +73,7 @@ def check_classes(model: AuditedClassifier) -> Finding:
 def _losses(model: AuditedModel, unit: str, guessing: float) -> tuple[str, Evidence]:
     """Return the model's loss and the loss of guessing, in words for the finding and as numbers for its evidence."""
     shown = "ln 2 = 0.693" if abs(guessing - math.log(2)) < 5e-4 else f"{guessing:.3f}"
-    losses = f"the loss is {model.loss:.3f} per {unit}, and guessing has {shown}"
+    losses = f"the loss is {model.loss:.3f} per {unit}, and that of guessing is {shown}"
     return losses, {"loss": model.loss, "guessing": guessing}
 
 

@@ -58,7 +58,9 @@ def run(model: AuditedSequenceModel) -> Finding:
     )
     n = len(rows)
     if n < max(MIN_DISPLACED, MIN_DISPLACED_SHARE * model.n) or Proportion.of(count, n).low < MIN_SHIFTED:
-        return passed("decoded answers are in their place", n=model.n, wrong_in_several_places=n, moved=count)
+        return passed(
+            "decoded answers are neither shifted nor reversed", n=model.n, wrong_in_several_places=n, moved=count
+        )
     row = next(int(row) for row in rows if _is_moved(answers[row], name, form))
     cause, fix = BACKWARDS if name == "backwards" else FORWARDS
     return failed(

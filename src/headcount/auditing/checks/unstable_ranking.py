@@ -56,7 +56,7 @@ def run(model: AuditedModel) -> Finding:
             **evidence,
         )
     correlations = f"{halves:.2f} between halves of {n} examples and {other:.2f} between zero and mean ablation"
-    return passed(f"the rank correlation of {n_heads} heads is {correlations}", **evidence)
+    return passed(f"the rank correlation of the drops of {n_heads} heads is {correlations}", **evidence)
 
 
 def between_halves(sweep: HeadSweep, rng: np.random.Generator) -> float:

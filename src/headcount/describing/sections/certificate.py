@@ -34,8 +34,8 @@ def section(results: ReportResults) -> Section | None:
         Paragraph(
             "A test set is a sample, and a sample misses rare errors. Here each model is verified in the strongest way "
             "that it allows. If its task is finite, every example is checked. If each of its positions sees only a few "
-            "neighbours, every such context is checked, which decides the answers at every length. Otherwise, wrong "
-            "answers are searched for; a search that finds none proves nothing."
+            "neighbours, every such context is checked, which decides the answers at every length. Otherwise, "
+            "headcount searches for wrong answers; a search that finds none proves nothing."
         )
     ]
     for model, outcome in verified:

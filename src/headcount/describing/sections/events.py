@@ -208,12 +208,16 @@ def error_sentences(breaks: list[Breaks], words: TaskWords, rests_on: str, most:
     unsure = [head for head, each in ordered.items() if each.low <= 0.5 <= each.high]
     event = words.event.name
     clauses = [
-        *([f"mostly {event} errors without {some(mostly, most)}"] if mostly else []),
-        *([f"rarely {event} errors without {some(rarely, min(most, 4))}"] if rarely else []),
-        *([f"undecided without {some(unsure, min(most, 6))}"] if unsure else []),
+        *([f"without {some(mostly, most)}, most answers that become wrong are {event} errors"] if mostly else []),
+        *(
+            [f"without {some(rarely, min(most, 4))}, few answers that become wrong are {event} errors"]
+            if rarely
+            else []
+        ),
+        *([f"without {some(unsure, min(most, 6))}, it is undecided how many are {event} errors"] if unsure else []),
     ]
     how = f"up to 100 decoded answers for each head; 95 % CIs corrected for {counted(len(decoded), 'head')}"
-    text = f"The answers that become wrong are {'; '.join(clauses)} ({how}). In a {event} error {words.event.error}."
+    text = f"{sentence('; '.join(clauses)).rstrip('.')} ({how}). In a {event} error, {words.event.error}."
     return [Sentence(text, rests_on, is_decided=bool(mostly or rarely))]
 
 
@@ -229,7 +233,8 @@ def most_broken(breaks: list[Breaks], words: TaskWords) -> str:
         f"{_counts(side)} {words.examples} {which} ({percent(side.rate)}, {interval(side.low, side.high)})"
         for side, which in sides
     )
-    return f"without {top.short}, the answers to {counts} become wrong, corrected for {counted(len(breaks), 'head')}"
+    doubt = f"95 % CI corrected for {counted(len(breaks), 'head')}"
+    return f"without {top.short}, the answers to {counts} become wrong ({doubt})"
 
 
 def _agreement(responding: list[str], needed: list[str], words: TaskWords, rests_on: str) -> list[Sentence]:

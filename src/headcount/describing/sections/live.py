@@ -38,7 +38,7 @@ def _task_blocks(models: list[ModelResults], suffix: str, *, is_first: bool) -> 
     words, is_class = first.task.words, first.task.kind == "class"
     typed = f"Type a {words['example']}" if first.task.script else f"Choose one of the {words['examples']}"
     typed = f"Change the row of {words['symbols']}" if is_class else typed
-    text = f"{typed}, and click on a head, one of the parts that decide where the model looks, to switch it off. "
+    text = f"{typed}. Click on a head to switch it off: heads decide which tokens the model looks at. "
     text += "The model runs in this page, without a network."
     text = text if is_first else f"{typed}."
     single = [each.title for each in models if each.live and each.live.precision == "single"]

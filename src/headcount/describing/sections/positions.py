@@ -65,14 +65,13 @@ def _moved(shown: PositionsShown, rests_on: str) -> list[Sentence]:
         return []
     if any(row.moved is None for row in (*trained, *others)):
         norms = [row.norm for row in trained]
-        text = "The initial rows are not known, so how far training moved them is undecided; norms of trained rows are "
+        text = "The initial rows are not known, so how far training moved them is undecided. Norms of trained rows are "
         return [Sentence(f"{text}{min(norms):.2f} to {max(norms):.2f}.", rests_on, is_decided=False)]
     text = f"Training moved the {counted(len(trained), 'trained row')} of the table by {_distances(trained)} from "
-    text += "where "
-    text += "they began"
+    text += "their initial values"
     if not others:
         return [Sentence(f"{text}.", rests_on)]
-    text += f", and the {len(others)} untrained rows"
+    text += f", and the {counted(len(others), 'untrained row')}"
     if not any(row.moved for row in others):
         return [Sentence(f"{text} not at all.", rests_on)]
     least = min(row.cosine for row in others if row.cosine is not None)
@@ -93,7 +92,7 @@ def _next_row(shown: PositionsShown, rests_on: str) -> list[Sentence]:
     linear = shown.encoding.shift.linear
     if linear is None:
         return []
-    text = f"A linear map from each of its {linear.n_rows} trained rows to the next misses a held-out step by "
+    text = f"A linear map from each of the {linear.n_rows} trained rows to the next one misses a held-out step by "
     text += f"{percent(linear.held_out)} of the step's size: "
     if linear.held_out >= LIKE_GUESSING:
         return [Sentence(f"{text}no better than predicting 0, so trained rows do not predict the next row.", rests_on)]

@@ -100,11 +100,11 @@ def _most_important(result: Ablation, title: str, rests_on: str) -> Sentence:
     cost += f", n = {n:,} or more"
     if not ranking.is_shown:
         text = f"Which attention block of {title} is most important is undecided: no mean drop is significantly above "
-        return Sentence(f"{text}zero. It is largest at {top.name}: {cost}.", rests_on, is_decided=False)
+        return Sentence(f"{text}zero. It is largest in {top.name}: {cost}.", rests_on, is_decided=False)
     if ranking.rivals:
         n_less = len(ranking.others) - len(ranking.rivals)
         less = f"; the heads of the other {counted(n_less, 'block')} cost less" if n_less else ""
-        text = f"Which attention block of {title} is most important is undecided: at {top.name}, {cost}, and the heads "
+        text = f"Which attention block of {title} is most important is undecided: in {top.name}, {cost}, and the heads "
         names = some([group.name for group in ranking.rivals], 4)
         return Sentence(f"{text}of {names} may cost as much{less}.", rests_on, is_decided=False)
     text = f"{top.name} is the most important attention block of {title}: its {cost}. Next is {ranking.others[0].name}"
