@@ -457,7 +457,7 @@ class NeighbourMass:
         self._tokens = torch.empty(0)
         self._done: dict[HeadSite, int] = {}
         self.sums: dict[HeadSite, list[NDArray[np.float64]]] = {}
-        """Sums over queries for each batch, [example, head, (left, itself, right, alike)]."""
+        """Sums over queries, by attention block and batch: [example, head, (left, itself, right, alike)]."""
 
     def begin(self, tokens: Int[Tensor, "batch length"]) -> None:
         """Begin a new batch: keep its tokens, which say where equal numbers are."""

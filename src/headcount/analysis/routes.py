@@ -235,13 +235,13 @@ class EventPatches:
         self.receivers = torch.cat([without, with_event])
         self.donors = {"event": torch.cat([with_event, without]), "placebo": torch.cat([smaller, larger])}
         self.positions = read_positions(answers.task, quartets, by_example)[is_used].repeat(2)
-        """For each receiver, the position of the logits at which the token with or without the event is predicted."""
+        """For each receiver (patched example), the position of the logits for the token that the event changes."""
         self.tokens = torch.stack([labels[part.repeat(2), self.positions] for part in (without, with_event)])
-        """For each receiver, the tokens without and with the event, [2, receiver]."""
+        """For each receiver, the ids of this token without and with the event, [2, receiver]."""
         self.donor_outputs = {
             kind: {site: capture.z(site)[rows] for site in model.sites} for kind, rows in self.donors.items()
         }
-        """The head outputs of the receivers' donors, for event and placebo patches."""
+        """The head outputs that patches put in: from donors with the event changed, and from placebo donors."""
 
     @cached_property
     def cached(self) -> CachedPass:

@@ -290,9 +290,9 @@ class Walk:
         self.edges = [[(source, _first_axis_last(part).copy()) for source, part in parts] for parts in edges]
         self.sums = [np.where(decision.starts & (state == 0), 0.0, np.inf) for state in range(len(edges))]
         self.origins: list[list[NDArray[np.integer]]] = []
-        """`origins[t][state][node]` encodes the best previous node: its first token + (n_tokens + 1) * its state."""
+        """`origins[t][state][node]` is the best previous node, as its first token + (n_tokens + 1) * its state."""
         self.best: list[tuple[float, tuple[int, ...]]] = []
-        """For each length from 1 on, the smallest sum and the last node of its path; infinity without a sequence."""
+        """For each length from 1 on: the smallest sum of margins (infinity without a sequence), and the last node."""
 
     def grow(self, longest: int) -> None:
         """Extend the search to sequences of up to `longest` tokens; do nothing if it is that long already."""

@@ -374,7 +374,7 @@ def _summary(ranking: Ranking, verdicts: Sequence[Verdict]) -> str:
     named, measured = ranking.named, percent(ranking.right.mean(), 2)
     summary = "; and ".join(each.finding for each in named)
     if named[0].check in ranking.fitting and ranking.predicted is not None:
-        summary += f": that leaves {percent(ranking.predicted.mean(), 2)} right, measured {measured}"
+        summary += f"; this predicts an accuracy of {percent(ranking.predicted.mean(), 2)}, and {measured} is measured"
     elif ranking.first_affects == PADDED:
         summary += f"; accuracy is measured without padding, {measured}"
         summary += "".join(f"; and {each.finding}" for each in ranking.beyond)

@@ -244,7 +244,7 @@ class InputSwap:
     def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         self.pairs = pairs
         self.is_audited = False
-        """Whether the current pass began with the audited tensors."""
+        """Whether the current pass got the audited input tensors, which are to be replaced."""
 
     def __call__(self, event: Event, tree: Any) -> Any:
         """Return the inputs of a module; for the model itself, with the audited tensors replaced."""

@@ -231,11 +231,11 @@ class _Comparison:
         self._layout, self._kept, self._pinned, self._passed = layout, kept, pinned, passed
         self._entered = Counter[str]()
         self.z: dict[HeadSite, Tensor] = {}
-        """z of each block, up to the first difference."""
+        """For each block, z (the heads' outputs) in this pass, up to the first difference."""
         self.first: tuple[Event, list[Tensor]] | None = None
-        """Where the first difference is, and the tensors there without the intervention; None if there is none."""
+        """Where this pass first differs from the recorded one, and its tensors there; None if nowhere."""
         self.missed: HeadSite | None = None
-        """The last block whose output projection the intervention did not call."""
+        """The last attention block whose output projection was not called under the intervention."""
 
     def meet(self, event: Event, tree: Any) -> Any:
         """Compare a module's tensors with those recorded under the intervention, or insert a known change.
@@ -278,7 +278,7 @@ class _Trace:
         self.layout, self.seen, self.clean, self.group_size = layout, seen, clean, group_size
         self.heads: dict[HeadId, OutputChange] = {}
         self.residual: list[str] = []
-        """Descriptions of coordinates of the residual stream that were changed."""
+        """For each changed slice of the residual stream, a description in words."""
         self.others: list[Event] = []
         self.is_complete = True
 

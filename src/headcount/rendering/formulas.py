@@ -11,7 +11,7 @@ from headcount.describing.blocks import Brackets, Expression, Fraction, Lines, M
 TOKEN = re.compile(r"(?P<name>[A-Za-z]+|[α-ω])(?:_(?P<index>\w))?|(?P<number>\d+)|(?P<space>\s+)|(?P<sign>.)")
 COMMANDS = {"ω": "omega", "π": "pi", "⊤": "top", "∑": "sum", "∂": "partial", "·": "cdot", "…": "dots"}
 COMMANDS |= {name: name for name in ("sin", "cos")}
-"""Maps a name or a sign to its LaTeX command."""
+"""By name or sign in a formula: its LaTeX command."""
 SUM, PRIME = "∑", "′"
 
 

@@ -33,7 +33,7 @@ def run(model: AuditedModel) -> Finding:
     if clean - left <= MAX_DROP_TOGETHER:
         return passed(finding, left=left, **evidence)
     if not _were_ablated_alone(model):  # most models drop that far: a fault only if results count heads one by one
-        return passed(f"{finding}; no result counts heads that were ablated one by one", left=left, **evidence)
+        return passed(f"{finding}; no stored result calls heads prunable from single ablations", left=left, **evidence)
     return warned(
         f"{finding}: results have heads ablated one by one and never together, so do not publish "
         f"{percent(len(cheap) / len(sweep.heads))} as prunable",

@@ -143,7 +143,7 @@ def _shared_symbol(model: AuditedModel, short: str, longest: str) -> Finding | N
     if not shared:
         return None
     return warned(
-        f"padding and the symbol {', '.join(shared)} have the same id, {fill}, and only a mark tells them apart",
+        f"padding and the symbol {', '.join(shared)} have the same id, {fill}, and only another input tells them apart",
         cause="a mask that is computed from ids hides that symbol too, and without a mask padding is that symbol",
         fix="give padding an id of its own",
         symbol=", ".join(shared),
