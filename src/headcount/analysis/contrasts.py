@@ -52,7 +52,7 @@ class ContrastShift:
     se: Size
     """Standard error of the sensitivity over triples."""
     n: Positive
-    """Number of triples."""
+    """Number of triples (sets of three examples) in the mean."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield an error if the sensitivity is not `across` minus `beside`."""

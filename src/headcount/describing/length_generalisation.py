@@ -383,7 +383,7 @@ def recall_table(name: str, models: Sequence[Model], kinds: Sequence[str], comma
 
 
 def _recall_columns(kinds: Sequence[str]) -> Iterator[tuple[str, list[str], int]]:
-    """Yield the heading of each column, the kinds of example that it is about, and the index of its class."""
+    """Yield for each column of the table: its heading, the kinds of example in it, and the index of the class."""
     negatives = [kind for kind in kinds if kind != PATTERNS]
     if negatives:
         yield "sorted", negatives, -1

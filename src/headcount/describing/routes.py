@@ -141,7 +141,7 @@ def _idle_blocks(result: Routes) -> list[str]:
 
 
 def _by_construction(result: Routes, ways: Sequence[Way]) -> list[str]:
-    """Return sentences on what holds for every model of this kind, whatever it has learned."""
+    """Return sentences on what the architecture alone decides, whatever the model has learned."""
     texts = []
     if any(each.what.startswith("X") for each in result.blocks):
         texts.append(

@@ -32,7 +32,7 @@ DIVERGING = "PuOr_r"
 LIGHT, DARK = "#fefefe", "#010101"
 """White and black on heat maps. A page with a dark theme swaps pure white and black, but not these two."""
 NARROWEST, MARGIN = 5.0, 0.15
-"""The smallest width of a page, and the margin at either side of its title, in inches."""
+"""In inches: the smallest width of a figure, and the margin at either side of its title."""
 LINE = 1.3 / 72
 """The height of a line of text, in inches per point of the text size."""
 HANDLE = 5.2 / 72
