@@ -277,7 +277,7 @@ def _direct_path(inner: Transformer, site: HeadSite, inputs: ModelInputs) -> Ten
 
 
 def fold_norm(matrix: Tensor, norm: nn.Module) -> Tensor:
-    """Return `matrix` with a LayerNorm in front of it folded in: it reads the stream before the norm.
+    """Return `matrix` with the LayerNorm before it folded in, so that it reads the stream before the norm.
 
     The scale of the norm, 1 / (standard deviation), differs between inputs and is left out.
     """

@@ -31,7 +31,7 @@ from headcount.results import Count, Positive, Share, Size
 from headcount.seeds import integer
 
 ALL, DIFFERENCE = "all", "difference"
-"""Names of a column or condition: all of them, or examples where the task's condition holds minus the others."""
+"""`all` columns or examples; `difference`: examples where the task's condition holds minus the others."""
 SPREADS = "spreads evenly"
 N_CONTROLS, RANK = 59, 3
 """Number of controls of each kind, and which of their maxima, counted from the largest, becomes the threshold."""

@@ -35,7 +35,7 @@ class Likeness:
     relabelled: float
     """What random relabelling of keys reaches by chance: 95th percentile of the similarity with the partner."""
     any: float
-    """Mean similarity with all heads of this kind in the other model, paired or not."""
+    """Mean similarity of the head with all heads of this kind in the other model, paired or not."""
     p_untrained: Share
     """p-value against untrained models in place of either model: the larger one of two, max-T corrected over heads."""
     p_relabelled: Share

@@ -50,7 +50,7 @@ class TableRow:
 
     position: Count
     state: RowState
-    """Whether training used the row ("never trained" rows may have decayed), or the table has no such row."""
+    """Whether training used the row, or `past the table` if the table has no row for this position."""
     norm: Size
     moved: Size | None
     """Euclidean distance of the row from its initial value; None if the initial value is unknown."""

@@ -15,7 +15,7 @@ from headcount.stats import percent
 MAX_DROP_ALONE = 0.01
 """A head counts as "prunable" if removing it alone costs less than this fraction of accuracy, as in the reports."""
 MAX_DROP_TOGETHER = 0.2
-"""If removing all such heads together costs more than this fraction, calling them prunable is misleading."""
+"""If removing all of these heads together costs more than this fraction, it is misleading to call them prunable."""
 
 
 def run(model: AuditedModel) -> Finding:

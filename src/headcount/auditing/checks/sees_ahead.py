@@ -34,7 +34,7 @@ class TokenChange:
 
     @property
     def ahead(self) -> Tensor:
-        """[example, label]: whether a logit changes that must not see the changed token (all labels up to its own)."""
+        """[example, label]: whether a logit changes that must not see the changed token (labels up to this token)."""
         return self.moved[:, : self.label + 1] > MAX_LOGIT_CHANGE
 
 

@@ -22,7 +22,7 @@ MIN_PLACES = 3
 MIN_DISPLACED, MIN_DISPLACED_SHARE = 20, 0.05
 """Smallest number of answers that are wrong in more than one token: as a count, and as a fraction of all answers."""
 MIN_SHIFTED = 0.5
-"""Fraction of such answers that one shift must explain (lower end of the 95 % CI)."""
+"""Fraction of the answers wrong in several tokens that one shift must explain (lower end of the 95 % CI)."""
 MIN_DIFFERENT = 5
 """Minimum number of different texts among the shifted answers: a few repeated texts may match by chance."""
 Move = Callable[[Words, Words], Words]

@@ -68,7 +68,7 @@ class Feeding:
         return int(self.inputs[self.fed][0, self.position])
 
     def first(self, n: int) -> Feeding:
-        """Return the same description for the first `n` examples only."""
+        """Return where start token and answer stand, for the first `n` examples only."""
         return replace(self, inputs=tuple(each[:n] for each in self.inputs), labels=self.labels[:n])
 
     def starts(self, module: nn.Module) -> list[int]:

@@ -95,7 +95,7 @@ class TargetDifference:
     mean: float
     low: float
     high: float
-    """Upper end of the 95 % CI of `mean`, which holds for all comparisons at once (Bonferroni); `low` is the other."""
+    """Upper end of the 95 % CI of `mean`; like `low`, it holds for all comparisons at once (Bonferroni)."""
     n: int
 
 
