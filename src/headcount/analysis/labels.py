@@ -103,13 +103,13 @@ class Thresholds:
 
     @property
     def words(self) -> str:
-        """Describe the thresholds for the caption of a table."""
+        """Return sentences on the thresholds, for the caption of a table."""
         return (
-            f"a label names a target that a head prefers; in brackets, its attention above uniform attention, "
-            f"(weight - uniform) / (1 - uniform); the lower {100 * self.confidence:g} % bound must be at least "
-            f"{self.partly:g} and above that of control models; “mostly” means at least {self.mostly:g}; a label holds "
-            f"for all columns, and a column without any of its targets has its own; “more/less when” needs a "
-            f"difference of at least {self.difference:g}; “{SPREADS}” needs an entropy of at least "
+            f"a label names a target that a head prefers. In brackets: the attention to the target above uniform "
+            f"attention, (weight - uniform) / (1 - uniform). Its lower {100 * self.confidence:g} % bound must be at least "
+            f"{self.partly:g} and above that of control models; “mostly” means at least {self.mostly:g}. A label holds "
+            f"for all columns; a column without any of these targets has a label of its own. “More/less when” needs a "
+            f"difference of at least {self.difference:g}. “{SPREADS}” needs an entropy of at least "
             f"{100 * self.entropy_share:g} % of its maximum, and above that of control models"
         )
 
@@ -232,12 +232,12 @@ class Calibration:
 
     @property
     def words(self) -> str:
-        """Describe the calibration for the caption of a table."""
+        """Return sentences on the control models and their threshold, for the caption of a table."""
         kinds = " and ".join(self.controls) + " models" + " each" * (len(self.controls) > 1)
         missing = "" if "untrained" in self.controls else f"; {NOT_DRAWN}"
         return (
-            f"the control models are {self.n_models} {kinds}, of the same shape, on {self.n_examples:,} examples; on "
-            f"average, at most {100 * self.error_rate:.2g} % of them get any label{missing}"
+            f"The control models learned nothing: {self.n_models} {kinds}, of the same shape, on {self.n_examples:,} "
+            f"examples. On average, at most {100 * self.error_rate:.2g} % of them get any label{missing}"
         )
 
 

@@ -110,7 +110,7 @@ class Specialisation(Result):
     @property
     def words(self) -> str:
         """Return the conditions under which a head gets a label, for the caption of a table."""
-        return f"{self.thresholds.words}; {self.calibration.words}"
+        return f"{self.thresholds.words}. {self.calibration.words}"
 
 
 def specialise(

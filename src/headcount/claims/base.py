@@ -322,7 +322,7 @@ class ClaimKind:
     """One kind of claim. Its file's name is its name, with `event` in place of the task's event (`carry`)."""
 
     grammar: str
-    """The form of a claim of this kind: `SUBJECT carries-the-{event} PLACE`. HEAD means one head; `[...]` can be left out."""
+    """The form of these claims: `SUBJECT carries-the-{event} PLACE`. HEAD means one head; `[...]` can be left out."""
     phrase: str
     """The claim in plain English after its subject, with places for `{event}`, `{object}` or `{way}` (into the 10s)."""
     supported_if: str

@@ -53,8 +53,8 @@ def _verdict(result: ContextCertificate, title: str, rests_on: str) -> Sentence:
 def _leads(result: ContextCertificate) -> str:
     return (
         f"The right class leads by at least {result.least_quiet:.2f} logits on {result.last_class} {result.example}s "
-        f"(least on any {result.example} with {result.tightest_quiet}), and by at least {result.least_firing:.2f} "
-        f"logits on {result.first_class} ones (least on {result.tightest_firing}). Rounding in double precision moves "
+        f"(closest: any {result.example} with {result.tightest_quiet}), and by at least {result.least_firing:.2f} "
+        f"logits on {result.first_class} ones (closest: {result.tightest_firing}). Rounding in double precision moves "
         f"such a lead by at most {result.double_error:.1e} logits, in any order of summation."
     )
 

@@ -317,7 +317,7 @@ def accuracy_table(models: Sequence[Model], kind: str, command: str = "") -> Dat
             shown = [accuracy_cell(cells.get(length), _reason(result, length)) for length in lengths]
             rows.append((title, given_structure(result), *shown))
     draws = some([str(draw) for draw in sorted({result.draw for result in results})])
-    note = f"n = {size_range(sizes)} sequences per cell (--draw {draws}). {INTERVALS} {MARKED}"
+    note = f"n = {size_range(sizes)} sequences per cell (random draw {draws}). {INTERVALS} {MARKED}"
     columns = ("model", "structure of the task", *(f"{length:,}" for length in lengths))
     caption = f"Accuracy (%) by length; unsorted sequences: {kind_words(kind)}"
     return DataTable(f"reach-{kind}", caption, columns, tuple(rows), note, command)

@@ -210,7 +210,7 @@ def _proofs(models: Sequence[ModelResults]) -> str:
     text = f"Verified at {counted(len(sites), 'attention block')}: head contributions + bias = block output (max error "
     text += f"{summed:.1e} of the largest entry); with all heads off, only the bias remains, {bias}."
     if n_followed := sum(each.follows_attention for each in sites):
-        text += f" At {n_followed} of them, each head's slice of z follows its own attention pattern alone."
+        text += f" At {n_followed} of {len(sites)}, each head's slice of z follows its own attention pattern alone."
     return text
 
 
