@@ -106,7 +106,7 @@ class Thresholds:
         """Return sentences on the thresholds, for the caption of a table."""
         return (
             f"a label names a target that a head prefers. In brackets: the attention to the target above uniform "
-            f"attention, (weight - uniform) / (1 - uniform). Its lower {100 * self.confidence:g} % bound must be at least "
+            f"attention, (weight - uniform) / (1 - uniform). Its {100 * self.confidence:g} % lower bound is at least "
             f"{self.partly:g} and above that of control models; “mostly” means at least {self.mostly:g}. A label holds "
             f"for all columns; a column without any of these targets has a label of its own. “More/less when” needs a "
             f"difference of at least {self.difference:g}. “{SPREADS}” needs an entropy of at least "

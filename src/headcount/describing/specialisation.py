@@ -40,8 +40,8 @@ def conclusions(result: Specialisation, title: str, rests_on: str) -> list[Sente
     )
     doubt = f"(n = {result.n:,} examples; {error_rate})"
     if not labelled:
-        text = f"What the heads of {title} attend to is undecided: none of {n} heads prefers one kind of token clearly more "
-        text += "than "
+        text = f"What the heads of {title} attend to is undecided: none of {n} heads prefers one kind of token "
+        text += "clearly more than "
         return [Sentence(f"{text}heads of models that learned nothing {doubt}.", rests_on, is_decided=False)]
     text = f"{len(labelled)} of {counted(n, 'head')} of {title} have a label, because they prefer one kind of token "
     text += "clearly "
