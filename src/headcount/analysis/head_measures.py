@@ -176,7 +176,7 @@ class EvalInputs:
 
     examples: Examples
     width: int
-    """Number of task tokens per example."""
+    """Number of tokens of the task's input in each example."""
     data: str
     """Description of the examples."""
 

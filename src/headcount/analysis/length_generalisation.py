@@ -149,7 +149,7 @@ class Stretch(Result):
     refused_lengths: tuple[int, ...] = ()
     """Lengths that the model refuses, such as those beyond a learned table of positions."""
     refused_first_ids: tuple[int, ...] = ()
-    """First position ids that the model refuses."""
+    """First position ids with which the model refuses a sequence, such as ids beyond a learned table."""
     draw: int = 0
     """Number of the random draw of new sequences; another number gives other sequences."""
     audit: str = ""

@@ -37,7 +37,7 @@ class Format:
     right: Proportion
     """The fraction of examples on which one teacher-forced pass is right."""
     loss: float
-    """Cross-entropy per token."""
+    """Cross-entropy per token of the answer, in nats."""
 
     def __str__(self) -> str:
         question, answer = self.example

@@ -249,7 +249,7 @@ def _findings(model: AuditedModel, checks: Mapping[str, Check], progress: Progre
 
 
 def run_check(check: Check, model: AuditedModel) -> Finding:
-    """Run one check; if it raises an error, it is not applicable, and the error is the reason."""
+    """Run one check and return its finding; a check that raises an error counts as not applicable."""
     try:
         return check.run(model)
     except HeadcountError as error:

@@ -44,14 +44,14 @@ def describe(evaluation: AnyEvaluation, title: str) -> list[Block]:
 
 
 def main_share(evaluation: AnyEvaluation) -> Proportion:
-    """Return the accuracy that counts: free-running, or of a classifier; teacher-forced if there is no other."""
+    """Return the main accuracy: free-running, or that of a classifier; teacher-forced if there is no other."""
     share = _share(evaluation.rows[0])
     assert share is not None, "an evaluation has at least one accuracy"
     return share
 
 
 def _share(row: Any) -> Proportion | None:
-    """Return the accuracy of a group that counts (free-running if it was measured), or None without any."""
+    """Return the main accuracy of a group (free-running if it was measured), or None without any."""
     shares = (getattr(row, key, None) for key in ("free_running", "right", "teacher_forced"))
     return next((share for share in shares if share is not None), None)
 

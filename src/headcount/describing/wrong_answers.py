@@ -57,7 +57,7 @@ def in_range(wrong: Sequence[WrongAnswer], trained: tuple[int, int]) -> WrongAns
 
 
 def abbreviated(example: str) -> str:
-    """Return a sequence in which each run of equal tokens is written once, with its length, if it is long.
+    """Return a long sequence with each run of equal tokens written once, with its length; others unchanged.
 
     >>> abbreviated("3 5 4"), abbreviated(" ".join(["59"] * 63 + ["99"]))
     ('3 5 4', '59 x 63, 99')

@@ -22,7 +22,7 @@ N_CHANGED = 60
 N_REPLACEMENTS = 3
 """Number of other tokens that replace each token of an answer, one at a time."""
 MIN_FREE = 5
-"""A kind of mistake is reported only if at least this many changes of that kind cost nothing."""
+"""A kind of mistake is reported only if at least this many changes of that kind keep full marks."""
 Score = Callable[[str, str, str], float]
 """The author's metric(): takes a question, its right answer and a predicted answer, and returns a score."""
 

@@ -32,7 +32,7 @@ class PlaceAccuracy:
     token: str
     """The most common right token at this place."""
     n_constant: int
-    """Number of right answers that have this token at this place."""
+    """Number of right answers that have the most common token at this place."""
 
     @property
     def is_guessed(self) -> bool:
