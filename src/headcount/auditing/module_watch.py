@@ -209,7 +209,10 @@ class BlockLayout:
                     "heads must stand side by side in the last axis of z, and a module must project them",
                 )
             if site.projection not in paths:
-                raise InputError(f"the output projection of {name} is not in this model", "are these its sites?")
+                raise InputError(
+                    f"the output projection of {name} is not in this model",
+                    "check the sites: they may belong to another model",
+                )
         projections = {paths[projection]: names for projection, names in sites.projections.items()}
         above = Counter(each for path in projections for each in modules_above(path))
         holders = {each: path for path in projections for each in modules_above(path) if above[each] == 1}
@@ -252,7 +255,8 @@ class BlockLayout:
         for path, sharing in self.projections.items():
             if Event(path, False, 0) not in met:
                 raise InputError(
-                    f"the model never calls {path}, the output projection of {sharing[0]}", "is it in use?"
+                    f"the model never calls {path}, the output projection of {sharing[0]}",
+                    "leave its site out, or give a model that uses this projection",
                 )
             self._find_attention(path, met, is_torch=self.sites[sharing[0]].mha is not None)
             self._find_entrance(path, met)

@@ -28,7 +28,7 @@ def measure(case: ClaimCase) -> Judgement:
         patches = routes.EventPatches(model, quartets)
         if patches.n < routes.FEWEST:
             raise InputError(
-                f"in only {patches.n} of {len(quartets)} sets of four examples, the model answers all four right",
+                f"too few examples: in {patches.n} of {len(quartets)} sets of four, the model answers all four right",
                 "raise --n",
             )
         ((_, _, moved, placebo),) = patches.head_shares([case.heads], 1)

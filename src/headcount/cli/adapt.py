@@ -12,7 +12,7 @@ from headcount.errors import argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headcount adapt`: the class, its weights, and the file to write."""
+    """Add the arguments of the verb `adapt`: the class, its weights, and the file to write."""
     parser.add_argument(
         "model",
         metavar="FILE.py:Class",

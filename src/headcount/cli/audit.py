@@ -18,7 +18,7 @@ from headcount.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headcount audit`: the models, the checks, and the form of the output."""
+    """Add the arguments of the verb `audit`: the models, the checks, and the form of the output."""
     add_models_argument(parser)
     chosen = "run these checks only, by id or name, such as HC101,HC201"
     parser.add_argument("--only", type=comma_list, metavar="LIST", help=chosen)

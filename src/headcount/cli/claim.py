@@ -22,7 +22,7 @@ def add_claim_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headcount claim`: the model, the claim and the flags."""
+    """Add the arguments of the verb `claim`: the model, the claim and the flags."""
     add_model_argument(parser)
     form = 'the claim, as SUBJECT KIND [OBJECT]: "E0H2 carries-the-carry 10s" (all kinds: docs/claims.md)'
     parser.add_argument("words", metavar="CLAIM", nargs="+", help=form)

@@ -8,7 +8,7 @@ from headcount.cli.claim import add_claim_flags
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headcount claims`: the models, the file of claims and the flags."""
+    """Add the arguments of the verb `claims`: the models, the file of claims and the flags."""
     add_models_argument(parser)
     form = "TOML file of claims, or one that comes with headcount: adder, reports"
     parser.add_argument("--file", metavar="FILE", required=True, help=form)

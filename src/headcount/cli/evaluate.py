@@ -7,7 +7,7 @@ from headcount.cli._output import Line, Output, course_output, submission_json, 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headcount evaluate`: the models and the held-out set."""
+    """Add the arguments of the verb `evaluate`: the models and the held-out set."""
     add_models_argument(parser)
     split = "which held-out examples to use [test]"
     parser.add_argument("--split", choices=["test", "validation"], default="test", help=split)

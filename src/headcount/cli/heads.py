@@ -30,7 +30,7 @@ ROLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headcount heads`: the model, what to draw or measure, and on which inputs."""
+    """Add the arguments of the verb `heads`: the model, what to draw or measure, and on which inputs."""
     add_model_argument(parser)
     parser.epilog = f"{parser.epilog or ''}\n\n{fill(LABELS, 79)}".strip()
     what = parser.add_mutually_exclusive_group()

@@ -7,7 +7,7 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headcount patch`: the model, both examples, the heads and the positions."""
+    """Add the arguments of the verb `patch`: the model, both examples, the heads and the positions."""
     add_model_argument(parser)
     parser.add_argument("receiver", metavar="EXAMPLE", help="the example that the model answers, such as 342+125")
     parser.add_argument(

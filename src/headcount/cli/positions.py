@@ -7,7 +7,7 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headcount positions`: the model and the number of positions."""
+    """Add the arguments of the verb `positions`: the model and the number of positions."""
     add_model_argument(parser)
     add_int(parser, "--n", "number of positions to show [twice the number of trained positions]")
     add_json(parser)

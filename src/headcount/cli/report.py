@@ -8,7 +8,7 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headcount report`: the models, the file to write, and other forms of the report."""
+    """Add the arguments of the verb `report`: the models, the file to write, and other forms of the report."""
     add_models_argument(parser)
     page = "the HTML file to write [report.html]"
     parser.add_argument("-o", "--out", metavar="FILE", default="report.html", help=page)

@@ -7,7 +7,7 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headcount routes`: the models, the number of quartets and the output flags."""
+    """Add the arguments of the verb `routes`: the models, the number of quartets and the output flags."""
     add_models_argument(parser)
     add_int(
         parser, "--n", "number of quartets (sets of four examples) for each way, such as from the 1s to the 10s [200]"

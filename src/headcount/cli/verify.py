@@ -7,7 +7,7 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headcount verify`: the model, and seconds and seed of a search for wrong answers."""
+    """Add the arguments of the verb `verify`: the model, and seconds and seed of a search for wrong answers."""
     add_model_argument(parser)
     parser.add_argument(
         "--seconds",

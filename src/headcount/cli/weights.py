@@ -7,7 +7,7 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headcount weights`: the model, the heads, the number of examples, and probes."""
+    """Add the arguments of the verb `weights`: the model, the heads, the number of examples, and probes."""
     add_model_argument(parser)
     heads = "heads to read, such as E0H2,X1H1 [all]"
     parser.add_argument("--heads", type=comma_list, default=(), metavar="HEAD,...", help=heads)
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 PART = Command(
-    "show which tokens and positions the weights of each head match, and what they copy",
+    "show which tokens and positions the weights of each head match and copy",
     add_arguments,
     run,
     ("headcount weights sample:addition", "headcount weights sample:addition --heads E0H2,X1H1 --probes"),
