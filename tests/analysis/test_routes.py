@@ -456,7 +456,7 @@ def test_routes_pass_through_json(small: Routes) -> None:
             {"moved": {"share": 0.4, "low": 0.5, "high": 0.6, "on": 0.4, "off": 0.4}},
             "inside of their interval",
         ),
-        ("ways", {"n": 31}, "at most n_drawn right quartets"),
+        ("ways", {"n": 31}, "ways whose n .right quartets. is at most n_drawn"),
         ("ways", {"n": -1}, "greater than or equal to 0"),
     ],
 )

@@ -81,7 +81,7 @@ class CounterexampleSearch(Result):
         if self.verdict != verdict:
             yield "verdict", f"{verdict!r}, as wrong has {len(self.wrong):,} answers"
         if len({answer.example for answer in self.wrong}) != len(self.wrong):
-            yield "wrong", "different examples"
+            yield "wrong", "each example once"
         for name, n in (("wrong", len(self.wrong)), ("n_families", self.n_families)):
             if n > self.n_tried:
                 yield name, f"at most n_tried, {self.n_tried:,}"

@@ -140,7 +140,7 @@ class Stretch(Result):
     ids: tuple[ShiftedIds, ...]
     """Results at the longest training length with shifted position ids.
 
-    Empty unless local negatives are measured, and for models that headcount did not train.
+    Empty for models that headcount did not train, and if local negatives are not measured.
     """
     attention_shares: tuple[AttentionShare, ...]
     """Attention of each head on neighbours and equal tokens, by length; empty for models of other packages."""
@@ -175,9 +175,9 @@ class Stretch(Result):
             yield "trained", "the shortest and the longest training length"
         lengths = {cell.length for cell in self.cells}
         if {cell.length for cell in self.cropped_results} - lengths:
-            yield "cropped_results", "lengths that are in cells"
+            yield "cropped_results", "only lengths that are in cells"
         if set(self.refused_lengths) & lengths:
-            yield "refused_lengths", "lengths that are not in cells"
+            yield "refused_lengths", "only lengths that are not in cells"
 
 
 def stretch(

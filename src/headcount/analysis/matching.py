@@ -75,7 +75,7 @@ class Effort:
     untrained: int = 99
     """Number of untrained models for attention, and of random relabellings for outputs."""
     relabelled: int = 999
-    """Number of random relabellings for attention. With only 99, Holm correction over 6 or more heads finds nothing."""
+    """Number of random relabellings of keys, for attention. With 99, Holm correction over 6 heads finds nothing."""
     transplants: int = 19
     """Number of untrained models whose heads are transplanted too; 0 turns transplants off."""
     seed: int = 0
@@ -112,7 +112,7 @@ class Matching(Result):
         alike, same_job = sum(pair.is_alike for pair in pairs), sum(pair.verdict == SAME_JOB for pair in pairs)
         counts = alike, same_job, sum(pair.partner is not None for pair in pairs)
         if (overall.alike, overall.same_job, overall.of) != counts:
-            yield "overall", f"alike, same_job, of = {', '.join(map(str, counts))}, according to the pairs"
+            yield "overall", f"the counts of the pairs: alike, same_job, of = {', '.join(map(str, counts))}"
         values = [pair.attention.value for pair in pairs if pair.attention]
         if values and abs(sum(values) / len(values) - overall.matched) > 1e-3:  # every value is rounded
             yield "overall", f"matched = {sum(values) / len(values)}, the mean overlap of the pairs"

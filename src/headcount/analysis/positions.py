@@ -109,7 +109,7 @@ class EncodingsShown(Result):
         """Yield an error if the encodings, their names and the number of positions do not fit together."""
         names = [encoding.name for encoding in self.encodings]
         if len(set(names)) != len(names) or not all(one.has_size(self.n_positions) for one in self.encodings):
-            yield "encodings", f"different encodings, with tables of {self.n_positions} positions"
+            yield "encodings", f"each encoding once, with tables of {self.n_positions} positions"
         if self.trained not in (None, *names):
             yield "trained", f"one of {', '.join(names)}"
 
@@ -117,7 +117,10 @@ class EncodingsShown(Result):
 def positions_of(
     name: str, weights_sha256: str, in_use: EncodingInUse, n_positions: int | None = None
 ) -> PositionsShown:
-    """Compute kernel, curves and errors of a model's encoding at `n_positions` (default: twice the trained ones)."""
+    """Compute kernel (similarity of positions), curves and errors of a model's encoding.
+
+    There are `n_positions` positions, by default twice as many as training used.
+    """
     encoding, trained = in_use.encoding, in_use.n_trained
     most = min(MOST, encoding.n_rows or MOST) if encoding.refuses_past_table else MOST
     n = min(max(2 * trained, 32), 128, most) if n_positions is None else n_positions
@@ -141,9 +144,10 @@ def positions_of(
 def all_encodings(
     own: PositionsShown | None = None, *, d_model: int = 64, n_heads: int = 4, n_positions: int = 64
 ) -> EncodingsShown:
-    """Compute the kernel, curves and errors of every encoding at `n_positions`, with initial values of a fixed seed.
+    """Compute kernel (similarity of positions), curves and errors of every encoding, with initial values.
 
-    With a model's `own` encoding, that one keeps its trained values, and the others are computed at its positions.
+    There are `n_positions` positions; the initial values have a fixed seed. With a model's `own` encoding, that one
+    keeps its trained values, and the others are computed at its positions.
     """
     n_positions = own.n_positions if own else n_positions
     profiles = {own.encoding.name: own.encoding} if own else {}

@@ -29,7 +29,7 @@ TIE = 1e-4
 SEARCH, RANDOM = 0.5, 0.6
 """Fractions of the time budget at which greedy removal and then the search among random sets end."""
 SETS = 16
-"""Smallest number of random sets that is worth measuring."""
+"""Smallest number of random sets of heads that is worth measuring."""
 LIMITS = (0.01, 0.05)
 """Losses of score (1 and 5 points) for which the number of removable heads is reported, alone and together."""
 

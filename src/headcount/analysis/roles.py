@@ -122,7 +122,7 @@ class HeadRole:
         yield from misnamed(self)
         keys = [(score.role, score.on) for score in self.standings]
         if len(set(keys)) != len(keys):
-            yield "standings", "different measures"
+            yield "standings", "each measure once"
 
     @property
     def named(self) -> list[RoleScore]:
@@ -221,7 +221,7 @@ class HeadRoles(Result):
             for score in head.standings:
                 groups.setdefault((head.stack, head.kind, score.role, score.on), []).append((head, score))
         if len({head.head for head in self.heads}) != len(self.heads):
-            yield "heads", "different heads"
+            yield "heads", "each head once"
         if {on for *_, on in groups} - {inputs.on for inputs in self.inputs}:
             yield "inputs", "every kind of inputs on which heads were measured"
         bars = {(bar.stack, bar.kind, bar.role, bar.on): bar.least for bar in self.bars}

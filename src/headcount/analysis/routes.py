@@ -200,7 +200,7 @@ class Routes(Result):
             if any(not each.moved.low <= each.moved.share <= each.moved.high for each in shares):
                 yield field, "shares inside of their intervals"
         if any(way.n > way.n_drawn for way in self.ways):
-            yield "ways", "at most n_drawn right quartets"
+            yield "ways", "ways whose n (right quartets) is at most n_drawn"
 
     def movers(self, way: str) -> list[PatchShare]:
         """Return the heads that carry the event on a way, wholly or in part; the largest share first.

@@ -57,7 +57,7 @@ class HeadStats:
         yield from misnamed(self)
         keys = [(m.measure, m.column, m.condition) for m in self.measures]
         if len(set(keys)) != len(keys):
-            yield "measures", "different measures"
+            yield "measures", "each measure once"
 
     def find(self, measure: str, column: str = ALL, condition: str = ALL) -> MeasureMean | None:
         """Return one measure of the head, in a column and under a condition; None if it was not measured."""
@@ -101,7 +101,7 @@ class Specialisation(Result):
         """Yield an error for a repeated head, a measure over too many examples, or changes without a contrast."""
         names = [head.head for head in self.heads]
         if len(set(names)) != len(names):
-            yield "heads", "different heads"
+            yield "heads", "each head once"
         if any(m.n > self.n for head in self.heads for m in head.measures):
             yield "heads", f"measures over at most n = {self.n:,} examples"
         if any(bool(head.shifts) and self.contrast is None for head in self.heads):

@@ -161,7 +161,7 @@ class WorstMargins(Result):
         if lengths != sorted(set(lengths)):
             yield "rows", "rows of increasing lengths"
         if verdict(self.rows, self.wrong, self.rounding) != self.verdict:
-            yield "verdict", f"{verdict(self.rows, self.wrong, self.rounding)!r}, by the rows and the wrong answers"
+            yield "verdict", f"{verdict(self.rows, self.wrong, self.rounding)!r}, which follows from rows and wrong"
         cases = [case for row in self.rows for case in row.cases]
         if any(abs(case.margin - case.own_margin) > self.rounding * (1 + 1e-6) for case in cases):
             yield "rounding", "at least the difference between margin and own_margin in every row"
@@ -170,7 +170,7 @@ class WorstMargins(Result):
         expected = {case.example for case in cases if not case.is_right}
         expected |= {self.constants.shown.example} if self.constants and self.constants.shown else set()
         if len(self.wrong) != len(expected) or {answer.example for answer in self.wrong} != expected:
-            yield "wrong", f"the {len(expected)} different examples that the rows and constants have as wrong"
+            yield "wrong", f"the {len(expected)} different examples that rows and constants list as wrong"
 
     @property
     def first_wrong_length(self) -> int | None:

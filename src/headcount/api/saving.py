@@ -41,7 +41,7 @@ class Saved(Generic[T]):
     data: tuple[Path, ...] = ()
     """JSON files of the result; empty if it was not saved."""
     figures: tuple[Path, ...] = ()
-    """Figures of the result."""
+    """Paths of the figures of the result."""
     others: tuple[Path, ...] = ()
     """Paths of other files: tables as Markdown and CSV, or one figure per head."""
 

@@ -114,7 +114,7 @@ class Audit(Result):
         """Yield an error for verdicts that contradict each other, or an accuracy that is no fraction of n examples."""
         ids = [each.id for each in self.verdicts]
         if len(set(ids)) != len(ids):
-            yield "verdicts", "different checks"
+            yield "verdicts", "each check once"
         if any(each.explained_by not in ("", *ids) for each in self.verdicts):
             yield "verdicts", "explanations by checks that are in the list"
         for name in ("measured", "predicted"):

@@ -116,7 +116,7 @@ class ModelState:
         """Return in words how the model differs from the saved state, one text each, such as `hooks at h.1`."""
         kept, now = self._modules, dict(self._model.named_modules())
         hooks = [f"hooks at {path or 'the model itself'}" for path, each in kept.items() if each.has_more_hooks]
-        modules = [f"other modules in {path or 'the model itself'}" for path in kept if kept[path].has_other_modules]
+        modules = [f"other submodules in {path or 'the model itself'}" for path in kept if kept[path].has_other_modules]
         weights = [f"other values of {path}" for path, each in self._tensors.items() if each.is_changed]
         modes = [path for path in kept if path in now and now[path].training != kept[path].attributes["training"]]
         mode = [f"training mode {'on' if now[modes[0]].training else 'off'}"] if modes else []

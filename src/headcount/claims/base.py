@@ -251,7 +251,7 @@ class ClaimsResult(Result):
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield an error for repeated claims, or results that do not fit the claims and the models."""
         if len(set(self.statements)) != len(self.statements):
-            yield "statements", "different claims"
+            yield "statements", "each claim once"
         texts = [statement.text for statement in self.statements for _ in self.models]
         if [result.text for result in self.results] != texts:
             yield "results", "one result for each claim and model"

@@ -103,7 +103,7 @@ def _trained(results: ReportResults) -> Made:
         for each, share in shares
     ]
     alt = "; ".join(f"{bar.name} {bar.text}" for bar in bars)
-    draw = partial(draw_bars, bars, "right on the test set (%)") if bars else None
+    draw = partial(draw_bars, bars, "right answers on the test set (%)") if bars else None
     if len(shares) < 2:
         return "", draw, alt
     steps = [each.settings["steps"] for each, _ in shares if "steps" in each.settings]

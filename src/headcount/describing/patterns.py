@@ -42,7 +42,7 @@ class PatternPage:
     tokens: tuple[tuple[str, ...], ...]
     """The tokens of each axis."""
     axes: tuple[tuple[int, int], ...]
-    """For each attention block, the indices of the axes of its queries and of its keys."""
+    """For each attention block, the indices in `tokens` of the axis of its queries and of its keys."""
     weights: tuple[NDArray[np.uint8], ...]
     """For each attention block, the weights [head, query, key] in hundredths."""
 

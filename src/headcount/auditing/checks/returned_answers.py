@@ -85,7 +85,7 @@ class Pass:
         return cls(tuple(each.cpu() for each in inputs), labels.cpu(), logits)
 
     def again(self, model: AdapterModel, pairs: Pairs) -> Pass:
-        """Return another pass over the old inputs, after encode() got other answers that it may have stored."""
+        """Run the model on the old inputs again, after encode() was given other answers, which it may have stored."""
         encoded(model.adapter, pairs)
         return Pass(self.inputs, self.labels, _logits(model, self.inputs))
 
