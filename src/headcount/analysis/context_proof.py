@@ -216,7 +216,7 @@ def bounded_table(
 
 
 def leads_of_sequence(table: NDArray[np.floating], shape: ContextShape, tokens: Sequence[int]) -> NDArray[np.floating]:
-    """Return the lead of each position of a sequence, looked up in the table of contexts."""
+    """Return each position's lead (logit of the first class minus that of the last), looked up in the table."""
     outside = shape.n_tokens
     padded = np.array([*[outside] * shape.left, *tokens, *[outside] * shape.right])
     windows = np.lib.stride_tricks.sliding_window_view(padded, shape.width)

@@ -227,7 +227,7 @@ class Trials:
     nearest: Nearest = field(default_factory=lambda: Nearest(np.empty((0, 0), dtype=np.int64), np.empty(0)))
     """The examples with the smallest margins so far."""
     wrong: list[tuple[int, float, WrongAnswer]] = field(default_factory=list)
-    """The counterexamples: for each, its size (as `sizes` counts it), its margin and the wrong answer."""
+    """The counterexamples: for each, its size (tokens or characters), its margin and the wrong answer."""
     _seen: set[bytes] = field(default_factory=set)
     _n_idle: int = 0
 

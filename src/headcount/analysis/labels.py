@@ -220,7 +220,7 @@ class Calibration:
     controls: tuple[str, ...]
     """Kinds of controls, `untrained` or `shuffled`. With two kinds, each threshold is the higher of the two."""
     n_models: Count
-    """Number of controls of each kind."""
+    """Number of control models of each kind."""
     n_examples: Count
     error_rate: Share
     """Expected fraction of control models that get any label, for example 0.05."""

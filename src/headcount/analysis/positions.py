@@ -60,7 +60,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class PositionsShown(Result):
-    """The position encoding of one model: its kernel, curves and errors.
+    """The position encoding of one model: its kernel (similarity of positions), curves and errors.
 
     For an encoder-decoder, that of its encoder.
     """
@@ -217,7 +217,10 @@ class EncodingProfile:
 
 @torch.no_grad()
 def profile_encoding(name: str, encoding: Encoding, n: int, trained: int | None) -> EncodingProfile:
-    """Compute the kernel, curves and errors of an encoding at `n` positions; training used the first `trained`."""
+    """Compute kernel (similarity of positions), curves and errors of an encoding at `n` positions.
+
+    Training used the first `trained` of them (None if there was no training).
+    """
     table, ids = table_of(encoding, n), torch.arange(n)
     bias = encoding.bias(ids[:, None], ids[None, :])  # added to the scores, [query, key, head]
     biases = [] if bias is None else [_array(head) for head in bias.expand(n, n, -1).unbind(-1)]

@@ -206,9 +206,9 @@ class HeadRoles(Result):
     separators: tuple[str, ...]
     naming: Naming
     controls: tuple[str, ...]
-    """Kinds of controls: `untrained`, `shuffled`; empty if there were none."""
+    """Kinds of control models: `untrained`, `shuffled`; empty if there were none."""
     n_controls: Count
-    """Number of controls of each kind."""
+    """Number of control models of each kind."""
     bars: tuple[RoleBar, ...]
     heads: tuple[HeadRole, ...]
     SCHEMA: ClassVar[int] = 1

@@ -266,7 +266,7 @@ class EventPatches:
 
     @property
     def gap(self) -> Moves:
-        """For each quartet, the difference of this logit difference between the examples with and without the event."""
+        """For each quartet, by how much the event raises the logit difference (token with it minus token without)."""
         return self.clean[self.n :] - self.clean[: self.n]
 
     def _inputs(self, rows: Tensor) -> list[Tensor]:

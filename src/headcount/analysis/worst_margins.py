@@ -352,7 +352,7 @@ def first_class_walk(decision: Decision) -> Walk:
 
 
 def _first_axis_last(values: Margins) -> Margins:
-    """Move the first axis to the end, where a minimum is computed faster."""
+    """Return the array with its first axis at the end, where a minimum is computed faster."""
     return np.moveaxis(values, 0, -1)
 
 

@@ -25,7 +25,7 @@ from headcount.rendering.progress import counting
 
 FAILS_AUDIT = "the model fails its audit, so its heads say nothing about the task"
 LEAST_N = 20
-"""Smallest number of examples or quartets on which a claim can be judged."""
+"""Smallest number of examples, or of quartets (sets of four), on which a claim can be judged."""
 
 
 def claim(

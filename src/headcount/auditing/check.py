@@ -104,7 +104,7 @@ class Check:
     is_quick: bool = False
     """Whether the check needs no forward passes beyond those that every command makes anyway."""
     affects: str = ANSWERS
-    """What the fault that this check looks for can change: one of AFFECTED."""
+    """What the fault that this check looks for can change, such as the answers or only conclusions: one of AFFECTED."""
 
     @property
     def subject(self) -> str:

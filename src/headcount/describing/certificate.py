@@ -54,7 +54,7 @@ def _verdict(certificate: Certificate, title: str) -> str:
 
 
 def _margin(certificate: Certificate) -> str:
-    """Give the smallest margin, if every answer is right, and the number of answers that were decoded."""
+    """Return sentences on the smallest margin, if every answer is right, and on how many answers were decoded."""
     decoded = (
         f"{counted(certificate.decoded, 'answer')} were also decoded token by token, with the same verdict on each."
     )
