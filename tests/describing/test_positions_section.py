@@ -88,7 +88,7 @@ def test_where_rows_began_may_not_be_known(shown):
     unknown = [replace(each, moved=None, cosine=None) for each in rows(*NEVER)]
     (told,) = (each for each in sentences(report(shown("learned", unknown))) if not each.is_decided)
     assert "are not known" in told.text
-    assert "norms of trained rows are 1.00 to 4.00" in told.text
+    assert "Norms of trained rows are 1.00 to 4.00" in told.text
 
 
 @pytest.mark.parametrize(

@@ -207,17 +207,18 @@ def error_sentences(breaks: list[Breaks], words: TaskWords, rests_on: str, most:
     rarely = [f"{head} ({_counts(each)})" for head, each in ordered.items() if each.high < 0.5]
     unsure = [head for head, each in ordered.items() if each.low <= 0.5 <= each.high]
     event = words.event.name
-    clauses = [
-        *([f"without {some(mostly, most)}, most answers that become wrong are {event} errors"] if mostly else []),
-        *(
-            [f"without {some(rarely, min(most, 4))}, few answers that become wrong are {event} errors"]
-            if rarely
-            else []
-        ),
-        *([f"without {some(unsure, min(most, 6))}, it is undecided how many are {event} errors"] if unsure else []),
-    ]
+    errors, clauses = f"{event} errors are", list[str]()
+    if mostly:
+        clauses.append(f"{errors} most of the broken answers without {some(mostly, most)}")
+    if rarely:
+        few = "few of them" if mostly else f"{errors} few of the broken answers"
+        clauses.append(f"{few} without {some(rarely, min(most, 4))}")
+    if unsure:
+        whether = "" if mostly or rarely else f" whether {errors} most of the broken answers"
+        clauses.append(f"it is undecided without {some(unsure, min(most, 6))}{whether}")
     how = f"up to 100 decoded answers for each head; 95 % CIs corrected for {counted(len(decoded), 'head')}"
-    text = f"{sentence('; '.join(clauses)).rstrip('.')} ({how}). In a {event} error, {words.event.error}."
+    text = sentence(f"{'; '.join(clauses)} ({how})")
+    text += f" In a {event} error, {words.event.error}."
     return [Sentence(text, rests_on, is_decided=bool(mostly or rarely))]
 
 
