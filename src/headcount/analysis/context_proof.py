@@ -98,7 +98,7 @@ class ContextCertificate(Result):
     first_order_error: Size
     """First-order estimate, in logits, of single-precision rounding: the largest over contexts with leads near 0."""
     n_sequences: Count
-    """Number of whole sequences whose lead was compared with the table of contexts: up to 4,096 tokens, some padded."""
+    """Number of whole sequences, up to 4,096 tokens, whose lead (difference of logits) was compared with the table."""
     sequence_error: Size
     """Largest difference, in logits, between the lead of a whole sequence and its lead according to the table."""
     wrong: tuple[WrongAnswer, ...]

@@ -68,7 +68,7 @@ REPORTED = 1
 
 @dataclass(frozen=True)
 class LengthResult:
-    """Accuracy of a classifier at one length, on one kind of negative and equally many positives.
+    """Accuracy of a classifier at one length, on one kind of negative (unsorted) and as many positive examples.
 
     The kind `patterns` has patterns of both classes instead.
     """

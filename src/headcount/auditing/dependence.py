@@ -76,7 +76,7 @@ class Following:
     gain: float | None = None
     """The factor g if r = g z + c, where c does not depend on z; None if r is not linear in z."""
     where: Tensor | None = None
-    """[row, position]: where r changes together with z."""
+    """[row, position]: where r (the replacement) changes together with z (the head's output)."""
     is_indirect: bool = False
     """Whether r depends on the example, but on the z of none of the block's heads."""
 
