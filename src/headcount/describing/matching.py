@@ -63,8 +63,7 @@ def _likeness(likeness: Likeness | None, n: int) -> tuple[Cell, Cell, Cell]:
 
 
 def _restored(pair: Pair) -> tuple[Cell, Cell, Cell]:
-    """Return three cells on a transplant: the share of a head's effect that its partner restores, and two
-    comparisons.
+    """Return three cells: the share of a head's effect that its partner's output restores, and two comparisons.
 
     The comparisons are the largest shares that heads of untrained models, and other heads of the other model,
     restore.
