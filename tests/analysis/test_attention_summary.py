@@ -283,7 +283,7 @@ def test_faults_are_told() -> None:
         look(tokens={"decoder": ["a"] * hub.FED})
     with pytest.raises(InputError, match=r"decoder.0.self has 5 queries and 5 keys.*'decoder': 4"):
         look(tokens={"encoder": ["a"] * hub.LENGTH, "decoder": ["a"] * 4})
-    with pytest.raises(InputError, match="'decoder' has 2 values for 5 tokens"):
+    with pytest.raises(InputError, match="of the decoder has 2 values, but the text has 5 tokens"):
         look(special={"decoder": [True, False]})
     with pytest.raises(InputError, match=r"no head 'encoder.7.self.0'"):
         head_pattern(wrapped, wrapped.head_sites, inputs, HeadId.parse("E7H0"))

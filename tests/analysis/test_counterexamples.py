@@ -257,7 +257,7 @@ def test_a_result_round_trips_and_is_checked() -> None:
     for changes, what in (
         ({"verdict": "not refuted"}, "verdict"),
         ({"wrong": ()}, "verdict"),
-        ({"wrong": (found.wrong[0], found.wrong[0])}, "different examples"),
+        ({"wrong": (found.wrong[0], found.wrong[0])}, "each example once"),
         ({"n_tried": 1}, "at most n_tried"),
         ({"n_families": 10**6}, "at most n_tried"),
         ({"stopped_at": 1}, "at most stopped_at"),

@@ -456,7 +456,7 @@ def test_routes_pass_through_json(small: Routes) -> None:
             {"moved": {"share": 0.4, "low": 0.5, "high": 0.6, "on": 0.4, "off": 0.4}},
             "inside of their interval",
         ),
-        ("ways", {"n": 31}, "at most n_drawn right quartets"),
+        ("ways", {"n": 31}, "ways whose n .right quartets. is at most n_drawn"),
         ("ways", {"n": -1}, "greater than or equal to 0"),
     ],
 )
@@ -569,5 +569,5 @@ def test_a_range_without_carries_is_refused() -> None:
 
 
 def test_a_task_without_an_event_is_refused() -> None:
-    with pytest.raises(InputError, match="names no event that heads could move"):
+    with pytest.raises(InputError, match="names no event, such as a carry, that heads could move"):
         require_event(RunModel.of(load("sample:sortedness")))

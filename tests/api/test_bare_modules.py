@@ -133,7 +133,7 @@ def test_heads_of_two_modules_are_matched_on_tensors(tagger: Tagger, tmp_path: P
     assert other.overall.alike == 0
     assert same.stand_ins == "shuffled"
     assert "19 shuffled models" in same.words
-    with pytest.raises(InputError, match="heads cannot be matched on 3 inputs"):
+    with pytest.raises(InputError, match="3 inputs are too few to match heads"):
         headcount.match_heads(opened, others[0], inputs=ids(3), quiet=True)
     with pytest.raises(InputError, match=r"Tagger has no task.*\s+give tensors: inputs="):
         headcount.match_heads(opened, others[0], quiet=True)

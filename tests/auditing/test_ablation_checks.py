@@ -314,7 +314,7 @@ def test_heads_that_stand_in_for_each_other_are_named() -> None:
     assert found.verdict == "pass", "nobody has called them prunable"
     assert found.finding == (
         "8 of 8 heads each cost under 1 point alone; without all of them, 0 % of 200 examples are right (with all "
-        "heads: 100 %); no result counts heads that were ablated one by one"
+        "heads: 100 %); no stored result calls heads prunable from single ablations"
     )
 
 

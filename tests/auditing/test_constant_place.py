@@ -44,7 +44,7 @@ def test_a_first_digit_that_is_never_predicted_is_named_with_both_figures() -> N
     assert "start token" in found.cause
     first = audit(NeverPredictsTheFirst).summary
     assert first.startswith("the 100s digit is 0 in 400 of 400 answers, and in ")
-    assert "that leaves 34.25 % right, measured 34.25 %" in first
+    assert "this predicts an accuracy of 34.25 %, and 34.25 % is measured" in first
 
 
 def test_another_place_has_another_cause() -> None:

@@ -87,7 +87,10 @@ def test_what_explains_the_accuracy_comes_before_what_cannot() -> None:
 def test_a_figure_that_fits_comes_first_the_best_fit_before_others() -> None:
     found = ranked(ANSWERS, predicting(70, "one"), predicting(52, "two"))
     assert found.causes == ("HC103", "HC102", "HC101")
-    assert found.summary == "two; and one: that leaves 52.00 % right, measured 50.00 % (and 1 more: HC101)"
+    assert (
+        found.summary
+        == "two; and one; this predicts an accuracy of 52.00 %, and 50.00 % is measured (and 1 more: HC101)"
+    )
 
 
 def test_a_figure_that_does_not_fit_comes_after_a_fault_without_one() -> None:
@@ -104,7 +107,9 @@ def test_a_fault_that_takes_right_answers_for_wrong_explains_nothing() -> None:
 def test_a_figure_that_fits_alone_is_not_spoilt_by_another() -> None:
     found = ranked(predicting(5, "far off"), predicting(50, "exact"), ANSWERS)
     assert found.causes == ("HC102", "HC103", "HC101")
-    assert found.summary.startswith("exact: that leaves 50.00 % right, measured 50.00 % (and 2 more: HC103, HC101)")
+    assert found.summary.startswith(
+        "exact; this predicts an accuracy of 50.00 %, and 50.00 % is measured (and 2 more: HC103, HC101)"
+    )
 
 
 def test_of_two_without_figures_the_one_that_explains_more_comes_first() -> None:

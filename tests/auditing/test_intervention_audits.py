@@ -617,9 +617,9 @@ def test_a_context_whose_hooks_are_there_already_is_refused(gpt2: Any) -> None:
 def test_heads_and_inputs_are_checked(gpt2: Any) -> None:
     with pytest.raises(InputError, match=r"no head 'layer\.7\.self\.0'"):
         audit_intervention(gpt2, TEXT, {}, "L7H0")
-    with pytest.raises(InputError, match="no heads are named"):
+    with pytest.raises(InputError, match="no heads were named"):
         audit_intervention(gpt2, TEXT, {}, [])
-    with pytest.raises(InputError, match="the inputs are not tensors"):
+    with pytest.raises(InputError, match="the inputs must be tensors"):
         audit_intervention(gpt2, "a text", {}, NAMED)
 
 

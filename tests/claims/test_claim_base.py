@@ -66,8 +66,8 @@ def test_a_line_is_parsed(text: str, subject: str, objects: tuple[str, ...], phr
         ("E0H2", "SUBJECT KIND"),
         ("E0H2 caries-the-carry 10s", "did you mean 'carries-the-carry'"),
         ("E0H2 carries-the-event 10s", "did you mean 'carries-the-carry'"),
-        ("E0H2 carries-the-carry", "names 0 things"),
-        ("E0H2 carries-the-carry 10s 100s", "names 2 things"),
+        ("E0H2 carries-the-carry", "has 0 words"),
+        ("E0H2 carries-the-carry 10s 100s", "has 2 words"),
         ("E0H2 induction now", "write SUBJECT induction"),
         ("encodr prunable-together", "did you mean 'encoder'"),
         ("E0H2+first prunable-together", "is not the name of a head"),
@@ -104,7 +104,7 @@ def test_groups_of_blocks_add_up_to_the_model() -> None:
     model = api.open_model("sample:addition")
     sizes = {name: len(heads_of(model, name)) for name in ("encoder", "decoder-self", "cross", "layer-0", "model")}
     assert sizes == {"encoder": 8, "decoder-self": 8, "cross": 8, "layer-0": 12, "model": 24}
-    with pytest.raises(InputError, match="no attention block E7"):
+    with pytest.raises(InputError, match="no attention block 'E7'"):
         heads_of(model, "E7")
 
 

@@ -59,7 +59,7 @@ def test_statistics_for_people(tiny_sorter, capsys):
     predicted = capsys.readouterr().out
     assert "1,000 examples (fresh sequences of 9, half of them sorted)" in predicted
     assert THRESHOLDS.words[1:] in predicted
-    assert "on average, at most 5 % of them get any label" in predicted
+    assert "On average, at most 5 % of them get any label" in predicted
     assert "left" in predicted
     assert "sparsity" in predicted
     stats = tiny_sorter.folder.read_result("head-stats-9", Specialisation)

@@ -116,4 +116,4 @@ def test_two_models_without_a_task_are_matched_on_texts(
     assert main(["heads", model, "--stats", "--match", "twin"]) == 2
     assert 'give texts: --on "a text", four or more, or --data FILE' in capsys.readouterr().err
     assert main(["heads", model, "--stats", *on[:4], "--match", "twin"]) == 2
-    assert "heads cannot be matched on 2 inputs" in capsys.readouterr().err
+    assert "2 inputs are too few to match heads" in capsys.readouterr().err

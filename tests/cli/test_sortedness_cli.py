@@ -235,7 +235,7 @@ def test_a_lab_of_sortedness_only(in_tmp, capsys):
     assert main(["lab", "--only", "sortedness", "-o", "sorting", "--quiet", "--processes", "1"]) == 0
     out = capsys.readouterr().out
     assert "Accuracy (%) by length; unsorted sequences: single adjacent swaps" in out
-    assert "n = 2 sequences per cell (--draw 1)" in out
+    assert "n = 2 sequences per cell (random draw 1)" in out
     assert "sums checked" not in out
     text = Path("sorting/report-sortedness.html").read_text()
     assert '<section id="reach"' in text

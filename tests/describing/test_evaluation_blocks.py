@@ -88,7 +88,7 @@ def test_several_models_are_rows_with_what_a_reader_must_know():
         [("one", handed), ("two", undecoded), ("three", InputError("no such file", "")), ("four", evaluation())], "test"
     )
     assert isinstance(blocks[0], Paragraph)
-    assert blocks[0].text == "4 submissions: 3 measured, 1 broken"
+    assert blocks[0].text == "4 submissions: 3 were measured, 1 could not be run"
     columns, found = rows(blocks)
     assert columns == ("model", "n", "teacher-forced", "free-running", "claimed", "note")
     assert found[0][-2] == "90.00 %"

@@ -60,7 +60,7 @@ def test_rows_that_were_never_trained_are_counted(shown):
         "Of 6 positions of m0 that are shown, 2 have a row that was never trained; the last trained position is 3."
     )
     assert (
-        "Training moved the 4 trained rows of the table by 0.30 to 0.60 from where they began, and the 2 untrained "
+        "Training moved the 4 trained rows of the table by 0.30 to 0.60 from their initial values, and the 2 untrained "
         "rows by 0.01: their "
         "direction did not change" in texts(made)
     )
@@ -69,7 +69,7 @@ def test_rows_that_were_never_trained_are_counted(shown):
 def test_the_opposite_table_gives_the_opposite_sentences(shown):
     made = report(shown("learned", rows(*["trained"] * 6), n_trained=6))
     assert made.answer.text == ("All 6 positions of m0 that are shown have a trained row in its table.")
-    assert "Training moved the 6 trained rows of the table by 0.30 to 0.80 from where they began." in texts(made)
+    assert "Training moved the 6 trained rows of the table by 0.30 to 0.80 from their initial values." in texts(made)
     assert "their direction changed (smallest cosine 0.500), so something did train them" in texts(
         report(shown("learned", rows(*NEVER, cosine=0.5)))
     )
@@ -88,7 +88,7 @@ def test_where_rows_began_may_not_be_known(shown):
     unknown = [replace(each, moved=None, cosine=None) for each in rows(*NEVER)]
     (told,) = (each for each in sentences(report(shown("learned", unknown))) if not each.is_decided)
     assert "are not known" in told.text
-    assert "norms of trained rows are 1.00 to 4.00" in told.text
+    assert "Norms of trained rows are 1.00 to 4.00" in told.text
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_the_most_is_another_head_if_that_has_more() -> None:
 def test_without_labels_it_is_undecided() -> None:
     found = told("", "")
     require_sound(found)
-    assert "undecided: none of 2 prefers" in found.answer.text
+    assert "undecided: none of 2 heads prefers" in found.answer.text
     assert not found.answer.is_decided
 
 

@@ -180,7 +180,7 @@ def test_answers_have_their_figures(answers) -> None:
     assert "harmless alone is not harmless together" in share
     carries = answer_to(text, "Carry propagation.")
     assert "24 of 24 heads respond to a carry, E0H0 most (it moves 40.0 % of its attention; CI 36.9-43.1" in carries
-    assert "mostly carry errors without E0H0 (90 of 90)" in carries
+    assert "arry errors are most of the broken answers without E0H0 (90 of 90)" in carries
     lengths = answer_to(text, "Accuracy at every length.")
     assert "| full shuffles | 32 | 64 | 128 | 256 |" in lengths
     assert "| sinusoidal | 100.0 [98.1, 100.0] | 100.0 [98.1, 100.0] | not measured |" in lengths

@@ -159,7 +159,7 @@ def test_a_broken_sorter_is_passed_over(in_tmp: Path, capsys: pytest.CaptureFixt
     assert list(dict.fromkeys(cell["name"] for cell in found["cells"])) == names
     assert found["files"]["pictures"][-1].startswith("runs/stretch/figures/")
     (broken,) = found["broken"]
-    assert broken.startswith("submissions/bob/adapter.py:Model: its code ended the process (exit code 0)")
+    assert broken.startswith("submissions/bob/adapter.py:Model: the submission's code ended the process (exit code 0)")
 
 
 def test_without_a_fork_a_new_interpreter_measures(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:

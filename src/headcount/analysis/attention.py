@@ -32,7 +32,7 @@ from headcount.runs.run import Prediction, Run, predict_equal_lengths
 from headcount.tasks.base import ClassTask, SequenceTask
 
 PARTS = 10_000
-"""Pooled weights are stored as integers in units of 1 / PARTS, which halves the size of the JSON."""
+"""Pooled weights are stored as integers from 0 to PARTS, where PARTS stands for a weight of 1. This halves the JSON."""
 MEASURES = (*ROLES, *SPREAD)
 Array = NDArray[np.floating[Any]]
 Moments = Mapping[HeadSite, tuple[Array, Array | None]]
@@ -41,17 +41,17 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Axis:
-    """The tokens of one stack, and the bins that they are pooled into."""
+    """The tokens of one stack (encoder or decoder), and the bins of neighbouring tokens for pooled weights."""
 
     stack: str
     tokens: tuple[str, ...]
     special: tuple[int, ...] | None
-    """Positions of special tokens; None if unknown."""
+    """Indices of special tokens, such as [CLS]; None if it is unknown which tokens are special."""
     edges: tuple[int, ...]
     """Bin boundaries: bin i holds the tokens edges[i] to edges[i + 1] - 1."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the bins, the special tokens and the number of tokens."""
+        """Yield an error if the bin boundaries or the indices of special tokens do not fit the number of tokens."""
         if self.edges[:1] != (0,) or self.edges[-1] != len(self.tokens) or list(self.edges) != sorted(set(self.edges)):
             yield "edges", f"ascending, from 0 to {len(self.tokens)}, the number of tokens"
         if any(not 0 <= position < len(self.tokens) for position in self.special or ()):
@@ -60,9 +60,10 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadAttention:
-    """Attention weights and measures of one head.
+    """The attention weights of one head, and measures of them such as the entropy.
 
-    A measure is None if it is undefined for the head, or if no query can see the keys that it counts.
+    A measure is None if it is undefined for the head: for example, no query can see the kind of key that the measure
+    counts.
     """
 
     head: HeadName
@@ -80,16 +81,16 @@ class HeadAttention:
     entropy_share: Share | None = None
     distance: Size | None = None
     named: tuple[RoleScore, ...] = ()
-    """Roles by which the head stands out from the other heads, the strongest first."""
+    """Roles by which the head stands out from the other heads, such as `previous` token; the strongest role first."""
     weights: Matrix = ()
-    """Attention weights [query][key]; empty in an `AttentionSummary`."""
+    """Attention weights [query][key]; empty in an `AttentionSummary`, which stores `pooled` weights only."""
     deviation: Matrix | None = None
     """Standard deviation over examples [query][key]; None for a single example."""
     pooled: tuple[tuple[int, ...], ...] = ()
-    """Pooled weights [query bin][key bin] in units of 1 / PARTS; empty in `AttentionPatterns`."""
+    """Pooled weights [query bin][key bin] as integers, where `PARTS` stands for 1; empty in `AttentionPatterns`."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistent names, negative weights, rows that sum to more than 1, and unequal shapes."""
+        """Yield an error for a wrong head name, negative weights, rows that sum to more than 1, or unequal shapes."""
         yield from misnamed(self)
         for name, whole in (("weights", 1.0), ("pooled", float(PARTS))):
             rows = getattr(self, name)
@@ -102,15 +103,16 @@ class HeadAttention:
 
     @property
     def array(self) -> NDArray[np.float64]:
-        """Return the attention weights or, if only pooled weights are stored, these. Rows sum to 1 up to rounding."""
+        """Return the weights [query, key]; the pooled weights if only these are stored. Rows sum to about 1."""
         return np.array(self.pooled) / PARTS if self.pooled else np.array(self.weights)
 
 
 @dataclass(frozen=True)
 class SiteAttention:
-    """Attention of the heads of one attention block.
+    """The attention of all heads of one attention block.
 
-    `queries` and `keys` are the tokens or, in an `AttentionSummary`, the names of the stacks that the tokens belong to.
+    `queries` and `keys` are the tokens. In an `AttentionSummary`, they are the names of the stacks that have the
+    tokens, such as `encoder`.
     """
 
     site: str
@@ -121,10 +123,10 @@ class SiteAttention:
     keys: tuple[str, ...] | str
     heads: tuple[HeadAttention, ...]
     n_queries: Mapping[str, int] = field(default_factory=dict)
-    """Number of queries that each measure is averaged over; empty in `AttentionPatterns`."""
+    """For each measure, the number of queries that it is averaged over; empty in `AttentionPatterns`."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the block's name, its heads, and the shape of their weights."""
+        """Yield an error if the block's name, its heads and the shapes of their weights do not fit together."""
         yield from unequal(self, site=f"{self.stack}.{self.layer}.{self.kind}")
         if any(head.head.rpartition(".")[0] != self.site for head in self.heads):
             yield "heads", f"heads of {self.site}"
@@ -136,20 +138,23 @@ class SiteAttention:
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(Result):
-    """Attention of every head of a model. Fields that a subclass does not use are left out of its JSON."""
+    """Attention of every head of a model: the common part of `AttentionPatterns` and `AttentionSummary`.
+
+    Fields that only the other one of the two classes uses are left out of the JSON.
+    """
 
     ROWS: ClassVar[tuple[str, ...]] = ("sites.heads",)
     SCHEMA: ClassVar[int] = 2
     ABSENT: ClassVar[tuple[str, ...]]
-    """Fields that are left out of the JSON of this class."""
+    """Names of the fields that this class does not use and leaves out of its JSON."""
     name: str
     weights_sha256: str
     title: str
-    """The prediction, the description of the averaged examples, or the shortened text."""
+    """Title of the figure: the predicted example, a description of the averaged examples, or the shortened text."""
     n: Count = 0
-    """Number of examples averaged over."""
+    """Number of examples that the weights are averaged over."""
     n_tokens: Count = 0
-    """Number of tokens in all stacks."""
+    """Number of tokens, added up over all stacks (encoder and decoder)."""
     axes: tuple[Axis, ...] = ()
     sites: tuple[SiteAttention, ...]
     example: str | None = None
@@ -163,12 +168,12 @@ class Attention(Result):
     """Probability that the model assigns to its whole answer."""
     correct: bool | None = None
     explanation: str | None = None
-    """Description of the error in the answer; empty if the answer is right."""
+    """What is wrong with the answer, such as `1000s: 0, should be 1`; empty if the answer is right, None if unknown."""
     weighting: str = WEIGHTINGS[0]
-    """Whether keys are weighted by attention weights or by attention weights times value norms."""
+    """How keys are weighted: by attention weights, or by attention weights times the norms of the value vectors."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the answer and its verdict, and between axes, tokens and pooled weights."""
+        """Yield an error if the answer contradicts its verdict, or if axes, tokens and pooled weights disagree."""
         if self.correct is not None and self.correct == bool(self.explanation):
             yield "correct", "true if there is no explanation of an error, and false otherwise"
         if self.axes:
@@ -183,7 +188,7 @@ class Attention(Result):
                 yield "sites", f"weights of {site.site} in the bins of its axes"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON, without the absent fields."""
+        """Return the result as plain data for JSON, without the fields that this class does not use."""
         data = super().to_dict()
         for part in (data, *data["sites"], *(head for site in data["sites"] for head in site["heads"])):
             for name in self.ABSENT:
@@ -191,14 +196,14 @@ class Attention(Result):
         return data
 
     def sites_of(self, stack: str, kind: str) -> list[SiteAttention]:
-        """Return the attention blocks of one stack and kind, in the order of the layers."""
+        """Return the attention blocks of one stack and kind (`encoder`, `self`), in the order of the layers."""
         sites = [site for site in self.sites if (site.stack, site.kind) == (stack, kind)]
         if not sites:
             raise InputError(f"{self.name} has no {stack} {kind}-attention", self._inventory)
         return sites
 
     def find(self, head: str | HeadId) -> tuple[SiteAttention, HeadAttention]:
-        """Return a head by name, and the attention block that it belongs to."""
+        """Return the attention block and the head that a name stands for, such as `E1H2`."""
         name = str(HeadId.parse(str(head)))
         for site in self.sites:
             for candidate in site.heads:
@@ -212,22 +217,23 @@ class Attention(Result):
         return f"it has {', '.join(sizes)}"
 
     def axes_of(self, site: SiteAttention) -> tuple[Axis, Axis]:
-        """Return the axes of the queries and of the keys of an attention block."""
+        """Return the axes (tokens and bins) of the queries and of the keys of an attention block."""
         axes: dict[object, Axis] = {axis.stack: axis for axis in self.axes}
         return axes[site.queries], axes[site.keys]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionPatterns(Attention):
-    """Every attention weight of a model, on one example or averaged over examples."""
+    """All attention weights of a model, on one example or averaged over examples."""
 
     ABSENT = ("n_tokens", "axes", "note", *MEASURES, "named", "pooled", "n_queries")
 
     @property
     def verdict(self) -> str:
-        """Return the example, the answer and whether it is right; for an average, its title.
+        """Return one line with the example, the answer and whether it is right; for an average over examples, the
+        title.
 
-        For instance `374+814 = 0188 (wrong: 1000s: 0, should be 1; probability 0.9312)`.
+        For instance, `374+814 = 0188 (wrong: 1000s: 0, should be 1; probability 0.9312)`.
         """
         if self.example is None or self.correct is None:
             return self.title
@@ -238,7 +244,7 @@ class AttentionPatterns(Attention):
 
 
 def patterns_on(run: Run, text: str, *, norm_weighted: bool = False) -> AttentionPatterns:
-    """Return the attention of every head on one example while the model decodes its own answer."""
+    """Return the attention weights of every head on one example, read while the model decodes its own answer."""
     with ValueNorms(run.model, norm_weighted) as norms:
         prediction = run.predict_one(text)
     shares = {site: norms.share(site, weights[None])[0] for site, weights in prediction.weights.items()}
@@ -246,9 +252,9 @@ def patterns_on(run: Run, text: str, *, norm_weighted: bool = False) -> Attentio
 
 
 def patterns_on_each(run: Run, texts: Sequence[str]) -> tuple[AttentionPatterns, ...]:
-    """Return the attention of every head on each of several examples, as `patterns_on` does for one.
+    """Return the attention weights of every head on each of several examples, one result per example.
 
-    Examples with the same number of tokens share forward passes.
+    Examples with equally many tokens share forward passes, so this is faster than one `patterns_on` per example.
     """
     examples = [run.task.parse(text) for text in texts]
     task = cast(ClassTask | SequenceTask, run.task)

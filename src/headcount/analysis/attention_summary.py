@@ -28,8 +28,7 @@ from headcount.hooks.sites import Sites
 MOST_BINS = 32
 """Largest number of bins on an axis."""
 MOST_CELLS = 150_000
-"""Largest number of pooled weights over all heads. With more than 146 heads, bins become wider: a result stays under
-1 MB."""
+"""Largest number of pooled weights over all heads, which keeps the JSON under 1 MB. More heads get wider bins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +39,7 @@ class AttentionSummary(Attention):
     INDENT: ClassVar[int | None] = None  # one line per number would make the file several times as large
 
     def pattern(self, head: str | HeadId, weights: Array, most: int) -> tuple[tuple[Axis, Axis], Array]:
-        """Pool a head's weights [query, key] into at most `most` bins per axis, and return the axes and the weights."""
+        """Pool a head's weights [query, key] into at most `most` bins per axis; return axes and pooled weights."""
         axes = self.axes_of(self.find(head)[0])
         queries, keys = (replace(axis, edges=_edges(len(axis.tokens), most)) for axis in axes)
         n_queries, n_keys = len(queries.tokens), len(keys.tokens)
@@ -57,14 +56,14 @@ def attention_summary(
     row: TokenizedText,
     text: str | None = None,
 ) -> AttentionSummary:
-    """Summarise the attention of every head on one row of inputs; `text` is the text that the row encodes."""
+    """Pool and measure the attention of every head on one tokenized text; `text` is the text before tokenization."""
     most, axes = max(1, min(MOST_BINS, isqrt(MOST_CELLS // len(sites.heads)))), dict[str, Axis]()
     for stack, tokens in row.tokens.items():
         mask, n = row.special.get(stack), len(tokens)
         if mask is not None and len(mask) != n:
             raise InputError(
-                f"the mask of special tokens for {stack!r} has {len(mask)} values for {n} tokens",
-                "give one truth value per token",
+                f"the mask of special tokens of the {stack} has {len(mask)} values, but the text has {n} tokens",
+                "give one boolean per token: True for special tokens",
             )
         positions = None if mask is None else tuple(i for i, is_special in enumerate(mask) if is_special)
         axes[stack] = Axis(stack, tuple(tokens), positions, _edges(n, most))
@@ -105,7 +104,7 @@ def attention_summary(
 
 
 def head_pattern(model: nn.Module, sites: Sites, inputs: Sequence[Tensor], head: HeadId) -> NDArray[np.float32]:
-    """Return the attention weights [query, key] of one head on one text, not pooled."""
+    """Return the attention weights [query, key] of one head on one text (`inputs` are its tensors), without pooling."""
     (slot,) = sites.head_slots((head,))[head.site]
     patterns: list[NDArray[np.float32]] = []
 
@@ -118,7 +117,7 @@ def head_pattern(model: nn.Module, sites: Sites, inputs: Sequence[Tensor], head:
 
 
 def _edges(n: int, most: int) -> tuple[int, ...]:
-    """Return the boundaries of at most `most` bins over n tokens."""
+    """Return the boundaries that split n tokens into at most `most` bins of neighbours, from 0 to n."""
     return tuple(np.linspace(0, n, min(n, most) + 1).round().astype(int).tolist())
 
 

@@ -1,13 +1,16 @@
-"""Does one head read what another one writes? Composition scores of weights, beside paths that patching finds.
+"""Does one head read what another one writes? Composition scores, and path patches that test what really moves.
 
-A head composes with an earlier one through its queries, keys or values (Elhage et al. 2021). The score is the Frobenius
-norm of the product of both heads' matrices over the product of their norms, less the same ratio for random matrices:
+A head composes with an earlier one through its queries, keys or values (Elhage et al. 2021). The score is the
+Frobenius norm of the product of both heads' matrices over the product of their norms, less the same ratio for random
+matrices:
 
     Q   |W_QK'^T W_OV| / (|W_QK'| |W_OV|)        K   |W_QK' W_OV| / ...        V   |W_OV' W_OV| / ...
 
-A LayerNorm between them is folded into the matrix that reads, without its scale. The scores do not see what the heads
-attend to, which directions the stream really uses, or paths through MLPs. A path patch does (hooks/patching.py): it
-measures the share of an event, such as the carry, that the receiver gets from the sender.
+Here W_OV belongs to the earlier head (the sender), W_QK' and W_OV' to the later one (the receiver). A LayerNorm
+between the heads is folded into the receiver's matrix, without the norm's scale. The scores do not show what the
+heads attend to, which directions of the residual stream are in use, or paths through MLPs. A path patch
+(hooks/patching.py) shows these effects. It measures the share of an event, such as the carry, that the receiver gets
+from the sender.
 """
 
 from __future__ import annotations
@@ -37,31 +40,35 @@ from headcount.seeds import integer, stream
 from headcount.tasks.base import SequenceTask
 
 N_QUARTETS = 40
-"""Number of quartets for each way of the event, on which paths are patched."""
+"""Number of quartets on which paths are patched. A quartet is four examples that differ in one event (a carry)."""
 FEWEST = 20
-"""Smallest number of quartets with right answers from which shares are computed."""
+"""Smallest number of quartets with right answers from which the share of a path is computed."""
 N_RANDOM = 20
-"""Number of pairs of random matrices that make the baseline."""
+"""Number of pairs of random matrices whose mean ratio is the baseline of composition scores."""
 PROJECTIONS = {"Q": "query", "K": "key", "V": "value"}
 
 
 @dataclass(frozen=True)
 class Composition:
-    """How far the weights of one head read what another head writes, and what a patch of this path moves."""
+    """Two heads: how strongly the later one (receiver) reads what the earlier one (sender) writes.
+
+    The weights give a composition score; patching the path gives the share of an event, such as a carry, that it
+    moves.
+    """
 
     sender: str
     receiver: str
     kind: str
     """The projection of the receiver with the largest score: Q, K or V."""
     score: float
-    """The largest score, less that of random matrices."""
+    """The composition score of this projection: the ratio of norms, less the mean ratio of random matrices."""
     path: Share | None = None
-    """The largest share of the event that moves along this path, over all ways; None if no paths were measured."""
+    """Largest share of the event that moves along this path, over ways such as `1s to 10s`; None if not patched."""
     way: str = ""
-    """The way on which this share is largest."""
+    """The way of the event on which `path` was measured, such as `1s to 10s`; empty without a patch."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield unknown projections, and a share without a way."""
+        """Yield an error for an unknown projection, or for a share without the way that it belongs to."""
         if self.kind not in PROJECTIONS:
             yield "kind", "Q, K or V"
         if (self.path is None) != (self.way == ""):
@@ -70,26 +77,26 @@ class Composition:
 
 @dataclass(frozen=True)
 class Compositions:
-    """All pairs of heads in which the later one reads the stream that the earlier one writes to."""
+    """Composition scores of all pairs of heads where the later head reads what the earlier head writes."""
 
     baseline: Size
-    """Mean ratio of random matrices of the same shape, which is subtracted."""
+    """Mean ratio of norms for random matrices of the same shapes. It is already subtracted from every score."""
     pairs: tuple[Composition, ...]
     """All pairs, the largest score first."""
 
     def rank(self, pair: Composition) -> int:
-        """Return the rank of a pair by its composition score, from 1."""
+        """Return the rank of a pair by its composition score; rank 1 has the largest score."""
         return 1 + sum(each.score > pair.score for each in self.pairs)
 
     @property
     def patched_paths(self) -> list[Composition]:
-        """Paths that move 10 % of the gap or more by their whole interval, the largest share first."""
+        """Paths whose share of the event is at least 10 % with its whole interval, the largest share first."""
         paths = [(each.path.share, each) for each in self.pairs if each.path and each.path.low >= PART]
         return [pair for _, pair in sorted(paths, key=lambda item: -item[0])]
 
 
 def compositions(model: OpenModel, *, seed: int = 0, progress: Progress | None = None) -> Compositions:
-    """Score every pair of heads and, if the task has an event that the model handles, patch every path."""
+    """Score every pair of heads; patch every path too, if the model handles an event of its task, such as a carry."""
     inner = require_own(model)
     heads, baseline = model.sites.heads, _baseline(inner)
     pairs = [
@@ -116,7 +123,7 @@ def _readers(sender: HeadSite, receiver: HeadSite) -> str:
 
 
 def _matrix(inner: Transformer, head: HeadId, projection: str, *, from_encoder: bool = False) -> Tensor:
-    """Return the part of a projection that belongs to a head; a reading one has the LayerNorm before it folded in."""
+    """Return the matrix of one head's Q, K, V or O projection; Q, K and V have the LayerNorm before them folded in."""
     block = inner.blocks[head.site]
     attention = cast(MultiHeadAttention, block.attention)
     weight = getattr(attention, projection).weight.detach().double().cpu()
@@ -129,7 +136,7 @@ def _matrix(inner: Transformer, head: HeadId, projection: str, *, from_encoder: 
 
 
 def _best(inner: Transformer, sender: HeadId, receiver: HeadId, baseline: float) -> Composition | None:
-    """Return the composition of two heads by the projection with the largest score; None if no path leads there."""
+    """Return the best composition score of two heads over the projections Q, K and V; None without a path."""
     kinds = _readers(sender.site, receiver.site)
     if not kinds:
         return None
@@ -144,13 +151,13 @@ def _best(inner: Transformer, sender: HeadId, receiver: HeadId, baseline: float)
 
 
 def _ratio(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> float:
-    """Return |a b c d| / (|a b| |c d|), or 0 if a factor is 0."""
+    """Return the ratio of Frobenius norms |a b c d| / (|a b| |c d|), or 0 if a factor is 0."""
     norms = float((a @ b).norm() * (c @ d).norm())
     return float((a @ (b @ c) @ d).norm()) / norms if norms else 0.0
 
 
 def _baseline(inner: Transformer) -> float:
-    """Return the mean ratio of random matrices with the shapes of this model's heads."""
+    """Return the mean ratio of norms for random matrices with the shapes of this model's heads."""
     d_model, d_head = inner.config.d_model, inner.config.d_model // inner.config.n_heads
     rng = torch.Generator().manual_seed(integer(0, "composition"))
 
@@ -167,7 +174,10 @@ def _baseline(inner: Transformer) -> float:
 def _with_paths(
     model: OpenModel, pairs: Sequence[Composition], seed: int, progress: Progress | None
 ) -> list[Composition]:
-    """Return the pairs with the largest share of each path; unchanged if the model's task has no event to follow."""
+    """Patch the path of every pair, and return the pairs with their largest shares of the event.
+
+    The pairs are returned unchanged if the task has no event, or too few examples that differ in the event alone.
+    """
     task = model.task
     if task is None or task.output_type != "sequence" or task.words.event is None:
         return list(pairs)
@@ -192,7 +202,7 @@ def _with_paths(
 
 
 def _path_shares(patches: EventPatches, pairs: Sequence[Composition], n_comparisons: int) -> list[Share]:
-    """Return the share of the event that moves along each path: the sender patched, and only the receiver reads it."""
+    """Return the share of the event that moves along each path, when only the receiver reads the patched sender."""
     model, sites = patches.model.module, patches.model.sites
     inputs = [each[patches.receivers] for each in patches.inputs]
     given = patches.donor_outputs["event"]

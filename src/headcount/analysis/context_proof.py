@@ -46,7 +46,7 @@ CHECKED_LENGTHS = (1, 2, 3, 4, 7, 16, 64, 256, 1024, 4096)
 N_TIGHTEST = 1000
 """Number of contexts, those with leads closest to 0, for which the rounding error of single precision is estimated."""
 N_WRONG = 20
-"""Number of wrong sequences of each class that a refutation lists, at most."""
+"""Largest number of wrong sequences of each class that a refutation lists."""
 TOLERANCE = 1e-2
 """Largest accepted difference, in logits, between a whole sequence and the table; a larger one is a fault."""
 Progress = Callable[[int, int], None]
@@ -54,13 +54,13 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ContextCertificate(Result):
-    """Outcome of checking every context that a position of a classifier can see, for every length."""
+    """Result of checking every context (the tokens that one position sees) of a classifier, valid for every length."""
 
     SCHEMA: ClassVar[int] = 1
     name: str
     weights_sha256: str
     buffers: Mapping[str, str]
-    """SHA-256 of each constant that is computed, not stored with the weights: number waves and biases by distance."""
+    """For each constant that is computed, not stored with the weights (sine waves of numbers, biases): its SHA-256."""
     verdict: Literal["proved", "refuted", "undecided"]
     claim: str
     """What the certificate proves or refutes, in one sentence."""
@@ -73,34 +73,34 @@ class ContextCertificate(Result):
     trained: tuple[int, int]
     """Lengths of the shortest and the longest sequence in training."""
     width: Positive
-    """Number of neighbouring tokens that a position sees, its own included."""
+    """Number of tokens in a context: the neighbours that a position sees, and its own token."""
     settings: Mapping[str, str]
     """Settings that define the contexts: number of tokens, layers, window, mask, encoding, norm, pooling."""
     n_contexts: Positive
     n_unbroken: Count
     """Number of contexts without a broken pair, which are the contexts of sequences of the last class."""
     n_wrong_contexts: Count
-    """Number of contexts without a broken pair that may fire, as their lead is not below 0 by more than rounding."""
+    """Number of contexts without a broken pair that may fire: their lead is not below 0 by more than rounding."""
     n_wrong_paths: Count
-    """Number of contexts with a broken pair that are part of a sequence in which no context is certain to fire."""
+    """Number of contexts with a broken pair that are part of some sequence in which no context is certain to fire."""
     least_quiet: float
-    """How far the largest lead of a context without a broken pair lies below 0; negative if such a context fires."""
+    """Distance, in logits, from 0 down to the largest lead of a context without a broken pair; negative if it fires."""
     tightest_quiet: str
-    """The context without a broken pair that has the largest lead; `-` is a place outside of the sequence."""
+    """The context without a broken pair that has the largest lead; `-` stands for a place outside of the sequence."""
     least_firing: float
-    """Smallest value, over all sequences of the first class, of the largest lead in the sequence."""
+    """Minimum over all sequences of the first class of the sequence's largest lead, in logits."""
     tightest_firing: str
     """A sequence of the first class whose largest lead is `least_firing`."""
     double_error: Size
-    """Largest bound, over all contexts, of the rounding error in double precision."""
+    """Bound of the rounding error in double precision, in logits: the largest over all contexts."""
     single_error: Size
-    """Largest difference, over all contexts, between single precision as the model computes and double precision."""
+    """Largest difference, in logits over all contexts, between the model's single precision and double precision."""
     first_order_error: Size
-    """Largest first-order estimate of the rounding error in single precision, over the contexts with leads near 0."""
+    """First-order estimate, in logits, of single-precision rounding: the largest over contexts with leads near 0."""
     n_sequences: Count
-    """Number of whole sequences, of up to 4,096 tokens and with padding, whose lead was compared with the table."""
+    """Number of whole sequences, up to 4,096 tokens, whose lead (difference of logits) was compared with the table."""
     sequence_error: Size
-    """Largest difference between the lead of a whole sequence and the table."""
+    """Largest difference, in logits, between the lead of a whole sequence and its lead according to the table."""
     wrong: tuple[WrongAnswer, ...]
     """Sequences that the model's own forward pass answers wrong, the shortest first."""
     environment: Mapping[str, str]
@@ -108,7 +108,7 @@ class ContextCertificate(Result):
     """Root cause reported by the quick audit; empty if every check passed."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the verdict, the numbers of violations, the leads and the wrong answers."""
+        """Yield an error if the verdict, the numbers of wrong contexts, the leads and the wrong answers disagree."""
         n_violations = self.n_wrong_contexts + self.n_wrong_paths
         if (self.verdict == "proved") != (n_violations == 0):
             yield "verdict", f"proved if and only if no context is wrong ({n_violations:,} are)"
@@ -122,24 +122,24 @@ class ContextCertificate(Result):
 
     @property
     def errors(self) -> int:
-        """The number of wrong sequences that are listed."""
+        """The number of wrong sequences that the certificate lists."""
         return len(self.wrong)
 
     @property
     def least_margin(self) -> float:
-        """The smallest lead of a right answer, in logits; negative if an answer is wrong."""
+        """The smallest margin in logits, `least_quiet` or `least_firing`; negative if an answer is wrong."""
         return min(self.least_quiet, self.least_firing)
 
 
 def context_shape(model: OpenModel) -> tuple[ClassLearner, ContextShape]:
-    """Return the classifier and the shape of its contexts; raise `Undecidable` if contexts do not decide answers."""
+    """Return the classifier and the shape of its contexts, or raise `Undecidable` if no table can decide."""
     answers = model.answers
     shape = ContextShape.on_task(getattr(answers, "model", None), answers.task)
     return cast(ClassLearner, answers), shape
 
 
 def prove(model: OpenModel, *, seed: int = 0, progress: Progress | None = None) -> ContextCertificate:
-    """Check every context of a classifier, and call `progress(done, total)` after each block."""
+    """Check every context of a classifier, and return the certificate; `progress` is called with (done, total)."""
     learner, shape = context_shape(model)
     task, classifier, rng = learner.task, learner.model, stream(seed, "proof")
     allowed = task.allowed_neighbours
@@ -216,7 +216,7 @@ def bounded_table(
 
 
 def leads_of_sequence(table: NDArray[np.floating], shape: ContextShape, tokens: Sequence[int]) -> NDArray[np.floating]:
-    """Look up the lead of each position of a sequence in the table of contexts."""
+    """Return each position's lead (logit of the first class minus that of the last), looked up in the table."""
     outside = shape.n_tokens
     padded = np.array([*[outside] * shape.left, *tokens, *[outside] * shape.right])
     windows = np.lib.stride_tricks.sliding_window_view(padded, shape.width)
@@ -224,7 +224,7 @@ def leads_of_sequence(table: NDArray[np.floating], shape: ContextShape, tokens: 
 
 
 def show_context(task: ClassTask, context: Sequence[int]) -> str:
-    """Write a context as text, with `-` for a place outside of the sequence."""
+    """Return a context as text, with `-` for a place outside of the sequence."""
     return " ".join("-" if token >= task.pad_id else task.tokens[token] for token in context)
 
 
@@ -239,7 +239,7 @@ def _settings(model: Classifier, shape: ContextShape) -> dict[str, str]:
 
 
 def _buffer_digests(model: Classifier) -> dict[str, str]:
-    """Return the SHA-256 of the number waves and of the biases at distances -window to window, as float32 bytes."""
+    """Return the SHA-256 of the sine waves of numbers, and of the biases by distance, as float32 bytes."""
     window = model.config.window or 0
     at = torch.arange(2 * window + 1, device=model.to_logits.weight.device)
     biases = model.positions.bias(at[window], at)
@@ -255,7 +255,7 @@ def _buffer_digests(model: Classifier) -> dict[str, str]:
 def _compare_with_sequences(
     learner: ClassLearner, shape: ContextShape, table: NDArray[np.float32], rng: np.random.Generator
 ) -> tuple[int, float]:
-    """Compare the lead of whole sequences of both classes, some of them padded, with the table of contexts.
+    """Compare the leads of whole sequences of both classes, some of them padded, with the table of contexts.
 
     Return the number of sequences, and the largest difference in logits.
     """
@@ -274,7 +274,7 @@ def _compare_with_sequences(
 
 
 def _wrong_answers(learner: ClassLearner, decision: Decision, rng: np.random.Generator) -> tuple[WrongAnswer, ...]:
-    """Return sequences that the model answers wrong: the shortest one, and some of the training lengths."""
+    """Return sequences that the model answers wrong: the shortest one, and some that have a training length."""
     task = learner.task
     shortest, longest = task.trained_lengths
     sequences = [decision.shortest_wrong_sequence(rng), decision.shortest_wrong_sequence(rng, shortest)]
@@ -287,7 +287,7 @@ def _wrong_answers(learner: ClassLearner, decision: Decision, rng: np.random.Gen
 
 
 def wrong_classes(learner: ClassLearner, rows: Examples) -> tuple[WrongAnswer, ...]:
-    """Return the examples that the model's own forward pass answers wrong."""
+    """Classify the examples with the model, and return those that it answers wrong."""
     task, answers = learner.task, learner.classify(rows)
     return tuple(
         WrongAnswer(
@@ -303,10 +303,10 @@ def wrong_classes(learner: ClassLearner, rows: Examples) -> tuple[WrongAnswer, .
 def _least_firing(
     shape: ContextShape, allowed: NDArray[np.bool_], leads: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[float, list[int]]:
-    """Find the sequence with a broken pair whose largest lead is smallest, and return this lead and the sequence.
+    """Find the sequence with a broken pair whose largest lead is smallest; return this lead and the sequence.
 
-    A sequence whose leads are all at most t exists if and only if contexts with a lead of at most t form a path through
-    a broken pair. The smallest such t is found by bisection over the leads that occur.
+    A sequence whose leads are all at most t exists if and only if contexts with a lead of at most t form a path
+    through a broken pair. Bisection over the leads that occur finds the smallest such t.
     """
     values = np.unique(leads[~np.isnan(leads)])
     low, high = 0, len(values) - 1
@@ -321,7 +321,7 @@ def _least_firing(
 
 
 def _first_order(model: Classifier, shape: ContextShape, leads: NDArray[np.float64], device: torch.device) -> float:
-    """Estimate the rounding error of single precision in the contexts with leads closest to 0; return the largest."""
+    """Return the largest first-order estimate of the single-precision error over contexts with leads near 0."""
     order = np.argsort(np.abs(leads), axis=None)[: min(N_TIGHTEST, shape.n_contexts)]  # NaN comes last
     contexts, largest = np.stack(np.unravel_index(order, leads.shape), axis=1), 0.0
     n_outside = contexts == shape.n_tokens

@@ -1,4 +1,4 @@
-"""Consistency checks of stored ablation and pruning results that compare several heads or points.
+"""Do the parts of a stored ablation or pruning result agree with each other? Checks that compare heads or points.
 
 Checks of a single part of a result are in the method `contradictions` of that part.
 """
@@ -26,9 +26,9 @@ NAMED_SETS = {
     "kept": "chosen",
     "best_random": "chosen",
 }
-"""Map each point of a `Pruning` to the field that lists the heads removed at this point."""
+"""For each named point of a `Pruning`, the name of the field that lists the heads removed at this point."""
 OPTIONAL_POINTS = ("harmless_means", "best_random")
-"""Points that are not always measured. A point that was not measured removes no head."""
+"""Points of a `Pruning` that are not always measured. A point that was not measured has no removed heads."""
 
 
 # --- ablation ---------------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def effect_contradictions(effect: Effect) -> Iterator[Contradiction]:
 
 
 def ablation_contradictions(result: Ablation) -> Iterator[Contradiction]:
-    """Yield inconsistencies between the effects of all heads and the conditions they were measured in."""
+    """Yield an error if the effects of the heads contradict each other or the conditions they were measured in."""
     by_case: dict[tuple[int | None, str], list[Effect]] = {}
     for effect in result.heads:
         by_case.setdefault((effect.length, effect.replacement), []).append(effect)
@@ -82,7 +82,7 @@ def ablation_contradictions(result: Ablation) -> Iterator[Contradiction]:
 
 
 def _wrong_figure(effect: Effect, result: Ablation) -> str:
-    """Describe what a number of an effect should be, if the number is impossible; otherwise return an empty text."""
+    """Return what an impossible number of an effect should be, as text; empty if all its numbers are possible."""
     if result.unit == "points" and max(map(abs, (effect.clean, effect.ablated))) > 1 + 1e-6:
         return "scores of at most 1, as they are fractions"
     if result.unit == "points" and max(map(abs, (effect.drop, effect.low, effect.high))) > 2 + 1e-6:
@@ -146,7 +146,7 @@ def _condition_contradictions(
 
 
 def pruning_contradictions(result: Pruning) -> Iterator[Contradiction]:
-    """Yield inconsistencies between points, lists of heads, the number of examples and the clean score."""
+    """Yield an error if points, lists of heads, the number of examples and the clean score disagree."""
     for name, heads in NAMED_SETS.items():
         point, n = getattr(result, name), len(getattr(result, heads))
         if point.n_removed != n and (point.n_removed or name not in OPTIONAL_POINTS):
@@ -194,9 +194,9 @@ def _wrong_curve(curve: PruningCurve, result: Pruning) -> str:
 
 
 def _wrong_point(point: Point, result: Pruning) -> str:
-    """Describe what a point should be, if its numbers are impossible; otherwise return an empty text.
+    """Return what an impossible number of a point should be, as text; empty if all its numbers are possible.
 
-    A point without a drop was predicted from single heads, not measured.
+    A point without a drop was predicted from the drops of single heads, not measured.
     """
     if result.is_accuracy and not -1e-6 <= point.score <= 1 + 1e-6:
         return "a score from 0 to 1"

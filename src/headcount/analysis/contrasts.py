@@ -1,14 +1,14 @@
-"""Does a head change its attention when a fact changes that matters for the answer?
+"""Does a head change its attention when a fact changes that matters for the answer, such as an incoming carry?
 
 The task provides triples of examples that differ in one token (`Contrast` in tasks/base.py). From the first to the
-second example, the token changes but the fact stays ("beside"); from the second to the third, the fact changes too
+second example, the token changes but the fact stays ("beside"). From the second to the third, the fact changes too
 ("across"). At the queries of the column that the fact matters to, two things are measured for each step:
 
 - how far attention moves, as a total variation distance: 1/2 sum_k |w_k - w'_k|, from 0 (unchanged) to 1 (disjoint);
-- how much attention each target gains.
+- how much attention each target gains. A target is a kind of key that the task names, such as the operator.
 
-The head's sensitivity is the second step minus the first, averaged over triples with a standard error. A head that
-reacts to every change of a token has a sensitivity of zero.
+The head's sensitivity is the change in the second step minus the change in the first, averaged over triples with a
+standard error. A head that reacts to every change of a token has a sensitivity of zero.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ from headcount.seeds import stream
 from headcount.tasks.base import Contrast, Task
 
 N_PER_COLUMN = 200
-"""Number of triples for each column."""
+"""Number of triples (three examples that differ in one token) for each column of the answer."""
 MOVED = "attention moved"
 
 ByHead = NDArray[np.float64]
@@ -37,35 +37,35 @@ ByHead = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ContrastShift:
-    """Sensitivity of one head: how its attention changes in each of the two steps, averaged over triples."""
+    """Sensitivity of one head: how much more its attention changes when a fact changes than when only a token does."""
 
     measure: str
     """`attention moved` (total variation distance), or the target whose gain in attention is measured."""
     column: str
-    """Column of the queries, or `all`."""
+    """Column of the answer that the queries belong to, such as `10s`, or `all`."""
     beside: float
-    """Mean change in the step that keeps the fact."""
+    """Mean change of the measure in the step that changes the token but keeps the fact."""
     across: float
-    """Mean change in the step that changes the fact."""
+    """Mean change of the measure in the step that changes the token and the fact."""
     mean: float
     """Sensitivity: across - beside."""
     se: Size
     """Standard error of the sensitivity over triples."""
     n: Positive
-    """Number of triples."""
+    """Number of triples (sets of three examples) in the mean."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the sensitivity is not the difference of the two steps."""
+        """Yield an error if the sensitivity is not `across` minus `beside`."""
         if abs(self.across - self.beside - self.mean) > 1e-4:  # all three are rounded
             yield "mean", f"across - beside, {self.across - self.beside}"
 
     def half(self, confidence: float = 0.95) -> float:
-        """Return half the width of the confidence interval of the mean (Student's t)."""
+        """Return half the width of the confidence interval of the sensitivity (Student's t)."""
         return float(stdtrit(self.n - 1, 0.5 + confidence / 2)) * self.se
 
 
 def contrast_of(model: TaskAttention) -> Contrast | None:
-    """Return the task's contrast; None if the task has no contrast, or fewer than two triples of examples."""
+    """Return the triples of examples that the task provides; None if it provides none, or fewer than two."""
     contrast = model.task.contrast(stream(0, "contrast"), N_PER_COLUMN)
     return contrast if contrast is not None and len(contrast.columns) > 1 else None
 
@@ -73,7 +73,7 @@ def contrast_of(model: TaskAttention) -> Contrast | None:
 def shifts(
     model: TaskAttention, contrast: Contrast, *, norm_weighted: bool = False
 ) -> dict[HeadSite, list[tuple[ContrastShift, ...]]]:
-    """Return the sensitivity of every head to the contrast, by attention block and in the order of its heads."""
+    """Return the sensitivity of every head to the contrast: for each attention block, one tuple of results per head."""
     steps = [task_weights(model, examples, norm_weighted=norm_weighted) for examples in contrast.steps]
     return {
         site: list(_site_shifts(model.task, site, contrast, [weights[site] for weights in steps]))
@@ -116,7 +116,7 @@ def _over_queries(values_EHQ: NDArray[np.float64], queries_EQ: NDArray[np.bool_]
 def _shifts(
     name: str, beside: NDArray[np.float64], across: NDArray[np.float64], columns: NDArray[np.str_]
 ) -> Iterator[ContrastShift]:
-    """Yield the sensitivity of one head in one measure, over all columns and in each column."""
+    """Yield the sensitivity of one head in one measure, for all columns together and for each column."""
     has_query = ~np.isnan(across)
     for column in (ALL, *dict.fromkeys(columns.tolist())):
         rows = has_query & ((columns == column) | (column == ALL))

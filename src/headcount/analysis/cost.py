@@ -28,7 +28,7 @@ TIMED = 4
 
 @dataclass(frozen=True)
 class Cost(Result):
-    """Size, time and score of a model and of its parent. In pairs, the parent comes first."""
+    """Size, time and score of a cut model and of its parent. Fields with two values have the parent's first."""
 
     SCHEMA: ClassVar[int] = 4
     parent: str
@@ -61,7 +61,7 @@ class Cost(Result):
     """Number of unlabelled examples that the means folded into the biases were averaged over; 0 without folding."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the two models' sizes, the heads that were cut out, the scores and the drop."""
+        """Yield an error if the sizes, the removed heads, the scores and the drop disagree."""
         if self.n_heads[0] - self.n_heads[1] != len(set(self.heads)) or len(set(self.heads)) != len(self.heads):
             yield "n_heads", f"{len(self.heads)} fewer after the cut, the number of different heads in heads"
         for name in ("parameters", "n_bytes"):
@@ -78,7 +78,7 @@ class Cost(Result):
 
 
 def compare_cost(parent: OpenModel, cut: Cut[OpenModel], experiment: Experiment, fine_tuned: int = 0) -> Cost:
-    """Compare a cut model with its parent on the examples of an experiment."""
+    """Compare the size, time and score of a cut model with those of its parent, on the examples of an experiment."""
     module, heads = cut.model.module, cut.heads
     scores = np.empty((2, experiment.n))
     for i, model in enumerate((experiment.model, module)):
@@ -112,7 +112,7 @@ def compare_cost(parent: OpenModel, cut: Cut[OpenModel], experiment: Experiment,
 
 
 def _times(before: nn.Module, after: nn.Module, batches: Sequence[EvalBatch]) -> tuple[list[float], list[float]]:
-    """Return the microseconds per example of each model in each round; a round times one model after the other."""
+    """Return the microseconds per example of both models in each round, in which they are timed one after the other."""
     both: tuple[list[float], list[float]] = ([], [])
     n = sum(len(batch.rows) for batch in batches)
     with n_threads(1), torch.no_grad(), eval_mode(before), eval_mode(after):

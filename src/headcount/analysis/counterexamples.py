@@ -32,39 +32,39 @@ from headcount.tasks.base import Examples, Task
 from headcount.training.evaluation import ClassModel, SequenceModel, WrongAnswer, wrong_answers
 
 ENOUGH = 20
-"""Number of wrong answers at which the search stops."""
+"""Default number of wrong answers at which the search stops."""
 N_HARD = 2048
 """Number of hard examples that are tried before climbing."""
 AT_ONCE = 256
 """Number of examples that are tried together."""
 N_KEPT = 64
-"""Number of examples with the smallest margins that climbing changes in each round."""
+"""Number of right answers, those with the smallest margins, that climbing changes in each round."""
 PATIENCE = 10
 """Number of rounds without a smaller margin after which climbing begins anew."""
 MOST_IDLE = 50
-"""Number of rounds without a new example after which the search ends: a small domain is exhausted."""
+"""Number of rounds without a new example after which the search ends, because a small domain is exhausted."""
 Margins = NDArray[np.floating]
 REFUTED, NOT_REFUTED = "refuted", "not refuted"
 
 
 @dataclass(frozen=True)
 class CounterexampleSearch(Result):
-    """Outcome of a search for examples that a model answers wrong."""
+    """Result of a search for examples that a model answers wrong."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("wrong",)
     name: str
     weights_sha256: str
     verdict: Literal["refuted", "not refuted"]
     wrong: tuple[WrongAnswer, ...]
-    """Wrong answers that the model itself gave; the shortest examples first, then those with the smallest margins."""
+    """The wrong answers, each confirmed by the model: the shortest examples first, then the smallest margins first."""
     n_tried: Count
     """Number of different examples that were tried."""
     n_families: Count
-    """Number of the tried examples that are hard examples of the task."""
+    """Number of the tried examples that came from the task's list of hard examples."""
     seconds: Size
     """Duration of the search by the clock."""
     least_margin: float | None
-    """Smallest margin of a right answer over its best rival, in logits; None if no margin is finite."""
+    """Smallest margin, in logits, by which a right answer beat its best rival; None if no margin is finite."""
     output_type: Literal["sequence", "class"]
     """Whether an answer is a sequence of tokens or a class."""
     noun: str = "example"
@@ -76,12 +76,12 @@ class CounterexampleSearch(Result):
     """Reason why wrong answers were searched for instead of attempting a proof; empty if unknown."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the verdict, the wrong answers and the number of examples."""
+        """Yield an error if the verdict, the wrong answers and the number of tried examples disagree."""
         verdict = REFUTED if self.wrong else NOT_REFUTED
         if self.verdict != verdict:
             yield "verdict", f"{verdict!r}, as wrong has {len(self.wrong):,} answers"
         if len({answer.example for answer in self.wrong}) != len(self.wrong):
-            yield "wrong", "different examples"
+            yield "wrong", "each example once"
         for name, n in (("wrong", len(self.wrong)), ("n_families", self.n_families)):
             if n > self.n_tried:
                 yield name, f"at most n_tried, {self.n_tried:,}"
@@ -99,10 +99,11 @@ def search(
     why_not_proved: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> CounterexampleSearch:
-    """Search for examples that a model answers wrong, and stop at `enough` of them or at the end of the budget.
+    """Search for examples that a model answers wrong; stop after `enough` wrong answers or at the end of the budget.
 
-    The budget is a number of seconds by the clock, a number of examples (`most_tried`), or both. With `most_tried`
-    alone, the same seed gives the same examples. `progress(done, total)` counts examples, or else seconds.
+    The budget is a number of seconds, a number of examples (`most_tried`), or both. With `most_tried` alone, the
+    same seed gives the same examples. `progress(done, total)` counts examples if their number is limited, else
+    seconds.
     """
     budget = Budget(seconds, most_tried)
     answers, rng = model.answers, stream(seed, "counterexamples")
@@ -135,20 +136,20 @@ def search(
 
 
 def can_be_searched(task: Task) -> bool:
-    """Return whether a search can try more than random examples: the task has hard examples or can change examples."""
+    """Return whether a task offers more than random examples: hard examples, or ways to change an example."""
     rng = stream(0, "counterexamples")
     return task.hard_examples(rng, 1) is not None or task.mutate(rng, task.split("test")[:1]) is not None
 
 
 def _fresh(task: Task, rng: np.random.Generator) -> Examples:
-    """Return new examples to climb from: half of them random, half of them hard ones if the task has any."""
+    """Return new examples that the search starts from: half of them random, half of them hard if the task has any."""
     sample = task.sample(rng, AT_ONCE)
     hard = task.hard_examples(rng, AT_ONCE // 2)
     return sample if hard is None else np.concatenate([hard, sample])[:AT_ONCE]
 
 
 def _climb(task: Task, rng: np.random.Generator, trials: Trials, population: Nearest) -> None:
-    """Change the examples with the smallest margins again and again, until margins stop falling."""
+    """Change the examples with the smallest margins (`population`) round by round, until margins stop falling."""
     patience = PATIENCE
     while len(population.examples) and patience and not trials.is_over:
         parents = np.resize(population.examples, (AT_ONCE, *population.examples.shape[1:]))
@@ -174,17 +175,17 @@ class Budget:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the budget was created."""
+        """The seconds that have passed since the budget was created."""
         return time.perf_counter() - self._start
 
     def left(self, n_tried: int) -> int:
-        """Return how many examples the next block may have; 0 or less if the budget is used up."""
+        """Return how many more examples may be tried next, at most `AT_ONCE`; 0 or less if the budget is used up."""
         if self.seconds is not None and n_tried and self.elapsed >= self.seconds:
             return 0
         return AT_ONCE if self.most_tried is None else min(AT_ONCE, self.most_tried - n_tried)
 
     def done(self, n_tried: int) -> tuple[int, int]:
-        """Return the used and the whole budget: in examples or, if examples are not limited, in seconds."""
+        """Return (used, total) of the budget: in examples, or in seconds if the number of examples is not limited."""
         if self.most_tried is not None:
             return n_tried, self.most_tried
         total = math.ceil(self.seconds or 0)
@@ -193,7 +194,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Nearest:
-    """Right answers that are closest to an error: examples and their margins, the smallest margin first."""
+    """The right answers that are closest to an error: examples and their margins, the smallest margin first."""
 
     examples: Examples
     margins: Margins
@@ -215,7 +216,7 @@ class Nearest:
 
 @dataclass
 class Trials:
-    """The examples that were tried, each once, and the wrong answers among them."""
+    """All examples that a search tried, each once, and the wrong answers among them."""
 
     probe: ClassProbe | SequenceProbe
     budget: Budget
@@ -226,7 +227,7 @@ class Trials:
     nearest: Nearest = field(default_factory=lambda: Nearest(np.empty((0, 0), dtype=np.int64), np.empty(0)))
     """The examples with the smallest margins so far."""
     wrong: list[tuple[int, float, WrongAnswer]] = field(default_factory=list)
-    """For each counterexample: its size (see `sizes`), its margin and the wrong answer."""
+    """The counterexamples: for each, its size (tokens or characters), its margin and the wrong answer."""
     _seen: set[bytes] = field(default_factory=set)
     _n_idle: int = 0
 
@@ -237,7 +238,7 @@ class Trials:
         return is_enough or self.budget.left(self.n_tried) <= 0
 
     def add(self, examples: Examples) -> Nearest:
-        """Let the model answer the new examples, and return the right answers with the smallest margins."""
+        """Let the model answer those examples that are new; return the right answers with the smallest margins."""
         if self.is_over:
             return Nearest(examples[:0], np.empty(0))
         examples = self._new(examples)[: self.budget.left(self.n_tried)]
@@ -264,7 +265,7 @@ class Trials:
         return examples[sorted(i for key, i in rows.items() if key not in self._seen)]
 
     def _confirm(self, examples: Examples, margins: Margins) -> None:
-        """Let the model answer each example alone, the shortest first, and keep the wrong answers."""
+        """Let the model answer each suspicious example alone, the shortest first, and record the wrong answers."""
         sizes = self.probe.sizes(examples)
         for i in np.lexsort((margins, sizes)).tolist():
             answer = self.probe.wrong_answer(examples[i])
@@ -279,20 +280,20 @@ class Trials:
 
 @dataclass(frozen=True)
 class ClassProbe:
-    """The answers of a classifier to examples of its task."""
+    """A classifier as the search uses it: examples in, margins and wrong answers out."""
 
     model: ClassModel
 
     def margins(self, examples: Examples) -> Margins:
-        """Return the margin of each example, which is positive if the answer is right."""
+        """Return the margin of each example in logits: right class minus best other class, positive if right."""
         return self.model.classify(examples).margins
 
     def hits(self, examples: Examples) -> NDArray[np.bool_]:
-        """Return which examples are answered right."""
+        """Return for each example whether the model's answer is right."""
         return self.model.classify(examples).hits
 
     def wrong_answer(self, example: Examples) -> WrongAnswer | None:
-        """Classify one example alone; return the answer if the answer is wrong, and None if it is right."""
+        """Classify one example alone; return the model's answer if it is wrong, and None if it is right."""
         task, answers = self.model.task, self.model.classify(example[None])
         predicted, right = int(answers.predicted[0]), int(answers.labels[0])
         if predicted == right:
@@ -301,27 +302,27 @@ class ClassProbe:
         return WrongAnswer(self.show(example), *names, task.explain(example, predicted))
 
     def sizes(self, examples: Examples) -> NDArray[np.int64]:
-        """Return the number of tokens of each example, by which shorter counterexamples come first."""
+        """Return the number of tokens of each example; shorter counterexamples are reported first."""
         return self.model.task.lengths(examples)
 
     def show(self, example: Examples) -> str:
-        """Return an example as text, as the task writes it."""
+        """Return one example as text, in the notation of the task."""
         return self.model.task.show(example)
 
 
 @dataclass(frozen=True)
 class SequenceProbe:
-    """A model that writes answers token by token, as the search for counterexamples needs it."""
+    """A model that writes answers token by token, as the search uses it: examples in, margins and wrong answers out."""
 
     model: SequenceModel
     name: str
 
     def margins(self, examples: Examples) -> Margins:
-        """Return the margin of each answer's least certain token, which is positive if the forward pass is right."""
+        """Return the smallest margin of any token of each answer, in logits; positive if all tokens are right."""
         return self.model.margins(examples)
 
     def hits(self, examples: Examples) -> NDArray[np.bool_]:
-        """Return which examples get the right answer in free-running decoding."""
+        """Return for each example whether free-running decoding gives the right answer."""
         answers = self.model.answer(examples)
         if answers.free is None:
             raise InputError(
@@ -331,7 +332,7 @@ class SequenceProbe:
         return np.asarray(answers.free_hits.all(axis=1))
 
     def wrong_answer(self, example: Examples) -> WrongAnswer | None:
-        """Decode one example alone; return its answer if the answer is wrong, and None if it is right."""
+        """Decode one example alone; return the model's answer if it is wrong, and None if it is right."""
         answers = self.model.answer(example[None])
         assert answers.free is not None, "tested by `hits` of the first examples"
         if answers.free_hits.all():
@@ -339,11 +340,11 @@ class SequenceProbe:
         return wrong_answers(self.model.task, example[None], answers.free, answers.texts)[0]
 
     def sizes(self, examples: Examples) -> NDArray[np.int64]:
-        """Return the number of characters of each example."""
+        """Return the number of characters of each example as text; shorter counterexamples are reported first."""
         return np.array([len(self.show(example)) for example in examples], dtype=np.int64)
 
     def show(self, example: Examples) -> str:
-        """Return an example as text, as the task writes it."""
+        """Return one example as text, in the notation of the task."""
         return self.model.task.show(example)
 
 

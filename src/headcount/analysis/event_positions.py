@@ -16,16 +16,16 @@ from headcount.tasks.base import Quartets, SequenceTask
 from headcount.training.evaluation import SequenceModel
 
 Layout = tuple[int, ...]
-"""The positions of an example that have labels. Examples of one layout have a place of the answer at one position."""
+"""Positions of an example's labels. In examples with equal layouts, a place of the answer (10s) has one position."""
 
 
 def read_positions(task: SequenceTask, quartets: Quartets, labels: Tensor) -> Tensor:
-    """Return the position of the logits that decides the token which the event changes, for each quartet.
+    """Return, for each quartet, the position of the logits that decides the token which the event changes.
 
-    It is the first or the last position at which the labels of a pair differ, as the task writes its answers; the other
-    end if the model writes in the opposite order. It is not the same for all quartets if a model leaves out leading
-    zeros: the 10s of 95 come first, and those of 195 second. `labels` are those of the four examples, [4, quartet,
-    position].
+    A quartet is four examples that differ in one event, such as a carry. `labels` [4, quartet, position] are their
+    labels. The position is the first or the last one at which the labels of a pair differ, depending on the task's
+    order of writing; the other end if the model writes in the opposite order. Positions differ between quartets if a
+    model leaves out leading zeros: the 10s digit is first in 95 and second in 195.
     """
     is_changed = _changed_labels(labels).int()
     ends = [is_changed.argmax(dim=1), is_changed.shape[1] - 1 - is_changed.flip(1).argmax(dim=1)]
@@ -35,11 +35,11 @@ def read_positions(task: SequenceTask, quartets: Quartets, labels: Tensor) -> Te
 
 
 def is_readable(task: SequenceTask, quartets: Quartets, labels: Tensor) -> Tensor:
-    """Return, for each quartet, whether every place of the answer that changes has a label of its own.
+    """Return, for each quartet, whether every place of the answer that the event changes has a label of its own.
 
-    There are three reasons against it. The decoder may be given the first token of the answer. One token may stand for
-    several digits. Without leading zeros, the event may make the answer longer: in 95 and 105, the first token is the
-    digit of another column, so that heads that move this digit would seem to move the carry.
+    It has none in three cases. The decoder may be given the first token of the answer. One token may stand for
+    several digits. Without leading zeros, the event may make the answer longer: in 95 and 105, the first tokens are
+    digits of different columns, so a head that moves this digit would seem to move the carry.
     """
     n_places = torch.from_numpy(_changed_places(task, quartets).sum(axis=1)).to(labels.device)
     has_labels = _changed_labels(labels).sum(dim=1) >= n_places
@@ -51,7 +51,7 @@ def is_readable(task: SequenceTask, quartets: Quartets, labels: Tensor) -> Tenso
 
 
 def _has_own_labels(task: SequenceTask, quartets: Quartets, labels: Tensor, positions: Tensor) -> bool:
-    """Return whether the task's tokens at the place `read` and the labels at these positions determine each other."""
+    """Return whether the answer's tokens at the place `read` and the labels at `positions` match one to one."""
     rows, pairs = torch.nonzero(_is_aligned(labels)).flatten().tolist(), set[tuple[int, int]]()
     for i in (1, 2):
         tokens = task.encode(quartets.examples[i]).answer[rows, quartets.place]
@@ -69,17 +69,17 @@ def _changed_labels(labels: Tensor) -> Tensor:
 
 
 def _is_aligned(labels: Tensor) -> Tensor:
-    """Return, for each quartet, whether the answers without and with the event have labels at the same positions."""
+    """Return, for each quartet, whether answers with and without the event have labels at the same positions."""
     return ((labels[1] >= 0) == (labels[2] >= 0)).all(dim=1)
 
 
 def layouts_of(labels: Tensor) -> list[Layout]:
-    """Return the positions that have labels, for each example."""
+    """Return the layout of each example: the positions that have labels."""
     return [tuple(np.flatnonzero(row).tolist()) for row in (labels >= 0).cpu().numpy()]
 
 
 def positions_by_layout(answers: SequenceModel, quartets: Quartets) -> dict[Layout, int]:
-    """Return the position of the place that the event changes, for each layout of answers."""
+    """For each layout of answers, return the position of the token that the event changes."""
     _, labels = answers.teacher_forced(np.concatenate(quartets.examples))
     labels = labels.unflatten(0, (4, len(quartets)))
     positions = read_positions(answers.task, quartets, labels).tolist()

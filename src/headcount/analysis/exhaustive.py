@@ -38,7 +38,7 @@ N_NEAREST = 1000
 
 @dataclass(frozen=True)
 class Certificate(Result):
-    """Outcome of checking every example of a task's domain."""
+    """Result of checking every example of a task's domain, such as all 810,000 sums of two three-digit numbers."""
 
     SCHEMA: ClassVar[int] = 3
     name: str
@@ -46,15 +46,15 @@ class Certificate(Result):
     total: Positive
     errors: Count
     wrong: tuple[WrongAnswer, ...]
-    """Wrong answers, as decoded free-running; at most the first `MOST_DECODED`."""
+    """Wrong answers as the model decodes them free-running: the first `MOST_DECODED` at most."""
     least_margin: float | None
-    """Smallest margin, in logits, of a right token over the best other token; None if any answer is wrong."""
+    """Smallest margin, in logits, of a right token over the best other token; None if an answer is wrong."""
     tightest: str
-    """Example with the smallest margin."""
+    """The example with the smallest margin, as text."""
     decoded: Count
     """Number of examples that were also decoded free-running; each agreed with the forward pass."""
     distinct: Count
-    """Number of different examples that were enumerated: the whole domain."""
+    """Number of different examples that were checked, which is the whole domain."""
     float_error: Size | None
     """Largest change of a margin between the model's precision and double precision, in logits.
 
@@ -70,7 +70,7 @@ class Certificate(Result):
     """Root cause reported by the quick audit; empty if every check passed."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the counts, the size of the domain and the list of wrong answers."""
+        """Yield an error if the counts, the size of the domain and the list of wrong answers disagree."""
         for name in ("errors", "decoded", "undecided"):
             if getattr(self, name) > self.total:
                 yield name, f"at most total, {self.total:,}"
@@ -91,7 +91,7 @@ class Certificate(Result):
 
     @property
     def verdict(self) -> str:
-        """Whether every answer is right: `proved` or `refuted`."""
+        """`proved` if every answer is right, otherwise `refuted`."""
         return "refuted" if self.errors else "proved"
 
     @property
@@ -103,9 +103,9 @@ class Certificate(Result):
 def check_every_example(
     model: OpenModel, *, sample: int = 2000, progress: Callable[[int, int], None] | None = None
 ) -> Certificate:
-    """Check every example of the task's domain, and call `progress(done, total)` after each block.
+    """Check every example of the task's domain; return the certificate. `progress(done, total)` is called per block.
 
-    The task must have at most `LARGEST_DOMAIN` examples; see `domain_size`.
+    The task must have at most `LARGEST_DOMAIN` examples; see `domain_size`. `sample` right answers are also decoded.
     """
     total = domain_size(model)
     if total is None or total > LARGEST_DOMAIN:
@@ -161,13 +161,16 @@ def check_every_example(
 
 
 def domain_size(model: OpenModel) -> int | None:
-    """Return the number of examples of a model's task; None if there are infinitely many."""
+    """Return the number of possible examples of a model's task; None if there are infinitely many."""
     task = model.answers.task
     return cast(SequenceTask, task).domain_size if task.output_type == "sequence" else None
 
 
 def _float_error(model: OpenModel, examples: Examples, margins: NDArray[np.float64]) -> float | None:
-    """Return the largest change of a margin in double precision; None if the model cannot use double precision."""
+    """Return the largest change of a margin, in logits, between the model's precision and double precision.
+
+    Return None if the model cannot compute in double precision.
+    """
     if not len(examples):
         return 0.0
     try:
@@ -178,7 +181,7 @@ def _float_error(model: OpenModel, examples: Examples, margins: NDArray[np.float
 
 
 def _mark_seen(task: SequenceTask, seen: NDArray[np.bool_], examples: Examples) -> None:
-    """Mark a block of examples as seen, and fail if one was seen before."""
+    """Mark a block of examples as seen; raise an error if one of them was seen before."""
     index = task.index(examples)
     again = seen[index]
     if again.any() or len(np.unique(index)) < len(index):
@@ -191,7 +194,7 @@ def _mark_seen(task: SequenceTask, seen: NDArray[np.bool_], examples: Examples) 
 
 
 class Nearest:
-    """The n examples with the smallest absolute margins, right or wrong."""
+    """The `n` examples whose margins are closest to 0, right or wrong, among all examples added so far."""
 
     def __init__(self, n: int = N_NEAREST) -> None:
         self._n, self._bound = n, np.inf
@@ -199,7 +202,7 @@ class Nearest:
         self.margins = np.empty(0)
 
     def add(self, examples: Examples, margins: NDArray[np.floating]) -> None:
-        """Add examples, and keep those with the smallest absolute margins."""
+        """Add examples with their margins, and keep only those whose margins are closest to 0."""
         near = np.isfinite(margins) & (np.abs(margins) < self._bound)
         if not near.any():
             return
@@ -217,7 +220,10 @@ def _decode(
     right: Examples,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[WrongAnswer, ...]:
-    """Decode examples free-running, and return the wrong answers; fail if decoding contradicts the forward pass."""
+    """Decode the `wrong` and the `right` examples free-running, and return the wrong answers.
+
+    Raise an error if decoding contradicts the verdict of the forward pass.
+    """
     listed, task, examples = list[WrongAnswer](), answers.task, np.concatenate([wrong, right])
     total = task.domain_size
     for i in range(0, len(examples), DECODED_AT_ONCE):

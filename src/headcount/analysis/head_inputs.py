@@ -33,7 +33,7 @@ from headcount.tasks.base import ClassTask
 from headcount.training.evaluation import SequenceModel
 
 N_EXAMPLES = 512
-"""Number of examples over which inputs are averaged."""
+"""Default number of examples over which inputs are averaged."""
 MOST_SCORES = 2**19
 """Largest number of scores per head that are kept; long sequences get fewer examples."""
 TOLERANCE = 1e-4
@@ -43,7 +43,7 @@ Scores = Float[Tensor, "example head query key"]
 
 @dataclass(frozen=True)
 class InputParts:
-    """The inputs of a projection, split into a mean, effects of tokens and effects of positions."""
+    """The inputs of a projection as a sum: a mean, one effect per token, one effect per position, and a rest."""
 
     mean: Float[Tensor, " d_model"]
     token: Float[Tensor, "token d_model"]
@@ -52,9 +52,9 @@ class InputParts:
 
     @classmethod
     def of(cls, x: Tensor, tokens: Tensor, n_tokens: int, is_used: Tensor) -> InputParts:
-        """Split inputs [example, position, d_model] by least squares.
+        """Split inputs [example, position, d_model] by least squares into mean, token effects and position effects.
 
-        Where a token has a position to itself, such as the operator, its effect counts as the position's.
+        Where a token always has the same position, such as the operator, its effect counts as the position's.
         """
         n_positions, rows = x.shape[1], x[is_used]
         where, which = torch.arange(n_positions).expand_as(tokens)[is_used], tokens[is_used]
@@ -80,7 +80,7 @@ class InputParts:
 
     @property
     def shown(self) -> list[int]:
-        """The tokens that have an effect of their own; all that occur, if none has."""
+        """Return the ids of tokens that have an effect of their own; of all tokens that occur, if none has."""
         is_seen = self.n_by_token > 0
         has_effect = is_seen & (self.token.norm(dim=1) > 1e-6)
         return cast("list[int]", torch.nonzero(has_effect if has_effect.any() else is_seen).flatten().tolist())
@@ -92,7 +92,7 @@ def _weighted(rows: Tensor, weights: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SiteInputs:
-    """What the heads of one attention block read, and their scores, on many examples."""
+    """What the heads of one attention block read on many examples: inputs of queries and keys, and scores."""
 
     site: HeadSite
     attention: MultiHeadAttention
@@ -101,15 +101,15 @@ class SiteInputs:
     query_tokens: Int[Tensor, "example query"]
     key_tokens: Int[Tensor, "example key"]
     is_query: Bool[Tensor, "example query"]
-    """Which queries are tokens and not padding."""
+    """Whether each query is a token (and not padding)."""
     is_key: Bool[Tensor, "example key"]
     bias: Float[Tensor, "#example head query key"]
-    """The bias that the position encoding adds to the scores; 0 for keys that it hides."""
+    """What the position encoding adds to each score; 0 for keys that it hides."""
     scale: Float[Tensor, "#example head #query 1"]
-    """The factor of all scores: 1, or s_h log n with the softmax `log-length`."""
+    """Factor of all scores: 1, or s_h log n if the softmax is `log-length`."""
     visible: Bool[Tensor, "example head query key"]
     scores: Scores = field(init=False)
-    """The real scores before the softmax."""
+    """The scores that enter the softmax, computed from the inputs and the weights."""
 
     def __post_init__(self) -> None:
         query, key = (
@@ -120,41 +120,44 @@ class SiteInputs:
         object.__setattr__(self, "scores", self.scale * scores)
 
     def matrix(self, name: str) -> Tensor:
-        """Return a projection by head: [head, d_head, d_model], or [head, d_model, d_head] for the output."""
+        """Return a projection's matrix by head: [head, d_head, d_model]; [head, d_model, d_head] for `output`."""
         weight = getattr(self.attention, name).weight.detach().double().cpu()
         if name == "output":
             return cast(Tensor, weight.unflatten(1, (-1, self.attention.d_head)).transpose(0, 1))
         return cast(Tensor, weight.unflatten(0, (-1, self.attention.d_head)))
 
     def bias_of(self, name: str) -> Tensor:
-        """Return the bias of a projection, [head, 1, d_head]."""
+        """Return the bias of a projection, split by head: [head, 1, d_head]."""
         bias = getattr(self.attention, name).bias.detach().double().cpu()
         return cast(Tensor, bias.unflatten(0, (-1, 1, self.attention.d_head)))
 
     def require_weights(self, weights: Tensor) -> None:
-        """Check that the softmax of the scores gives the model's attention weights."""
+        """Raise an error unless the softmax of the computed scores equals the model's attention `weights`."""
         own = self.scores.masked_fill(~self.visible, -torch.inf).softmax(dim=-1).nan_to_num(0.0)
         difference = float(((own - weights) * self.is_query[:, None, :, None]).abs().max())
         if not difference <= TOLERANCE:  # also if a weight is not a number
             raise InstrumentError(
-                f"scores computed from the weights of {self.site} differ from the model's by {difference:.1g}",
-                "the position encoding changes them in a way that is not known here",
+                f"attention weights computed for {self.site} differ from the model's by {difference:.1g}",
+                "its position encoding changes scores in a way that this analysis does not know: choose another model",
             )
 
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """What every attention block reads, the tokens that are predicted, and the scales of the decoder's LayerNorms."""
+    """What every attention block of a model reads on some examples, and what else an analysis of weights needs."""
 
     sites: dict[HeadSite, SiteInputs]
     outputs: list[int]
-    """Tokens that are right answers at some position; empty for a classifier."""
+    """Ids of the tokens that occur in right answers; empty for a classifier."""
     scales: dict[nn.Module, float]
-    """Mean of 1 / (standard deviation) over the inputs of each LayerNorm of the decoder."""
+    """For each LayerNorm of the decoder, its mean scale: the mean of 1 / (standard deviation) of its inputs."""
 
 
 def read_inputs(model: OpenModel, n: int = N_EXAMPLES, *, seed: int = 0) -> ModelInputs:
-    """Read what each attention block gets on `n` examples, and check that its scores give its attention weights."""
+    """Record the inputs of each attention block on `n` examples.
+
+    Raise an error if the recorded inputs do not reproduce the model's own attention weights.
+    """
     inner, task = require_own(model), model.task
     assert task is not None, "require_own has checked this"
     examples = task.sample(stream(seed, "weights"), max(16, min(n, MOST_SCORES // task.longest**2)))
@@ -217,12 +220,12 @@ def _site_inputs(inner: Transformer, site: HeadSite, inputs: Any, args: Any, kwa
 
 
 def require_own(model: OpenModel) -> Transformer:
-    """Return the transformer that headcount built; raise an error for other models and for rotary encodings."""
+    """Return the transformer of a model that headcount trained; raise an error for others and for rotary encodings."""
     inner = model.inner
     if not isinstance(inner, EncoderDecoder | Classifier) or model.task is None:
         raise InputError(
-            f"weights are read in headcount's own models, and {model.label or model.name} is none",
-            "give a run or sample:addition; what heads of any model attend to: headcount heads MODEL --stats",
+            f"weights can be read only in models that headcount trained, and {model.label or model.name} is not one",
+            "give a run or sample:addition; what the heads of any model attend to: headcount heads MODEL --stats",
         )
     for encoding in (each for each in inner.modules() if isinstance(each, Encoding)):
         base = encoding.inner if isinstance(encoding, Randomised) else encoding

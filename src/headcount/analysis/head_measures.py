@@ -39,14 +39,17 @@ Matrix = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class MeasureSums:
-    """Sums of one measure over queries. The last column holds queries that belong to no column of the task."""
+    """Sums of one measure over queries, by column of the task.
+
+    The last column is for queries outside of all columns.
+    """
 
     sums: Sums
     """Sums over the counted queries, [example, head, column]."""
     counts: Sums
     """Number of counted queries, [example, column]."""
     even: Sums | None
-    """The sums that uniform attention would give, [example, column]; None if the measure is not a target."""
+    """The sums under uniform attention, [example, column]; None unless the measure is attention on a target."""
 
 
 def measure(
@@ -56,10 +59,10 @@ def measure(
     *,
     norm_weighted: bool = False,
 ) -> dict[HeadSite, dict[str, MeasureSums]]:
-    """Measure every head of a model, and return the sums by attention block and name of the measure.
+    """Measure the attention of every head on some examples; return sums by attention block and name of the measure.
 
-    With `norm_weighted`, attention weights are multiplied by value norms (`ValueNorms`). `progress(done, total)` counts
-    examples.
+    With `norm_weighted`, attention weights are multiplied by the norms of the value vectors (`ValueNorms`).
+    `progress(done, total)` counts examples.
     """
     measures, n = HeadMeasures(model.task, inputs_seen.examples), len(inputs_seen)
     report = None if progress is None else lambda done: progress(done, n)
@@ -68,7 +71,7 @@ def measure(
 
 
 class HeadMeasures:
-    """Running sums of all measures, updated a few queries at a time."""
+    """Running sums of all attention measures of one attention block, updated a few queries at a time."""
 
     def __init__(self, task: Task, examples: Examples) -> None:
         self.by_site: dict[HeadSite, dict[str, MeasureSums]] = {}
@@ -76,7 +79,7 @@ class HeadMeasures:
         self._targets: dict[HeadSite, tuple[NDArray[np.int64], AttentionTargets]] = {}
 
     def add(self, chunk: AttentionChunk) -> None:
-        """Add the attention weights of some queries. Queries that do not belong to the task's input are left out."""
+        """Add the attention weights of the next queries (`chunk`). Queries outside of the task's input are left out."""
         targets, measures = self._targets_at(chunk), self.by_site.setdefault(chunk.site, {})
         column_QC = np.eye(len(targets.columns) + 1)[targets.query_column[chunk.query_places]]  # -1 is the last
         is_task_Q = torch.from_numpy(chunk.query_places >= 0).to(chunk.weights.device)
@@ -93,7 +96,7 @@ class HeadMeasures:
                 even[chunk.rows] += (even_BQ * counted_BQ) @ column_QC
 
     def _targets_at(self, chunk: AttentionChunk) -> AttentionTargets:
-        """Return the task's targets for the chunk's examples, computed once for all chunks of these examples."""
+        """Return the task's targets (kinds of keys) for the chunk's examples; they are computed once per batch."""
         rows, targets = self._targets.get(chunk.site, (None, None))
         if targets is None or rows is not chunk.rows:
             targets = self._task.attention_targets(chunk.site.stack, chunk.site.kind, self._examples[chunk.rows])
@@ -102,14 +105,14 @@ class HeadMeasures:
 
 
 Values = tuple[str, Float[Tensor, "batch head query"], Bool[Tensor, "#batch query"], Float[Tensor, "#batch query"]]
-"""One measure of a chunk: its name, its values, which queries count, and the values under uniform attention."""
+"""One measure of a chunk: its name, its values, which queries count, and its values under uniform attention."""
 
 
 def _values(chunk: AttentionChunk, targets: AttentionTargets) -> Iterator[Values]:
-    """Yield the attention on each target, then the measures of concentration.
+    """Yield the measures of a chunk: attention on each target, then entropy, entropy share and sparsity.
 
-    A query counts for a target if it can see keys of the target and other keys. Keys that do not belong to the task's
-    input belong to no target of the task.
+    A query counts for a target if it can see keys of the target and other keys. Keys outside of the task's input
+    belong to no target.
     """
     weights, sees = chunk.weights, chunk.sees
     q, k = chunk.query_places[:, None], chunk.key_places[None]
@@ -132,18 +135,18 @@ def _values(chunk: AttentionChunk, targets: AttentionTargets) -> Iterator[Values
 
 
 DIGITS = 6
-"""Number of significant digits in a result."""
+"""Number of significant digits of a number in a result."""
 POWERS = np.array([float(f"1e{n}") for n in range(23)])
 """Powers of ten that are exact in double precision."""
 
 
 def rounded(value: float, digits: int = DIGITS) -> float:
-    """Round to a number of significant digits."""
+    """Return a number rounded to `digits` significant digits."""
     return float(f"{value:.{digits}g}")
 
 
 def matrix_of(array: NDArray[np.floating[Any]]) -> Matrix:
-    """Round a matrix to `DIGITS` significant digits, with the same numbers as `rounded` but vectorised for speed."""
+    """Return a matrix rounded to `DIGITS` significant digits, equal to `rounded` of each entry but much faster."""
     values = np.asarray(array, dtype=np.float64)
     after = DIGITS - 1 - np.floor(np.log10(np.abs(values, where=values != 0, out=np.ones_like(values))))
     is_quick = (after >= 0) & (after < len(POWERS))
@@ -159,7 +162,7 @@ def matrix_of(array: NDArray[np.floating[Any]]) -> Matrix:
 
 
 MOST, FEWEST = 1000, 16
-"""Largest and smallest number of new sequences."""
+"""Largest and smallest number of new sequences on which attention is measured."""
 PAIRS = 2**26
 """Largest number of query-key pairs over all new sequences: about ten seconds for each layer of four heads."""
 LONGEST = 2**13
@@ -169,11 +172,11 @@ CONTROL_MOST, CONTROL_PAIRS, CONTROL_LONGEST = 64, 2**18, 2**9
 
 @dataclass(frozen=True)
 class EvalInputs:
-    """Examples of one length on which attention is measured."""
+    """Examples of equal length, without padding, on which attention is measured."""
 
     examples: Examples
     width: int
-    """Number of task tokens per example."""
+    """Number of tokens of the task's input in each example."""
     data: str
     """Description of the examples."""
 
@@ -181,15 +184,15 @@ class EvalInputs:
         return len(self.examples)
 
     def some(self, n: int) -> EvalInputs:
-        """Return at most `n` examples, evenly spaced."""
+        """Return at most `n` of these examples, evenly spaced."""
         return replace(self, examples=self.examples[:: -(-len(self) // n)])
 
 
 def eval_inputs(model: TaskAttention, length: int | None = None) -> EvalInputs:
-    """Return examples without padding on which attention is measured.
+    """Return examples of equal length, so without padding, on which attention is measured.
 
-    These are the examples of the test set with the most tokens, which for most tasks are all. For a classifier, they
-    are new sequences of one length (default: the longest training length).
+    For a classifier, they are new sequences of `length` tokens (default: the longest training length). Otherwise
+    they are the examples of the test set with the most tokens; in most tasks, all examples are equally long.
     """
     if model.task.output_type == "sequence":
         if length is not None:
@@ -202,7 +205,7 @@ def eval_inputs(model: TaskAttention, length: int | None = None) -> EvalInputs:
         which = f"the longest {model.task.words.examples} of " if len(examples) < len(test) else ""
         if len(examples) < 2:
             raise InputError(
-                f"{model.name} has a test set of one example: there is no standard error", "raise --n-test"
+                f"{model.name} has a test set of one example, but a standard error needs two", "raise --n-test"
             )
         return EvalInputs(examples, model.task.longest, f"{which}the test set")
     task = cast(ClassTask, model.task)
@@ -218,9 +221,9 @@ def eval_inputs(model: TaskAttention, length: int | None = None) -> EvalInputs:
 
 
 def control_inputs(model: TaskAttention, length: int | None = None) -> EvalInputs:
-    """Return fewer and shorter examples than `eval_inputs`, for controls.
+    """Return fewer and shorter examples than `eval_inputs` does, for control models that learned nothing.
 
-    These suffice, because the measures of controls vary more between heads than between examples.
+    Few examples suffice, because the measures of controls vary more between heads than between examples.
     """
     if model.task.output_type == "class":
         length = min(cast(ClassTask, model.task).trained_lengths[1] if length is None else length, CONTROL_LONGEST)

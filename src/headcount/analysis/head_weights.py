@@ -44,25 +44,25 @@ from headcount.seeds import stream
 from headcount.tasks.base import SequenceTask, Task
 
 N_NULL = 199
-"""Number of random orders of the output tokens, with which a copying score is compared."""
+"""Number of random orders of the output tokens that a copying score is compared with."""
 SMALLEST = 1e-12
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A matrix with names of its rows and columns; None where a query cannot see a key."""
+    """A matrix with names of its rows and columns; an entry is None where a query cannot see a key."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     values: tuple[tuple[float | None, ...], ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a matrix whose shape differs from its names."""
+        """Yield an error if the matrix has not one row per row name and one value per column name."""
         if [len(row) for row in self.values] != [len(self.columns)] * len(self.rows):
             yield "values", f"{len(self.rows)} rows of {len(self.columns)} values"
 
     def largest(self) -> tuple[str, str, float] | None:
-        """Return the row, the column and the value of the largest entry; None if there is none."""
+        """Return the row name, the column name and the value of the largest entry; None if there is no entry."""
         cells = [(v, i, j) for i, row in enumerate(self.values) for j, v in enumerate(row) if v is not None]
         if not cells:
             return None
@@ -72,34 +72,34 @@ class Grid:
 
 @dataclass(frozen=True)
 class HeadReading:
-    """What the weights of one head match, and what they copy."""
+    """What the weights of one head do: which queries match which keys (QK circuit), what it copies (OV circuit)."""
 
     head: HeadName
     short: str
     explained: float
-    """Part of the variance of the real scores, within the keys of each query, that tokens and positions predict."""
+    """Fraction of the variance explained by positions alone. It, `tokens`, `mixed` and a rest add up to 1."""
     positions: float
-    """Part of that variance that belongs to positions alone. This part, the next two and a rest add up to 1."""
+    """Fraction of this variance explained by positions alone. It, `tokens`, `mixed` and a rest add up to 1."""
     tokens: float
     mixed: float
-    """Part that belongs to a query's token with a key's position, or to a query's position with a key's token."""
+    """Fraction explained by a query's token with a key's position, or by a query's position with a key's token."""
     copied_tokens: Share
-    """Part of the variance of what the head would copy from each key that the keys' tokens explain."""
+    """Fraction of the variance of the head's output per key that the key's token explains."""
     copied_positions: Share
-    """Part that the keys' positions explain beyond their tokens. The rest depends on other tokens."""
+    """Fraction that the key's position explains beyond the token. The rest depends on other tokens."""
     copying: float | None
-    """Sum of the eigenvalues of the matrix from tokens to their logits, over the sum of their sizes: 1 copies tokens,
-    -1 suppresses them. None without a direct path."""
+    """Copying score of the matrix from tokens to their logits, the sum of its eigenvalues over the sum of their
+    absolute values: 1 copies tokens, -1 suppresses them. None without a direct path from the head to the logits."""
     copying_chance: float | None
-    """Size of this score that 5 % of random orders of the output tokens exceed."""
+    """Absolute copying score that 5 % of random orders of the output tokens exceed; None without a direct path."""
     match_positions: Grid
     match_tokens: Grid
     copies: Grid
-    """Logits by key token and output token for a head with a direct path; otherwise cosines between key tokens."""
+    """Logits [key token, output token] with a direct path to the logits, otherwise cosines [key token, key token]."""
     is_direct: bool
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield impossible values."""
+        """Yield an error for fractions above 1, or a copying score where the head has no direct path."""
         if self.short != HeadId.parse(self.head).short:
             yield "short", HeadId.parse(self.head).short
         if self.explained > 1 + 1e-6:
@@ -112,7 +112,7 @@ class HeadReading:
 
 
 def read_heads(model: OpenModel, heads: Sequence[HeadId], inputs: ModelInputs) -> list[HeadReading]:
-    """Read what each of these heads matches, and what it copies."""
+    """Return, for each of these heads, what its weights match (QK circuit) and copy (OV circuit)."""
     inner, task, readings = require_own(model), model.task, list[HeadReading]()
     assert task is not None, "require_own has checked this"
     for site in dict.fromkeys(head.site for head in heads):
@@ -122,7 +122,7 @@ def read_heads(model: OpenModel, heads: Sequence[HeadId], inputs: ModelInputs) -
 
 
 class _SiteReading:
-    """The decomposed scores of all heads of one attention block."""
+    """The scores of all heads of one attention block, split into parts of tokens, positions and both."""
 
     def __init__(self, task: Task, inputs: SiteInputs, outputs: list[int], path: Tensor | None) -> None:
         self.task, self.inputs, self.outputs, self.path = task, inputs, outputs, path
@@ -152,7 +152,7 @@ class _SiteReading:
         return tuple(position_labels(task, "encoder" if is_key else site.stack, n))
 
     def head(self, head: HeadId) -> HeadReading:
-        """Return the reading of one head."""
+        """Return what the weights of one head of this block match and copy."""
         at = self.inputs.attention.kept.index(head.index)
         scale, bias = self.inputs.scale[:, at], self.inputs.bias[:, at]
         rows, columns = self.inputs.query_tokens[:, :, None], self.inputs.key_tokens[:, None, :]
@@ -198,7 +198,7 @@ class _SiteReading:
         return tuple(self.task.tokens[i] for i in ids)
 
     def _copied(self, at: int) -> dict[str, Any]:
-        """Return how much of what is copied belongs to tokens and to positions, and the picture of the tokens."""
+        """Return the fields of a `HeadReading` that are about copying, for the head with index `at` in the block."""
         inputs, keys = self.inputs, self.keys
         circuit_DD = inputs.matrix("output")[at] @ inputs.matrix("value")[at]
         written, is_key = inputs.y @ circuit_DD.T, inputs.is_key
@@ -234,16 +234,17 @@ def _variation(rows: Tensor) -> float:
 
 
 def _centred(scores: Tensor, visible: Tensor) -> Tensor:
-    """Return scores less their mean over the visible keys of each query; 0 at hidden keys."""
+    """Return scores minus their mean over the visible keys of each query; 0 at hidden keys."""
     n = visible.sum(dim=-1, keepdim=True).clamp(min=1)
     mean = scores.where(visible, 0.0).sum(dim=-1, keepdim=True) / n
     return (scores - mean).where(visible, 0.0)
 
 
 def copying_score(matrix: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the copying score of a matrix from tokens to tokens, and the size that random orders exceed in 5 %.
+    """Return the copying score of a square matrix, and the absolute score that 5 % of random column orders exceed.
 
-    The score is the sum of the eigenvalues over the sum of their sizes, after rows and columns are centred.
+    The score is the sum of the eigenvalues over the sum of their absolute values, after rows and columns are
+    centred.
 
     >>> copying_score(np.eye(6))[0], copying_score(-np.eye(6))[0]
     (1.0, -1.0)
@@ -261,7 +262,7 @@ def copying_score(matrix: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _direct_path(inner: Transformer, site: HeadSite, inputs: ModelInputs) -> Tensor | None:
-    """Return the matrix [output token, d_model] from what a block writes to the logits; None without such a path."""
+    """Return the matrix [output token, d_model] that maps a block's output to logits; None without a direct path."""
     if not isinstance(inner, EncoderDecoder) or site.stack != "decoder":
         return None
     if inner.config.norm == "pre":
@@ -276,7 +277,10 @@ def _direct_path(inner: Transformer, site: HeadSite, inputs: ModelInputs) -> Ten
 
 
 def fold_norm(matrix: Tensor, norm: nn.Module) -> Tensor:
-    """Return a matrix that reads a stream before a LayerNorm as `matrix` reads it after it, but for the scale."""
+    """Return `matrix` with the LayerNorm before it folded in, so that it reads the stream before the norm.
+
+    The scale of the norm, 1 / (standard deviation), differs between inputs and is left out.
+    """
     if not isinstance(norm, nn.LayerNorm):
         return matrix
     scaled = matrix * norm.weight.detach().double().cpu()

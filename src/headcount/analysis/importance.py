@@ -39,18 +39,18 @@ class Importance:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Spearman rank correlation of gradient importance with the drop under ablation."""
+    """Spearman rank correlation of heads' gradient importance with their drop under one kind of ablation."""
 
     replacement: str
     normalised: bool
-    """Whether the normalised importance is used."""
+    """Whether the importance was divided by the L2 norm over the heads of its attention block."""
     n_heads: Count
     found: RankAgreement | None
     """The rank correlation; None if all heads have the same drop."""
 
 
 def importances(experiment: Experiment) -> tuple[Importance, ...]:
-    """Return the gradient importance of every head; empty if the loss has no gradient."""
+    """Return the gradient importance of every head of a model; empty if its loss has no gradient."""
     sites, by_site = experiment.sites, dict[HeadSite, list[NDArray[np.float64]]]()
     with eval_mode(experiment.model), torch.enable_grad():
         for batch in experiment.batches:
@@ -80,7 +80,7 @@ def importances(experiment: Experiment) -> tuple[Importance, ...]:
 def agreements(
     importances: Sequence[Importance], effects: Sequence[Any], replacements: Sequence[str]
 ) -> tuple[Agreement, ...]:
-    """Correlate importance, plain and normalised, with the drops under each replacement."""
+    """Return the rank correlations of importance, plain and normalised, with the drops under each replacement."""
     rows = []
     for replacement in replacements if importances else ():
         drop = {effect.head: effect.drop for effect in effects if effect.replacement == replacement}

@@ -31,28 +31,28 @@ from headcount.results import Count, Positive, Share, Size
 from headcount.seeds import integer
 
 ALL, DIFFERENCE = "all", "difference"
-"""Names of a column or condition: all columns or examples; examples where a condition holds minus the others."""
+"""`all` columns or examples; `difference`: examples where the task's condition holds minus the others."""
 SPREADS = "spreads evenly"
 N_CONTROLS, RANK = 59, 3
-"""Number of controls of each kind; the RANK-th largest of their largest values becomes the threshold."""
+"""Number of controls of each kind, and which of their maxima, counted from the largest, becomes the threshold."""
 LEAST_DEVIATION, LEAST_REST = 1e-6, 1e-9
-"""Lower bounds of the controls' standard deviation and of 1 - x, which prevent division by zero and log(0)."""
+"""Lower bounds that prevent division by zero and log(0): of the controls' standard deviation, and of 1 - x."""
 
 NOT_DRAWN = (
     "there are no untrained controls, as build() of the adapter returns the same weights each time: let build() return "
     "random weights, and let load() put in the trained ones"
 )
-"""Note for models without untrained controls."""
+"""Remark for models without untrained controls."""
 
 Bars = Mapping[tuple[str, str], float]
-"""Thresholds from controls, by measure and column."""
+"""Thresholds from controls, which are models that learned nothing; by measure and column."""
 NO_BARS: Bars = {}
 LabelCell = tuple[str, str, str, str]
 """A cell: the stack and kind of an attention block, a measure, and a column or `all`."""
 Values = Mapping[LabelCell, NDArray[np.float64]]
 """The values of one model: one value per head in each cell."""
 Numbers = NDArray[np.float64]
-"""An array [control, cell]."""
+"""An array [control, cell], where a control is a model that learned nothing."""
 M = TypeVar("M", bound=TaskAttention)
 T = TypeVar("T", float, NDArray[np.float64])
 
@@ -62,18 +62,18 @@ class MeasureMean:
     """The mean of one measure of one head over examples, such as its attention to a target, with its standard error."""
 
     measure: str
-    """A target of the task, or entropy (in nats), entropy share or sparsity."""
+    """Name of the measure: a target of the task such as `operator`, entropy (in nats), entropy share or sparsity."""
     column: str
     """Column of the task that the queries belong to, or `all`."""
     condition: str
-    """Examples: `all`, those where the task's condition holds or does not, or the `difference` of these two means."""
+    """Which examples: `all`, those where the task's condition holds or does not, or the `difference` of both means."""
     mean: float
     se: Size
     """Standard error of the mean over examples."""
     n: Positive
     """Number of examples."""
     even: float | None = None
-    """Value under uniform attention over the visible keys; None if the measure is not attention on a target."""
+    """Value under uniform attention over the visible keys, from 0 to 1; None for entropy and sparsity."""
 
     def half(self, confidence: float = 0.95) -> float:
         """Return half the width of the confidence interval of the mean (Student's t)."""
@@ -81,35 +81,35 @@ class MeasureMean:
 
     @property
     def grade(self) -> float:
-        """Return the attention on a target above uniform attention, from 0 (uniform) to 1 (all of it)."""
+        """Return the attention on the target, rescaled to 0 for uniform attention and 1 for all attention."""
         assert self.even is not None, "only a target has a grade"
         return above_even(self.mean, self.even)
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Thresholds for labels, which a head must meet in addition to the thresholds from controls."""
+    """Thresholds that a head must reach to get a label, in addition to the thresholds from control models."""
 
     confidence: float = 0.95
-    """Confidence level of the intervals whose bounds must meet the thresholds."""
+    """Confidence level of the intervals that are compared with these thresholds."""
     partly: float = 0.25
-    """Threshold for "partly": smallest lower bound of the attention on the target above uniform attention."""
+    """Label "partly": lower bound of the rescaled attention on a target (0 is uniform, 1 is all) is at least this."""
     mostly: float = 0.5
-    """Threshold for "mostly" instead of "partly": smallest mean attention on the target above uniform attention."""
+    """Label "mostly", not "partly": the mean attention on the target, rescaled as for `partly`, is at least this."""
     entropy_share: float = 0.95
-    """Threshold for "spreads evenly": smallest lower bound of the entropy as a share of its maximum."""
+    """Label "spreads evenly": the lower bound of the entropy, as a fraction of its maximum, is at least this."""
     difference: float = 0.2
-    """Threshold for "more/less when": smallest difference that the whole interval must reach."""
+    """Label "more/less when": the whole interval of the difference lies at least this far from 0."""
 
     @property
     def words(self) -> str:
-        """Describe the thresholds for the caption of a table."""
+        """Return sentences on the thresholds, for the caption of a table."""
         return (
-            f"a label names a target that a head prefers; in brackets, its attention above uniform attention, "
-            f"(weight - uniform) / (1 - uniform); the lower {100 * self.confidence:g} % bound must be at least "
-            f"{self.partly:g} and above that of control models; “mostly” means at least {self.mostly:g}; a label holds "
-            f"for all columns, and a column without any of its targets has its own; “more/less when” needs a "
-            f"difference of at least {self.difference:g}; “{SPREADS}” needs an entropy of at least "
+            f"a label names a target that a head prefers. In brackets: the attention to the target above uniform "
+            f"attention, (weight - uniform) / (1 - uniform). Its {100 * self.confidence:g} % lower bound is at least "
+            f"{self.partly:g} and above that of control models; “mostly” means at least {self.mostly:g}. A label holds "
+            f"for all columns; a column without any of these targets has a label of its own. “More/less when” needs a "
+            f"difference of at least {self.difference:g}. “{SPREADS}” needs an entropy of at least "
             f"{100 * self.entropy_share:g} % of its maximum, and above that of control models"
         )
 
@@ -127,10 +127,11 @@ def above_even(mass: T, even: float) -> T:
 
 
 def label(measures: Sequence[MeasureMean], when: str, bars: Bars = NO_BARS, thresholds: Thresholds = THRESHOLDS) -> str:
-    """Return the targets that a head attends to, the strongest first; empty if it meets no threshold.
+    """Return the label of a head: the targets that it attends to, the strongest first; empty if it meets no
+    threshold.
 
     The label also says whether attention on a target is higher or lower `when` the task's condition holds. A column
-    where none of the labelled targets exists is labelled by itself.
+    without any of the labelled targets gets a label of its own.
 
     >>> by_carry = [MeasureMean("operator", column, "difference", 0.4, 0.01, 900, 0.0) for column in ("10s", "100s")]
     >>> label([MeasureMean("operator", "all", "all", 0.8, 0.01, 900, 0.2), *by_carry], "a carry comes in")
@@ -166,9 +167,9 @@ def _degree(m: MeasureMean, t: Thresholds) -> str:
 
 
 def _changes(measures: Sequence[MeasureMean], target: str, when: str, t: Thresholds) -> str:
-    """Describe how attention on a target depends on the condition, such as `, more when a carry comes in (10s)`.
+    """Return how attention on a target depends on the condition, such as `, more when a carry comes in (10s)`.
 
-    Columns are named unless the difference holds over all of them.
+    The columns are left out if the difference holds over all of them.
     """
     clauses = ""
     for word, sign in (("more", 1), ("less", -1)):
@@ -203,7 +204,7 @@ def _column_labels(measures: Sequence[MeasureMean], named: Sequence[str], bars: 
 
 @dataclass(frozen=True)
 class Bar:
-    """Threshold from controls in one cell: attention above uniform (`above_even`), or entropy / largest entropy."""
+    """Threshold from control models in one cell: rescaled attention (0 is uniform, 1 is all) or entropy share."""
 
     stack: str
     kind: str
@@ -214,15 +215,15 @@ class Bar:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Thresholds from controls, and how they were computed."""
+    """The thresholds that control models give, and how they were computed."""
 
     controls: tuple[str, ...]
-    """Kinds of controls. With two kinds, each threshold is the higher of the two."""
+    """Kinds of controls, `untrained` or `shuffled`. With two kinds, each threshold is the higher of the two."""
     n_models: Count
-    """Number of controls of each kind."""
+    """Number of control models of each kind."""
     n_examples: Count
     error_rate: Share
-    """Fraction of controls that get any label, on average over calibrations."""
+    """Expected fraction of control models that get any label, for example 0.05."""
     bars: tuple[Bar, ...]
 
     def at(self, stack: str, kind: str) -> dict[tuple[str, str], float]:
@@ -231,12 +232,12 @@ class Calibration:
 
     @property
     def words(self) -> str:
-        """Describe the calibration for the caption of a table."""
+        """Return sentences on the control models and their threshold, for the caption of a table."""
         kinds = " and ".join(self.controls) + " models" + " each" * (len(self.controls) > 1)
         missing = "" if "untrained" in self.controls else f"; {NOT_DRAWN}"
         return (
-            f"the control models are {self.n_models} {kinds}, of the same shape, on {self.n_examples:,} examples; on "
-            f"average, at most {100 * self.error_rate:.2g} % of them get any label{missing}"
+            f"The control models learned nothing: {self.n_models} {kinds}, of the same shape, on {self.n_examples:,} "
+            f"examples. On average, at most {100 * self.error_rate:.2g} % of them get any label{missing}"
         )
 
 
@@ -249,7 +250,7 @@ def calibrate(
     norm_weighted: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
-    """Compute the thresholds for a model from controls on these examples."""
+    """Measure control models on these examples, and return the thresholds that a head of `model` must exceed."""
     highest: dict[LabelCell, float] = {}
     for done, make in enumerate(CONTROLS[kind] for kind in model.controls):
         values = list[Values]()
@@ -267,7 +268,7 @@ def calibrate(
 
 
 def values_of(model: TaskAttention, inputs_seen: EvalInputs, *, norm_weighted: bool = False) -> Values:
-    """Return the mean of every head over the examples, in each cell that a label can be about."""
+    """Return the mean of every head over the examples, in each cell (block, measure, column) for labels."""
     values: dict[LabelCell, list[float]] = {}
     for site, measures in measure(model, inputs_seen, norm_weighted=norm_weighted).items():
         columns = model.task.attention_targets(site.stack, site.kind, inputs_seen.examples[:1]).columns
@@ -287,10 +288,10 @@ def values_of(model: TaskAttention, inputs_seen: EvalInputs, *, norm_weighted: b
 
 
 def bars_of(controls: Sequence[Values], rank: int = RANK) -> dict[LabelCell, float]:
-    """Return the threshold of each cell, chosen so that only `rank` - 1 of the controls exceed it in any cell.
+    """Return the threshold of each cell, chosen so that only `rank` - 1 of the controls exceed any threshold.
 
-    Each control is standardised by the mean and deviation of the other controls. If a control were included in its own
-    mean, its largest values would look smaller.
+    Each control is standardised by the mean and deviation of the other controls. If a control were included in its
+    own mean, its largest values would look smaller.
     """
     cells = list(controls[0])
     logs = [{cell: -np.log(np.maximum(1 - x, LEAST_REST)) for cell, x in values.items()} for values in controls]

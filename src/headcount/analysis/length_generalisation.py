@@ -49,26 +49,29 @@ from headcount.training.evaluation import ClassModel
 
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 N, N_LONG, LONG = 1000, 200, 1024
-"""Number of examples per length and kind: N up to the length LONG and with a window; N_LONG for longer sequences."""
+"""Number of examples per length and kind of negative: N for lengths up to LONG, otherwise N_LONG."""
 LONGEST = 2**20
 """Longest sequence that fits into memory."""
 MOST_WORKERS = 4
 """Largest number of worker threads. Each takes up to 0.7 GiB at a length of 4,096."""
 NEAR = (0, 1, 4)
-"""First position ids that are always measured, besides those at the end of each length."""
+"""First position ids that are always tried, besides those that reach the end of each measured length."""
 FEWEST, MOST, TOKENS = 8, 64, 2**14
-"""For attention: smallest and largest number of examples per length; in between, examples have TOKENS tokens."""
+"""For attention: smallest and largest number of examples per length; in between, examples have TOKENS tokens in all."""
 AT_ONCE = 2**12
 """Number of tokens per forward pass; at least one example."""
 PATTERNS = "patterns"
-"""Name of the task's hard patterns as a kind of example; half of them are negatives, half are positives."""
+"""Name of the task's hard patterns as a kind of example; half of them are positives, half negatives."""
 REPORTED = 1
-"""Number of the draw of new sequences for reports and docs. No recipe was chosen by its accuracy on this draw."""
+"""Number of the random draw of sequences for reports and docs. No recipe was chosen by its accuracy on this draw."""
 
 
 @dataclass(frozen=True)
 class LengthResult:
-    """Accuracy at one length on one kind of negative and equally many positives, or on patterns of both classes."""
+    """Accuracy of a classifier at one length, on one kind of negative (unsorted) and as many positive examples.
+
+    The kind `patterns` has patterns of both classes instead.
+    """
 
     length: Positive
     negative: str
@@ -77,18 +80,18 @@ class LengthResult:
     high: float
     n: Positive
     constant: bool
-    """Whether (nearly) all examples get the same answer, so that the accuracy is meaningless."""
+    """Whether nearly all examples get the same answer, which makes the accuracy meaningless."""
     constant_class: str | None
-    """The answer that (nearly) all examples get; None if the answers differ."""
+    """The answer that nearly all examples get; None if the answers differ."""
     recall: tuple[Proportion, ...]
-    """Recall of each class, in the order of `Stretch.classes`."""
+    """Recall of each class, which is the accuracy on examples of this class; in the order of `Stretch.classes`."""
     answers: tuple[Proportion, ...]
     """Frequency of each class among the answers."""
     margin: tuple[float, ...]
     """Mean margin of the right class over the best other class, in logits, for the examples of each class."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the accuracy, its CI, the answers and the recall of each class."""
+        """Yield an error if the accuracy, its CI, the answers and the recall of each class disagree."""
         correct, n = sum(recall.correct for recall in self.recall), sum(recall.n for recall in self.recall)
         if n != self.n:
             yield "n", f"{n:,}, the number of examples in recall"
@@ -102,12 +105,12 @@ class LengthResult:
 
 @dataclass(frozen=True)
 class ShiftedIds:
-    """Accuracy at the longest training length with position ids that begin at `first`."""
+    """Accuracy at the longest training length, with position ids that begin at `first` instead of 0."""
 
     first: Count
     cell: LengthResult
     moved: Size
-    """Largest change of a logit compared with ids that begin at 0; (nearly) 0 if the model uses only distances."""
+    """Largest change of a logit compared with ids that begin at 0. It is about 0 if the model uses only distances."""
 
 
 @dataclass(frozen=True)
@@ -121,39 +124,39 @@ class Stretch(Result):
     encoding: str
     pooling: str
     hard_codes: tuple[str, ...]
-    """Structure of the task that is built into the model; empty for a generic model."""
+    """Structure of the task that is built into the model, such as a window; empty for a generic model."""
     label: str
-    """Short description of the configuration."""
+    """Short description of the model's settings, such as encoding and pooling."""
     seed: int
     trained: tuple[int, int] | None
     """Shortest and longest training length; None if unknown."""
     classes: tuple[str, ...]
     cells: tuple[LengthResult, ...]
     cropped_results: tuple[LengthResult, ...]
-    """Results on long local negatives cropped to the longest training length, and positives of the same tokens.
+    """Results on long local negatives cropped to the longest training length, and on positives of equal tokens.
 
-    Empty unless local negatives are measured and the training lengths are known.
+    A local negative has one broken place. Empty unless local negatives are measured and training lengths are known.
     """
     ids: tuple[ShiftedIds, ...]
     """Results at the longest training length with shifted position ids.
 
-    Empty unless local negatives are measured, and for models other than headcount's own.
+    Empty for models that headcount did not train, and if local negatives are not measured.
     """
     attention_shares: tuple[AttentionShare, ...]
-    """Attention of each head at each length; empty for models other than headcount's own."""
+    """Attention of each head on neighbours and equal tokens, by length; empty for models of other packages."""
     recipe: str = ""
     """Digest of all settings except the seed. Runs with the same digest differ in the seed only."""
     refused_lengths: tuple[int, ...] = ()
     """Lengths that the model refuses, such as those beyond a learned table of positions."""
     refused_first_ids: tuple[int, ...] = ()
-    """First position ids that the model refuses."""
+    """First position ids with which the model refuses a sequence, such as ids beyond a learned table."""
     draw: int = 0
-    """Number of the draw of new sequences."""
+    """Number of the random draw of new sequences; another number gives other sequences."""
     audit: str = ""
     """Root cause reported by the quick audit; empty if every check passed."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the cells, the classes and the lengths."""
+        """Yield an error if the results, the classes and the lengths do not fit together."""
         n_classes, shifted = len(self.classes), tuple(ids.cell for ids in self.ids)
         for name, cells in (("cells", self.cells), ("cropped_results", self.cropped_results), ("ids", shifted)):
             if any({len(cell.recall), len(cell.answers), len(cell.margin)} != {n_classes} for cell in cells):
@@ -172,9 +175,9 @@ class Stretch(Result):
             yield "trained", "the shortest and the longest training length"
         lengths = {cell.length for cell in self.cells}
         if {cell.length for cell in self.cropped_results} - lengths:
-            yield "cropped_results", "lengths that are in cells"
+            yield "cropped_results", "only lengths that are in cells"
         if set(self.refused_lengths) & lengths:
-            yield "refused_lengths", "lengths that are not in cells"
+            yield "refused_lengths", "only lengths that are not in cells"
 
 
 def stretch(
@@ -188,10 +191,10 @@ def stretch(
     explain: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Stretch:
-    """Measure a classifier at these lengths, on `n` examples for each kind of negative.
+    """Measure a classifier's accuracy at these lengths, on `n` examples for each kind of negative.
 
-    Without `explain`, only accuracy is measured: neither the effect of content and ids, nor attention. `progress` is
-    called with the percentage done and 100.
+    `draw` chooses the random sequences. With `explain`, also measure what explains a loss: content, position ids and
+    attention. `progress(done, total)` is called with percentages: total is 100.
     """
     kinds = require_possible(model, lengths, kinds, n, batch_size, draw)
     answers, recipe, trained = cast(ClassModel, model.answers), model.description, model.trained
@@ -268,7 +271,7 @@ def _predict_patterns(
     batch_size: int | None,
     count: Callable[[int, int], None],
 ) -> tuple[ClassAnswers, ClassAnswers]:
-    """Classify the task's hard patterns of one length, and return the answers to positives and to negatives."""
+    """Classify the task's hard patterns of one length; return the answers to positives, then those to negatives."""
     rng, last = stream(draw, "stretch patterns", length), len(task.classes) - 1
     parts: list[Examples] = []
     labels = np.empty(0, dtype=np.int64)
@@ -294,7 +297,7 @@ def _at_other_ids(
 ) -> tuple[list[ShiftedIds], list[int]]:
     """Measure sequences of the longest training length with other position ids: near 0, and the last of each length.
 
-    Return the results, and those first ids that the model refuses.
+    Return the results, and the first ids that the model refuses.
     """
     longest, rng, half = task.trained_lengths[1], stream(draw, "stretch ids"), n // 2
     examples = (
@@ -316,7 +319,7 @@ def _at_other_ids(
 
 
 def _accepted(answers: ClassModel, lengths: Sequence[int]) -> list[int]:
-    """Return the lengths that the model accepts. If it accepts none, raise its own error."""
+    """Return those lengths that the model accepts. If it accepts none, raise the error that the model raises."""
     accepted, refusal = [], None
     for length in lengths:
         try:
@@ -337,11 +340,11 @@ def require_possible(
     batch_size: int | None,
     draw: int = 0,
 ) -> tuple[str, ...]:
-    """Check the arguments of `stretch`, and return the kinds of negatives to measure."""
+    """Check the arguments of `stretch`, and return the kinds of negatives to measure; raise an error for a bad one."""
     task = cast(ClassTask, model.answers.task)
     if task.output_type != "class":
         raise InputError(
-            f"{model.name} generates its answers, and only a classifier can be measured at other lengths",
+            f"only a classifier can be measured at other lengths, and {model.name} generates its answers",
             "choose a model that classifies sequences",
         )
     if not lengths or min(lengths) < 2 or max(lengths) > LONGEST:
@@ -369,7 +372,10 @@ def _predict(
     *,
     first: int = 0,
 ) -> ClassAnswers:
-    """Classify examples: one batch after another if `batch_size` is given, otherwise several batches in parallel."""
+    """Classify examples, one batch after another if `batch_size` is given, otherwise several batches in parallel.
+
+    `first` is the first position id. `count(length, n_rows)` is called after each batch.
+    """
     length = examples.shape[1]
     size = batch_size or rows_at_once(length)
     blocks = (examples[i : i + size] for i in range(0, len(examples), size))
@@ -408,10 +414,10 @@ def _cell(task: ClassTask, length: int, kind: str, right: ClassAnswers, wrong: C
 
 @dataclass(frozen=True)
 class AttentionShare:
-    """Mean attention of one head, at one length, on the token itself, on its neighbours and on equal tokens.
+    """Mean attention of one head, at one length, on a token itself, on its neighbours and on equal tokens.
 
     The mean is taken over the tokens of each positive sequence, then over sequences. Fields that end in `_se` are
-    standard errors over sequences. `alike` is the attention on all tokens with the same value, including the token.
+    standard errors over sequences. `alike` is the attention on all tokens of the same value, the token included.
     """
 
     length: Positive
@@ -427,21 +433,21 @@ class AttentionShare:
     right_se: Size
     alike_se: Size
     neighbours_se: Size
-    """Standard error of left + right, which are not independent."""
+    """Standard error of the sum of attention on the left and the right neighbour, which are not independent."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the attention on a token and its neighbours exceeds 1."""
+        """Yield an error if the attention on a token, its neighbours and equal tokens adds up to more than 1."""
         if self.left + self.itself + self.right > 1 + ROUNDING:
             yield "itself", f"at most 1 - left - right, {1 - self.left - self.right}"
 
     @property
     def neighbours(self) -> float:
-        """Return the share of attention on the number to the left and the number to the right."""
+        """Return the attention on both neighbours together, left and right, as a fraction of 1."""
         return self.left + self.right
 
 
 class NeighbourMass:
-    """Running sums of the attention on neighbours and equal tokens.
+    """Running sums of each head's attention on neighbours and equal tokens.
 
     Weights are read a few queries at a time: a whole matrix of queries times keys may not fit into memory.
     """
@@ -451,7 +457,7 @@ class NeighbourMass:
         self._tokens = torch.empty(0)
         self._done: dict[HeadSite, int] = {}
         self.sums: dict[HeadSite, list[NDArray[np.float64]]] = {}
-        """Sums over queries for each batch, [example, head, (left, itself, right, alike)]."""
+        """Sums over queries, by attention block and batch: [example, head, (left, itself, right, alike)]."""
 
     def begin(self, tokens: Int[Tensor, "batch length"]) -> None:
         """Begin a new batch: keep its tokens, which say where equal numbers are."""
@@ -459,7 +465,7 @@ class NeighbourMass:
         self._done.clear()
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
-        """Add the weights of the batch's next queries to the sums."""
+        """Add the attention weights of the next queries of one attention block to the sums."""
         first = self._done.get(site, 0)
         self._done[site] = last = first + weights.shape[2]
         near = [weights.diagonal(offset=first - keys.start + step, dim1=2, dim2=3).sum(dim=2) for step in (-1, 0, 1)]
@@ -472,7 +478,7 @@ class NeighbourMass:
             batches[-1] += sums
 
     def attention_shares(self, length: int) -> Iterator[AttentionShare]:
-        """Yield the mean attention of every head over all examples read so far, which must have the given length."""
+        """Yield the mean attention of every head over all examples read so far, all of which must have this length."""
         for site, batches in self.sums.items():
             shares = np.concatenate(batches) / self._tokens.shape[1]  # [example, head, share]
             shares = np.concatenate([shares, shares[..., [0]] + shares[..., [2]]], axis=2)
@@ -483,7 +489,7 @@ class NeighbourMass:
 
 
 def attention_share(model: Classifier, task: ClassTask, length: int, draw: int = 0) -> Iterator[AttentionShare]:
-    """Measure the attention of every head on a few positive sequences of this length."""
+    """Yield the attention of every head on neighbours and equal tokens, in a few positive sequences of this length."""
     n = max(FEWEST, min(MOST, TOKENS // length))
     examples = task.sample_of_length(stream(draw, "stretch looks", length), length, None, n)
     mass = NeighbourMass(model)

@@ -15,33 +15,33 @@ from headcount.results import Contradiction, Count, HeadName, Share, is_close, u
 from headcount.stats import holm, share_above, step_down
 
 ERROR_RATE = 0.05
-"""Family-wise error rate: probability that any two unrelated heads are called alike."""
+"""Family-wise error rate: largest probability of calling any two unrelated heads alike."""
 HALF = 0.5
-"""Fraction of a head's effect that its partner must restore, at the lower bound of the CI, to do the same job."""
+"""To do the same job, a partner must restore at least this fraction of a head's effect (lower bound of the CI)."""
 NOT_ALIKE, ALIKE, WRITES_ALIKE, SAME_JOB = "not alike", "attend alike", "attend, write alike", "same job"
 ALONE = "no partner"
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """Similarity of a head and its partner, compared with the partners that the best pairing finds in null models."""
+    """Similarity of a head and its partner in another model, compared with its partners in null models (chance)."""
 
     value: float
-    """Overlap for attention, CKA for outputs."""
+    """The similarity: overlap of attention from 0 to 1, or CKA of outputs."""
     se: float | None
     """Standard error of the overlap over examples; None for outputs."""
     untrained: float
-    """95th percentile, over untrained models, of the head's similarity with its partner in the untrained model."""
+    """What an untrained model reaches by chance: 95th percentile of the head's similarity with its partner there."""
     relabelled: float
-    """95th percentile, over random relabellings of the other model's keys, of the similarity with the partner."""
+    """What random relabelling of keys reaches by chance: 95th percentile of the similarity with the partner."""
     any: float
-    """Mean similarity with all heads of this kind in the other model."""
+    """Mean similarity of the head with all heads of this kind in the other model, paired or not."""
     p_untrained: Share
-    """p-value against untrained models that replace either of the two models: the larger one, max-T over heads."""
+    """p-value against untrained models in place of either model: the larger one of two, max-T corrected over heads."""
     p_relabelled: Share
     """p-value against relabelled models, corrected over heads (Holm for attention, max-T for outputs)."""
     p: Share
-    """Larger of the two p-values."""
+    """The p-value for the verdict: the larger of `p_untrained` and `p_relabelled`."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield an error if p is not the larger of the two p-values."""
@@ -50,46 +50,46 @@ class Likeness:
 
 @dataclass(frozen=True)
 class Pair:
-    """One head and its partner in the other model."""
+    """One head and its partner in the other model: how alike they are, and the verdict."""
 
     head: HeadName
     partner: HeadName | None
     """Paired head of the other model; None if the other model has too few heads of this kind."""
     same_index: float | None
-    """Overlap with the head of the other model that has the same name; None if no head has this name."""
+    """Overlap with the head of the same name in the other model; None if that model has no such head."""
     attention: Likeness | None
     outputs: Likeness | None
     transplant: Transplant | None
     verdict: str
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the verdict, the partner and the similarities."""
+        """Yield an error if the verdict, the partner and the similarities disagree."""
         if (self.partner is None) != (self.attention is None):
             yield "partner", "a head if the two were compared, and null otherwise"
         yield from unequal(self, verdict=_verdict(self.attention, self.outputs, self.transplant))
 
     @property
     def is_alike(self) -> bool:
-        """Return whether the verdict calls the two heads alike in attention, in their outputs or in their job."""
+        """Return whether the heads are alike by any verdict: in attention, in their outputs or in their job."""
         return self.verdict in (ALIKE, WRITES_ALIKE, SAME_JOB)
 
 
 @dataclass(frozen=True)
 class KindMatch:
-    """Pairs of heads of one kind of attention, over all layers."""
+    """The pairs of heads of one kind of attention, such as decoder cross-attention, over all layers."""
 
     stack: str
     kind: str
     heads: tuple[HeadName, ...]
     others: tuple[HeadName, ...]
     overlaps: Matrix
-    """Mean overlap over examples, [head][other head]."""
+    """Mean overlap of each pair of heads over examples, [head of this model][head of the other model]."""
     errors: Matrix
     """Standard errors of the overlaps, [head][other head]."""
     pairs: tuple[Pair, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the pairs, the tables and the heads of both models."""
+        """Yield an error if the pairs and the tables do not fit the heads of both models."""
         yield from unequal(self, heads=tuple(pair.head for pair in self.pairs))
         for name in ("overlaps", "errors"):
             if [*map(len, getattr(self, name))] != [len(self.others)] * len(self.heads):
@@ -107,31 +107,31 @@ class KindMatch:
 
 @dataclass(frozen=True)
 class Overall:
-    """Counts and mean overlaps over all heads, compared with chance."""
+    """Counts and mean overlaps over all pairs of heads, compared with chance."""
 
     alike: Count
-    """Number of heads that attend alike."""
+    """Number of heads that attend like their partner: significantly more than by chance."""
     same_job: Count
-    """Number of heads that do the same job as their partner."""
+    """Number of heads that do the same job as their partner: its output restores most of their effect."""
     of: Count
     """Number of heads with a partner."""
     matched: float
-    """Mean overlap of the pairs."""
+    """Mean overlap of attention over all pairs, from 0 to 1."""
     untrained: tuple[float, float]
-    """Smallest and largest mean overlap of the pairs when an untrained model replaces the other model."""
+    """Smallest and largest mean overlap of pairs, if an untrained model stands in for the other model."""
     relabelled: tuple[float, float]
-    """Smallest and largest mean overlap of the pairs when the keys of the other model are relabelled."""
+    """Smallest and largest mean overlap of pairs, if the keys of the other model are relabelled at random."""
     p: Share
-    """p-value of the mean overlap: the largest over the kinds of null models."""
+    """p-value of the mean overlap: the largest p-value over the kinds of null models."""
     untrained_alike: tuple[int, int]
-    """Smallest and largest number of heads called alike when an untrained model replaces the other model."""
+    """Smallest and largest number of heads called alike, if an untrained model stands in for the other model."""
     untrained_any: Share
-    """Fraction of the untrained models with which any head is called alike."""
+    """Fraction of the untrained models in which at least one head is called alike."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that verdicts are based on: the best pairing of two models, pairings with null models, transplants."""
+    """What the verdicts are based on: the best pairing of two models, pairings with null models, and transplants."""
 
     pairing: Pairing
     untrained: tuple[Draws, Draws]
@@ -139,7 +139,7 @@ class Evidence:
     transplants: dict[HeadId, Transplant]
 
     def kinds(self) -> tuple[KindMatch, ...]:
-        """Return the pairs of each kind of attention, with their similarities and verdicts."""
+        """Return the pairs of heads by kind of attention, with their similarities and verdicts."""
         attention, outputs = self._likeness(pair_overlap), self._likeness(pair_cka)
         partners, matches = self.pairing.partners, list[KindMatch]()
         for (stack, name), overlaps in self.pairing.overlaps.items():
@@ -162,7 +162,7 @@ class Evidence:
         return tuple(matches)
 
     def overall(self, kinds: tuple[KindMatch, ...]) -> Overall:
-        """Count the heads that attend alike, and compare the mean overlap of all pairs with null models."""
+        """Return counts over all heads and their mean overlap, compared with null models."""
         pairs = [pair for kind in kinds for pair in kind.pairs]
         nulls = [np.array(draws.means) for draws in (*self.untrained, self.relabelled[pair_overlap])]
         untrained, _, relabelled = ((rounded(means.min()), rounded(means.max())) for means in nulls)
@@ -183,7 +183,7 @@ class Evidence:
         )
 
     def _likeness(self, measure: PairMeasure) -> dict[HeadId, Likeness]:
-        """Compare the similarity of each pair, by one measure, with chance; return {} if it was not measured."""
+        """Return the similarity of every pair by one measure, compared with chance; {} if it was not measured."""
         if measure not in self.relabelled:
             return {}
         pairing, values = self.pairing, self.pairing.values(measure)
@@ -215,7 +215,7 @@ class Evidence:
 
 
 def _verdict(attention: Likeness | None, outputs: Likeness | None, transplant: Transplant | None) -> str:
-    """Return the strongest verdict that the evidence supports; each verdict requires all weaker ones."""
+    """Return the strongest verdict that the evidence supports: each verdict requires all weaker ones."""
     if attention is None:
         return ALONE
     if attention.p > ERROR_RATE:

@@ -1,17 +1,18 @@
-"""Which heads of two models attend alike, write alike, and do the same job? Heads are compared by function, not index.
+"""Which heads of two models attend alike, write alike, and do the same job? Heads are compared by function, not
+index.
 
-The overlap of two heads at one query is the attention that they share, sum_k min(w_k, w'_k), which is 1 minus the total
-variation distance: 1 for equal attention, 0 for disjoint attention. It is averaged over examples and over the queries
-that see more than one key. Heads of one kind of attention, of any layer, are paired one to one so that the sum of
-overlaps is largest.
+The overlap of two heads at one query is the attention that they share, sum_k min(w_k, w'_k), which is 1 minus the
+total variation distance: 1 for equal attention, 0 for disjoint attention. It is averaged over examples and over the
+queries that see more than one key. Heads of one kind of attention, of any layer, are paired one to one so that the
+sum of overlaps is largest.
 
 The best pairing also finds partners among unrelated heads. It is therefore compared with the best pairing of null
 models, which cannot have learned the same (pairing.py). A pair attends alike if its overlap is significantly larger,
-with a family-wise error rate of 5 %, than each of these three:
+with a family-wise error rate of 5 %, than all three of these:
 
-- the head's overlap with its partner in untrained models that replace the other model;
-- the partner's overlap with its partner in untrained models that replace this model;
-- the head's overlap with its partner in the other model with relabelled keys.
+- the overlap of the head with its partner in untrained models that stand in for the other model;
+- the overlap of the partner with its own partner in untrained models that stand in for this model;
+- the overlap of the head with its partner in the other model after the keys of that model were relabelled.
 
 Two heads that attend alike need not do the same job. Their outputs are compared by CKA against the same null models
 (pairing.py), and the partner's output is put in the head's place (transplants.py).
@@ -59,7 +60,7 @@ from headcount.tasks.base import Examples
 
 Progress = Callable[[int, int], None]
 LONGEST = 1024
-"""Longest sequence: the attention weights of three models must fit into memory at once."""
+"""Longest sequence in tokens: the attention weights of three models must fit into memory at once."""
 MOST, FEWEST, PAIRS = 128, 4, 2**20
 """Largest and smallest number of examples; in between, examples have at most PAIRS query-key pairs in total."""
 SHAPE = ("d_model", "n_heads", "n_layers", "n_encoder_layers", "n_decoder_layers")
@@ -69,21 +70,21 @@ NO_COMMON_KIND = "{} and {} have no kind of attention head in common"
 
 @dataclass(frozen=True)
 class Effort:
-    """Number of draws of each null model. The smallest possible p-value is 1 / (draws + 1)."""
+    """Number of null models of each kind. The smallest possible p-value is 1 / (number of null models + 1)."""
 
     untrained: int = 99
-    """Number of untrained models, and of relabellings for outputs."""
+    """Number of untrained models for attention, and of random relabellings for outputs."""
     relabelled: int = 999
-    """Number of relabellings for attention. With 99, Holm correction over more than five heads would find nothing."""
+    """Number of random relabellings of keys, for attention. With 99, Holm correction over 6 heads finds nothing."""
     transplants: int = 19
     """Number of untrained models whose heads are transplanted too; 0 turns transplants off."""
     seed: int = 0
-    """Seed of all draws."""
+    """Seed of the null models."""
 
 
 @dataclass(frozen=True)
 class Matching(Result):
-    """A comparison of the heads of two models: each head with its best partner, and how alike they are."""
+    """The heads of two models compared: the best partner of each head, and how alike the two are."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("kinds.pairs",)
     SCHEMA: ClassVar[int] = 3
@@ -101,24 +102,24 @@ class Matching(Result):
     overall: Overall
     kinds: tuple[KindMatch, ...]
     left_out: str = ""
-    """Comparisons that were not possible, and why; empty if there are none."""
+    """Comparisons that were not possible, and the reason; empty if all were possible."""
     stand_ins: str = "untrained"
-    """Kind of null models: untrained, or shuffled (the entries of each weight matrix permuted)."""
+    """Kind of null models: `untrained`, or `shuffled` (the entries of each weight matrix permuted)."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the summary and the pairs."""
+        """Yield an error if the summary over all heads contradicts the pairs."""
         pairs, overall = [pair for kind in self.kinds for pair in kind.pairs], self.overall
         alike, same_job = sum(pair.is_alike for pair in pairs), sum(pair.verdict == SAME_JOB for pair in pairs)
         counts = alike, same_job, sum(pair.partner is not None for pair in pairs)
         if (overall.alike, overall.same_job, overall.of) != counts:
-            yield "overall", f"alike, same_job and of = {', '.join(map(str, counts))}, according to the pairs"
+            yield "overall", f"the counts of the pairs: alike, same_job, of = {', '.join(map(str, counts))}"
         values = [pair.attention.value for pair in pairs if pair.attention]
         if values and abs(sum(values) / len(values) - overall.matched) > 1e-3:  # every value is rounded
             yield "overall", f"matched = {sum(values) / len(values)}, the mean overlap of the pairs"
 
     @property
     def words(self) -> str:
-        """Summarise the comparison in a few sentences."""
+        """Return a few sentences that summarise the comparison."""
         overall, effort = self.overall, self.effort
         fewest, most = overall.untrained_alike
         low, high = overall.untrained
@@ -141,7 +142,7 @@ def match(
     effort: Effort | None = None,
     progress: Progress | None = None,
 ) -> Matching:
-    """Match the heads of two models of one task, such as two runs with different seeds, on the same examples."""
+    """Match the heads of two models of one task, such as two training seeds, on the same examples."""
     if length is not None and length > LONGEST:
         raise InputError(
             f"--length must be at most {LONGEST:,}, got {length:,}",
@@ -153,7 +154,10 @@ def match(
     shared = np.intersect1d(model.aligned_examples(inputs.examples).rows, other.aligned_examples(inputs.examples).rows)
     n = min(len(shared), max(FEWEST, min(MOST, PAIRS // inputs.width**2)))
     if n < FEWEST:
-        raise InputError(f"{model.name} and {other.name} have {n} examples in common", f"at least {FEWEST} are needed")
+        raise InputError(
+            f"heads are matched on shared examples, and {model.name} and {other.name} have {n} in common",
+            f"at least {FEWEST} are needed",
+        )
     rows = np.sort(shared[stream(0, "matching").permutation(len(shared))[:n]])  # examples may be ordered by class
     examples = inputs.examples[rows]
     ours, theirs = in_common(observe(model, examples), observe(other, examples))
@@ -190,7 +194,7 @@ def match(
 
 @dataclass(frozen=True)
 class ModelOnInputs:
-    """Any model, and the rows of inputs on which its heads are compared."""
+    """A model without a task, and the rows of inputs on which its heads are compared."""
 
     name: str
     weights_sha256: str
@@ -199,11 +203,11 @@ class ModelOnInputs:
     rows: Sequence[TokenizedText]
 
     def activity(self, n: int) -> Activity:
-        """Return the attention weights of the heads on the first `n` examples."""
+        """Return the attention weights of all heads on the first `n` rows of inputs."""
         return observe_inputs(self.module, self.sites, [row.inputs for row in self.rows[:n]])
 
     def stand_ins(self, n: int) -> tuple[str, StandIn]:
-        """Return the kind of null models (untrained if possible, else shuffled), and a function that observes them."""
+        """Return the kind of null models (`untrained`, else `shuffled`), and a function that observes the i-th one."""
         kind, make = next(iter(control_makers(self.module, self.sites).items()))
         return kind, lambda i: observe_inputs(*make(i), [row.inputs for row in self.rows[:n]])
 
@@ -218,7 +222,7 @@ def match_inputs(
     """Match the heads of two models without a task, on the same rows of inputs."""
     effort, n_given = effort or Effort(), min(len(model.rows), len(other.rows))
     if n_given < FEWEST:
-        raise InputError(f"heads cannot be matched on {n_given} inputs", f"give at least {FEWEST}")
+        raise InputError(f"{n_given} inputs are too few to match heads", f"give at least {FEWEST}")
     for i, rows in enumerate(zip(model.rows, other.rows, strict=True)):
         ours, theirs = ({stack: list(tokens) for stack, tokens in row.tokens.items()} for row in rows)
         if ours != theirs:
@@ -247,7 +251,7 @@ def _evidence(
     effort: Effort,
     step: Callable[[int], None],
 ) -> Evidence:
-    """Pair the heads of two models with each other and with null models; call `step` with the number of draws."""
+    """Pair the heads of two models with each other and with null models; call `step` with the number of null models."""
     done, pairing = count(1), Pairing.best(ours, theirs)
 
     def report() -> None:
@@ -279,7 +283,10 @@ def _matching(
 
 
 def _require_one_task(model: TaskAttention, other: TaskAttention) -> None:
-    """Raise an error unless both models have one task, untrained controls and, as runs, the same data and shape."""
+    """Raise an error unless both models have one task and can have untrained controls.
+
+    Two runs must also have equal settings of data and shape.
+    """
     if model.task.name != other.task.name:
         what = f"{model.name} does {model.task.name} and {other.name} does {other.task.name}"
         raise InputError(f"{what}: their heads cannot be matched", "choose models of one task")
@@ -302,7 +309,7 @@ def _require_one_task(model: TaskAttention, other: TaskAttention) -> None:
 
 
 def _require_same_examples(model: TaskAttention, other: TaskAttention, examples: Examples) -> None:
-    """Raise an error unless the tasks of both models encode the first and the last example in the same way."""
+    """Raise an error unless both models encode the first and the last example in the same way."""
     task = other.task
     try:
         parsed = np.concatenate([task.parse(model.task.show(example)) for example in examples[:: len(examples) - 1]])

@@ -1,11 +1,11 @@
-"""What changes in the answer to one example if heads take their outputs from another one?
+"""What changes in the answer to one example (the receiver) if heads take their outputs from another one (the donor)?
 
-Both examples must have equally many tokens. The answer is compared where the answers of both examples differ: there,
-the logit difference is the logit of the donor's token minus that of the receiver's own token. The *share* of a patch is
-the part of the gap between both logit differences that the patch moves: 0 if nothing follows, 1 if the answer follows
-the donor completely.
+Both examples must have equally many tokens. They are compared at the places where their answers differ. There, the
+logit difference is the logit of the donor's token minus that of the receiver's own token. The *share* of a patch is
+the part of the gap between both logit differences that the patch moves: 0 if nothing follows, 1 if the answer
+follows the donor completely.
 
-Every head is also patched alone, which ranks the heads. A single pair is an anecdote: `routes` measures many.
+Every head is also patched alone, which ranks the heads. A single pair is an anecdote: `routes` measures many pairs.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.results import Contradiction, HeadName, Result
 
 SMALLEST_GAP = 1e-3
-"""Smallest gap, in logits, between both answers of which a share can be computed."""
+"""Smallest gap between both logit differences, in logits, from which a share can be computed."""
 
 
 @dataclass(frozen=True)
 class PlaceShift:
-    """One place at which the answers of both examples differ."""
+    """One place at which the answers of donor and receiver differ, and how far a patch moves the logits there."""
 
     place: str
     own: str
-    """The token of the receiver's own answer."""
+    """The token that the receiver has at this place of its own answer."""
     donor: str
-    """The token of the donor's answer."""
+    """The token that the donor has at this place of its answer."""
     own_difference: float
-    """Logit difference (donor's token minus own token) of the receiver without a patch."""
+    """Logit of the donor's token minus logit of the receiver's own token, for the receiver without a patch."""
     donor_difference: float
-    """Logit difference of the donor."""
+    """The logit difference (donor's token minus own token) for the donor."""
     patched_difference: float
-    """Logit difference of the receiver with the patch."""
+    """The logit difference (donor's token minus own token) for the receiver with the patch."""
 
     @property
     def share(self) -> float:
-        """The part of the gap that the patch moves."""
+        """The part of the gap between receiver and donor that the patch moves: 0 for nothing, 1 for all of it."""
         return (self.patched_difference - self.own_difference) / (self.donor_difference - self.own_difference)
 
 
 @dataclass(frozen=True)
 class HeadShift:
-    """The share of the gap that one head moves alone, at the first place that differs."""
+    """How far one head, patched alone, moves the answer: its share of the gap at the first place that differs."""
 
     head: HeadName
     share: float
@@ -62,7 +62,7 @@ class HeadShift:
 
 @dataclass(frozen=True)
 class PairPatch(Result):
-    """A patch of some heads from one example into another."""
+    """Outcome of patching the outputs of some heads from one example (the donor) into another one (the receiver)."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("ranking",)
     name: str
@@ -72,17 +72,17 @@ class PairPatch(Result):
     own_answer: str
     donor_answer: str
     patched_answer: str
-    """The receiver's answer with the patch; empty if the model decodes no answers."""
+    """The answer that the receiver decodes with the patch; empty if the model decodes no answers."""
     heads: tuple[HeadName, ...]
     """The heads that were patched together."""
     at: tuple[str, ...]
-    """Names of the query positions that were patched; empty for all positions."""
+    """Names of the query positions that were patched, such as `10s`; empty if all were patched."""
     places: tuple[PlaceShift, ...]
     ranking: tuple[HeadShift, ...]
-    """Every head alone, the largest share first."""
+    """The share of every head patched alone, the largest first."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an inconsistency between the ranking and its order, or between the patch and its places."""
+        """Yield an error if the ranking is out of order, or if no place of the answer differs."""
         shares = [each.share for each in self.ranking]
         if shares != sorted(shares, reverse=True):
             yield "ranking", "shares in falling order"
@@ -92,22 +92,22 @@ class PairPatch(Result):
 
 @dataclass(frozen=True)
 class Pair:
-    """Two examples as tensors, and the positions and tokens at which their answers are compared."""
+    """Receiver and donor as tensors, and the positions and tokens at which their answers are compared."""
 
     receiver: Sequence[Tensor]
     donor: Sequence[Tensor]
     positions: Sequence[int]
-    """Positions of the logits; -1 for logits without positions."""
+    """For each place, its position in the logits; -1 if the logits have no positions (a classifier)."""
     own: Sequence[int]
     given: Sequence[int]
-    """The ids of the receiver's own tokens, and of the donor's."""
+    """For each place, the id of the receiver's own token; and the id of the donor's."""
 
     def __post_init__(self) -> None:
         for one, other in zip(self.receiver, self.donor, strict=True):
             require_equal_lengths(one.shape[-1], other.shape[-1])
 
     def differences(self, logits: Tensor) -> list[list[float]]:
-        """Return the logit differences at all places, for each row of the logits."""
+        """Return, for each row of the logits, the logit differences (donor's token minus own token) at all places."""
         rows = []
         for row in logits.double():
             at = [row if position < 0 else row[position] for position in self.positions]
@@ -120,16 +120,17 @@ def require_equal_lengths(one: int, other: int) -> None:
     if one != other:
         raise InputError(
             f"both examples must have equally many tokens, got {one} and {other}",
-            "choose another pair: outputs of heads are moved position by position",
+            "choose examples of equal length: a patch moves outputs of heads position by position",
         )
 
 
 def patch_pair(
     model: OpenModel, pair: Pair, heads: Sequence[HeadId], queries: Sequence[int] | None = None
 ) -> tuple[list[tuple[float, float, float]], list[HeadShift]]:
-    """Return the logit differences of each place (own, donor's, patched), and the share of every head alone.
+    """Patch heads from the donor into the receiver; return the logit differences, and the share of every head alone.
 
-    The heads are patched together at `queries`, by default at all positions; each head alone at all positions.
+    Each place gives three logit differences: the receiver's own, the donor's, and the patched one. The heads are
+    patched together at `queries` (default: all positions), and each head alone at all positions.
     """
     module, sites = model.module, model.sites
     with eval_mode(module), torch.no_grad():
@@ -147,7 +148,8 @@ def patch_pair(
     gap = donor[0] - own[0]
     if abs(gap) < SMALLEST_GAP:
         raise InputError(
-            f"both examples have the same logits ({gap:.1g} apart), so that nothing can follow", "choose another pair"
+            f"the logits of both examples are nearly equal ({gap:.1g} apart), so there is no gap to move",
+            "choose two examples with clearly different answers",
         )
     alone = [HeadShift(str(head), (after[i][0] - own[0]) / gap) for i, head in enumerate(sites.heads, start=1)]
     return list(zip(own, donor, after[0], strict=True)), sorted(alone, key=lambda each: -each.share)

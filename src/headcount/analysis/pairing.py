@@ -35,7 +35,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pairing:
-    """A one-to-one pairing of the heads of two models that maximises the sum of overlaps in each kind of attention."""
+    """A one-to-one pairing of the heads of two models ("ours", "theirs") with the largest sum of overlaps."""
 
     ours: Activity
     theirs: Activity
@@ -46,7 +46,7 @@ class Pairing:
 
     @classmethod
     def best(cls, ours: Activity, theirs: Activity) -> Pairing:
-        """Compute the overlap of each of our heads with each of theirs, and return the pairing with the largest sum."""
+        """Return the pairing of our heads with theirs that has the largest sum of attention overlaps."""
         overlaps, pairs = {}, list[tuple[Kind, int, int]]()
         for kind, activity in ours.items():
             weights, others = activity.weights, theirs[kind].weights
@@ -58,24 +58,24 @@ class Pairing:
 
     @property
     def partners(self) -> Partners:
-        """Return the partner of each head that has one."""
+        """Return the partner in their model of each of our heads; heads without a partner are left out."""
         return {self.ours[kind].heads[i]: self.theirs[kind].heads[j] for kind, i, j in self.pairs}
 
     def values(self, measure: PairMeasure) -> Values:
-        """Return the similarity of the two heads of every pair, by the given measure."""
+        """Return one similarity per pair of heads: the given measure, such as overlap, of its two heads."""
         return np.array([measure(self, *pair) for pair in self.pairs])
 
     def along(self, axis: int, measure: PairMeasure) -> Values:
-        """Return the similarity of every head with its partner; 0 for a head without a partner.
+        """Return one similarity per head of a model: the measure of the head and its partner, 0 without a partner.
 
-        The heads are those of our model (axis 0) or of their model (axis 1).
+        Axis 0 stands for the heads of our model, axis 1 for those of their model.
         """
         values = np.zeros(sum(len(kind.heads) for kind in (self.ours, self.theirs)[axis].values()))
         values[self.indices(axis)] = self.values(measure)
         return values
 
     def indices(self, axis: int) -> list[int]:
-        """Return the index of each pair's head among all heads of our model (axis 0) or theirs (axis 1)."""
+        """Return, for each pair, the index of its head among all heads of our model (axis 0) or theirs (axis 1)."""
         before, first = 0, dict[Kind, int]()
         for kind, activity in (self.ours, self.theirs)[axis].items():
             first[kind], before = before, before + len(activity.heads)
@@ -83,13 +83,13 @@ class Pairing:
 
     @property
     def measures(self) -> tuple[PairMeasure, ...]:
-        """Return the similarity measures that are possible: overlap, and CKA if the outputs of all heads are known."""
+        """Return the similarities that can be computed: overlap, and CKA if the outputs of all heads are known."""
         known = all(kind.values is not None for side in (self.ours, self.theirs) for kind in side.values())
         return (pair_overlap, pair_cka) if known else (pair_overlap,)
 
     @property
     def mean(self) -> float:
-        """Return the mean overlap of attention over all pairs of heads in this pairing."""
+        """Return the overlap of attention, averaged over all pairs of heads."""
         return float(np.mean(self.values(pair_overlap)))
 
 
@@ -98,12 +98,12 @@ PairMeasure = Callable[[Pairing, Kind, int, int], float]
 
 
 def pair_overlap(pairing: Pairing, kind: Kind, i: int, j: int) -> float:
-    """Return the mean overlap of two heads over examples."""
+    """Return the overlap of attention of two heads (0 to 1), averaged over examples."""
     return float(pairing.overlaps[kind][:, i, j].mean())
 
 
 def pair_cka(pairing: Pairing, kind: Kind, i: int, j: int) -> float:
-    """Return the linear CKA (centred kernel alignment) of the outputs of two heads; unrelated heads have about 0."""
+    """Return the linear CKA (centred kernel alignment) of the outputs of two heads: about 0 if unrelated, at most 1."""
     return cka(pairing.ours[kind].outputs[i], pairing.theirs[kind].outputs[j])
 
 
@@ -115,7 +115,7 @@ def pair_cka(pairing: Pairing, kind: Kind, i: int, j: int) -> float:
 
 
 def hsic(x: Values, y: Values) -> float:
-    """Return the unbiased HSIC estimate of two arrays [row, dimension] with n > 3 rows, without an n-by-n matrix."""
+    """Return the unbiased HSIC estimate (numerator of CKA) of x and y, [row, dimension], with more than 3 rows."""
     n = len(x)
     own_x, own_y = (x * x).sum(axis=1), (y * y).sum(axis=1)
     sums_x, sums_y = x @ x.sum(axis=0) - own_x, y @ y.sum(axis=0) - own_y  # inner products with all other rows
@@ -125,9 +125,10 @@ def hsic(x: Values, y: Values) -> float:
 
 
 def cka(x: Values, y: Values) -> float:
-    """Return the CKA of two sets of vectors for the same rows.
+    """Return the linear CKA of two arrays [row, dimension], whose rows belong to the same inputs.
 
-    CKA is 1 if the sets differ only by rotation and scale, around 0 if they are unrelated, and 0 if one is constant.
+    CKA is 1 if the arrays differ only by rotation and scale, around 0 if they are unrelated, and 0 if one is
+    constant.
 
     >>> rng = np.random.default_rng(0)
     >>> x, other = rng.normal(size=(50, 20)), rng.normal(size=(50, 20))
@@ -144,7 +145,10 @@ def cka(x: Values, y: Values) -> float:
 
 @dataclass(frozen=True)
 class KindActivity:
-    """Attention and outputs of all heads of one kind, over all layers, at the queries that see more than one key."""
+    """Attention weights and outputs of all heads of one kind, such as decoder self-attention, on some examples.
+
+    Queries that see only one key are left out.
+    """
 
     heads: tuple[HeadId, ...]
     queries: NDArray[np.int64]
@@ -153,20 +157,20 @@ class KindActivity:
     visible: Bool[Tensor, "query key"]
     """Whether each query can see each key."""
     values: Float[Tensor, "example head key d_head"] | None
-    """Value vectors; None if unknown."""
+    """Value vectors; None if they are not known, as for models that are not headcount's own."""
     written: Float[Tensor, "head row d_head"] | None
-    """Each head's output matrix, rotated into d_head dimensions, which keeps all inner products; None if unknown."""
+    """Each head's output matrix, rotated into d_head dimensions, which keeps inner products; None if unknown."""
 
     @cached_property
     def outputs(self) -> tuple[Values, ...]:
-        """Return each head's outputs [example and query, dimension], centred over the examples at each query."""
+        """Return each head's outputs [example and query, dimension], minus the mean over examples at each query."""
         assert self.values is not None and self.written is not None, "outputs are unknown"  # noqa: PT018
         z_BHQE = (self.weights @ self.values).double()
         z_HNE = (z_BHQE - z_BHQE.mean(dim=0)).transpose(0, 1).flatten(1, 2)
         return tuple(output.numpy() for output in z_HNE @ self.written.transpose(1, 2))
 
     def like(self, other: KindActivity) -> KindActivity:
-        """Return a copy with only the queries of `other`, and with zero weights added up to its number of keys."""
+        """Return a copy that can be compared with `other`: with its queries only, and zeros for missing keys."""
         rows = torch.from_numpy(np.isin(self.queries, other.queries))
         extra = (0, other.weights.shape[-1] - self.weights.shape[-1])
         return replace(
@@ -179,11 +183,14 @@ class KindActivity:
 
 Activity = dict[Kind, KindActivity]
 StandIn = Callable[[int], Activity]
-"""A function that returns the activity of the i-th null model, given i."""
+"""A function that returns the attention and outputs of the i-th null model, given i."""
 
 
 def observe(model: TaskAttention, examples: Examples) -> Activity:
-    """Return the activity of a model's heads on examples, for kinds where some query sees more than one key."""
+    """Return the attention weights and outputs of a model's heads on examples of its task.
+
+    Kinds of attention in which no query sees more than one key are left out.
+    """
     read, written, activity = task_weights(model, examples), model.value_outputs(examples), Activity()
     for kind in dict.fromkeys((site.stack, site.kind) for site in model.sites):
         sites = [site for site in model.sites if (site.stack, site.kind) == kind]
@@ -202,7 +209,7 @@ def observe(model: TaskAttention, examples: Examples) -> Activity:
 
 
 def observe_inputs(model: nn.Module, sites: Sites, rows: Sequence[Sequence[Tensor]]) -> Activity:
-    """Return the attention of any model on rows of inputs, at the positions that every row has."""
+    """Return the attention weights of any model on rows of inputs, at the positions that all rows have."""
     read = [{site: only_row(weights) for site, weights in attention_of(model, sites, *row).items()} for row in rows]
     activity = Activity()
     for kind in dict.fromkeys((site.stack, site.kind) for site in sites):
@@ -230,7 +237,10 @@ def observe_inputs(model: nn.Module, sites: Sites, rows: Sequence[Sequence[Tenso
 
 
 def in_common(ours: Activity, theirs: Activity) -> tuple[Activity, Activity]:
-    """Restrict two activities to the kinds and queries that both have, with the same number of keys."""
+    """Return both activities, restricted to the kinds of attention and the queries that both have.
+
+    Both get the same number of keys.
+    """
     kinds = [kind for kind in ours if kind in theirs and set(ours[kind].queries) & set(theirs[kind].queries)]
 
     def fit(one: KindActivity, other: KindActivity) -> KindActivity:
@@ -243,7 +253,10 @@ def in_common(ours: Activity, theirs: Activity) -> tuple[Activity, Activity]:
 
 
 def _rotated(output_HDE: Tensor) -> Tensor:
-    """Return the smaller matrix R of the QR decomposition W = Q R; W z and R z have the same inner products."""
+    """Return the matrix R of the QR decomposition W = Q R.
+
+    R z has the same inner products as W z, in fewer dimensions.
+    """
     return torch.linalg.qr(output_HDE.double())[1]
 
 
@@ -258,25 +271,25 @@ def _rotated(output_HDE: Tensor) -> Tensor:
 
 
 def stand_in_seed(index: int, seed: int = 0) -> int:
-    """Return the seed of the weights of an untrained null model."""
+    """Return the seed for the weights of the untrained null model with this index."""
     return integer(seed, "untrained stand-in", index)
 
 
 @dataclass
 class Draws:
-    """What pairing finds by chance: the best pairings of one model's heads with the heads of each null model."""
+    """What pairing finds by chance: the best pairings of one model's heads with the heads of many null models."""
 
     axis: int
-    """The model whose heads are paired with null models: 0 for our model, 1 for their model."""
+    """Which model's heads are paired with null models: 0 for our model, 1 for their model."""
     values: dict[PairMeasure, list[Values]] = field(default_factory=dict)
-    """For each measure and null model, the similarity of every head with its partner in the null model."""
+    """For each measure, one array per null model: the similarity of every head with its partner there."""
     means: list[float] = field(default_factory=list)
-    """For each null model, the mean overlap of all pairs."""
+    """For each null model, the mean overlap over all pairs."""
     partners: list[Partners] = field(default_factory=list)
-    """For each null model, the partner of every head."""
+    """For each null model, the partner there of every head."""
 
     def add(self, pairing: Pairing, *measures: PairMeasure) -> None:
-        """Add the best pairing with one more null model."""
+        """Add the best pairing with one more null model, as compared by these measures."""
         self.means.append(pairing.mean)
         self.partners.append(pairing.partners)
         for measure in measures:
@@ -286,10 +299,10 @@ class Draws:
 def pair_with_stand_ins(
     ours_at: StandIn, theirs_at: StandIn, pairing: Pairing, n: int, step: Callable[[], None]
 ) -> tuple[Draws, Draws]:
-    """Pair our heads with null models that replace the other model, and its heads with null models that replace ours.
+    """Pair our heads with null models of the other model, and its heads with null models of our model.
 
-    `ours_at` and `theirs_at` return the i-th null model of either shape. If both are the same function, one null model
-    is used in both places. `step` is called after each of the `n` draws.
+    `ours_at(i)` and `theirs_at(i)` return the i-th null model with the shape of our or of their model. If both are
+    the same function, each null model is used for both. `step` is called after each of the `n` null models.
     """
 
     def fit(stand_in: Activity, activity: Activity) -> Activity:
@@ -306,7 +319,7 @@ def pair_with_stand_ins(
 
 
 def pair_with_relabelled(pairing: Pairing, measure: PairMeasure, n: int, seed: int, step: Callable[[], None]) -> Draws:
-    """Pair our heads with the heads of the other model after its keys were permuted at random ("relabelled").
+    """Pair our heads with those of the other model after its keys were permuted at random ("relabelled"), `n` times.
 
     For overlaps, examples are shuffled too. For outputs they are not: heads write their own values at the permuted
     keys, and with shuffled examples nothing would be left to compare.
@@ -321,9 +334,11 @@ def pair_with_relabelled(pairing: Pairing, measure: PairMeasure, n: int, seed: i
 
 
 def relabelled(activity: KindActivity, examples: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
-    """Return the attention weights with the keys of each head permuted at random.
+    """Return attention weights in which the keys of each head are permuted at random, for the given order of
+    examples.
 
-    All queries of a head share one random order of the keys; a query that sees fewer keys uses the same order of these.
+    All queries of a head share one random order of the keys. A query that sees only some of the keys uses these keys
+    in the same order.
     """
     n_keys = activity.visible.shape[-1]
     order_H1K = torch.from_numpy(rng.random((len(activity.heads), 1, n_keys)))

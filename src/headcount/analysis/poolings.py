@@ -26,7 +26,7 @@ class PooledModel:
     encoding: str
     pooling: str
     hard_codes: tuple[str, ...]
-    """Structure of the task that is built into the model; empty for a generic model."""
+    """Structure of the task that is built into the model, such as a window; empty for a generic model."""
     seed: int
     trained: tuple[int, int] | None
     """Shortest and longest training length; None if unknown."""
@@ -35,7 +35,7 @@ class PooledModel:
 
     @classmethod
     def of(cls, result: Stretch, training: TrainingRecord | None) -> PooledModel:
-        """Copy the compared fields from a model's length generalisation."""
+        """Return the fields to compare, copied from a stored result of `headcount stretch` and the training record."""
         return cls(
             name=result.name,
             weights_sha256=result.weights_sha256,
@@ -51,7 +51,7 @@ class PooledModel:
 
 @dataclass(frozen=True)
 class PoolingComparison(Result):
-    """Models with one encoding and several poolings; one of them is the model that the result belongs to."""
+    """Models with one encoding and several poolings, one of which is the model that this result is stored for."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("models.cells",)
 
@@ -60,7 +60,7 @@ class PoolingComparison(Result):
     models: tuple[PooledModel, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the result's own model is missing, or if the models have different cells."""
+        """Yield an error if the result's own model is missing, or if models were measured at different lengths."""
         if self.weights_sha256 not in [model.weights_sha256 for model in self.models]:
             yield "models", "the model that the result belongs to, among others"
         if len({tuple((cell.negative, cell.length) for cell in model.cells) for model in self.models}) > 1:
@@ -70,7 +70,7 @@ class PoolingComparison(Result):
 def compare_poolings(
     own: Stretch, others: Sequence[tuple[Stretch, TrainingRecord]], training: TrainingRecord | None = None
 ) -> PoolingComparison:
-    """Compare a model with models of other poolings, at the lengths at which all of them were measured."""
+    """Return a comparison of a model with models of other poolings, at the lengths at which all were measured."""
     models = [PooledModel.of(own, training), *(PooledModel.of(*other) for other in others)]
     shared = set.intersection(*({(cell.negative, cell.length) for cell in model.cells} for model in models))
     kept = [tuple(cell for cell in model.cells if (cell.negative, cell.length) in shared) for model in models]

@@ -2,13 +2,13 @@
 
 A learned table has rows that training never used. These rows keep their initial values (up to weight decay).
 
-The encoding itself is probed with constant inputs. Embeddings of zero show the vectors that it adds (the table P),
-queries and keys of ones show how it rotates them, and the bias of each head is read directly. Each of these gives a
-kernel K(t, s): the similarity of the positions t and s.
+The encoding itself is probed with constant inputs. Embeddings of zero show the vectors that the encoding adds (the
+table P), queries and keys of ones show how it rotates them, and the bias of each head is read directly. Each of
+these gives a kernel K(t, s): the similarity of the positions t and s.
 
-Is the step from position p to p + k the same everywhere? Then a relation that a model learns at trained positions also
-holds at all others. Two equivalent properties show this: some rotation maps each row of P to the next, and the products
-P_t . P_s depend only on t - s.
+Is the step from position p to p + k the same everywhere? Then a relation that a model learns at trained positions
+also holds at all others. Two equivalent properties show this: some rotation maps each row of P to the next, and the
+products P_t . P_s depend only on t - s.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KERNELS: dict[ActsOn, str] = {
     "nothing": "K(t, s) = 0",
 }
 FEWEST_ROWS, MOST = 3, 512
-"""Smallest and largest number of positions. The smallest allows one step to fit a map and one step to test it."""
+"""Smallest and largest number of positions. With three positions, one step fits a map and one step tests it."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,20 @@ class TableRow:
 
     position: Count
     state: RowState
-    """Whether training used the row. Weight decay also changes an untrained row, but not its direction."""
+    """Whether training used the row, or `past the table` if the table has no row for this position."""
     norm: Size
     moved: Size | None
-    """Distance from the initial value; None if the initial value is unknown."""
+    """Euclidean distance of the row from its initial value; None if the initial value is unknown."""
     cosine: float | None
     """Cosine similarity to the initial value; 1 if the row was only rescaled. None if the initial value is unknown."""
 
 
 @dataclass(frozen=True)
 class PositionsShown(Result):
-    """Position encoding of one model; for an encoder-decoder, of its encoder."""
+    """The position encoding of one model: its kernel (similarity of positions), curves and errors.
+
+    For an encoder-decoder, that of its encoder.
+    """
 
     ROWS: ClassVar[tuple[str, ...]] = ("rows",)
     SCHEMA: ClassVar[int] = 2
@@ -69,15 +72,15 @@ class PositionsShown(Result):
     weights_sha256: str
     n_positions: Positive
     n_trained: Count
-    """Number of positions used in training, which are 0 to n_trained - 1."""
+    """Number of positions used in training: 0 to n_trained - 1."""
     random_positions: int | None
-    """Number of positions from which training drew at random; None if positions were counted from 0."""
+    """Training drew position ids at random from this many positions; None if it counted positions from 0."""
     encoding: EncodingProfile
     rows: tuple[TableRow, ...]
     """Rows of a learned table; empty for other encodings."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the rows, the encoding and the number of positions."""
+        """Yield an error if the rows, the encoding and the number of positions do not fit together."""
         if self.rows and [row.position for row in self.rows] != list(range(self.n_positions)):
             yield "rows", f"one row for each position from 0 to {self.n_positions - 1}"
         in_table = [row for row in self.rows if row.state != "past the table"]
@@ -89,24 +92,24 @@ class PositionsShown(Result):
 
 @dataclass(frozen=True)
 class EncodingsShown(Result):
-    """Every available encoding at the same positions."""
+    """Every available encoding at the same positions, for a side-by-side figure."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("encodings",)
     SCHEMA: ClassVar[int] = 2
 
     name: str | None
     trained: str | None
-    """Name of the encoding that is shown as trained by the model; all others have initial values."""
+    """Name of the encoding that has a model's trained values (all others have initial values); None without a model."""
     n_positions: Positive
     n_trained: Count | None
     """Number of positions used in the model's training; None without a model."""
     encodings: tuple[EncodingProfile, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the encodings, their names and the number of positions."""
+        """Yield an error if the encodings, their names and the number of positions do not fit together."""
         names = [encoding.name for encoding in self.encodings]
         if len(set(names)) != len(names) or not all(one.has_size(self.n_positions) for one in self.encodings):
-            yield "encodings", f"different encodings, with tables of {self.n_positions} positions"
+            yield "encodings", f"each encoding once, with tables of {self.n_positions} positions"
         if self.trained not in (None, *names):
             yield "trained", f"one of {', '.join(names)}"
 
@@ -114,14 +117,17 @@ class EncodingsShown(Result):
 def positions_of(
     name: str, weights_sha256: str, in_use: EncodingInUse, n_positions: int | None = None
 ) -> PositionsShown:
-    """Profile the encoding of a model at `n_positions` (default: about twice the trained positions)."""
+    """Compute kernel (similarity of positions), curves and errors of a model's encoding.
+
+    There are `n_positions` positions, by default twice as many as training used.
+    """
     encoding, trained = in_use.encoding, in_use.n_trained
     most = min(MOST, encoding.n_rows or MOST) if encoding.refuses_past_table else MOST
     n = min(max(2 * trained, 32), 128, most) if n_positions is None else n_positions
     if n_positions is not None and not FEWEST_ROWS <= n <= most:
         raise InputError(
             f"the number of positions must be from {FEWEST_ROWS} to {most}, got {n}",
-            *(["the learned table of this model has no more rows"] if most < MOST else []),
+            *([f"choose fewer: the learned table of this model has {most} rows"] if most < MOST else []),
         )
     profile = replace(profile_encoding(in_use.name, encoding, n, trained), hard_codes=in_use.hard_codes)
     return PositionsShown(
@@ -138,9 +144,10 @@ def positions_of(
 def all_encodings(
     own: PositionsShown | None = None, *, d_model: int = 64, n_heads: int = 4, n_positions: int = 64
 ) -> EncodingsShown:
-    """Profile every encoding with initial values from a fixed seed, at `n_positions`.
+    """Compute kernel (similarity of positions), curves and errors of every encoding, with initial values.
 
-    With a model's `own` encoding, that encoding is taken as trained, and all others are profiled at its positions.
+    There are `n_positions` positions; the initial values have a fixed seed. With a model's `own` encoding, that one
+    keeps its trained values, and the others are computed at its positions.
     """
     n_positions = own.n_positions if own else n_positions
     profiles = {own.encoding.name: own.encoding} if own else {}
@@ -163,7 +170,7 @@ def all_encodings(
 
 
 def _rows(in_use: EncodingInUse, n: int) -> tuple[TableRow, ...]:
-    """Return the rows of a learned table and their distance from the initial values; empty for other encodings."""
+    """Return the state of each row of a learned table, and how far it moved; empty for other encodings."""
     now, first = table_of(in_use.encoding, n), None if in_use.initial is None else table_of(in_use.initial, n)
     if now is None or not learns(in_use.encoding):
         return ()
@@ -182,27 +189,27 @@ def _rows(in_use: EncodingInUse, n: int) -> tuple[TableRow, ...]:
 
 @dataclass(frozen=True)
 class EncodingProfile:
-    """What one encoding does at the positions 0 to n - 1: its table, its kernel and its curves by distance."""
+    """The vectors, kernel and biases that one encoding gives at positions 0 to n - 1, as numbers for figures."""
 
     name: str
     hard_codes: str
-    """Structure of the task that is built into the encoding; empty for a generic encoding."""
+    """Structure of the task that is built into the encoding, such as a window; empty for a generic encoding."""
     acts_on: ActsOn
     at_length: int | None
-    """Length of the sequence, for an encoding that depends on it; otherwise None."""
+    """Length of the sequence, if the encoding depends on it; otherwise None."""
     table: Matrix | None
-    """Vectors that are added to the embeddings, [position][dimension]; None if there are none."""
+    """Vectors that the encoding adds to the embeddings, [position][dimension]; None if it adds none."""
     kernel_is: str
-    """Definition of the kernel."""
+    """Formula that defines the kernel, such as `K(t, s) = P(t) · P(s)`."""
     kernel: Matrix
     """Kernel K(t, s), [t][s]: the similarity of two positions; None where s is hidden from t."""
     curves: tuple[DistanceCurve, ...]
-    """For each head, its bias by distance; for an encoding without a bias, one curve of K by distance."""
+    """Values by distance: the bias of each head or, for an encoding without a bias, one curve of the kernel K."""
     shift: ShiftInvariance
-    """Deviation of the kernel from a function of the distance alone."""
+    """How far the kernel is from a function of the distance t - s alone."""
 
     def has_size(self, n: int) -> bool:
-        """Return whether the tables and the curves have n positions."""
+        """Return whether all tables and curves have `n` positions."""
         square = [len(self.kernel), *map(len, self.kernel)] == [n] * (n + 1)
         parts = [part for curve in self.curves for part in (curve.mean, curve.low, curve.high)]
         return square and len(self.table or self.kernel) == n and all(len(part) == 2 * n - 1 for part in parts)
@@ -210,7 +217,10 @@ class EncodingProfile:
 
 @torch.no_grad()
 def profile_encoding(name: str, encoding: Encoding, n: int, trained: int | None) -> EncodingProfile:
-    """Profile an encoding at `n` positions, of which the first `trained` were used in training."""
+    """Compute kernel (similarity of positions), curves and errors of an encoding at `n` positions.
+
+    Training used the first `trained` of them (None if there was no training).
+    """
     table, ids = table_of(encoding, n), torch.arange(n)
     bias = encoding.bias(ids[:, None], ids[None, :])  # added to the scores, [query, key, head]
     biases = [] if bias is None else [_array(head) for head in bias.expand(n, n, -1).unbind(-1)]
@@ -275,34 +285,34 @@ def _matrix(array: Array) -> Matrix:
 
 @dataclass(frozen=True)
 class LinearShift:
-    """How well one map takes each of the first `n_rows` table rows to the next: errors relative to the rows' norm."""
+    """Errors of maps from each of the first `n_rows` table rows to the next, relative to the norm of the rows."""
 
     n_rows: Positive
     d_model: Positive
     fitted: Size
-    """Error of one linear map, fitted to all steps. With fewer steps than dimensions, a map always fits exactly."""
+    """Error of one linear map fitted to all steps. With fewer steps than dimensions, it is always 0."""
     held_out: Size
     """Error of a linear map on a step that was left out of its fit; 1 is no better than predicting 0."""
     rotation: Size
-    """Error of the best rotation, which keeps all angles and lengths."""
+    """Error of the best rotation fitted to all steps. A rotation keeps all angles and lengths."""
 
 
 @dataclass(frozen=True)
 class ShiftInvariance:
-    """How far an encoding is from shift invariance, where K(t, s) depends only on the distance t - s."""
+    """How far an encoding is from shift invariance, which means that K(t, s) depends only on the distance t - s."""
 
     variance_beyond_distance: Share
     """Fraction of the variance of K(t, s), t ≠ s, that t - s does not explain; 0 if K depends only on t - s."""
     variance_beyond_distance_trained: Share | None
-    """Fraction of the variance of K(t, s) among trained positions that t - s does not explain; None if untrained."""
+    """The same fraction among trained positions only; None if the encoding has no trained positions."""
     deviation: Size
     """Largest difference between K(t, s) and the mean over all pairs with the same t - s."""
     rotation_error: Size | None
-    """Largest entry of P(p + k) - R_k P(p), where R_k shifts sinusoids by k positions; None without a table."""
+    """Largest absolute entry of P(p + k) - R_k P(p), where R_k shifts sinusoids by k; None without a table P."""
     largest_entry: Size | None
     """Largest absolute entry of the table, the scale of the rotation error; None without a table."""
     linear: LinearShift | None
-    """Errors of maps from each row of the table to the next; None without a table or with too few rows."""
+    """Errors of linear maps and rotations from each row of the table to the next; None without enough rows."""
 
 
 @dataclass(frozen=True)
@@ -350,7 +360,7 @@ def rotation(step: float, k: int, d_model: int) -> Array:
 
 
 def rotation_error(table: Array, step: float = 1.0) -> float:
-    """Return the largest absolute entry of P(p + k) - R_k P(p) over all positions p and steps k."""
+    """Return the largest absolute entry of P(p + k) - R_k P(p), over all positions p and steps k of the table P."""
     n, d_model = table.shape
     paired = d_model - d_model % 2
     errors = [table[k:] - table[: n - k] @ rotation(step, k, d_model).T for k in range(1, n)]
@@ -358,7 +368,7 @@ def rotation_error(table: Array, step: float = 1.0) -> float:
 
 
 def fit_shift(rows: Array) -> LinearShift:
-    """Fit one linear map and one rotation from each table row to the next, and return their errors."""
+    """Fit one linear map and one rotation from each table row [row, dimension] to the next; return their errors."""
     here, there = rows[:-1], rows[1:]
     size = np.linalg.norm(there)
     errors = [_predict(np.delete(here, i, 0), np.delete(there, i, 0), here[i]) - there[i] for i in range(len(here))]
@@ -391,7 +401,7 @@ def _predict(here: Array, there: Array, new: Array) -> Array:
 
 
 def _diagonal_means(kernel: Array) -> Array:
-    """Return a matrix with K(t, s) replaced by the mean over all visible pairs at the same distance; NaN if hidden."""
+    """Return a matrix with each K(t, s) replaced by the mean over visible pairs at the same distance; NaN if hidden."""
     n, visible = len(kernel), np.isfinite(kernel)
     distance = np.arange(n) - np.arange(n)[:, None] + n - 1
     count = np.bincount(distance[visible], minlength=2 * n - 1)

@@ -1,11 +1,11 @@
-"""Where can an event such as the carry be decoded by a linear probe, and where does it move anything?
+"""Where can a linear probe decode an event such as the carry, and where does patching show that the model uses it?
 
 A probe is a logistic regression from the residual stream at the positions of one place (such as the 10s of both
 operands) to the event at one place of the answer. It is fitted on some examples and measured on others. Two controls
 stand beside it (Hewitt and Liang 2019, "Designing and interpreting probes with control tasks", arXiv 1909.03368):
 
     raw input     the same regression from one-hot tokens of the whole question, before any model
-    shuffled      the same regression with the labels in random order: what the probe learns by heart
+    shuffled      the same regression with the labels in random order: what the probe memorises
 
 A carry is linear in one-hot digits, so the raw input decodes it without any model. A probe therefore shows that the
 tokens are still there, not that the model computed the event or uses it. Patches show what is used
@@ -37,42 +37,42 @@ from headcount.training.evaluation import SequenceModel
 N_FIT, N_HELD_OUT = 2000, 1000
 """Number of examples to fit probes on, and number of held-out examples."""
 RIDGE, N_NEWTON = 0.1, 15
-"""Strength of the penalty on squared weights (inputs are standardised), and number of Newton steps."""
+"""L2 penalty on the weights of a probe (inputs are standardised), and number of Newton steps."""
 DECODABLE = 0.9
-"""A cell is decodable if the whole 95 % CI of its accuracy lies above this, and above the rate of guessing."""
+"""A cell (one stream at one place) is decodable if the 95 % CI of its accuracy lies above this and above guessing."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """The accuracy of one probe on held-out examples."""
+    """The accuracy, on held-out examples, of one linear probe for an event such as a carry."""
 
     stream: str
     position: str
     read: str
-    """Place of the answer whose event is decoded."""
+    """Place of the answer at which the event is decoded, such as `100s`."""
     accuracy: Proportion
     shuffled: Proportion
     """Accuracy of the same probe, fitted to labels in random order."""
     moved: float | None = None
-    """Largest share of the event that a patch of this cell moves into this place; None if it was not measured."""
+    """Largest share of the event that patching this cell moves into the place `read`; None if it was not measured."""
     moved_high: float | None = None
-    """Upper end of the interval of this share."""
+    """Upper end of the confidence interval of `moved`."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What is known about an event without a model."""
+    """How well the event at one place of the answer is predicted without a model."""
 
     read: str
     guessing: Fraction
-    """Accuracy of always predicting the more frequent case."""
+    """Accuracy of always predicting the more frequent case (event or no event)."""
     raw: Proportion
-    """Accuracy of a probe on one-hot tokens of the question."""
+    """Accuracy of a probe on one-hot tokens of the question, before any model."""
 
 
 @dataclass(frozen=True)
 class Probes:
-    """Linear probes of every residual stream, place and place of the answer."""
+    """Linear probes for an event: one per residual stream, place in that stream, and place of the answer."""
 
     event: str
     n_fit: Positive
@@ -80,14 +80,14 @@ class Probes:
     baselines: tuple[Baseline, ...]
     cells: tuple[Probe, ...]
     n_decodable: Count
-    """Cells whose accuracy is above 90 % and above guessing by its whole interval."""
+    """Number of cells (one stream at one place) whose accuracy lies above 90 % and above guessing with its whole CI."""
     n_moved: Count
-    """Decodable cells for which the share that a patch moves was measured."""
+    """Number of decodable cells that were patched, too, to measure what share of the event they move."""
     n_idle: Count
-    """Of these, cells that move nothing: the whole interval of the share lies below 10 % on every way."""
+    """Number of these cells that move nothing: on every way of the event, the interval of the share lies below 10 %."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield counts that disagree with the cells."""
+        """Yield an error if the counts do not fit the list of probes."""
         counts = _counts(self.cells, self.baselines)
         for name, count in counts.items():
             if getattr(self, name) != count:
@@ -95,7 +95,7 @@ class Probes:
 
 
 def is_decodable(cell: Probe, baselines: Sequence[Baseline]) -> bool:
-    """Return whether the whole interval of a probe's accuracy lies above 90 % and above guessing."""
+    """Return whether the whole CI of a probe's accuracy lies above 90 % and above guessing."""
     guessing = {each.read: each.guessing for each in baselines}
     return cell.accuracy.low > max(DECODABLE, guessing.get(cell.read, 1.0))
 
@@ -107,7 +107,7 @@ def _counts(cells: Sequence[Probe], baselines: Sequence[Baseline]) -> dict[str, 
 
 
 def probe(model: OpenModel, routes: Routes | None = None, *, seed: int = 0, progress: Progress | None = None) -> Probes:
-    """Fit a probe for the event at every place of the answer, in every cell of the residual stream."""
+    """Fit a probe for the event in every cell (stream and place), for each place of the answer; return accuracies."""
     task = require_event(model)
     assert task.words.event is not None, "require_event has checked this"
     examples = task.sample(stream(seed, "probes"), N_FIT + N_HELD_OUT)
@@ -151,7 +151,7 @@ def _cells(
     reads: Sequence[str],
     routes: Routes | None,
 ) -> list[Probe]:
-    """Return the probes of one place of one stream, one for each place of the answer."""
+    """Return the probes of one stream at one place, one for each place of the answer."""
     x = values.flatten(start_dim=1).double().cpu().numpy()
     own, control = _hits(x, labels, np.arange(len(order))), _hits(x, labels, order)
     cells = []
@@ -170,9 +170,9 @@ def _cells(
 
 
 def _hits(x: NDArray[np.float64], labels: NDArray[np.bool_], order: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Fit one probe per column of labels, and return which held-out examples each one gets right.
+    """Fit one probe per column of labels [example, column], and return which held-out examples each gets right.
 
-    `order` reorders the labels of the examples that probes are fitted on.
+    `order` reorders the labels of the fitted examples; a random order gives the shuffled control.
     """
     n, is_constant = len(order), x[: len(order)].std(axis=0) < 1e-9
     deviation = np.where(is_constant, 1.0, x[:n].std(axis=0))
@@ -182,7 +182,7 @@ def _hits(x: NDArray[np.float64], labels: NDArray[np.bool_], order: NDArray[np.i
 
 
 def fit_logistic(x: NDArray[np.float64], y: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the weights of a logistic regression with a penalty on squared weights, by Newton's method."""
+    """Return the weights of a logistic regression of y on x with an L2 penalty, fitted by Newton's method."""
     weights, penalty = np.zeros(x.shape[1]), RIDGE * np.eye(x.shape[1])
     for _ in range(N_NEWTON):
         chance = 1 / (1 + np.exp(-np.clip(x @ weights, -30, 30)))

@@ -1,6 +1,6 @@
 """Which heads are removed, and in which order? Sets and orders of heads, chosen on one set of examples.
 
-The orders are described in pruning.py, which measures them on other examples.
+The orders are described in pruning.py, which measures them on other examples than those used here.
 """
 
 import math
@@ -30,18 +30,18 @@ PRECISION_OF_CHOICE = 0.05
 """Largest half-width of the drop of a single head when heads are chosen: 5 points, as only its band and its place in an
 order count."""
 TIE = 1e-4
-"""Weight of the loss that breaks ties between equal accuracies: less than one right answer in ten thousand."""
+"""Weight of the loss in the score that breaks ties between equal accuracies: less than one example in ten thousand."""
 SEARCH, RANDOM = 0.5, 0.6
-"""Fractions of the budget at which greedy removal and the search among random sets end."""
+"""Fractions of the time budget at which greedy removal and then the search among random sets end."""
 SETS = 16
-"""Smallest number of random sets that is worth measuring."""
+"""Smallest number of random sets of heads that is worth measuring."""
 LIMITS = (0.01, 0.05)
-"""Drops in score for which the number of removable heads is reported, removed alone and together."""
+"""Losses of score (1 and 5 points) for which the number of removable heads is reported, alone and together."""
 
 
 @dataclass(frozen=True)
 class HeadChoice:
-    """Sets and orders of heads, chosen on one set of examples. `Pruning` has the fields with the same names."""
+    """Sets and orders of heads to remove, chosen on one set of examples. `Pruning` has fields with these names."""
 
     by_zero: tuple[HeadId, ...]
     harmless: tuple[HeadId, ...]
@@ -52,9 +52,10 @@ class HeadChoice:
     n_random: int
     best_random: tuple[HeadId, ...]
     prunable: tuple[tuple[float, int, tuple[HeadId, ...]], ...]
-    """For each loss in `LIMITS`: the loss, the number of heads that cost less alone, the heads of greedy removal."""
+    """For each loss in `LIMITS`: the loss, the number of heads that cost less when removed alone, and the heads that
+    greedy removal takes within this loss."""
     orders: Mapping[str, Sequence[HeadId]]
-    """The order of removal for each curve, by the name of the curve."""
+    """For each curve, by name: its heads in the order of removal."""
 
 
 def choose_heads(
@@ -66,7 +67,7 @@ def choose_heads(
     part: Callable[[str], Progress | None],
     ablation: Ablation | None,
 ) -> HeadChoice:
-    """Choose sets and orders of heads on one set of examples; `part` returns the progress callback of a step."""
+    """Choose which heads to remove, and in which order; `part` opens the progress bar of a step, given its name."""
     heads = experiment.sites.heads
     alone = _each_alone(experiment, ("zero",), batch_size, part("alone"))
     clock.learn(len(heads), experiment.n)
@@ -118,7 +119,7 @@ def _alone(
 ) -> tuple[dict[str, PairedDifference], tuple[HeadId, ...]]:
     """Return the drop of each head under zero ablation, and the heads that are harmless under every replacement.
 
-    Both come from the stored `ablation`, if one is given.
+    The stored `ablation` provides both if it is given, otherwise the measurements do.
     """
     if ablation is None:
         return {str(measurement.head): measurement.drop for measurement in by_zero}, _redundant(every_way)
@@ -158,14 +159,14 @@ def n_in_share(share: float, n_heads: int) -> int:
 
 
 def one_by_one(heads: Sequence[HeadId]) -> list[Intervention]:
-    """Return one intervention per head, which removes this head alone."""
+    """Return interventions that each remove one head alone, one per head."""
     return [Intervention((head,)) for head in heads]
 
 
 def _every_way(
     experiment: Experiment, by_zero: AblationRun, batch_size: int, clock: Clock, progress: Progress | None
 ) -> tuple[Measurement, ...]:
-    """Return measurements of every head alone under every replacement; only zero ablation if time is short."""
+    """Return measurements of every head alone under every replacement, or under zero ablation if time is short."""
     has_donors = min(batch.n_inputs for batch in experiment.batches) > 1  # donors have the same length
     others = [name for name in REPLACEMENTS.names() if name != "zero"]
     others = [name for name in others if has_donors or not REPLACEMENTS.get(name).needs_donors]
@@ -184,13 +185,13 @@ def _every_way(
 
 
 def _redundant(measurements: Sequence[Measurement]) -> tuple[HeadId, ...]:
-    """Return the heads whose drop lies below 1 point, with its whole CI, in each of their measurements."""
+    """Return the heads whose drop lies below 1 point, with the whole CI, in all of their measurements."""
     costly = {one.head for one in measurements if band_of(one.drop) != "redundant"}
     return tuple(head for head in dict.fromkeys(one.head for one in measurements) if head not in costly)
 
 
 def with_ties_broken(experiment: Experiment) -> Experiment:
-    """Subtract a tiny function of the loss from each score, which breaks ties; only for accuracy."""
+    """Return the experiment with a tiny part of the loss subtracted from each accuracy, which breaks ties."""
 
     def finer(batch: EvalBatch, hits: Score) -> Score:
         assert batch.loss is not None, "an accuracy comes with a loss"
@@ -208,7 +209,7 @@ def with_ties_broken(experiment: Experiment) -> Experiment:
 def _best_random(
     experiment: Experiment, size: int, n_tried: int, batch_size: int, clock: Clock, progress: Progress | None
 ) -> tuple[tuple[HeadId, ...], int]:
-    """Return the random set of `size` heads whose removal leaves the highest score, and the number of sets tried."""
+    """Return the random set of `size` heads whose removal leaves the highest score, and how many sets were tried."""
     heads, rng = experiment.sites.heads, stream(0, "random sets")
     if not 0 < size < len(heads):
         return (), 0

@@ -51,16 +51,17 @@ SPREAD = ("entropy_share", "distance")
 CLUSTERS = 24
 """Number of clusters of neighbouring queries; with more texts than this, each text is one cluster.
 
-Neighbouring queries are not independent, so standard errors are computed over clusters."""
+Neighbouring queries are not independent, so standard errors are computed over clusters.
+"""
 AT_ONCE = 2**24
 """Number of weights of an attention block that are processed together."""
 PIECES = "Ġ▁#"
-"""Characters that tokenizers put before words or parts of words."""
+"""Characters that mark the start of a word or of a word part, as tokenizers write them."""
 
 
 @dataclass(frozen=True)
 class Marks:
-    """The tokens of one stack as numbers, and which of them are special tokens or separators."""
+    """The tokens of one stack (encoder or decoder) as numbers, and which of them are special tokens or separators."""
 
     ids: Int[Tensor, " token"]
     special: Bool[Tensor, " token"]
@@ -81,7 +82,10 @@ def marks_of(
     special: Mapping[str, Sequence[bool]] | None = None,
     separators: Collection[str] = (),
 ) -> dict[str, Marks]:
-    """Return the marks of each stack. Equal tokens get equal numbers in all stacks."""
+    """Return the tokens of each stack as numbers, with special tokens and separators marked.
+
+    Equal tokens get equal numbers in all stacks.
+    """
     numbers: dict[str, int] = {}
     marks = {}
     for stack, labels in tokens.items():
@@ -112,7 +116,7 @@ def separator_places(tokens: Sequence[str], separators: Collection[str]) -> list
 def role_targets(
     queries: Marks, keys: Marks, sees: Bool[Tensor, "query key"], kind: str
 ) -> dict[str, Bool[Tensor, "query key"]]:
-    """Return the visible keys of each role for every query."""
+    """Return, for each role such as `previous`, the keys [query, key] that count for it and are visible."""
     lag, key = query_minus_key(sees), torch.arange(sees.shape[1], device=sees.device)
     copies = (queries.ids[:, None] == keys.ids[None]) & queries.plain[:, None] & keys.plain[None]
     if kind == "self":
@@ -130,7 +134,7 @@ def role_targets(
 
 
 def _across(queries: Marks, keys: Marks) -> Tensor:
-    """Return [query, key]: whether both are plain tokens on different sides of a separator."""
+    """Return for each query and key whether both are plain tokens on different sides of a separator, [query, key]."""
     query_side, key_side = (marks.separator.cumsum(dim=0) for marks in (queries, keys))
     is_across = query_side[:, None] != key_side[None]
     return is_across & queries.plain[:, None] & keys.plain[None]
@@ -149,7 +153,9 @@ def stacks_of(site: HeadSite) -> tuple[str, str]:
 def only_row(weights: Weights) -> Float[Tensor, "head query key"]:
     """Return the attention weights of a batch of one row; raise an error if the batch has more rows."""
     if len(weights) != 1:
-        raise InputError(f"attention is measured on one row of inputs, got {len(weights)} rows", "give one row")
+        raise InputError(
+            f"attention must be measured on one row of inputs, got {len(weights)} rows", "give a batch of one row"
+        )
     return weights[0]
 
 
@@ -170,7 +176,7 @@ class QueryMeasure:
     even: Values
     """Values under uniform attention, [query]."""
     tops: NDArray[np.bool_] | None = None
-    """Whether the largest weight of a query is on a key of the role, [head, query]; None if there is no role."""
+    """Whether a query's largest weight is on a key of the role, [head, query]; None if the measure is not a role."""
 
     def mean(self, head: int) -> float | None:
         """Return a head's mean over the counted queries; None if there are none."""
@@ -178,11 +184,11 @@ class QueryMeasure:
 
 
 def site_measures(site: HeadSite, weights: Weights, marks: Mapping[str, Marks]) -> dict[str, QueryMeasure]:
-    """Return every measure of the heads of an attention block on one text, given the marks of each stack."""
+    """Return every measure of the heads of an attention block on one text; `marks` are the tokens of each stack."""
     sizes = {stack: len(of_stack.ids) for stack, of_stack in marks.items()}
     if tuple(map(sizes.get, stacks_of(site))) != weights.shape[2:]:
         given = " queries and ".join(map(str, weights.shape[2:]))
-        raise InputError(f"{site} has {given} keys, but the numbers of given tokens are {sizes}")
+        raise InputError(f"{site} has {given} keys, but the given stacks have {sizes} tokens")
     queries, keys = (marks[stack] for stack in stacks_of(site))
     return query_measures(only_row(weights), queries, keys, site.kind)
 
@@ -190,7 +196,7 @@ def site_measures(site: HeadSite, weights: Weights, marks: Mapping[str, Marks]) 
 def query_measures(
     weights_HQK: Float[Tensor, "head query key"], queries: Marks, keys: Marks, kind: str
 ) -> dict[str, QueryMeasure]:
-    """Return every measure of the heads of an attention block, given the marks of its queries and keys."""
+    """Return every measure of heads from their weights [head, query, key] and the tokens of queries and keys."""
     sees = visible_in(weights_HQK, kind)
     device, n_visible = weights_HQK.device, sees.sum(dim=1)
     targets, several = role_targets(queries.to(device), keys.to(device), sees, kind), _array(n_visible > 1) > 0
@@ -216,7 +222,7 @@ def query_measures(
 
 
 def _on_target(weights: Tensor, target: Tensor, rivals: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the total weight on the target keys, and whether one target key outweighs every rival key."""
+    """Return the total weight on the target keys [head, query], and whether one of them outweighs every rival."""
     most, other = (weights.masked_fill(~mask, -1.0).amax(dim=-1) for mask in (target, rivals))
     return torch.einsum("hqk,qk->hq", weights, target.float()), most > other
 
@@ -227,7 +233,7 @@ def _array(tensor: Tensor) -> Values:
 
 @dataclass(frozen=True)
 class RoleSums:
-    """One measure of one attention block over all texts, summed over each cluster of neighbouring queries."""
+    """One measure of one attention block, summed over the queries of each cluster (neighbouring queries of a text)."""
 
     sums: Values
     """Sums of values, [cluster, head]."""
@@ -246,7 +252,7 @@ class RoleSums:
 
 
 def in_clusters(measure: QueryMeasure, n_texts: int) -> RoleSums:
-    """Sum a measure over clusters of neighbouring queries; the more texts there are, the fewer clusters each has."""
+    """Return the sums of a measure over clusters of neighbouring queries; more texts mean fewer clusters per text."""
     n = len(measure.counted)
     n_clusters = max(1, min(n, -(-CLUSTERS // n_texts)))
     cluster_QC = np.eye(n_clusters)[np.arange(n) * n_clusters // max(n, 1)] * measure.counted[:, None]

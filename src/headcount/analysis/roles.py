@@ -55,9 +55,9 @@ TEXTS, REPEATED = "texts", "repeated tokens"
 N_CONTROLS = 19
 """Number of controls of each kind. The threshold is their largest value, which a new control exceeds 1 time in 20."""
 CONTROL_TEXTS = 4
-"""Number of texts for controls: the shortest of each kind of inputs."""
+"""Number of texts on which controls are measured: the shortest ones of each kind of inputs."""
 MANY = 2**22
-"""Number of entries from which a matrix is resampled instead of permuted, which takes a fourth of the time."""
+"""Matrices with this many entries or more are resampled instead of permuted, which takes a fourth of the time."""
 MOST = 1e9
 """Number that stands for an infinite upper end of a CI, because JSON has no infinity."""
 RoleCell = tuple[str, str, str, str]
@@ -69,35 +69,35 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class RoleScore:
-    """One measure of one head, and its rank among the heads of its kind of attention."""
+    """One measure of one head, such as its attention to the previous token, and its rank among comparable heads."""
 
     role: str
     on: str
-    """Kind of inputs: texts or repeated tokens."""
+    """Kind of inputs: `texts` or `repeated tokens`."""
     mean: float
     low: float
     """Lower end of the 95 % CI (Student's t over clusters of neighbouring queries)."""
     high: float
     """Upper end of the 95 % CI."""
     even: float
-    """Value under uniform attention."""
+    """Value that uniform attention would give."""
     n: Positive
-    """Number of queries."""
+    """Number of queries that the mean is taken over."""
     n_top: Count | None
     """Number of queries whose largest weight is on a key of the role; None if the measure is not a role."""
     rank: Positive
-    """Rank of the mean; 1 is the largest."""
+    """Rank of the head's mean among the heads of its kind of attention; 1 is the largest."""
     rank_low: Positive
-    """Best rank that the CIs of all heads of the kind allow."""
+    """Best rank that the CIs of all heads of this kind allow."""
     rank_high: Positive
-    """Worst rank that the CIs of all heads of the kind allow."""
+    """Worst rank that the CIs of all heads of this kind allow."""
     z: float
-    """Number of robust deviations by which the lower end of the CI exceeds the median head."""
+    """Number of robust deviations (1.4826 MAD) from the median head up to the lower end of the CI."""
     is_named: bool = False
     """Whether the head is named for this role."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the mean and its CI, the rank and its range, and the counts."""
+        """Yield an error if the mean and its CI, the rank and its range, or the counts disagree."""
         yield from outside(self, "mean")
         yield from outside(self, "rank", "rank_low", "rank_high")
         if (self.n_top or 0) > self.n:
@@ -108,7 +108,7 @@ class RoleScore:
 
 @dataclass(frozen=True)
 class HeadRole:
-    """All measures of one head, and the roles that it is named for."""
+    """All measures of one head, and the roles that it is named for, such as `previous`."""
 
     head: HeadName
     short: str
@@ -118,42 +118,43 @@ class HeadRole:
     standings: tuple[RoleScore, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistent names and repeated measures."""
+        """Yield an error for a wrong name or a repeated measure."""
         yield from misnamed(self)
         keys = [(score.role, score.on) for score in self.standings]
         if len(set(keys)) != len(keys):
-            yield "standings", "different measures"
+            yield "standings", "each measure once"
 
     @property
     def named(self) -> list[RoleScore]:
-        """Return the roles that the head is named for, the one furthest above uniform attention first."""
+        """Return the roles that the head is named for; the role furthest above uniform attention first."""
         named = [score for score in self.standings if score.is_named]
         return sorted(named, key=lambda score: above_even(score.mean, score.even), reverse=True)
 
     def find(self, role: str, on: str) -> RoleScore | None:
-        """Return one measure on one kind of inputs; None if it was not measured."""
+        """Return one measure of the head on one kind of inputs, such as `texts`; None if it was not measured."""
         return next((score for score in self.standings if (score.role, score.on) == (role, on)), None)
 
 
 @dataclass(frozen=True)
 class Naming:
-    """Thresholds that the attention of a head must exceed before the head is named for a role."""
+    """Thresholds for naming a head after a role, such as "previous token"."""
 
     confidence: float = 0.95
-    """Confidence level of the intervals."""
+    """Confidence level of the intervals whose lower ends are compared with the thresholds."""
     partly: float = 0.25
-    """Smallest weight above uniform attention."""
+    """Smallest lower end of the weight, rescaled to 0 for uniform attention and 1 for all attention."""
     deviations: float = 3.5
-    """Smallest number of robust deviations above the median head."""
+    """Smallest number of robust deviations from the median head up to the lower end of the weight."""
     least_deviation: float = 0.01
     """Lower bound of the robust deviation, which prevents huge z-scores where all heads are nearly equal."""
     fewest_heads: int = 4
     """Smallest number of heads of a kind among which a head can stand out."""
 
     def allows(self, score: RoleScore, bar: float, n_heads: int, slack: float = 0.0) -> bool:
-        """Return whether a head is named: its lower bound is above uniform attention, controls and the other heads.
+        """Return whether a head is named for a role: it must exceed uniform attention, controls and the other heads.
 
-        `bar` is the threshold from controls, and `n_heads` the number of heads of its kind.
+        `bar` is the threshold from controls, `n_heads` the number of heads of its kind, and `slack` the accepted
+        rounding error.
         """
         if score.role not in ROLES or n_heads < self.fewest_heads or score.even >= 1:
             return False
@@ -162,7 +163,7 @@ class Naming:
 
     @property
     def words(self) -> str:
-        """Describe the thresholds for the caption of a table."""
+        """Return the thresholds in words, for the caption of a table."""
         return (
             f"a head is named for a role if the lower {100 * self.confidence:g} % bound of its weight is at least "
             f"{self.partly:g} above uniform attention, (weight - uniform) / (1 - uniform), and at least "
@@ -175,7 +176,7 @@ NAMING = Naming()
 
 @dataclass(frozen=True)
 class RoleInputs:
-    """Inputs of one kind on which heads were measured."""
+    """One kind of inputs on which heads were measured: texts, or repeated random tokens."""
 
     on: str
     n_texts: Positive
@@ -185,7 +186,7 @@ class RoleInputs:
 
 @dataclass(frozen=True)
 class RoleBar:
-    """Threshold from controls for one role: weight above uniform attention."""
+    """Threshold from control models for one role, as attention rescaled to 0 (uniform) to 1 (all)."""
 
     stack: str
     kind: str
@@ -196,7 +197,7 @@ class RoleBar:
 
 @dataclass(frozen=True)
 class HeadRoles(Result):
-    """Measures and names of every head of a model."""
+    """Measures of every head of a model, and the roles that heads are named for."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("heads.standings",)
     name: str
@@ -205,22 +206,22 @@ class HeadRoles(Result):
     separators: tuple[str, ...]
     naming: Naming
     controls: tuple[str, ...]
-    """Kinds of controls."""
+    """Kinds of control models: `untrained`, `shuffled`; empty if there were none."""
     n_controls: Count
-    """Number of controls of each kind."""
+    """Number of control models of each kind."""
     bars: tuple[RoleBar, ...]
     heads: tuple[HeadRole, ...]
     SCHEMA: ClassVar[int] = 1
     INDENT: ClassVar[int | None] = None  # one line per number would make the file several times as large
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield ranks and names that contradict the other heads of the same kind or the thresholds."""
+        """Yield an error if ranks or names contradict the other heads of their kind, or the thresholds."""
         groups: dict[RoleCell, list[tuple[HeadRole, RoleScore]]] = {}
         for head in self.heads:
             for score in head.standings:
                 groups.setdefault((head.stack, head.kind, score.role, score.on), []).append((head, score))
         if len({head.head for head in self.heads}) != len(self.heads):
-            yield "heads", "different heads"
+            yield "heads", "each head once"
         if {on for *_, on in groups} - {inputs.on for inputs in self.inputs}:
             yield "inputs", "every kind of inputs on which heads were measured"
         bars = {(bar.stack, bar.kind, bar.role, bar.on): bar.least for bar in self.bars}
@@ -238,7 +239,7 @@ class HeadRoles(Result):
 
     @property
     def words(self) -> str:
-        """Describe when a head gets a name."""
+        """Return the conditions under which a head gets a name, for the caption of a table."""
         if not self.controls:
             return f"{self.naming.words}; there were no controls"
         kinds = " and ".join(self.controls)
@@ -259,9 +260,9 @@ def head_roles(
     n_controls: int = N_CONTROLS,
     progress: Progress | None = None,
 ) -> HeadRoles:
-    """Measure every head on texts of each kind, and name heads that stand out.
+    """Measure every head on texts of each kind, and name the heads that stand out for a role.
 
-    `separators` replace those of the texts' tokenizer. `progress(done, total)` counts controls.
+    `separators` replace those of the texts' tokenizer. `progress(done, total)` counts control models.
     """
     texts = {on: rows for on, rows in texts.items() if rows}
     if not texts:
@@ -272,7 +273,7 @@ def head_roles(
     labels = [tokens for text in texts.get(TEXTS, ()) for tokens in text.tokens.values()]
     for separator in separators:
         if not any(any(separator_places(tokens, [separator])) for tokens in labels):
-            shown = " ".join(labels[0][:12]) if labels else "none were given"
+            shown = " ".join(labels[0][:12]) if labels else "no texts were given"
             raise InputError(f"no text has the separator {separator!r}", f"the tokens of the first text are: {shown}")
     in_use = separators or frozenset().union(*(text.separators for rows in texts.values() for text in rows))
     sums = {on: measure_texts(module, sites, rows, separators) for on, rows in texts.items()}
@@ -303,7 +304,7 @@ def _notes(texts: Sequence[TokenizedText]) -> str:
 def measure_texts(
     module: nn.Module, sites: Sites, texts: Sequence[TokenizedText], separators: Collection[str] = ()
 ) -> SiteSums:
-    """Measure every attention block on all texts, and return sums over clusters of neighbouring queries."""
+    """Return the measures of every attention block on all texts, summed over clusters of neighbouring queries."""
     by_site: dict[HeadSite, dict[str, RoleSums]] = {}
     for text in texts:
         marks = marks_of(text.tokens, text.special, separators or text.separators)
@@ -324,7 +325,10 @@ def measure_texts(
 def name_heads(
     sites: Sites, sums: Mapping[str, SiteSums], bars: Bars | None = None, naming: Naming = NAMING
 ) -> tuple[HeadRole, ...]:
-    """Rank every head in every measure, and name the heads that stand out; `sums` has one entry per kind of inputs."""
+    """Return the rank of every head in every measure, and the roles that it is named for.
+
+    `sums` has the measures for each kind of inputs, such as `texts`; `bars` are the thresholds from controls.
+    """
     scores: dict[str, list[RoleScore]] = {str(head): [] for head in sites.heads}
     for stack, kind in dict.fromkeys((site.stack, site.kind) for site in sites):
         here = [site for site in sites if (site.stack, site.kind) == (stack, kind)]
@@ -344,7 +348,10 @@ def name_heads(
 
 
 def _scores(role: str, on: str, blocks: Sequence[RoleSums], naming: Naming) -> Iterator[RoleScore]:
-    """Yield the score and rank of every head of one kind in one measure; CIs of shares are clipped to [0, 1]."""
+    """Yield the value and rank of every head of one kind of attention in one measure.
+
+    `blocks` are the sums for each attention block of this kind. CIs of fractions are clipped to [0, 1].
+    """
     means, halves = zip(*(_estimate(block, naming.confidence) for block in blocks), strict=True)
     mean, half = np.concatenate(means), np.concatenate(halves)
     low, high = np.maximum(mean - half, 0.0), mean + half if role == "distance" else np.minimum(mean + half, 1.0)
@@ -369,7 +376,7 @@ def _scores(role: str, on: str, blocks: Sequence[RoleSums], naming: Naming) -> I
 
 
 def _estimate(sums: RoleSums, confidence: float) -> tuple[Values, Values]:
-    """Return the mean of every head, and half the width of its CI, which is infinite if there is one cluster."""
+    """Return the mean of every head and half the width of its CI, which is infinite if there is only one cluster."""
     total, n = sums.counts.sum(), int((sums.counts > 0).sum())
     mean = sums.sums.sum(axis=0) / total
     if n < 2:
@@ -392,9 +399,10 @@ def control_bars(
     separators: Collection[str],
     progress: Progress | None = None,
 ) -> dict[RoleCell, float]:
-    """Measure controls, and return the threshold of each cell: the higher one of both kinds of controls.
+    """Measure control models, which learned nothing, and return the threshold of each cell.
 
-    Controls are measured on a few short texts, as their measures vary more between heads than between texts.
+    The threshold is the higher one of the two kinds of controls. Controls are measured on a few short texts, as
+    their measures vary more between heads than between texts.
     """
     bars: dict[RoleCell, float] = {}
     shortest = {on: sorted(rows, key=_n_tokens)[:CONTROL_TEXTS] for on, rows in texts.items()}
@@ -412,7 +420,7 @@ def control_bars(
 
 
 def values_of(sums: Mapping[str, SiteSums]) -> dict[RoleCell, Values]:
-    """Return the weight of every head above uniform attention, in each cell that a name can be about."""
+    """Return the rescaled weight of every head (0 is uniform, 1 is all), in each cell that can give a name."""
     values: dict[RoleCell, list[Values]] = {}
     for on, by_site in sums.items():
         for site, roles in by_site.items():
@@ -436,7 +444,7 @@ def control_makers(module: nn.Module, sites: Sites) -> dict[str, Callable[[int],
 
 
 def untrained(module: Wrapped, i: int) -> Control:
-    """Return the i-th untrained control: a model of this configuration with new weights and all of its heads."""
+    """Return the i-th untrained control: a model with this configuration, new random weights and no heads removed."""
     settings = copy.deepcopy(module.model.config)
     for name in (CUT, FOLDED, BIASED):
         if hasattr(settings, name):
@@ -448,9 +456,9 @@ def untrained(module: Wrapped, i: int) -> Control:
 
 
 def shuffled(module: nn.Module, spare: Control, i: int) -> Control:
-    """Overwrite a spare copy of the model with the i-th shuffled control, and return the copy.
+    """Put the i-th shuffled control into `spare`, a copy of the model, and return it.
 
-    Vectors, such as biases, are not shuffled.
+    The entries of each weight matrix are permuted; vectors, such as biases, are not.
     """
     rng = torch.Generator().manual_seed(integer(0, "shuffled control", i))
     with torch.no_grad():

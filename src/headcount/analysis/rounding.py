@@ -1,12 +1,13 @@
-"""How far can rounding move the lead of a context? A forward pass that carries a bound of its own error.
+"""How far can rounding move the lead of a context? A forward pass that computes a bound of its own rounding error.
 
-The lead is the logit of the first class minus that of the last class, as one position contributes it from its context.
+A context is the tokens that one position sees. Its lead is the logit of the first class minus that of the last
+class, as this position contributes it.
 
 A certificate is about the function that the weights define in real numbers. Each operation here returns its value in
 double precision and a bound of the distance to the exact value (after Higham 2002, "Accuracy and stability of
-numerical algorithms", chapter 3). A sum of n products is within gamma_n = n u / (1 - n u) of the exact sum, relative to
-the sum of absolute products, in any order of summation. u is the unit roundoff, 2^-53. The exponential function is
-assumed to be within 4 u, the square root to be rounded correctly.
+numerical algorithms", chapter 3). A sum of n products is within gamma_n = n u / (1 - n u) of the exact sum, relative
+to the sum of absolute products, in any order of summation. u is the unit roundoff, 2^-53. The exponential function
+is assumed to be within 4 u, the square root to be rounded correctly.
 
 For single precision (u = 2^-24), in which models run, such a bound is far larger than the margins of small models.
 `first_order_error` gives an estimate instead: the rounding error of each operation, times the derivative of the lead
@@ -55,11 +56,11 @@ class Arithmetic:
     recorded: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def gamma(self, n: int) -> float:
-        """Return the relative error bound of a sum of `n` products."""
+        """Return the bound gamma_n of the relative rounding error of a sum of `n` products."""
         return n * self.unit / (1 - n * self.unit)
 
     def result(self, value: Tensor, error: Tensor) -> Bounded:
-        """Return the value of one operation with its error bound; to first order, record the error instead."""
+        """Return the value of an operation with its error bound; with `is_first_order`, record the error instead."""
         if not self.is_first_order:
             return Bounded(value, error * SLACK)
         if not value.requires_grad:
@@ -69,7 +70,7 @@ class Arithmetic:
         return Bounded(value, torch.zeros_like(error))
 
     def linear(self, x: Bounded, weight: Tensor, bias: Tensor, n_rounded: int = 0) -> Bounded:
-        """Return W x + b, where the entries of W and b were themselves rounded `n_rounded` times."""
+        """Return W x + b with an error bound; the entries of W and b were themselves rounded `n_rounded` times."""
         gamma = self.gamma(weight.shape[1] + 1 + n_rounded)
         error = nn.functional.linear(x.error + gamma * x.value.abs(), weight.abs(), gamma * bias.abs())
         return self.result(nn.functional.linear(x.value, weight, bias), error)
@@ -84,7 +85,7 @@ class Arithmetic:
         return Bounded(x.value.clamp(min=0), x.error)
 
     def layer_norm(self, x: Bounded, norm: nn.Module) -> Bounded:
-        """Return LayerNorm(x), or x if `norm` is an identity."""
+        """Return LayerNorm(x) with an error bound, or x if `norm` is an identity."""
         if not isinstance(norm, nn.LayerNorm):
             return x
         unit, n = self.unit, x.value.shape[-1]
@@ -106,9 +107,10 @@ class Arithmetic:
         return self.result(value, error)
 
     def attend(self, query: Bounded, key: Bounded, value: Bounded, bias: Tensor) -> Bounded:
-        """Return z [row, query, head, d_head] of queries and keys [row, place, head, d_head].
+        """Return the heads' outputs z [row, query, head, d_head], with an error bound.
 
-        `bias` [query, key, head] is -inf where a query does not see a key.
+        Queries, keys and values are [row, place, head, d_head]. `bias` [query, key, head] is -inf where a query does
+        not see a key.
         """
         unit, d_head, n_keys = self.unit, query.value.shape[-1], key.value.shape[1]
         dot = torch.einsum("bqhe,bkhe->bqkh", query.value, key.value) / math.sqrt(d_head)
@@ -130,7 +132,7 @@ class Arithmetic:
 
 
 class BoundedPass:
-    """A forward pass of a classifier over contexts, in double precision, which bounds its own rounding error."""
+    """A forward pass of a classifier over contexts, in double precision, with a bound of its rounding error."""
 
     def __init__(self, model: Classifier, n_tokens: int, arithmetic: Arithmetic) -> None:
         self.model, self.arithmetic, config = model, arithmetic, model.config
@@ -148,7 +150,7 @@ class BoundedPass:
         return self.arithmetic.linear(Bounded(waves, torch.zeros_like(waves)), *_weights(table.mix))
 
     def leads(self, tokens: Tensor, centre: int) -> Bounded:
-        """Return, for each row of tokens, the lead that the position `centre` contributes."""
+        """Return, for each row of tokens, the lead (first class minus last) that position `centre` contributes."""
         ops, model, layers = self.arithmetic, self.model, layers_of(self.model)
         x, places = self._embed(tokens) if ops.is_first_order else self.every[tokens], range(tokens.shape[1])
         for i, layer in enumerate(layers):
@@ -201,7 +203,7 @@ class BoundedPass:
         return x if residual.pre else self.arithmetic.layer_norm(x, residual.norm)
 
     def _bias(self, attention: MultiHeadAttention, places: list[int], queries: slice) -> Tensor:
-        """Return the encoding's bias [query, key, head], with -inf where a query does not see a key."""
+        """Return the bias of the position encoding [query, key, head], with -inf where a query does not see a key."""
         at = torch.tensor(places, device=self.every.value.device)
         distance = at[None] - at[queries, None]
         hidden = (distance.abs() > self.width) | ((distance > 0) if self.causal else torch.zeros_like(distance).bool())
@@ -214,7 +216,7 @@ class BoundedPass:
 
 
 def _weights(layer: nn.Module) -> tuple[Tensor, Tensor]:
-    """Return the weight and bias of a linear layer in double precision; the conversion from single is exact."""
+    """Return weight and bias of a linear layer in double precision. The conversion from single precision is exact."""
     weight, bias = layer.weight, layer.bias
     assert isinstance(weight, Tensor), "a linear layer has a weight"
     assert isinstance(bias, Tensor), "a linear layer of these models has a bias"
@@ -222,7 +224,7 @@ def _weights(layer: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 def first_order_error(model: Classifier, n_tokens: int, tokens: Tensor, centre: int) -> Tensor:
-    """Estimate how far single precision can move the lead of each context, to first order in the unit roundoff."""
+    """Estimate, to first order, how far rounding in single precision can move the lead of each context, in logits."""
     ops = Arithmetic(SINGLE, is_first_order=True)
     with torch.enable_grad():
         bounded = BoundedPass(model, n_tokens, ops)

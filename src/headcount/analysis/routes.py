@@ -47,13 +47,13 @@ from headcount.tasks.base import Quartets, SequenceTask
 from headcount.training.evaluation import SequenceModel
 
 N_SCAN = 200
-"""Number of quartets of each way for a scan of all heads."""
+"""Default number of quartets (four examples that differ in one event) for each way, when all heads are scanned."""
 N_VERDICT = 400
-"""Number of quartets for a verdict on one head, whose interval should be narrow."""
+"""Number of quartets for a verdict on one head, which needs a narrow interval."""
 N_RELIABLE = 100
-"""Number of quartets from which on at most 5 % of scans have a wrong role (benchmarks/route_errors.py)."""
+"""Number of quartets from which on at most 5 % of scans give a head a wrong role (benchmarks/route_errors.py)."""
 N_DONORS = 400
-"""Number of examples with a random donor."""
+"""Number of examples whose heads get the outputs of a random donor example."""
 CONFIDENCE = 0.95
 FEWEST = 20
 """Smallest number of quartets with right answers from which shares are computed."""
@@ -63,19 +63,19 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Share:
-    """The part of the gap between both answers that patches move."""
+    """The part of the logit gap between examples with and without the event that a patch moves, with its CI."""
 
     share: float
     low: float
     high: float
     on: float
-    """The part that is moved by patching the event in."""
+    """The share when the event is patched in: the output comes from an example with the event."""
     off: float
-    """The part that is moved by patching the event out. Each of two redundant heads has on 1 and off 0."""
+    """The share when the event is patched out. Either of two redundant heads has on = 1 and off = 0."""
 
     @classmethod
     def of(cls, on: Moves, off: Moves, gap: Moves, n_comparisons: int = 1) -> Share:
-        """Return ratios of sums over quartets, and the interval of their mean.
+        """Return the share as a ratio of sums over quartets, with the confidence interval of the mean of on and off.
 
         >>> Share.of(np.array([1.0, 1.0]), np.array([0.0, 0.0]), np.array([2.0, 2.0])).share
         0.25
@@ -90,46 +90,49 @@ class Share:
 
     @property
     def role(self) -> Role:
-        """The role that the whole interval allows. A negative share, which moves the answer away, is "none"."""
+        """The role of the patched head, such as "carrier", that the whole interval allows.
+
+        A negative share, which moves the answer away from the event, is "none".
+        """
         return role_of(self.low, self.high)
 
     @property
     def is_absent(self) -> bool:
-        """Whether the patch moves nothing to speak of: the whole interval of the share lies between -0.1 and 0.1."""
+        """Whether the patch moves almost nothing: the whole interval of the share lies between -0.1 and 0.1."""
         return self.low > -PART and self.high < PART
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way of the event, from a place where it arises to a place of the answer that it changes."""
+    """One way of an event such as the carry: from the place where it arises (1s) to a place of the answer (10s)."""
 
     source: str
     read: str
     chain: Positive
     n: Count
-    """Number of quartets that are used: their four answers are right, and the event changes tokens of its own."""
+    """Number of quartets in use: all four answers are right, and the event changes the expected token."""
     n_drawn: Positive
     gap: float
-    """Mean difference, in logits, between the examples with and without the event."""
+    """Mean difference of the logit gap, in logits, between examples with and without the event."""
     examples: tuple[str, str]
-    """One pair: an example without the event, and one with it, each with its right answer."""
+    """Two examples as text, without and with the event, both with their right answers."""
     is_written_before: bool
-    """Whether the answer's place `read` is written before the place `source`, so that no token of the answer helps."""
+    """Whether the place `read` is written before the place `source`, so no earlier token shows the event."""
 
     @property
     def name(self) -> str:
-        """The name of the route: the place where a token changes, and the place that changes (`1s to 10s`)."""
+        """The name of the way: the place where the event arises and the place of the answer, such as `1s to 10s`."""
         return f"{self.source} to {self.read}"
 
     @property
     def has_enough(self) -> bool:
-        """Whether there are so many quartets that roles err as rarely as their intervals say."""
+        """Whether there are enough quartets for roles to be wrong as rarely as their intervals say."""
         return self.n >= N_RELIABLE
 
 
 @dataclass(frozen=True)
 class PatchShare:
-    """The share that a patch moves on one way."""
+    """The share of an event that one patch moves on one way, such as `1s to 10s`, and its placebo's share."""
 
     what: str
     """What was patched: a head (`E0H2`), all heads of a block (`E0`) or a residual stream (`E0.stream`)."""
@@ -137,30 +140,30 @@ class PatchShare:
     moved: Share
     placebo: Share
     position: str = ""
-    """Name of the positions that were patched alone, such as `10s`; empty for all positions."""
+    """Name of the only positions that were patched, such as `10s`; empty if all were patched."""
 
     @property
     def moves_event(self) -> bool:
-        """Whether the patch moves at least a part of the event, and the placebo moves nothing."""
+        """Whether the patch moves the event, in whole or in part, while the placebo moves nothing."""
         return self.moved.role in ("carrier", "part") and self.placebo.is_absent
 
 
 @dataclass(frozen=True)
 class DonorTest:
-    """The answers with the output of a head, or of several heads, from random other examples."""
+    """What happens to answers if one or several heads take their output from random other examples (donors)."""
 
     head: str
-    """The head; several heads that were patched together are joined by `+`."""
+    """The head, such as `E0H2`; heads that were patched together are joined by `+`."""
     read: str
     followed: Proportion
-    """Of donors with another event: answers that become what the own tokens and the donor's event give."""
+    """Donors whose event differs: fraction of answers that become what the own tokens with the donor's event give."""
     unchanged: Proportion
-    """Of donors with the same event: answers that stay right."""
+    """Donors whose event is the same: fraction of answers that stay right."""
 
 
 @dataclass(frozen=True)
 class Routes(Result):
-    """The ways of a task's event through a model: which heads move it, and where it is held."""
+    """How a task's event, such as the carry, moves through a model: by which heads, and where it is held."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("heads",)
     name: str
@@ -168,25 +171,25 @@ class Routes(Result):
     event: str
     """The task's name of the event, such as `carry`."""
     places: tuple[str, ...]
-    """Names of the places of an answer, in the order of a written number: the last one is the least significant."""
+    """Names of the places of an answer, most significant first, such as `1000s`, ..., `1s`."""
     ways: tuple[Way, ...]
     heads: tuple[PatchShare, ...]
-    """The share of each head alone."""
+    """The share of each head, patched alone."""
     blocks: tuple[PatchShare, ...]
-    """The share of all heads of each attention block together."""
+    """The share of each attention block, with all its heads patched together."""
     queries: tuple[PatchShare, ...]
-    """The share of each carrier or part at each of its query positions alone."""
+    """The share of each head that carries the event, wholly or in part, patched at one of its query positions alone."""
     streams: tuple[PatchShare, ...]
-    """The share of each residual stream at the positions of one place alone, and of each MLP's output."""
+    """The share of each residual stream, patched at the positions of one place alone; and of each MLP's output."""
     donors: tuple[DonorTest, ...]
-    """Random donors for each carrier or part."""
+    """Tests with random donors, for each head that carries the event wholly or in part."""
     audit: str = ""
     """Root cause reported by the quick audit; empty if every check passed."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield what contradicts itself.
+        """Yield an error if parts of the result contradict each other.
 
-        These are shares on a way that is not in `ways`, shares outside of their interval, and ways that use more
+        Examples: a share on a way that is not in `ways`, a share outside of its interval, or a way that uses more
         quartets than were drawn.
         """
         measured = {way.name for way in self.ways}
@@ -197,12 +200,12 @@ class Routes(Result):
             if any(not each.moved.low <= each.moved.share <= each.moved.high for each in shares):
                 yield field, "shares inside of their intervals"
         if any(way.n > way.n_drawn for way in self.ways):
-            yield "ways", "at most n_drawn right quartets"
+            yield "ways", "ways whose n (right quartets) is at most n_drawn"
 
     def movers(self, way: str) -> list[PatchShare]:
-        """Return the carriers and parts of a way, the largest share first.
+        """Return the heads that carry the event on a way, wholly or in part; the largest share first.
 
-        A head whose placebo moves the answer, too, is left out: it moves more than the event.
+        Heads whose placebo moves the answer too are left out: they move more than the event.
         """
         shares = [each for each in self.heads if each.way == way and each.moves_event]
         return sorted(shares, key=lambda each: -each.moved.share)
@@ -212,9 +215,10 @@ class Routes(Result):
 
 
 class EventPatches:
-    """The quartets of one way on one model, and patches between their four examples.
+    """The quartets of one way (four examples each) on one model, and patches between the four.
 
-    Use it inside `torch.no_grad()`, with the model in evaluation mode.
+    Use it inside `torch.no_grad()`, with the model in evaluation mode. In a patch, an example (the receiver) gets
+    head outputs of another example of its quartet (the donor).
     """
 
     def __init__(self, model: OpenModel, quartets: Quartets) -> None:
@@ -231,22 +235,22 @@ class EventPatches:
         self.receivers = torch.cat([without, with_event])
         self.donors = {"event": torch.cat([with_event, without]), "placebo": torch.cat([smaller, larger])}
         self.positions = read_positions(answers.task, quartets, by_example)[is_used].repeat(2)
-        """For each receiver, the position of the logits at which the token with or without the event is predicted."""
+        """For each receiver (patched example), the position of the logits for the token that the event changes."""
         self.tokens = torch.stack([labels[part.repeat(2), self.positions] for part in (without, with_event)])
-        """For each receiver, the tokens without and with the event, [2, receiver]."""
+        """For each receiver, the ids of this token without and with the event, [2, receiver]."""
         self.donor_outputs = {
             kind: {site: capture.z(site)[rows] for site in model.sites} for kind, rows in self.donors.items()
         }
-        """The head outputs of the receivers' donors, for event and placebo patches."""
+        """The head outputs that patches put in: from donors with the event changed, and from placebo donors."""
 
     @cached_property
     def cached(self) -> CachedPass:
-        """The pass over the receivers: first all examples without the event, then all with it."""
+        """The cached forward pass over the receivers: first all examples without the event, then all with it."""
         return CachedPass(self.model.module, self.model.sites, self._inputs(self.receivers))
 
     @cached_property
     def to_the_read_place(self) -> CachedPass:
-        """The same pass without the answer's places behind the one that is read, which cannot change what is read."""
+        """The cached pass without the places of the answer after the place `read`, which they cannot change."""
         if not self.n or not isinstance(self.model, RunModel):
             return self.cached  # where the inputs of another model's decoder are is not known
         source, decoder_input = self._inputs(self.receivers)
@@ -257,27 +261,28 @@ class EventPatches:
 
     @cached_property
     def clean(self) -> Moves:
-        """The logit of the token with the event minus that without it, for each example before any patch."""
+        """For each example before any patch: logit of the token with the event minus logit of that without it."""
         return self.differences(first_tensor(self.cached.output))
 
     @property
     def gap(self) -> Moves:
-        """The logit gap between the examples with and without the event, for each set of four examples."""
+        """For each quartet, by how much the event raises the logit difference (token with it minus token without)."""
         return self.clean[self.n :] - self.clean[: self.n]
 
     def _inputs(self, rows: Tensor) -> list[Tensor]:
         return [each[rows] for each in self.inputs]
 
     def differences(self, logits: Tensor) -> Moves:
-        """Return the logit of the token with the event minus that of the token without it, for each receiver."""
+        """Return, for each receiver, the logit of the token with the event minus that of the token without it."""
         rows = torch.arange(len(logits), device=logits.device)
         at = logits[rows, self.positions].double()
         return np.asarray((at[rows, self.tokens[1]] - at[rows, self.tokens[0]]).cpu().numpy())
 
     def moves(self, logits: Tensor, before: Moves | None = None) -> tuple[Moves, Moves]:
-        """Return by how much a patch moves the logit difference: the event patched in, and patched out.
+        """Return by how much a patch moves the logit difference, for the event patched in and patched out.
 
-        `before` are the differences without a patch, if the logits are those of a shorter pass.
+        `logits` are those with the patch. `before` are the differences without it; give them if `logits` are from a
+        shorter pass.
         """
         after, before = self.differences(logits), self.clean if before is None else before
         return after[: self.n] - before[: self.n], before[self.n :] - after[self.n :]
@@ -285,9 +290,10 @@ class EventPatches:
     def head_shares(
         self, groups: Sequence[Sequence[HeadId]], n_comparisons: int, positions: Sequence[int | None] = (None,)
     ) -> Iterator[tuple[int, int | None, Share, Share]]:
-        """Yield the share and the placebo share of each group of heads, patched together, at each position.
+        """Yield the share of the event that each group of heads moves, patched together, at each of the positions.
 
-        Each is given with the index of the group and the position; None stands for all positions.
+        Each item has the index of the group, the position (None for all positions), the share, and the placebo's
+        share.
         """
         cached = self.to_the_read_place if set(positions) == {None} else self.cached
         before = self.differences(first_tensor(cached.output))
@@ -310,9 +316,10 @@ class EventPatches:
         return Intervention(tuple(heads), "patch", values=values)
 
     def stream_shares(self, streams: Streams, n_comparisons: int) -> Iterator[tuple[StreamId, str, Share, Share]]:
-        """Yield the share of each residual stream at each place alone, and of each MLP's output at all positions.
+        """Yield the share of the event that each residual stream moves at each place alone; also MLP outputs.
 
-        A place, such as the 10s of both operands, is given by its name; the name is empty for all positions.
+        Each item has the stream, the name of the place (such as `10s`; empty for all positions), the share, and the
+        placebo's share.
         """
         task = cast(SequenceTask, self.model.answers.task)
         donors, inputs = {}, self._inputs(self.receivers)
@@ -332,7 +339,7 @@ class EventPatches:
 
 
 def right_answers(model: OpenModel, inputs: Sequence[Tensor], labels: Tensor) -> Tensor:
-    """Return which examples are answered right, fed with their right answers."""
+    """Return, for each example, whether every token of the answer is predicted right (teacher-forced)."""
     predicted = first_tensor(model.module(*inputs)).argmax(dim=-1)
     return ((predicted == labels) | (labels < 0)).all(dim=1)
 
@@ -341,7 +348,10 @@ def right_answers(model: OpenModel, inputs: Sequence[Tensor], labels: Tensor) ->
 
 
 def routes(model: OpenModel, n: int = N_SCAN, *, seed: int = 0, progress: Progress | None = None) -> Routes:
-    """Measure every head, block and residual stream on every way of the task's event."""
+    """Measure which share of the task's event each head, block and residual stream moves, on every way.
+
+    `n` is the number of quartets (four examples that differ in the event) for each way.
+    """
     task = require_event(model)
     quartets = measurable(model, task.quartets(stream(seed, "quartets"), n), min(n, FEWEST))
     some, _ = cast(SequenceModel, model.answers).teacher_forced(quartets[0].examples[1][:4])
@@ -411,7 +421,7 @@ def _measure_way(
 
 
 def _way(task: SequenceTask, quartets: Quartets, n: int, gap: float) -> Way:
-    """Describe one route of the event: where it begins and ends, how many examples there are, and one pair of them."""
+    """Return a `Way`: where the event arises, what it changes, the number of quartets, and an example pair."""
     pair = (part[0] for part in quartets.examples[1:3])
     examples = [
         f"{task.show(each)}{task.words.sign}{task.show_tokens(task.encode(each[None]).answer[0])}" for each in pair
@@ -423,17 +433,21 @@ def _way(task: SequenceTask, quartets: Quartets, n: int, gap: float) -> Way:
 
 
 def require_event(model: OpenModel) -> SequenceTask:
-    """Return the task of a model; raise an error if the task has no event that could be followed."""
+    """Return the task of a model; raise an error if the task names no event (such as a carry) to follow."""
     task = model.answers.task
     if task.output_type != "sequence" or task.words.event is None:
         raise InputError(
-            f"{task.name} names no event that heads could move, such as a carry", "choose a model of another task"
+            f"the {task.name} task names no event, such as a carry, that heads could move",
+            "choose a model of a task with an event, such as addition",
         )
     return cast(SequenceTask, task)
 
 
 def measurable(model: OpenModel, quartets: Sequence[Quartets], fewest: int) -> list[Quartets]:
-    """Return the ways with enough quartets whose places the model predicts; raise an error if there is none."""
+    """Return the ways that can be measured: enough quartets, and the model predicts the places of the answer.
+
+    Raise an error if there is no such way.
+    """
     answers, ways = cast(SequenceModel, model.answers), []
     for way in quartets:
         if len(way) >= fewest:
@@ -452,14 +466,14 @@ def measurable(model: OpenModel, quartets: Sequence[Quartets], fewest: int) -> l
 
 
 def position_labels(task: SequenceTask, stack: str, n: int) -> list[str]:
-    """Return the names of a stack's positions: tokens of the source, or what the decoder predicts there."""
+    """Return the names of all positions of a stack: the source's tokens, or the tokens that the decoder predicts."""
     predicted = task.answer_positions[len(task.decoding_start.given) :]
     positions = task.source_positions if stack == "encoder" else predicted
     return [each.label for each in positions] if len(positions) == n else [str(i) for i in range(n)]
 
 
 def positions_by_place(task: SequenceTask, stack: str, n: int) -> dict[str, list[int]]:
-    """Return the positions of a stack that belong to each place of the answer, such as the 10s of both operands."""
+    """Return, for each place of the answer, its positions in a stack, such as the 10s of both operands."""
     predicted = task.answer_positions[len(task.decoding_start.given) :]
     positions = task.source_positions if stack == "encoder" else predicted
     if len(positions) != n:
@@ -477,11 +491,11 @@ def positions_by_place(task: SequenceTask, stack: str, n: int) -> dict[str, list
 def donor_test(
     model: OpenModel, heads: HeadId | Sequence[HeadId], quartets: Quartets, seed: int = 0, n: int = N_DONORS
 ) -> DonorTest | None:
-    """Put the output of heads on other, random examples in place, and count the answers that follow the donor's event.
+    """Put the outputs of heads on random other examples (donors) in place, and count answers that follow the donor.
 
-    Several heads are patched together, from the same donor. A donor has the layout of its receiver, because a head's
-    output at one position would otherwise be about another place. Return None if all random examples have the event, or
-    none has. Use it inside `torch.no_grad()`, with the model in evaluation mode.
+    Several heads are patched together, from one donor. Donor and receiver have labels at the same positions (one
+    layout), because a head's output at another position would be about another place. Return None if all random
+    examples have the event, or none has. Use it inside `torch.no_grad()`, with the model in evaluation mode.
     """
     answers, heads = cast(SequenceModel, model.answers), (heads,) if isinstance(heads, HeadId) else tuple(heads)
     task, place = answers.task, quartets.place
@@ -511,7 +525,7 @@ def donor_test(
 
 
 def _previous(layouts: Sequence[Layout]) -> NDArray[np.int64]:
-    """Return, for each example, the index of the previous example of its layout; the last one precedes the first."""
+    """Return, for each example, the index of the example of the same layout before it; the first one gets the last."""
     previous, groups = np.empty(len(layouts), dtype=np.int64), dict[Layout, list[int]]()
     for i, layout in enumerate(layouts):
         groups.setdefault(layout, []).append(i)

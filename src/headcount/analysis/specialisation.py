@@ -39,7 +39,7 @@ from headcount.tasks.base import AttentionTargets
 
 @dataclass(frozen=True)
 class HeadStats:
-    """Measures, label and sensitivity of one head."""
+    """Attention measures, label and sensitivity of one head."""
 
     head: HeadName
     short: str
@@ -47,31 +47,31 @@ class HeadStats:
     layer: int
     kind: str
     label: str
-    """Targets that the head attends to; empty if it meets no threshold."""
+    """The targets (kinds of keys) that the head attends to, as text such as `mostly operator (0.75)`; empty if none."""
     measures: tuple[MeasureMean, ...]
     shifts: tuple[ContrastShift, ...] = ()
-    """Changes of attention under the task's contrast; empty if the task has none."""
+    """How attention changes in the task's contrast, which changes one token; empty if the task has no contrast."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistent names and repeated measures."""
+        """Yield an error for a wrong head name or a repeated measure."""
         yield from misnamed(self)
         keys = [(m.measure, m.column, m.condition) for m in self.measures]
         if len(set(keys)) != len(keys):
-            yield "measures", "different measures"
+            yield "measures", "each measure once"
 
     def find(self, measure: str, column: str = ALL, condition: str = ALL) -> MeasureMean | None:
-        """Return one measure; None if it was not measured."""
+        """Return one measure of the head, in a column and under a condition; None if it was not measured."""
         wanted = measure, column, condition
         return next((m for m in self.measures if (m.measure, m.column, m.condition) == wanted), None)
 
     def sensitivity(self, column: str = ALL) -> ContrastShift | None:
-        """Return how far the task's contrast moves the head's attention; None if it was not measured."""
+        """Return how far the task's contrast moves the head's attention, in a column; None if it was not measured."""
         return next((shift for shift in self.shifts if (shift.measure, shift.column) == (MOVED, column)), None)
 
 
 @dataclass(frozen=True)
 class Named:
-    """Name and description of the task's contrast (see contrasts.py)."""
+    """The task's contrast by name and description: examples in which one fact changes (see contrasts.py)."""
 
     name: str
     words: str
@@ -79,7 +79,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Specialisation(Result):
-    """Attention of every head of a model on the task's targets."""
+    """What every head of a model attends to: its attention on the task's targets, with labels."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("heads",)
     SCHEMA: ClassVar[int] = 3
@@ -90,18 +90,18 @@ class Specialisation(Result):
     data: str
     """Description of the examples."""
     weighting: str
-    """Whether keys are weighted by attention weights or by attention weights times value norms."""
+    """How keys are weighted: by attention weights, or by attention weights times the norms of the value vectors."""
     thresholds: Thresholds
     calibration: Calibration
     heads: tuple[HeadStats, ...]
     contrast: Named | None = None
-    """The task's contrast, which `HeadStats.sensitivity` refers to; None if the task has none."""
+    """The task's contrast, which `HeadStats.shifts` is measured on; None if the task has none."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies: repeated heads, measures over too many examples, and changes without a contrast."""
+        """Yield an error for a repeated head, a measure over too many examples, or changes without a contrast."""
         names = [head.head for head in self.heads]
         if len(set(names)) != len(names):
-            yield "heads", "different heads"
+            yield "heads", "each head once"
         if any(m.n > self.n for head in self.heads for m in head.measures):
             yield "heads", f"measures over at most n = {self.n:,} examples"
         if any(bool(head.shifts) and self.contrast is None for head in self.heads):
@@ -109,8 +109,8 @@ class Specialisation(Result):
 
     @property
     def words(self) -> str:
-        """Describe when a head gets a label."""
-        return f"{self.thresholds.words}; {self.calibration.words}"
+        """Return the conditions under which a head gets a label, for the caption of a table."""
+        return f"{self.thresholds.words}. {self.calibration.words}"
 
 
 def specialise(
@@ -121,10 +121,10 @@ def specialise(
     controls: tuple[int, int] = (N_CONTROLS, RANK),
     progress: Callable[[int, int], None] | None = None,
 ) -> Specialisation:
-    """Measure every head on the test set or, for a classifier, on new sequences of one length.
+    """Measure the attention of every head on the test set or, for a classifier, on new sequences of one length.
 
-    `controls` are the number of controls of each kind that labels are calibrated on, and the rank of the value among
-    them that becomes the threshold. `progress(done, total)` counts examples and controls.
+    `controls` are the number of control models of each kind, and the rank of the value among them that becomes the
+    threshold of a label. `progress(done, total)` counts examples and controls.
     """
     if not model.sites:
         raise InputError(f"{model.name} has no heads to measure", "choose a model that still has heads")
@@ -161,7 +161,7 @@ def specialise(
 
 
 def _means(name: str, sums: MeasureSums, i: int, targets: AttentionTargets) -> Iterator[MeasureMean]:
-    """Yield the mean of one measure of head `i` for every column and condition with at least two examples."""
+    """Yield the mean of one measure of head `i`, for every column and condition with at least two examples."""
     estimates: dict[tuple[str, str], tuple[Estimate, Estimate | None]] = {}
     condition = targets.condition
 
@@ -182,7 +182,7 @@ def _means(name: str, sums: MeasureSums, i: int, targets: AttentionTargets) -> I
 
 
 def _cases(targets: AttentionTargets, counts: Sums) -> Iterator[tuple[str, str, list[Stratum]]]:
-    """Yield each mean to compute, overall and by column: a column, a condition, and the strata to average over."""
+    """Yield each mean to compute, as (column, condition, strata); a stratum is a group of queries with equal weight."""
     holds, whole = targets.condition.holds, np.ones(counts.shape, dtype=bool)
     # Queries that belong to no column belong to neither side of a condition.
     named = len(targets.columns) or 1

@@ -1,13 +1,13 @@
-"""Does the partner do a head's job? Replace the head's output with the partner's, and measure what that restores.
+"""Does a head's partner in another model do the head's job? Put the partner's output in its place, and measure.
 
 Two models use different bases, so the partner's output is transformed by a linear map. The map is fitted by least
-squares on training examples, relative to each position's mean, and tested on held-out examples. A map with slope 0 is
-mean ablation, so the restored fraction is relative to the drop under mean ablation:
+squares on training examples, relative to each position's mean, and tested on held-out examples. A map with slope 0
+is mean ablation, so the restored fraction is relative to the drop under mean ablation:
 
     restored = 1 - (drop with the partner's output) / (drop with the mean output)
 
 A linear map from any head that attends to the right tokens restores something. The restored fraction is therefore
-compared with that of partners in untrained models, and of the other heads of the other run.
+compared with that of partners in untrained models, and with that of the other heads of the other run.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ from headcount.seeds import stream
 from headcount.stats import holm, mcnemar, step_down
 
 N_FIT, N_TEST, N_MEAN, FEWEST = 500, 800, 8192, 16
-"""Number of examples to fit maps, to test them and to average outputs over; and the fewest of each."""
+"""Number of examples to fit maps, to test them, and to average outputs over; and the smallest number of each."""
 PAIRS = 2**21
 """Largest number of query-key pairs over all examples of a set, which limits the number of long sequences."""
 RIDGE = 1e-4
@@ -47,7 +47,7 @@ Hits = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Restored:
-    """Fraction of a head's effect that its partner's output restores after a linear map."""
+    """Fraction of a head's effect on accuracy that its partner's output restores, after a linear map."""
 
     share: float
     low: float
@@ -57,9 +57,9 @@ class Restored:
     p: Share
     """p-value against untrained models, max-T corrected over the heads with a significant drop."""
     untrained: float
-    """Largest fraction that a partner in an untrained model restores."""
+    """Largest fraction that the head's partner in any untrained model restores."""
     others: float | None
-    """Largest fraction that another head of this kind in the other run restores; None if there is no other."""
+    """Largest fraction that another head of this kind in the other run restores; None if there is no other head."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield an error if the restored fraction lies outside its CI."""
@@ -68,10 +68,10 @@ class Restored:
 
 @dataclass(frozen=True)
 class Transplant:
-    """Drop under mean ablation of a head, and how much of it the partner restores."""
+    """Drop in accuracy under mean ablation of a head, and how much of it the partner's output restores."""
 
     drop: float
-    """Drop in accuracy under mean ablation."""
+    """Drop in accuracy when the head's output is replaced by its mean."""
     n: Positive
     """Number of held-out examples."""
     n_mean: Positive
@@ -79,11 +79,11 @@ class Transplant:
     p: Share
     """p-value of the drop: McNemar's test, Holm-corrected over heads."""
     restored: Restored | None
-    """Restored fraction of the drop; None if the drop is not significant."""
+    """How much of the drop the partner's output restores; None if the drop is not significant."""
 
 
 class Stage:
-    """The model that receives transplants: examples to fit maps on, and cached passes over held-out examples."""
+    """The model whose heads get outputs of other heads, with examples to fit maps on and held-out examples."""
 
     def __init__(self, run: Run, length: int | None) -> None:
         task = run.task
@@ -107,7 +107,7 @@ class Stage:
         self.clean: Hits = np.concatenate(clean)
 
     def hits(self, values: Outputs) -> dict[HeadId, Hits]:
-        """Return, for each head, which held-out examples are right if the given values replace its output alone."""
+        """Return, for each head, which held-out examples are right when `values` replace its output alone."""
         heads, begin, hits = list(values), 0, {head: list[Hits]() for head in values}
         with eval_mode(self.test.model), torch.no_grad():
             for batch, cached in zip(self.test.batches, self._cached, strict=True):
@@ -123,14 +123,16 @@ class Stage:
         return {head: np.concatenate(parts) for head, parts in hits.items()}
 
     def means(self, heads: Iterable[HeadId]) -> Outputs:
-        """Return the mean output of each head at each position."""
+        """Return the mean output of each head at each position, over separate examples."""
         indices = {head: self.test.sites[head.site].heads.index(head) for head in heads}
         return {head: self._means[head.site][:, i][None].to(self.target[head]) for head, i in indices.items()}
 
     def hits_with(self, model: Model, choices: Sequence[Partners]) -> list[dict[HeadId, Hits]]:
-        """Put the outputs of partners, heads of another model, into the heads, and return which examples are right.
+        """Put the outputs of partners (heads of `model`) in place of this model's heads; return which examples are
+        right.
 
-        The outputs are mapped linearly. Each of the `choices` names one partner per head, and gives one result.
+        The outputs are mapped linearly first. Each of the `choices` names one partner per head, and gives one
+        result.
         """
         needed = {partner for partners in choices for partner in partners.values()}
         fit, test = (_outputs(model, experiment, needed) for experiment in (self.fit, self.test))
@@ -153,9 +155,9 @@ def transplant(
     length: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[HeadId, Transplant]:
-    """Put the partner's output in the place of every head that has a partner, and measure what that restores.
+    """Replace the output of every head that has a partner with the partner's; measure what that restores.
 
-    `untrained` are null models, each with its partners for the heads.
+    `untrained` are null models, each with its own partners for the heads.
     """
     stage = Stage(run, length)
     clean, without = stage.clean, stage.hits(stage.means(partners))
@@ -183,7 +185,7 @@ def transplant(
             progress(i + 1, len(untrained))
 
     def share(head: HeadId, hits: Mapping[HeadId, Hits]) -> float:
-        """Return the restored fraction; 0 if the model has no partner for the head."""
+        """Return the restored fraction of a head's drop; 0 if the model has no partner for the head."""
         return 1 - _lost(clean, hits[head]) / _lost(clean, without[head]) if head in hits else 0.0
 
     observed = np.array([share(head, with_partner) for head in costly])
@@ -198,9 +200,10 @@ def transplant(
 
 
 def mapped(source: Tensor, target: Tensor, new: Tensor, mean: Tensor | None = None) -> Tensor:
-    """Fit a linear map from `source` to `target`, and apply it to `new`; all are [example, query, dimension].
+    """Fit a linear map from `source` to `target`, and return it applied to `new`; all are [example, query,
+    dimension].
 
-    The result is centred at `mean`, by default the mean of `target`.
+    The returned values are centred at `mean`, by default the mean of `target`.
     """
     centre, base = source.mean(dim=0), target.mean(dim=0)
     x, y = ((source - centre).flatten(0, 1).cpu().double(), (target - base).flatten(0, 1).cpu().double())
@@ -211,7 +214,7 @@ def mapped(source: Tensor, target: Tensor, new: Tensor, mean: Tensor | None = No
 
 
 def _outputs(model: nn.Module, experiment: Experiment, heads: set[HeadId] | None = None) -> Outputs:
-    """Return the outputs z of the given heads (default: all heads) on all batches."""
+    """Return the outputs z of the given heads (default: all heads) on all batches of an experiment."""
     sites, outputs = Sites.of(model), dict[HeadId, list[Tensor]]()
     with eval_mode(model), torch.no_grad():
         for batch in experiment.batches:
@@ -235,8 +238,9 @@ def _lost(clean: Hits, hits: Hits) -> float:
 def restored_interval(clean: Hits, without: Hits, partner: Hits) -> tuple[float, float]:
     """Return the 95 % bootstrap CI of the restored fraction.
 
-    A bootstrap cannot show events that did not occur in the sample. One pseudo-example that the partner makes wrong is
-    therefore added and, if any example was wrong, one that the partner makes right.
+    The arguments say which examples are right: with all heads, with the head at its mean, and with the partner's
+    output. A bootstrap cannot show events that did not occur in the sample. One pseudo-example that the partner
+    makes wrong is therefore added and, if any example was wrong, one that the partner makes right.
     """
     lost, still = (clean.astype(float) - hits for hits in (without, partner))
     extra = [1.0, -1.0] if not clean.all() else [1.0]

@@ -16,7 +16,7 @@ Verification = Certificate | ContextCertificate | WorstMargins | CounterexampleS
 """Every outcome of a verification; each has a `verdict` and a list of `wrong` answers."""
 VERIFICATIONS: tuple[type[Verification], ...] = (Certificate, ContextCertificate, WorstMargins, CounterexampleSearch)
 Counting = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
-"""A function that opens a progress bar with a title. The bar is called with the work done and the total."""
+"""A function that opens a progress bar with a title. It gives a function that is called with (done, total)."""
 
 
 def verify(model: OpenModel, *, seconds: float, seed: int, counting: Counting) -> Verification:

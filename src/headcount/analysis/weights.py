@@ -1,4 +1,4 @@
-"""The weights of a model's heads: what they match, what they copy, and which heads could read which."""
+"""What do the weights of a model's heads show? What heads match and copy, and which heads could read which others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headcount.results import Positive, Result
 
 @dataclass(frozen=True)
 class HeadWeights(Result):
-    """What the weights of each head match and copy, compositions of heads and, if asked for, linear probes."""
+    """What the weights of each head match and copy; compositions of heads; and linear probes, if asked for."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("heads",)
     INDENT: ClassVar[int | None] = None
@@ -28,7 +28,7 @@ class HeadWeights(Result):
     n: Positive
     """Number of examples over which inputs were averaged."""
     norm: str
-    """Where LayerNorm is: `pre` or `post`."""
+    """Where LayerNorm is in a block: `pre` (before attention) or `post` (after the sum)."""
     heads: tuple[HeadReading, ...]
     compositions: Compositions
     probes: Probes | None = None
@@ -46,10 +46,16 @@ def weights(
     routes: Routes | None = None,
     progress: Progress | None = None,
 ) -> HeadWeights:
-    """Read the weights of these heads, or of all; `routes` gives what each probed cell moves."""
+    """Read what the weights of these heads (default: all heads) match and copy.
+
+    With `probes`, an event such as the carry is also decoded from the residual stream. `routes` then gives the share
+    of the event that each cell moves when patched.
+    """
     inner = require_own(model)
     if not model.sites.heads:
-        raise InputError(f"{model.label} has no heads", "give a model with heads")
+        raise InputError(
+            f"{model.label} has no heads, so there are no weights to read", "choose a model that still has heads"
+        )
     inputs = read_inputs(model, n, seed=seed)
     return HeadWeights(
         name=model.name,

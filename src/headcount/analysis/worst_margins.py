@@ -40,7 +40,7 @@ from headcount.training.violations import Decision, as_examples
 BEYOND = (32, 64, 128, 256)
 """Lengths beyond the training lengths that are examined by default."""
 LONGEST_SHOWN = 4096
-"""Longest sequence that the model's forward pass answers to show that a constant stretch is wrong."""
+"""Longest sequence that the model itself classifies as proof that a constant stretch is answered wrong."""
 TOLERANCE = 1e-2
 """Largest accepted difference, in logits, between a whole sequence and the mean of its contexts."""
 Verdict = Literal["refuted", "right at these lengths", "undecided"]
@@ -50,62 +50,65 @@ Sequences = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class WorstCase:
-    """The sequence of one class and one length that has the smallest margin."""
+    """The sequence with the smallest margin among all sequences of one class and one length."""
 
     margin: float
-    """The margin of the right class in logits, by the table of contexts; negative if the answer is wrong."""
+    """Logit of the right class minus that of the other, from the table of contexts; negative if the answer is wrong."""
     example: str
     answer: str
-    """The class that the model's own forward pass answers."""
+    """The class that the model's forward pass predicts."""
     own_margin: float
-    """The margin in the model's own forward pass."""
+    """Logit of the right class minus that of the other, in the model's forward pass."""
     is_right: bool
-    """Whether the model's answer is right."""
+    """Whether the model's forward pass predicts the right class."""
 
 
 @dataclass(frozen=True)
 class LengthMargins:
-    """For one length, the sequences of both classes on which the model is least certain or most wrong."""
+    """For one length, the sequence of each class with the smallest margin."""
 
     length: Positive
     last: WorstCase | None
-    """The worst sequence of the last class; None if there is no such sequence."""
+    """The worst sequence of the last class (sorted); None if there is no such sequence."""
     first: WorstCase | None
-    """The worst sequence of the first class, which has a broken pair; None if there is none, as at length 1."""
+    """The worst sequence of the first class, which has a broken pair (5 4); None if there is none, as at length 1."""
 
     @property
     def cases(self) -> tuple[WorstCase, ...]:
-        """The worst sequence of each class that has sequences of this length."""
+        """The worst sequences of this length, one of each class that has sequences."""
         return tuple(case for case in (self.last, self.first) if case)
 
     @property
     def is_right(self) -> bool:
-        """Whether the model answers the worst sequences right."""
+        """Whether the model answers both worst sequences right, and so all sequences of this length."""
         return all(case.is_right for case in self.cases)
 
 
 @dataclass(frozen=True)
 class ConstantStretches:
-    """The leads of contexts that repeat one token. A model that is right at every length has 0 for every token."""
+    """The lead (first class minus last) of each context that repeats one token.
+
+    A model that is right at every length has a lead of 0 for every token.
+    """
 
     leads: Mapping[str, float]
-    """The lead of the first class, in logits, in the context that repeats a token."""
+    """For each token, the lead in logits of the context that repeats it."""
     token: str
-    """The token whose constant stretch makes the model answer wrong; empty if all leads are 0.
+    """The token whose constant stretch (such as 7 7 7 7) makes the model answer wrong; empty if all leads are 0.
 
-    Candidates are the tokens with the smallest and with the largest lead. The one that fails at the shorter length is
+    Candidates are the tokens with the smallest and the largest lead; the one that fails at the shorter length is
     given.
     """
     beginning: str
-    """The broken pair before the constant stretch; empty if the constant sequence alone is answered wrong."""
+    """The broken pair (such as 5 4) before the constant stretch; empty if none is needed for a wrong answer."""
     wrong_from: Positive | None
-    """The length from which on the answer is wrong, by the table of contexts; None if all leads are 0."""
+    """Shortest length from which on the answer is wrong, by the table of contexts; None if all leads are 0."""
     shown: WrongAnswer | None
-    """A sequence with this stretch that the model's forward pass answers wrong; None if all of them are too long."""
+    """A sequence with this stretch that the model's forward pass answers wrong; None if such sequences are too long."""
     shown_length: Positive | None
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the wrong sequence and the leads."""
+        """Yield an error if the sequence that is answered wrong contradicts the leads."""
         if (self.wrong_from is None) != (not any(self.leads.values())):
             yield "wrong_from", "a length if a lead differs from 0, and null otherwise"
         if self.wrong_from is not None and self.token not in self.leads:
@@ -119,12 +122,12 @@ class ConstantStretches:
 
     @property
     def smallest(self) -> tuple[str, float]:
-        """The token that adds least to the lead of the first class, and how much it adds."""
+        """The token with the smallest lead of its constant context, and this lead in logits."""
         return min(self.leads.items(), key=lambda item: item[1])
 
     @property
     def largest(self) -> tuple[str, float]:
-        """The token that adds most to the lead of the first class, and how much it adds."""
+        """The token with the largest lead of its constant context, and this lead in logits."""
         return max(self.leads.items(), key=lambda item: item[1])
 
 
@@ -140,27 +143,25 @@ class WorstMargins(Result):
     example: str
     """The task's word for one example, such as `sequence`."""
     classes: tuple[str, str]
-    """The first class, whose examples have a broken pair, and the last class."""
+    """The two classes: first the one whose examples have a broken pair (`unsorted`), then the other (`sorted`)."""
     trained: tuple[int, int]
     """Lengths of the shortest and the longest sequence in training."""
     rows: tuple[LengthMargins, ...]
-    """The worst sequences by length.
-
-    The shortest length with a wrong answer, up to the longest length in this list, is always included."""
+    """The worst sequences by length. The shortest wrong length (up to the longest one here) is always included."""
     constants: ConstantStretches | None
-    """What the leads of constant contexts show; None if the theorem does not apply (see `constant_stretches`)."""
+    """What contexts that repeat one token show; None if the theorem does not apply (see `constant_stretches`)."""
     rounding: Size
-    """Largest difference, in logits, between the table of contexts and the model's forward pass."""
+    """Largest difference, in logits, between a sequence's lead by the table of contexts and by the forward pass."""
     wrong: tuple[WrongAnswer, ...]
     """Sequences that the model's forward pass answers wrong, the shortest first."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the verdict, the rows and their margins."""
+        """Yield an error if the verdict, the worst sequences and their margins disagree."""
         lengths = [row.length for row in self.rows]
         if lengths != sorted(set(lengths)):
             yield "rows", "rows of increasing lengths"
         if verdict(self.rows, self.wrong, self.rounding) != self.verdict:
-            yield "verdict", f"{verdict(self.rows, self.wrong, self.rounding)!r}, by the rows and the wrong answers"
+            yield "verdict", f"{verdict(self.rows, self.wrong, self.rounding)!r}, which follows from rows and wrong"
         cases = [case for row in self.rows for case in row.cases]
         if any(abs(case.margin - case.own_margin) > self.rounding * (1 + 1e-6) for case in cases):
             yield "rounding", "at least the difference between margin and own_margin in every row"
@@ -169,11 +170,11 @@ class WorstMargins(Result):
         expected = {case.example for case in cases if not case.is_right}
         expected |= {self.constants.shown.example} if self.constants and self.constants.shown else set()
         if len(self.wrong) != len(expected) or {answer.example for answer in self.wrong} != expected:
-            yield "wrong", f"the {len(expected)} different examples that the rows and constants have as wrong"
+            yield "wrong", f"the {len(expected)} different examples that rows and constants list as wrong"
 
     @property
     def first_wrong_length(self) -> int | None:
-        """The first of these lengths at which the model answers a sequence wrong; None if there is none."""
+        """The shortest of the examined lengths at which the model answers a sequence wrong; None if there is none."""
         return next((row.length for row in self.rows if not row.is_right), None)
 
     @property
@@ -187,16 +188,18 @@ class WorstMargins(Result):
 
 
 def worst_margins(model: OpenModel, lengths: Iterable[int] | None = None) -> WorstMargins:
-    """Find the exact worst margin of each class over all sequences of each length, and test constant stretches.
+    """Find the smallest margin of each class over all sequences of each length, and test constant stretches.
 
-    The default lengths are 1 to the longest training length, 32, 64, 128 and 256. If the model has no table of
+    The default lengths are 1 to the longest training length, then 32, 64, 128 and 256. If the model has no table of
     contexts, the error `Undecidable` says why.
     """
     shape, task, classifier = require_mean(model)
     longest = task.trained_lengths[1]
     chosen = {*range(1, longest + 1), *(n for n in BEYOND if n > longest)} if lengths is None else set(lengths)
     if not chosen or min(chosen) < 1:
-        raise InputError("the lengths of sequences must be at least 1", "name at least one length, such as 8")
+        raise InputError(
+            "the lengths of sequences must be numbers of at least 1", "name at least one length, such as 8"
+        )
     table = lead_table(classifier, shape)
     require_numbers(float(np.nansum(table)), "all contexts")
     assert task.allowed_neighbours is not None, "required above"
@@ -205,7 +208,7 @@ def worst_margins(model: OpenModel, lengths: Iterable[int] | None = None) -> Wor
 
 
 def require_mean(model: OpenModel) -> tuple[ContextShape, ClassTask, Classifier]:
-    """Return the shape of the contexts, the task and the module; raise `Undecidable` if the pooling is not a mean."""
+    """Return the shape of the contexts, the task and the classifier; raise `Undecidable` unless pooling is a mean."""
     task, module = cast(ClassTask, model.task), cast(Classifier, model.module)
     shape = ContextShape.on_task(module, task)
     if module.pooling.combines != "mean":
@@ -214,7 +217,7 @@ def require_mean(model: OpenModel) -> tuple[ContextShape, ClassTask, Classifier]
 
 
 def judge(model: OpenModel, answers: ClassModel, decision: Decision, lengths: Iterable[int]) -> WorstMargins:
-    """Find the worst sequences of the given lengths in the table of contexts, and let the model answer them."""
+    """Find the worst sequences of the given lengths in the table of contexts, and classify them with the model."""
     task, chosen = answers.task, set(lengths)
     walks = last_class_walk(decision), first_class_walk(decision)
     for walk in walks:
@@ -246,7 +249,7 @@ def judge(model: OpenModel, answers: ClassModel, decision: Decision, lengths: It
     rounding = max((abs(case.margin - case.own_margin) for case in cases.values()), default=0.0)
     if rounding > TOLERANCE:
         raise CheckFailed(
-            f"no worst margins: whole sequences differ from the mean of their contexts by {rounding:.1e} logits",
+            f"whole sequences differ from the mean of their contexts by {rounding:.1e} logits",
             "this is a fault in headcount, not in what the model has learned: please report it",
         )
     return WorstMargins(
@@ -264,7 +267,7 @@ def judge(model: OpenModel, answers: ClassModel, decision: Decision, lengths: It
 
 
 def verdict(rows: Sequence[LengthMargins], wrong: Sequence[WrongAnswer], rounding: float) -> Verdict:
-    """Return `refuted` if an answer is wrong, `undecided` if a worst margin is within rounding, otherwise right."""
+    """Return `refuted` if an answer is wrong, `undecided` if a margin is within rounding, else right."""
     if wrong:
         return "refuted"
     is_right = all(case.margin > rounding for row in rows for case in row.cases)
@@ -287,12 +290,12 @@ class Walk:
         self.edges = [[(source, _first_axis_last(part).copy()) for source, part in parts] for parts in edges]
         self.sums = [np.where(decision.starts & (state == 0), 0.0, np.inf) for state in range(len(edges))]
         self.origins: list[list[NDArray[np.integer]]] = []
-        """`origins[t][state][node]` encodes the best previous node: its first token + (n_tokens + 1) * its state."""
+        """`origins[t][state][node]` is the best previous node, as its first token + (n_tokens + 1) * its state."""
         self.best: list[tuple[float, tuple[int, ...]]] = []
-        """For each length from 1 on, the smallest sum and the last node of its path; infinity without a sequence."""
+        """For each length from 1 on: the smallest sum of margins (infinity without a sequence), and the last node."""
 
     def grow(self, longest: int) -> None:
-        """Extend the search to sequences of up to `longest` tokens."""
+        """Extend the search to sequences of up to `longest` tokens; do nothing if it is that long already."""
         kind = np.min_scalar_type(len(self.edges) * (self.shape.n_tokens + 1))  # paths of 256 steps need much memory
         while len(self.best) < longest:
             steps = [self._step(parts) for parts in self.edges]
@@ -303,7 +306,7 @@ class Walk:
             self.best.append((float(at_end[node]), tuple(map(int, node))))
 
     def _step(self, parts: Sequence[tuple[int, Margins]]) -> tuple[Margins, NDArray[np.intp]]:
-        """Return the smallest sums after one more context, and the previous node of each path."""
+        """Return the smallest sums of margins after one more context, and the previous node of each path."""
         least, origins = np.array(np.inf), np.array(0)
         for source, margins in parts:
             totals = _first_axis_last(self.sums[source])[..., None, :] + margins
@@ -315,11 +318,11 @@ class Walk:
 
     @property
     def margins(self) -> Margins:
-        """The smallest mean margin at each length from 1 on; infinity if there is no sequence."""
+        """The smallest mean margin at each length from 1 on, in logits; infinity if there is no sequence."""
         return np.array([total / n for n, (total, _) in enumerate(self.best, start=1)])
 
     def worst(self, length: int) -> list[int]:
-        """Return a sequence of this length with the smallest margin."""
+        """Return the tokens of the sequence of this length with the smallest mean margin."""
         symbols, state = list(self.best[length - 1][1]), len(self.edges) - 1
         for origins in reversed(self.origins[:length]):
             node = tuple(symbols[: self.shape.width - 1])
@@ -329,18 +332,19 @@ class Walk:
 
 
 def last_class_walk(decision: Decision) -> Walk:
-    """Return the search for the worst sequences of the last class, which have no broken pair.
+    """Return the search for the worst sequences of the last class (sorted), which have no broken pair.
 
-    A broken pair is two neighbours that the last class does not allow.
+    A broken pair is two neighbours that the last class does not allow, such as 5 4.
     """
     margins = np.where(decision.unbroken, -decision.leads.astype(np.float64), np.inf)
     return Walk(decision, [[(0, margins)]])
 
 
 def first_class_walk(decision: Decision) -> Walk:
-    """Return the search for the worst sequences of the first class, which have a broken pair.
+    """Return the search for the worst sequences of the first class (unsorted), which have a broken pair.
 
-    A broken pair is two neighbours that the last class does not allow; state 1 means that the sequence already has one.
+    A broken pair is two neighbours that the last class does not allow, such as 5 4. State 1 means that the sequence
+    already has one.
     """
     margins = np.where(np.isnan(decision.leads), np.inf, decision.leads.astype(np.float64))
     unbroken, broken = (np.where(marks, margins, np.inf) for marks in (decision.unbroken, ~decision.unbroken))
@@ -348,7 +352,7 @@ def first_class_walk(decision: Decision) -> Walk:
 
 
 def _first_axis_last(values: Margins) -> Margins:
-    """Move the first axis to the end, where a minimum is computed faster."""
+    """Return the array with its first axis at the end, where a minimum is computed faster."""
     return np.moveaxis(values, 0, -1)
 
 
@@ -356,9 +360,10 @@ def _first_axis_last(values: Margins) -> Margins:
 
 
 def constant_stretches(answers: ClassModel, decision: Decision) -> ConstantStretches | None:
-    """Return the leads of constant contexts and, if one lead is not 0, a sequence that the model answers wrong.
+    """Return the leads of contexts that repeat one token and, if a lead is not 0, a sequence that is answered wrong.
 
-    Return None if the theorem does not apply: a token must not follow itself, or every pair of neighbours is allowed.
+    Return None if the theorem does not apply: a token must not follow itself, or every pair of neighbours is
+    allowed.
     """
     task, allowed = answers.task, decision.allowed
     if not allowed.diagonal().all() or allowed.all():
@@ -382,11 +387,12 @@ def constant_stretches(answers: ClassModel, decision: Decision) -> ConstantStret
 
 
 def _wrong_from(decision: Decision, token: int) -> tuple[int, list[int], int]:
-    """Return the length from which on a stretch of the token is answered wrong, the pair before it, and the token.
+    """Return the length from which on a stretch of `token` is answered wrong, the pair before the stretch, and the
+    token.
 
-    Beyond the width of a context, each further token adds the lead of the constant context to the sum. If this lead is
-    negative, the returned pair is the broken pair that makes the answer wrong at the shortest length. If the lead is
-    positive, the constant sequence alone is answered wrong, and the pair is empty.
+    Beyond the width of a context, each further token adds the lead of the constant context to the sum. If this lead
+    is negative, the returned pair is the broken pair that makes the answer wrong at the shortest length. If the lead
+    is positive, the constant sequence alone is answered wrong, and the pair is empty.
     """
     shape = decision.shape
     lead = float(decision.leads[(token,) * shape.width])
@@ -404,7 +410,10 @@ def _wrong_from(decision: Decision, token: int) -> tuple[int, list[int], int]:
 
 
 def _lead_sums(decision: Decision, beginnings: Sequences, token: int, length: int) -> Margins:
-    """Return the sum of leads of each sequence that begins as given and repeats one token up to `length`."""
+    """Return the sum of leads of each sequence that starts with one of `beginnings` and then repeats `token`.
+
+    Each sequence has `length` tokens.
+    """
     shape = decision.shape
     rows = np.pad(beginnings, ((0, 0), (0, length - beginnings.shape[1])), constant_values=token)
     rows = np.pad(rows, ((0, 0), (shape.left, shape.right)), constant_values=shape.n_tokens)
@@ -416,19 +425,19 @@ def _lead_sums(decision: Decision, beginnings: Sequences, token: int, length: in
 
 
 def _answer(answers: ClassModel, sequences: Sequence[list[int]], in_last_class: Sequence[bool]) -> ClassAnswers:
-    """Let the model answer sequences; fail if the task's classes contradict its table of allowed neighbours."""
+    """Classify sequences with the model; raise an error if the task's classes contradict its allowed neighbours."""
     answered = answers.classify(as_examples(list(sequences), max(map(len, sequences))))
     last = len(answers.task.classes) - 1
     if (answered.labels != np.where(in_last_class, last, 0)).any():
         raise CheckFailed(
-            f"no worst margins: the {answers.task.name} task contradicts its own table of allowed neighbours",
+            f"the {answers.task.name} task contradicts its own table of allowed neighbours",
             "this is a fault in the task: please report it",
         )
     return answered
 
 
 def _wrong_answer(task: ClassTask, sequence: list[int], answered: ClassAnswers, i: int | np.intp) -> WrongAnswer:
-    """Return a sequence with its right class, the predicted class, and what is wrong about the prediction."""
+    """Return the i-th sequence as a `WrongAnswer`: its right class, the predicted class, and the reason."""
     example, predicted = np.array(sequence), int(answered.predicted[i])
     right = task.classes[int(answered.labels[i])]
     return WrongAnswer(task.show(example), right, task.classes[predicted], task.explain(example, predicted))

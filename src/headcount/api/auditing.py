@@ -18,7 +18,7 @@ from headcount.rendering.markdown import report_text
 from headcount.rendering.progress import counting
 
 SUMMARY = "_summary.md"
-"""Name of the teacher's file beside the students' files; no submission can have this name."""
+"""Name of the teacher's file, which stands beside the students' files. No submission can have this name."""
 
 
 def audit(
@@ -31,7 +31,7 @@ def audit(
     quiet: bool = False,
     run_adapter: bool = False,
 ) -> Saved[Audit]:
-    """Check a model for known mistakes, and name the root cause of those that are found.
+    """Check a model for known mistakes, and name the root cause of what is found.
 
     * `model` is a run or an adapter's model. Only the checks that apply to it are run.
     * `n` is the number of test examples; the default is all.
@@ -72,10 +72,11 @@ def audit_all(
     timeout: float = TIMEOUT,
     at_once: int = AT_ONCE,
 ) -> dict[str, Submission[Audit]]:
-    """Audit several models, such as the submissions of a course, each in a separate process; return them by name.
+    """Audit several models, such as the submissions of a course, each in a process of its own.
 
-    A submission that fails, takes more than `timeout` seconds or ends its process has an `error` instead of a result.
-    `at_once` processes run at the same time. See `audit` for the other parameters.
+    The returned mapping has one `Submission` per model, by the model's name. A submission that fails, takes more
+    than `timeout` seconds or ends its process has an `error` instead of a result. `at_once` processes run at the
+    same time. See `audit` for the other parameters.
     """
     _require_count(n)
     checks_named(only)
@@ -101,7 +102,7 @@ def write_feedback(course: Mapping[str, Submission[Audit]], folder: str | Path) 
 
 
 def require_feedback_folder(folder: str | Path, models: Sequence[str]) -> None:
-    """Refuse a feedback folder that cannot be written, or that holds files which headcount did not write."""
+    """Raise an error if a feedback folder cannot be written, or holds files which headcount did not write."""
     for name in (SUMMARY, *(f"{label}.md" for label in course_labels(models).values())):
         claim_output(Path(folder) / name, ".md", force=None)
 

@@ -25,7 +25,7 @@ from headcount.rendering.progress import counting
 
 FAILS_AUDIT = "the model fails its audit, so its heads say nothing about the task"
 LEAST_N = 20
-"""Smallest number of examples or quartets on which a claim can be judged."""
+"""Smallest number of examples, or of quartets (sets of four), on which a claim can be judged."""
 
 
 def claim(
@@ -69,11 +69,11 @@ def claim_all(
     quiet: bool = False,
     run_adapter: bool = False,
 ) -> ClaimsResult:
-    """Judge several claims on several models.
+    """Judge several claims on several models; return one verdict for each claim and model.
 
-    `statements` is a list of claims, a TOML file, or the name of a file that comes with headcount, such as `reports`.
-    A claim about a head that a model does not have is not judged on this model. The other arguments are those of
-    `claim`. The returned result says in how many models each claim is supported.
+    `statements` is a list of claims, a TOML file, or the name of a file that comes with headcount, such as
+    `reports`. A claim about a head that a model does not have is not judged on this model. The other arguments are
+    those of `claim`. The returned result also says in how many models each claim is supported.
     """
     _require(n)
     parts = read_statements(statements) if isinstance(statements, str | Path) else map(_statement, statements)
@@ -103,7 +103,7 @@ def _judged(
     *,
     anyway: bool,
 ) -> ClaimResult:
-    """Judge one claim of several; a subject that the model lacks is no error."""
+    """Judge one of several claims. If the model lacks the subject of the claim, the verdict is `not judged`."""
     parsed = parse(statement.text)
     if audit and not anyway:
         return not_judged(model, parsed, FAILS_AUDIT, audit)

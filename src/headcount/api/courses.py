@@ -47,29 +47,29 @@ R = TypeVar("R", bound=Result)
 AT_ONCE = 2
 """Number of models that are measured at the same time, with one thread each."""
 MOST_OUTPUT = 2_000
-"""Number of characters that are kept from the beginning and from the end of a submission's output."""
+"""Number of characters that are kept of a submission's output, from its beginning and from its end."""
 MOST_MESSAGE = 500
-"""Largest number of characters per line of an error."""
+"""Largest number of characters in a line of an error message."""
 MOST_RESULT = 2**28
-"""Largest size of a result in bytes."""
+"""Largest size of a result that is read, in bytes."""
 TICK = 0.05
 """Seconds between two checks of the time limits."""
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
-"""Device files of the drivers of CUDA, ROCm and WSL."""
+"""Device files that show that a GPU driver (CUDA, ROCm or WSL) is loaded."""
 OOM_SCORE = "800"
-"""Value of Linux's `oom_score_adj` for a submission: if memory runs out, Linux kills submissions before the parent."""
+"""Linux's `oom_score_adj` of a submission: if memory runs out, Linux kills submissions before the parent."""
 GRACE = 10
-"""Seconds after the time limit until the system kills a process whose parent has ended."""
+"""Seconds after the time limit when the system kills a process whose parent has ended."""
 
 
 @dataclass(frozen=True)
 class Submission(Generic[R]):
-    """One model of a course: its result, or the error that stands in its place."""
+    """One model of a course, with its result or the error that prevented it."""
 
     name: str
     """The model as the user named it, such as `submissions/alice/adapter.py:Model`."""
     label: str
-    """A short name that no other submission has, such as `alice`."""
+    """A short name that no other submission of the course has, such as `alice`."""
     saved_or_error: Saved[R] | HeadcountError
     output: str = ""
     """Text that the submission's code printed, shortened."""
@@ -96,7 +96,7 @@ class Submission(Generic[R]):
 
 
 class CourseInterrupted(KeyboardInterrupt):
-    """The user interrupted a course; `finished` holds the submissions that were measured before."""
+    """Raised if the user interrupts a course; `finished` has the submissions that were measured before."""
 
     def __init__(self, finished: Mapping[str, Submission[Any]], exit_code: int) -> None:
         super().__init__(exit_code)
@@ -115,14 +115,16 @@ def run_course(
     run_adapter: bool = False,
     **settings: Any,
 ) -> dict[str, Submission[R]]:
-    """Call `verb(model, **settings)` for each model in a separate process; return the submissions by name.
+    """Call `verb(model, **settings)` for each model in a process of its own; return the submissions by model name.
 
     `verb` is a module-level function, and `settings` can be written as JSON. Each result is read from JSON as one of
-    `types`; nothing is unpickled. At most `at_once` processes run at a time. A process that takes longer than `timeout`
-    seconds is killed together with all processes that it started.
+    `types`; nothing is unpickled. At most `at_once` processes run at a time. A process that takes longer than
+    `timeout` seconds is killed together with all processes that it started.
     """
     if os.name != "posix":
-        raise InputError("only Linux and macOS can measure several models in one call", "name one model at a time")
+        raise InputError(
+            "several models can be measured in one call on Linux and macOS only", "name one model at a time"
+        )
     if not timeout > 0:
         raise InputError(f"--timeout must be above 0, got {timeout:g}", "it is the number of seconds per model")
     if n_adapters := sum(is_adapter_class(name) for name in models):
@@ -159,7 +161,7 @@ def run_course(
 
 
 def course_labels(models: Sequence[str]) -> dict[str, str]:
-    """Map each model to a short unique label: for adapters, the first part of their paths that differs.
+    """Return a short unique label for each model. For adapters, it is the first part of their paths that differs.
 
     >>> course_labels(["hand-in/alice/adapter.py:Model", "hand-in/bob/adapter.py:Model"])
     {'hand-in/alice/adapter.py:Model': 'alice', 'hand-in/bob/adapter.py:Model': 'bob'}
@@ -180,13 +182,13 @@ def course_labels(models: Sequence[str]) -> dict[str, str]:
 
 
 def _path_parts(name: str) -> list[str]:
-    """Return the folders, the file and the class of an adapter, as parts of file names."""
+    """Return the folders, the file and the class in an adapter's name, as parts of file names."""
     path, _, class_name = name.rpartition(":")
     return [*map(_file_name, Path(path).with_suffix("").parts), class_name]
 
 
 def _file_name(text: str) -> str:
-    """Replace characters that should not be in a file name."""
+    """Return a text with characters replaced that should not be in a file name."""
     return re.sub(r"[^\w.+=-]+", "-", text).strip("-.")
 
 
@@ -195,7 +197,7 @@ def _file_name(text: str) -> str:
 
 @dataclass
 class _Process:
-    """The parent's view of a process that measures one model."""
+    """A process that measures one model, as the parent sees it."""
 
     pid: int
     output: int
@@ -205,7 +207,7 @@ class _Process:
     timeout: float
     deadline: float
     popen: subprocess.Popen[bytes] | None = None
-    """Handle of a new interpreter; None for a fork."""
+    """Handle of the process if it is a new interpreter; None if it is a fork."""
     printed: bytearray = field(default_factory=bytearray)
     n_printed: int = 0
     code: int | None = None
@@ -233,7 +235,10 @@ class _Process:
         return cls(pid, output, Path(job["result"]), timeout, time.monotonic() + timeout, popen)
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended; kill it past its deadline, and always kill the processes it left."""
+        """Return whether the process has ended.
+
+        A process past its deadline is killed first. Processes that it has left behind are always killed.
+        """
         self._wait(os.WNOHANG)
         if self.code is None and time.monotonic() > self.deadline:
             self.is_late = True
@@ -255,7 +260,7 @@ class _Process:
         os.close(self.output)
 
     def read(self) -> None:
-        """Read the available output, and keep its beginning and its end."""
+        """Read the output that is available now, and keep its beginning and its end."""
         with suppress(BlockingIOError):
             while piece := os.read(self.output, 2**16):
                 self.n_printed += len(piece)
@@ -264,7 +269,7 @@ class _Process:
                     del self.printed[4 * MOST_OUTPUT : -4 * MOST_OUTPUT]
 
     def text(self) -> str:
-        """Return what a submission printed; of a long output, only the beginning and the end."""
+        """Return what the submission printed; if it is long, only the beginning and the end."""
         text = bytes(self.printed).decode(errors="replace").strip()
         if len(text) <= 2 * MOST_OUTPUT and len(self.printed) == self.n_printed:
             return text
@@ -290,7 +295,7 @@ def fork_is_safe() -> bool:
 
 
 def _new_interpreter(job: Mapping[str, Any], entry: int) -> subprocess.Popen[bytes]:
-    """Start a process that measures the model of a job; it imports headcount from the same place as this one."""
+    """Start a new interpreter that measures the model of a job, and imports headcount from where this one did."""
     code = "import sys; sys.path[:] = __import__('json').loads(sys.argv[1]); import headcount.api.courses as courses; "
     code += "courses.run_in_new_interpreter(sys.argv[2])"
     streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": entry, "stderr": entry, "start_new_session": True}
@@ -312,7 +317,7 @@ def _read_all(processes: Collection[_Process]) -> None:
 
 
 def _outcome(process: _Process, types: Sequence[type[R]]) -> Saved[R] | HeadcountError:
-    """Return the result of a process that has ended, or an error that says how it ended."""
+    """Return the result of a process that has ended, or an error that explains how it ended without one."""
     if process.is_late:
         return _ending(process)
     try:
@@ -328,24 +333,26 @@ def _outcome(process: _Process, types: Sequence[type[R]]) -> Saved[R] | Headcoun
 
 
 def _ending(process: _Process) -> HeadcountError:
-    """Return an error that says how a process without a result ended."""
+    """Return an error that explains how a process ended without a result."""
     if process.is_late:
         return InputError(
-            f"it gave no result within {process.timeout:g} seconds and was stopped",
+            f"the submission gave no result within {process.timeout:g} seconds and was stopped",
             "look for a loop that does not end, or give it more time: --timeout SECONDS",
         )
     if process.code is not None and process.code < 0:
         number = -process.code
         perhaps = ", perhaps because memory ran out" if number == signal.SIGKILL else ""
         name = signal.Signals(number).name if number in set(signal.Signals) else "no name"
-        return InputError(f"its process was killed (signal {number}, {name}{perhaps})", "run it alone to see why")
+        return InputError(
+            f"the submission's process was killed (signal {number}, {name}{perhaps})", "run this model alone to see why"
+        )
     if process.result.exists():
         return InputError(
-            "it left a result that cannot be read",
-            "its code must not change Python's json module",
+            "the submission left a result that cannot be read",
+            "check that its code does not change Python's json module",
         )
     return InputError(
-        f"its code ended the process (exit code {process.code}) before there was a result",
+        f"the submission's code ended the process (exit code {process.code}) before there was a result",
         "take os._exit() and similar calls out of its code",
     )
 
@@ -359,7 +366,7 @@ def run_in_new_interpreter(job: str) -> None:
 
 
 def _run_in_fork(job: Mapping[str, Any], entry: int) -> NoReturn:
-    """Measure the model of a job in this process, a fork of the parent, and end the process."""
+    """Measure the model of a job in this process, which is a fork of the parent; then end the process."""
     try:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -395,7 +402,7 @@ def _limit_and_measure(job: Mapping[str, Any]) -> NoReturn:
 
 
 def _limit(job: Mapping[str, Any]) -> None:
-    """Set system limits on memory, processor time and core dumps."""
+    """Set the system's limits on memory, processor time and core dumps for this process."""
     import resource  # Windows has no such module, and must still be able to import this one
 
     seconds = int(job["timeout"] + GRACE) * (os.cpu_count() or 1)
@@ -411,7 +418,7 @@ def _limit(job: Mapping[str, Any]) -> None:
 
 
 def _measure(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message to the parent: a result and its files, or an error."""
+    """Measure the model of a job; return a result and its files, or an error, as data for the parent."""
     try:
         module, _, function = job["verb"].partition(":")
         opened = open_on_task(job["model"], run_adapter=job["run_adapter"], label=job["label"])

@@ -19,7 +19,7 @@ from headcount.heads import HeadId
 from headcount.rendering.progress import counting
 
 FEWEST = 64
-"""Smallest number of examples over which inputs are averaged; with fewer, R^2 is too high."""
+"""Smallest number of examples over which inputs are averaged. Fewer examples give a too high R^2."""
 
 
 def weights(
@@ -44,7 +44,10 @@ def weights(
         head.match_positions.largest(), head.explained
     """
     if n < FEWEST:
-        raise InputError(f"--n must be at least {FEWEST}, got {n}", "means of fewer examples mean little")
+        raise InputError(
+            f"--n must be at least {FEWEST}, got {n}",
+            "inputs are averaged over this number of examples, and fewer give a misleading mean",
+        )
     opened = open_on_task(model, run_adapter=run_adapter)
     require_own(opened)
     if probes:
@@ -61,7 +64,7 @@ def weights(
 
 
 def stored_routes(model: OpenModel) -> Routes | None:
-    """Return what `headcount routes` has stored about these weights, or None."""
+    """Return the result of `headcount routes` that is stored for these weights; None if there is none."""
     if not model.has_output or not model.output.result_file("routes").exists():
         return None
     try:

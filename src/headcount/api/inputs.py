@@ -1,4 +1,4 @@
-"""Use the input tensors of a model in place of texts: one row per text, with a name for each position."""
+"""Measure heads on the input tensors of a model instead of texts: one row per text, with a name for each position."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from headcount.experiments.models import OpenModel
 from headcount.hooks.attention import attention_of
 
 MOST_ROWS = 64
-"""Default number of rows of tensors that heads are measured on."""
+"""Default largest number of rows of tensors on which heads are measured."""
 NO_TOKENS = ("mask", "type", "position")
-"""Parts of the names of input tensors that do not hold tokens, such as `mask` in `attention_mask`."""
+"""Words in the names of input tensors that hold no token ids, such as `mask` in `attention_mask`."""
 
 
 def are_tensors(given: Any) -> TypeGuard[Tensor | Sequence[Tensor] | Mapping[str, Tensor]]:
-    """Return whether the given inputs are tensors rather than texts."""
+    """Return whether the inputs are tensors (one, several, or by name) and not texts."""
     parts = given.values() if isinstance(given, Mapping) else given if isinstance(given, list | tuple) else [given]
     return bool(parts) and all(isinstance(part, Tensor) for part in parts)
 
@@ -37,22 +37,22 @@ class ModuleWithInputs(OpenModel):
 
     @classmethod
     def of_opened(cls, opened: OpenModel, inputs: Tensor | Sequence[Tensor]) -> ModuleWithInputs:
-        """Return an opened module with its tensors, in the order of the arguments of `forward`."""
+        """Return an opened module together with its input tensors, in the order of the arguments of `forward`."""
         module, batch = input_batch(opened, inputs)
         return cls(opened.name, opened.label, "", module, opened.sites, None, batch.inputs)
 
     def texts(self, on: Sequence[str], data: str | Path | None = None) -> list[TokenizedText]:
-        """Tokenize the texts in `on` and in the file `data`; without any text, return the rows of the input tensors."""
+        """Return tokenized texts: those in `on` and in the file `data`; without any, the rows of the input tensors."""
         return super().texts(on, data) or self.rows(MOST_ROWS)
 
     def rows(self, most: int) -> list[TokenizedText]:
-        """Return the first rows of the tensors, at most `most`."""
+        """Return the first rows of the input tensors, at most `most`, each as one text."""
         n = len(self.inputs[0])
         return tensor_rows(self, [tensor[:most] if len(tensor) == n else tensor for tensor in self.inputs])[1]
 
 
 def tensor_rows(opened: OpenModel, inputs: Inputs) -> tuple[nn.Module, list[TokenizedText]]:
-    """Return the module to call, and each row of the tensors as one example.
+    """Return the module to call, and each row of the input tensors as one example.
 
     Positions are named by the token ids of the row, or 0, 1, ... if no tensor holds token ids.
     """
@@ -82,12 +82,12 @@ def tensor_rows(opened: OpenModel, inputs: Inputs) -> tuple[nn.Module, list[Toke
 
 
 def _row(batch: EvalBatch, i: int) -> tuple[Tensor, ...]:
-    """Return one row of each tensor; a tensor without a row axis, such as a causal mask, is returned whole."""
+    """Return row `i` of each tensor. A tensor without a row axis, such as a causal mask, is returned whole."""
     return tuple(each[i : i + 1] if len(each) == batch.n_inputs else each for each in batch.inputs)
 
 
 def _stack_sizes(module: nn.Module, opened: OpenModel, row: Sequence[Tensor]) -> dict[str, int]:
-    """Return the number of positions of each stack, read from the shapes of the attention weights."""
+    """Return the number of positions of each stack (encoder, decoder), read from the shapes of attention weights."""
     sizes = dict[str, int]()
     for site, weights in attention_of(module, opened.sites, *row).items():
         sizes |= dict(zip(stacks_of(site), weights.shape[2:], strict=True))
@@ -95,7 +95,7 @@ def _stack_sizes(module: nn.Module, opened: OpenModel, row: Sequence[Tensor]) ->
 
 
 def _token_tensor(batch: EvalBatch, stack: str, n: int, names: Sequence[str]) -> Tensor | None:
-    """Return the tensor of token ids of a stack, [row, position], or None if there is none."""
+    """Return the token ids [row, position] of a stack with `n` positions; None if no input tensor holds them."""
     tensors = list(batch.inputs)
     if names:
         tensors = [
@@ -111,7 +111,7 @@ def _token_tensor(batch: EvalBatch, stack: str, n: int, names: Sequence[str]) ->
 
 
 def _n_unpadded(batch: EvalBatch, sizes: Mapping[str, int], i: int) -> dict[str, int]:
-    """Return the number of positions of each stack before the padding at the end of a row."""
+    """Return for each stack the number of positions of row `i`, without the padding at its end."""
     mask = batch.token_mask.get("layer")
     if set(sizes) != {"layer"} or mask is None or mask.shape != (batch.n_inputs, sizes["layer"]):
         return dict(sizes)

@@ -48,15 +48,15 @@ from headcount.hooks.wrapping import wrap
 Inputs: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | str
 """Inputs of a model: a tensor, several in order, tensors by name as from a tokenizer, or a text."""
 MASKS = {"attention_mask": ("layer", "encoder"), "decoder_attention_mask": ("decoder",)}
-"""Names of input masks, with the stacks whose positions they mask."""
+"""By name of an input mask: the stacks whose positions it masks."""
 MEAN_BATCHES = 8
-"""Number of batches of 128 examples that mean outputs are computed over, from short to long examples."""
+"""Number of batches, of 128 examples each, over which mean outputs are computed, from short to long examples."""
 MOST_ANSWERED = 24
-"""Largest number of tokens that an encoder-decoder generates as its decoder input, if none is given."""
+"""Largest number of tokens that an encoder-decoder generates as its own decoder input, if none is given."""
 
 
 class ByHead(Mapping[HeadId, Tensor]):
-    """One tensor per head, by head or by name: `outputs["L0H3"]`."""
+    """One tensor for each head, found by the head or its name: `outputs["L0H3"]`."""
 
     def __init__(self, axes: str, tensors: Mapping[HeadId, Tensor]) -> None:
         self._axes, self._tensors = axes, dict(tensors)
@@ -86,19 +86,19 @@ class ByHead(Mapping[HeadId, Tensor]):
 
 @dataclass(frozen=True, repr=False)
 class HeadIntervention:
-    """The heads that a `with` block ablates or patches."""
+    """What a `with` block does to heads: the ablated or patched heads, and how often it acted."""
 
     model: OpenModel
-    """The opened model; its `predict` and `module` are affected."""
+    """The opened model, whose `predict` and `module` run with the intervention."""
     heads: tuple[HeadId, ...]
     what: str
     n_proven: int
-    """Number of attention blocks at which the hooks were verified first; 0 without inputs to verify on."""
+    """Number of attention blocks at which the hooks were verified first; 0 if there were no inputs to verify on."""
     _gates: Gates = field(repr=False)
 
     @property
     def calls(self) -> Counter[HeadSite]:
-        """How often each attention block was called, and changed, so far."""
+        """By attention block: how often it was called, and changed, so far."""
         return self._gates.calls.copy()
 
     def __repr__(self) -> str:
@@ -248,11 +248,12 @@ def path_patched(
     sites: Sites | None = None,
     run_adapter: bool = False,
 ) -> Tensor:
-    """Return the output on `inputs` if one head reads another head's output on `donor`, and nothing else changes.
+    """Return the output on `inputs` if one head (receiver) reads another head (sender) as it is on `donor`.
 
-    `sender` and `receiver` are heads (or several). With `receiver=None`, the result is the direct effect of the sender
-    on the logits. All other heads keep their outputs while the receiver reads the sender. The path goes through the
-    residual stream and through MLPs; `through_mlps=False` holds the outputs of MLPs as well.
+    Nothing else changes. `sender` and `receiver` are heads (or several). With `receiver=None`, the result is the
+    direct effect of the sender on the logits. All other heads keep their outputs while the receiver reads the
+    sender. The path goes through the residual stream and through MLPs; `through_mlps=False` holds the outputs of
+    MLPs as well.
 
     >>> import headcount
     >>> clean = headcount.path_patched("sample:addition", "E0H2", "E1H0", donor="346+125", inputs="346+125")
@@ -279,9 +280,9 @@ def path_patched(
 
 
 def _only_at(changed: PatchedPositions, z: Tensor, value: Tensor | None, first: int) -> Tensor | None:
-    """Return z with the values of some query positions replaced; `first` is the position at which the pass begins.
+    """Return z (the heads' outputs) with the values at some query positions replaced by `value`.
 
-    None stands for zeros at all positions.
+    None stands for zeros at all positions. `first` is the position at which the pass begins.
     """
     at = changed.mask(z.shape[1], z.device, first)[:, None, None]
     if changed.queries is None:
@@ -298,7 +299,9 @@ def _stream_patches(
     opened: OpenModel, patches: Mapping[Any, Tensor], queries: Sequence[int] | None, experiment: Experiment | None
 ) -> StreamPatches:
     if experiment is None:
-        raise InputError("patching a residual stream needs inputs to find the layers with", "give some: inputs=...")
+        raise InputError(
+            "patching a residual stream needs inputs, which show where the layers are", "give some: inputs=..."
+        )
     inputs = [tensor[:PROVEN_ON] for tensor in experiment.batches[0].inputs]
     found = Streams.of(experiment.model, opened.sites, inputs)
     return StreamPatches(found, {found.find(name): patch for name, patch in patches.items()}, queries)
@@ -308,12 +311,15 @@ def _find_heads(opened: OpenModel, heads: Iterable[str | HeadId]) -> tuple[HeadI
     known = tuple(dict.fromkeys(opened.find_head(head) for head in heads))
     if not known:
         names = ", ".join(head.short for head in opened.sites.heads[:4])
-        raise InputError("no heads were given", f"name some, such as {names}")
+        raise InputError("no heads were given to ablate or patch", f"name some, such as {names}")
     return known
 
 
 def _mean_at(mean: Float[Tensor, "position head d_head"], first: int, n_queries: int) -> Tensor:
-    """Return the mean at each of these positions; for a position without a mean, the mean over all positions."""
+    """Return the mean output at `n_queries` positions from `first` on.
+
+    A position without a mean gets the mean over all positions.
+    """
     known = mean[first : first + n_queries]
     return torch.cat([known, mean.mean(dim=0).expand(n_queries - len(known), -1, -1)])
 
@@ -336,7 +342,7 @@ def _write_patch(head: HeadId, own: Tensor, patch: Tensor, first: int) -> None:
 
 
 def _prove(opened: OpenModel, experiment: Experiment | None, sites: Iterable[HeadSite]) -> tuple[SiteProof, ...]:
-    """Verify that the gates act at these blocks; return nothing if there are no examples to verify on."""
+    """Verify that the gates act at these attention blocks; return the evidence, or nothing without examples."""
     if experiment is None:
         return ()
     inputs = [tensor[:PROVEN_ON] for tensor in experiment.batches[0].inputs]
@@ -386,10 +392,10 @@ def head_outputs(model: AnyModel, inputs: Inputs, *, sites: Sites | None = None,
 def streams(
     model: AnyModel, inputs: Inputs, *, sites: Sites | None = None, run_adapter: bool = False
 ) -> Mapping[str, Float[Tensor, "batch position d_model"]]:
-    """Return the residual streams and MLP outputs of every layer on the inputs, by name, from one pass without dropout.
+    """Return the residual streams and MLP outputs of every layer on the inputs, by name, from one pass.
 
     "E0.input" is the stream before encoder layer 0, "E0.mlp" the output of its MLP, and "E0.stream" the stream after
-    it; D is the decoder, and L a model with one stack. `patched` takes these tensors.
+    the layer; D is the decoder, and L a model with one stack. Dropout is off. `patched` takes these tensors.
 
     >>> import headcount
     >>> list(headcount.streams("sample:addition", "374+814"))[:4]
@@ -408,7 +414,10 @@ def streams(
 
 
 def _experiment(opened: OpenModel, inputs: Any, *, required: bool = False) -> Experiment | None:
-    """Return the model on given inputs, a file, a split or examples of its task; None if there are no examples."""
+    """Return the model together with inputs: the given ones, a file, a split, or examples of its task.
+
+    Return None if there are no examples.
+    """
     is_file = isinstance(inputs, str) and (inputs in SPLITS or Path(inputs).is_file())
     if not (inputs is None or isinstance(inputs, Path | EvalDataset) or is_file):
         module, batch = input_batch(opened, inputs)

@@ -1,7 +1,8 @@
-"""Prepare a trained model for a page that runs it: people type an example, switch heads off, and see the answer change.
+"""Prepare a trained model for a page that runs it: readers type an example, switch heads off, and see the answer
+change.
 
-The page's engine (`rendering/static/engine.js`) knows the models that headcount trains. Other models keep the viewer of
-stored patterns.
+The page's engine (`rendering/static/engine.js`) knows the models that headcount trains. Other models keep the viewer
+of stored patterns.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from headcount.tasks.base import ClassTask, SequenceTask, Task
 from headcount.training.answers import answer, classify
 
 N_EXAMPLES = 500
-"""Number of held-out examples in the page, over which it measures what ablated heads cost."""
+"""Number of held-out examples in the page, on which it measures the drop without a head."""
 LONGEST = 256
-"""Length of the longest sequence that the page offers."""
+"""Length in tokens of the longest sequence that the page offers."""
 N_FOR_MEANS = 2_000
 """Number of test examples over which the mean outputs of heads are computed."""
 
@@ -66,13 +67,13 @@ def live_model(model: OpenModel, n_examples: int = N_EXAMPLES) -> LiveModel:
 
 
 def held_out(task: Task, n: int) -> Any:
-    """Return `n` examples of the test set, drawn at random: its first ones may all be of one class."""
+    """Return `n` random examples of the test set. The first ones would not do, as they may all be of one class."""
     test_set = task.split("test")
     return test_set[np.sort(stream(0, "live").permutation(len(test_set))[:n])]
 
 
 def _answers(module: Model, task: Task, examples: Any) -> Any:
-    """Return the answers to examples, [example, token]; a class is one token."""
+    """Return the model's answers to examples, [example, token]; a class counts as one token."""
     with eval_mode(module):
         if isinstance(module, EncoderDecoder):
             return answer(module, cast(SequenceTask, task), examples).free
@@ -111,7 +112,7 @@ def _live_task(task: Task, examples: Any, right: Any) -> LiveTask:
 
 
 def _add_means(exported: ExportedModel, model: RunModel) -> int:
-    """Add the mean output of every head at each position, over test examples; return the number of positions."""
+    """Add to an exported model the mean output of every head at each position; return the number of positions."""
     with torch.no_grad():
         means = means_of(replace(model.experiment(n=N_FOR_MEANS), reference=()))[0]
     for site, mean in means.items():

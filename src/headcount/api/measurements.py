@@ -1,4 +1,4 @@
-"""The measurements of a report, the most important ones first; with a time limit, in a shorter form."""
+"""The measurements of a report, the most important ones first. With a time limit, they are done in a shorter form."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from headcount.results import Result
 from headcount.training.evaluation import Classification, Evaluation
 
 LARGEST_DOMAIN_CHECKED = 1_000_000
-"""Largest number of examples that a report checks exhaustively; `headcount verify` checks larger domains."""
+"""Largest domain of a task, in examples, that a report checks exhaustively; `headcount verify` checks larger ones."""
 BRIEF_SEARCH = 5.0
 """Seconds that a report searches for wrong answers of a model that cannot be proved."""
 LARGEST_TIME_SHARE = 0.6
@@ -41,37 +41,38 @@ LARGEST_TIME_SHARE = 0.6
 MIN_EXAMPLES, MIN_CONTROLS = 100, 4
 """Smallest number of examples, and of controls of each kind; a measurement on fewer is left out."""
 MIN_QUARTETS = 40
-"""Smallest number of quartets (of examples) for each route of an event, such as the carry."""
+"""Smallest number of quartets (sets of four examples) for each way of an event, such as the carry."""
 ALL_REPLACEMENTS_COST = 4
-"""Least time of an ablation with all replacements, divided by the time of zero ablation alone."""
+"""Smallest ratio of the time that an ablation takes with all replacements to the time with zero ablation alone."""
 BRIEF_LENGTH, BRIEF_N = 256, 200
-"""Length of the longest sequences, and number of examples per length and kind, in a report with a time limit."""
+"""In a report with a time limit: the longest sequences, and the number of examples per length and kind."""
 BRIEF_LENGTHS = [length for length in LENGTHS if length <= BRIEF_LENGTH]
 BRIEF_SEARCHES, SEARCH_SECONDS = (12, 6), 300
-"""Seconds of the search for removable heads: with a time limit, the first value that fits; on data, the last value."""
+"""Seconds of the search for removable heads. With a time limit, the first of the values that fits into it; for
+models measured on data, the last value."""
 Make = Callable[[OpenModel, Data, bool], Any]
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One kind of result of a report: read from a file if there is one, otherwise measured."""
+    """One kind of result of a report, with the function that measures it if no file has it."""
 
     field: str
-    """Field of `ModelResults` that holds the result."""
+    """Name of the field of `ModelResults` that holds the result."""
     words: str
     """Name of the measurement in messages."""
     stem: str
     """First part of the name of the result's file."""
     types: tuple[type[Result], ...]
     make: Make | None = None
-    """Function of a model, the data of a model without a task, and `quiet`; None if the result is only read."""
+    """A function of the model, the data of a model without a task, and `quiet`; None for results that are only read."""
     is_quick: bool = False
     """Whether the measurement takes only seconds."""
 
 
 def measure(measurement: Measurement, model: OpenModel, data: Data, quiet: bool) -> Result | None:
-    """Measure a model and return the result; raise `OutOfTime` if no time is left."""
+    """Return the result of a measurement of a model; raise `OutOfTime` if no time is left."""
     limit = time_limit()
     if limit is not None and limit.seconds_left <= 0:
         raise OutOfTime(measurement.words, 0.0)
@@ -93,7 +94,7 @@ def brief_names(measurement: Measurement, model: OpenModel, data: Data) -> list[
 
 
 def _by(verb: Callable[..., Saved[Any]]) -> Make:
-    """Return a function that measures a model by calling an API function, such as `audit`, with its defaults."""
+    """Return a measuring function that calls an API function, such as `audit`, with its defaults."""
     return lambda model, data, quiet: verb(model, save=model.has_output, quiet=quiet).result
 
 
@@ -138,7 +139,10 @@ def _roles(model: OpenModel, data: Data, quiet: bool) -> HeadRoles:
 
 
 def _on_fewer(measure: Callable[[int | None], R], n: int, fewest: int) -> R:
-    """Measure with all `n` examples or controls, or with as many as time allows; raise `OutOfTime` below `fewest`."""
+    """Measure with all `n` examples or controls, or with as many as time allows.
+
+    Raise `OutOfTime` if fewer than `fewest` are possible.
+    """
     try:
         return measure(None)
     except OutOfTime as error:

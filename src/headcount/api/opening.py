@@ -48,7 +48,7 @@ def open_model(model: AnyModel, *, sites: Sites | None = None, run_adapter: bool
 
 
 def open_on_task(model: AnyModel, *, run_adapter: bool = False, label: str = "") -> OpenModel:
-    """Open a model that may have a task; refuse a Hugging Face folder before reading it."""
+    """Open a model that can have a task; raise an error for a Hugging Face folder without reading the model."""
     if isinstance(model, str | Path) and not _is_sample(model):
         from headcount.external.models import has_only_an_adapter, is_adapter_class, is_external
 
@@ -58,7 +58,10 @@ def open_on_task(model: AnyModel, *, run_adapter: bool = False, label: str = "")
 
 
 def open_run(run: AnyModel, what: str = "this") -> Run:
-    """Open a run; refuse any other model before its code is run. `what` names the caller in the error."""
+    """Open a run; raise an error for any other model before its code is run.
+
+    `what` names the caller in the error, such as `attention during decoding`.
+    """
     if isinstance(run, RunModel):
         return run.run
     if isinstance(run, Run):
@@ -91,7 +94,7 @@ def _is_sample(name: object) -> bool:
 
 @dataclass(frozen=True)
 class Change:
-    """One position of the output that changes when heads are ablated."""
+    """One position of the answer that changes when heads are ablated: its name, and the token before and after."""
 
     position: str
     clean: str
@@ -109,7 +112,7 @@ class PredictionPair:
     """The answer with these heads ablated, or None if no heads were named."""
     changes: tuple[Change, ...] = ()
     n_sites: int = 0
-    """Number of attention blocks at which the ablation was verified."""
+    """Number of attention blocks at which the ablation was verified to act."""
 
 
 def predict(

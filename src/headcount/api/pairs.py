@@ -74,7 +74,7 @@ def patch_pair(
 def _pair(
     opened: OpenModel, receiver: str, donor: str, answers: tuple[str, str] | None
 ) -> tuple[Pair, list[str], list[tuple[str, str]]]:
-    """Return both examples as tensors, the names of the places at which their answers differ, and the tokens there."""
+    """Return both examples as tensors, the names of the places where their answers differ, and the tokens there."""
     if opened.task is None:
         return _text_pair(opened, receiver, donor, answers)
     if answers is not None:
@@ -111,7 +111,7 @@ def _class_pair(opened: OpenModel, examples: np.ndarray[Any, Any]) -> tuple[Pair
 def _text_pair(
     opened: OpenModel, receiver: str, donor: str, answers: tuple[str, str] | None
 ) -> tuple[Pair, list[str], list[tuple[str, str]]]:
-    """Compare the next token after two texts."""
+    """Return two texts as tensors, with the next tokens that are compared after them."""
     if answers is None:
         raise InputError(
             f"{opened.label} has no task, so the answers to compare must be given",
@@ -131,7 +131,7 @@ def _text_pair(
 
 
 def _queries(opened: OpenModel, pair: Pair, heads: Sequence[HeadId], at: Sequence[str]) -> list[int]:
-    """Return the query positions that these names stand for, in the stack of the heads."""
+    """Return the query positions that names such as `10s` stand for, in the stack of the heads."""
     stacks = {head.site.stack for head in heads}
     if len(stacks) > 1:
         raise InputError(
@@ -156,7 +156,10 @@ def _queries(opened: OpenModel, pair: Pair, heads: Sequence[HeadId], at: Sequenc
 def _answers(
     opened: OpenModel, receiver: str, donor: str, heads: Sequence[HeadId], queries: Sequence[int] | None
 ) -> tuple[str, str, str]:
-    """Return the answers to both examples, and that to the receiver with the heads patched while it is decoded."""
+    """Return three answers: to the receiver, to the donor, and to the receiver with the heads patched.
+
+    The patch stays while the answer is decoded.
+    """
     own, given = (opened.predict(text).predicted for text in (receiver, donor))
     outputs = head_outputs(opened, donor)
     with patched(opened, {head: outputs[head] for head in heads}, queries=queries):

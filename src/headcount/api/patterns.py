@@ -20,11 +20,11 @@ from headcount.tasks.base import Task
 from headcount.training.device import n_threads
 
 MOST_CELLS = 12_000_000
-"""Largest number of attention weights stored token by token; 144 heads on 256 tokens have 9.4 million."""
+"""Largest number of attention weights that are stored token by token. (144 heads on 256 tokens have 9.4 million.)"""
 
 
 def text_book(model: OpenModel, on: Sequence[str], summaries: Sequence[Attention]) -> PatternBook | None:
-    """Return the attention patterns on each text: of single tokens while there is room, of pooled tokens after that."""
+    """Return the attention on each text: of single tokens as long as there is room, then of pooled tokens."""
     pages, room = list[PatternPage](), MOST_CELLS
     for text, summary in zip(on, summaries, strict=True):
         if (size := n_cells(summary)) > room:
@@ -45,9 +45,9 @@ def patterns_of(
     limit: TimeLimit | None,
     left_out: list[str],
 ) -> Iterator[Attention]:
-    """Yield the average pattern, then the patterns on examples of the task, on rows of tensors, or on given texts.
+    """Yield the average attention, then the attention on examples of the task, rows of tensors, or texts.
 
-    Add a sentence to `left_out` if there was no time for some examples.
+    If there was no time for some examples, a sentence that says so is added to `left_out`.
     """
     if model.task is None:
         if on:
@@ -85,7 +85,7 @@ def patterns_of(
 
 
 def _on_rows(model: OpenModel, rows: Sequence[TokenizedText]) -> Iterator[Attention]:
-    """Yield the average pattern over the rows, then the pattern on each row."""
+    """Yield the attention averaged over the rows of input tensors, then the attention on each row."""
     known = model.label, model.weights_sha256, model.module, model.sites
     if len(rows) > 1 and len({tuple(map(len, row.tokens.values())) for row in rows}) == 1:
         yield patterns_on_inputs(*known, rows)
@@ -99,7 +99,10 @@ def _on_example(model: OpenModel, text: str) -> Attention:
 
 
 def is_example(task: Task, text: str) -> bool:
-    """Return whether a text is an example of this task; a report on several tasks has examples of each."""
+    """Return whether a text can be read as an example of this task.
+
+    A report on several tasks is given examples of each.
+    """
     try:
         task.parse(text)
     except InputError:

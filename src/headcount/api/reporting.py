@@ -53,11 +53,11 @@ N_EXAMPLES = 200
 TIME_LIMIT = 40.0
 """Seconds for all measurements; with loading and writing, a report takes about a minute."""
 PATTERNS_SHARE = 0.25
-"""Fraction of the time that attention on single examples may take."""
+"""Fraction of the time limit that reading attention on single examples may take."""
 BESIDE_LIVE = ("ablation", "routes", "certificate")
-"""Results that are shown beside a live model."""
+"""Names of the results that are shown beside a live model."""
 ON_DATA = ("ablation", "pruning")
-"""Measurements of a model without a task that need data."""
+"""Names of measurements that need data if the model has no task."""
 
 
 def report(
@@ -129,7 +129,7 @@ def report(
 
 
 def live_report(*models: AnyModel, title: str = "", on: Sequence[str] = ()) -> Report:
-    """Return a report of the live models alone, with what is stored of them."""
+    """Return a report with nothing but live models, which the page runs, and their stored results."""
     if not models:
         raise InputError("no model was given", "name one or more: headcount report sample:addition --live-only")
     opened = [open_model(model) for model in models]
@@ -143,7 +143,7 @@ def live_report(*models: AnyModel, title: str = "", on: Sequence[str] = ()) -> R
 
 
 def _live_results(model: OpenModel, title: str, live: LiveModel, on: Sequence[str]) -> ModelResults:
-    """Return a live model with those of its stored results that are shown beside it."""
+    """Return a live model with those of its stored results that a page shows beside it."""
     results: dict[str, Any] = {
         each.field: _read(model, each, None) for each in MEASUREMENTS if each.field in BESIDE_LIVE
     }
@@ -152,12 +152,12 @@ def _live_results(model: OpenModel, title: str, live: LiveModel, on: Sequence[st
 
 
 def live_frame(run: Run) -> Frame:
-    """Return a live model for a notebook."""
+    """Return a frame in which a notebook shows a live model."""
     return Frame(live_report(run))
 
 
 def claim_forms(path: Path, forms: Mapping[str, Path] | None = None, *, force: bool | None = False) -> None:
-    """Refuse outputs that would replace files which headcount did not write; call this before measuring."""
+    """Raise an error if outputs would replace files that headcount did not write; call this before measuring."""
     claim_output(path, ".html", force=force)
     for name, place in (forms or {}).items():
         FORMS.get(name).claim(place, bool(force))
@@ -228,7 +228,7 @@ def gather(
 
 
 def _require_data(data: Data, models: Sequence[OpenModel]) -> None:
-    """Refuse data on which these models cannot be measured, before any long measurement begins."""
+    """Raise an error for data on which these models cannot be measured, before any long measurement begins."""
     if not models:
         raise InputError("--data is for models without a task, and every model here has one", "leave --data out")
     for model in models:
@@ -236,7 +236,7 @@ def _require_data(data: Data, models: Sequence[OpenModel]) -> None:
 
 
 def _require_examples(texts: Sequence[str], tasks: Sequence[Task | None]) -> None:
-    """Refuse a text that is an example of none of the tasks; a model without a task accepts any text."""
+    """Raise an error for a text that is an example of none of the tasks; a model without a task accepts any text."""
     known = [task for task in tasks if task is not None]
     for text in texts if len(known) == len(tasks) else ():
         if not any(is_example(task, text) for task in known):
@@ -244,7 +244,7 @@ def _require_examples(texts: Sequence[str], tasks: Sequence[Task | None]) -> Non
 
 
 def _titles(names: Sequence[str]) -> list[str]:
-    """Return the last part of each name, or the whole name if two models share the last part."""
+    """Return a title for each model: the last part of its name, or the whole name if two models share the last part."""
     short = [name.rstrip("/").rpartition("/")[2] or name for name in names]
     return [one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)]
 
@@ -287,7 +287,7 @@ def _model_results(
 
 
 def _live(model: OpenModel) -> tuple[LiveModel | None, str]:
-    """Return the model as the page runs it, or the reason why the page cannot run it."""
+    """Return the model in the form that the page runs, or None with the reason why the page cannot run it."""
     if not isinstance(model, RunModel):
         return None, "its engine knows only the models that headcount trains"
     try:
@@ -299,7 +299,10 @@ def _live(model: OpenModel) -> tuple[LiveModel | None, str]:
 def _results(
     model: OpenModel, title: str, data: Data, stored: bool, thorough: bool, quiet: bool, left_out: list[str]
 ) -> dict[str, Any]:
-    """Return every result by field name, read or measured; add measurements that ran out of time to `left_out`."""
+    """Return every result of a model by field name: read from its folder, or measured.
+
+    Measurements that ran out of time are added to `left_out`, in words.
+    """
     say, limit = announcer(quiet), time_limit()
     read = partial(_read, model, data=data, thorough=thorough, say=say if stored else None)
     known: dict[str, Any] = {each.field: read(measurement=each) for each in MEASUREMENTS if each.make}
@@ -322,7 +325,7 @@ def _results(
 
 
 def _shortened(ablation: Ablation | None, reach: Stretch | None, pruning: Pruning | None) -> list[str]:
-    """List the measurements that were left out of these results to save time, and that a thorough report has."""
+    """Return in words the measurements that were left out of these results to save time; a thorough report has them."""
     used = set(REPLACEMENTS.names()) if ablation is None else set(ablation.replacements)
     others = [name for name in REPLACEMENTS.names() if name not in used]
     longest = 0 if reach is None else max((cell.length for cell in reach.cells), default=0)
@@ -334,7 +337,7 @@ def _shortened(ablation: Ablation | None, reach: Stretch | None, pruning: Prunin
 
 
 def _data_flags(data: Data) -> str:
-    """Return the data as flags of a command, or an empty text if they are not a file."""
+    """Return the data of a model as flags of a command; "" if the data are not a file."""
     if isinstance(data, TextLines):
         return f"--data {argument(data.file)} --lines"
     return f"--data {argument(data)}" if isinstance(data, str | Path) else ""
@@ -344,7 +347,7 @@ def _data_flags(data: Data) -> str:
 
 
 def _applies(model: OpenModel, measurement: Measurement, data: Data) -> bool:
-    """Return whether a measurement makes sense for this kind of model; it may still fail."""
+    """Return whether a measurement makes sense for this kind of model. The measurement may still fail."""
     kind = None if model.task is None else model.task.output_type
     if kind is None:
         return measurement.field in ("roles", "positions") or (data is not None and measurement.field in ON_DATA)
@@ -359,10 +362,11 @@ def _read(
     thorough: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> Result | None:
-    """Return the stored result of these weights that was measured with the settings of a report, or None.
+    """Return the stored result of these weights that was measured with the settings of a report; None without one.
 
     A thorough report accepts only results with the default settings of the verb. With `say`, the newest result with
-    other settings, such as `--n 200`, is accepted if there is no other; `say` is then called with its file name.
+    other settings, such as `--n 200`, is accepted if there is no other; `say` is then called with a message that
+    names its file.
     """
     if not model.has_output:
         return None

@@ -1,4 +1,4 @@
-"""Follow an event of a task, such as the carry, through the heads of one or more models."""
+"""Follow an event of a task, such as the carry, through one or more models: which heads move it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headcount.figures.routes import draw_routes
 from headcount.rendering.progress import counting
 
 FEWEST = 20
-"""Smallest number of quartets (of examples) per way of the event."""
+"""Smallest number of quartets (sets of four examples) for each way of the event."""
 
 
 def routes(
@@ -40,9 +40,10 @@ def routes(
 ) -> Saved[Routes]:
     """Measure which heads move an event of the task, such as the carry, and where it is held on its way.
 
-    `n` is the number of quartets (of examples) per way, such as `1s to 10s`, and `seed` is the seed with which they are
-    drawn. `save` names a folder for the result and its figure; `save=True` means the model's own folder. `run_adapter`
-    allows running the adapter's Python file that a pruned folder names. The returned `result` is a `Routes`.
+    `n` is the number of quartets (sets of four examples that differ in the event) for each way, such as `1s to 10s`;
+    `seed` is the seed with which they are drawn. `save` names a folder for the result and its figure; `save=True`
+    means the model's own folder. `run_adapter` allows running the adapter's Python file that a pruned folder names.
+    The returned `result` is a `Routes`.
 
         carried = headcount.routes("sample:addition").result
         [(each.what, each.moved.share) for each in carried.movers("1s to 10s")]
@@ -97,5 +98,5 @@ def _require(n: int) -> None:
     if n < FEWEST:
         raise InputError(
             f"--n must be at least {FEWEST}, got {n}",
-            "it is the number of sets of four examples; fewer give no usable interval",
+            "--n is the number of sets of four examples for each way, and fewer give no usable interval",
         )

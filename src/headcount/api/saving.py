@@ -30,7 +30,7 @@ Place: TypeAlias = bool | str | Path
 """Where to save a result: False for nowhere, True for the model's own folder, or the path of a folder."""
 _Places: TypeAlias = tuple[list[Place], str | Path | None]
 BARE = ("replacements", "metric", "negatives", "lengths", "data")
-"""Settings that appear in a file name as their value only, without the name of the setting."""
+"""Settings of which a file name has only the value, without the name of the setting."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Saved(Generic[T]):
     data: tuple[Path, ...] = ()
     """JSON files of the result; empty if it was not saved."""
     figures: tuple[Path, ...] = ()
-    """Figures of the result."""
+    """Paths of the figures of the result."""
     others: tuple[Path, ...] = ()
-    """Other files: tables as Markdown and CSV, or one figure per head."""
+    """Paths of other files: tables as Markdown and CSV, or one figure per head."""
 
     def __repr__(self) -> str:
         results = self.result if isinstance(self.result, tuple) else (self.result,)
@@ -52,13 +52,16 @@ class Saved(Generic[T]):
         return "\n".join([*map(repr, results), where or "not saved: no folder was given"])
 
     def _repr_html_(self) -> str:
-        """Return the result as HTML, which Jupyter shows below a cell."""
+        """Return the result as HTML for Jupyter, which shows it below a cell."""
         results = self.result if isinstance(self.result, tuple) else (self.result,)
         return "".join(result._repr_html_() for result in results if isinstance(result, Result))
 
 
 def folder_for(model: OpenModel | Run, save: Place) -> RunFolder | None:
-    """Return the folder that `save` means, or None; refuse a folder that holds another model or cannot be written."""
+    """Return the folder that `save` means, or None for nowhere.
+
+    Raise an error if the folder holds another model or cannot be written.
+    """
     if save is False:
         return None
     folder = model.output if save is True else RunFolder(Path(save))
@@ -77,26 +80,29 @@ def _is_home_of(folder: Path, model: OpenModel | Run) -> bool:
 def save_in(
     folder: RunFolder | None, name: str, result: R, draw: Callable[[str, R], Mapping[str, Figure]] = lambda *_: {}
 ) -> Saved[R]:
-    """Write a result and its figures; without a folder, draw and write nothing."""
+    """Write a result and its figures into a folder; without a folder, write nothing.
+
+    Return the result with its paths.
+    """
     if folder is None:
         return Saved(result)
     return Saved(result, (folder.write_result(name, result),), write_figures(folder, lambda: draw(name, result)))
 
 
 def write_figures(folder: RunFolder | None, draw: Callable[[], Mapping[str, Figure]]) -> tuple[Path, ...]:
-    """Draw figures and write them under their names; without a folder, draw nothing."""
+    """Draw figures and write them under their names; return the paths. Without a folder, draw nothing."""
     if folder is None:
         return ()
     return tuple(folder.write_figure(f"{name}.png", png(figure)) for name, figure in draw().items())
 
 
 def within(folder: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """Return the figures under names that begin with a folder."""
+    """Return the figures under names that begin with the name of a folder."""
     return {f"{folder}/{title}": figure for title, figure in figures.items()}
 
 
 def join(parts: Sequence[Saved[T]], *more: Path) -> Saved[tuple[T, ...]]:
-    """Join several saved results into one; `more` are the paths of figures about all of these results."""
+    """Join several saved results into one, whose `result` is a tuple; `more` are paths of figures about all of them."""
     return Saved(
         tuple(part.result for part in parts),
         tuple(path for part in parts for path in part.data),
@@ -107,7 +113,7 @@ def join(parts: Sequence[Saved[T]], *more: Path) -> Saved[tuple[T, ...]]:
 def join_with_figure(
     parts: Sequence[Saved[R]], folder: str | Path | None, name: str, draw: Callable[[Sequence[R]], Figure]
 ) -> Saved[tuple[R, ...]]:
-    """Join the results of several models, and draw one figure of all of them in the folder.
+    """Join the saved results of several models into one, with one figure of all models in the folder.
 
     The name of the figure contains the number of models and a digest of their weights.
     """
@@ -123,10 +129,10 @@ def join_with_figure(
 
 
 def places_for(models: Sequence[OpenModel], save: Place, out: str | Path | None, default: str) -> _Places:
-    """Return the folder of each model's own result, and the folder of a figure of all models; refuse what is read-only.
+    """Return a folder for each model's own result, and a folder for a figure of all models.
 
-    With `save=True`, each model has its own folder, and the figure goes to `out`, or else to `default`. If `save` names
-    a folder, several models have a subfolder each.
+    Raise an error if a folder cannot be written. With `save=True`, each model has its own folder, and the figure
+    goes to `out`, or else to `default`. If `save` names a folder, several models have a subfolder each.
     """
     shared = out or (default if save is True else save or None)
     if shared and len(models) > 1:
@@ -141,7 +147,7 @@ def places_for(models: Sequence[OpenModel], save: Place, out: str | Path | None,
 
 
 def data_setting(data: Any) -> Any:
-    """Return the examples as a setting for `result_name`; None for the default examples."""
+    """Return the examples that a model is measured on, as a setting for `result_name`; None for the default ones."""
     if data is None or (isinstance(data, str) and data == "test"):
         return None
     if isinstance(data, EvalDataset):
@@ -157,12 +163,12 @@ def data_setting(data: Any) -> Any:
 
 
 def unless_default(default: Any, value: Any) -> Any:
-    """Return the value of a setting, or None if it is the default."""
+    """Return the value of a setting for a file name; None if it is the default, which names leave out."""
     return None if value == default else value
 
 
 def result_name(verb: str, **settings: Any) -> str:
-    """Return a file name from the verb and its settings; None and False are defaults, which are left out."""
+    """Return a file name made of a verb and its settings. None and False stand for defaults, and are left out."""
     parts = [verb]
     for name, value in settings.items():
         if value is not None and value is not False:
@@ -179,7 +185,7 @@ def file_name(*texts: str) -> str:
 
 
 def _safe(name: str, meaning: str | None = None) -> str:
-    """Return a name that every file system allows; a name that is long or was changed ends in a digest of `meaning`."""
+    """Return a name that every file system allows. A long or changed name ends in a digest of `meaning`."""
     plain, meaning = re.sub(r"[^\w.,+=-]", "-", name), name if meaning is None else meaning
     plain = plain if not plain.startswith(".") else f"_{plain}"
     if name == plain == meaning and len(name) <= 80:
@@ -205,7 +211,7 @@ def _text(value: Any) -> str:
 
 
 def _content(path: Path) -> bytes:
-    """Return the bytes of a file; for a folder, the names and digests of all files in it."""
+    """Return the bytes of a file or, for a folder, the names and digests of all files in it."""
     if path.is_file():
         return read_bytes(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())

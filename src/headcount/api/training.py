@@ -123,10 +123,11 @@ def evaluate_all(
     timeout: float = TIMEOUT,
     at_once: int = AT_ONCE,
 ) -> dict[str, Submission[Evaluation | Classification]]:
-    """Evaluate several models, such as the submissions of a course, each in a separate process; return them by name.
+    """Evaluate several models, such as the submissions of a course, each in a process of its own.
 
-    A submission that fails, takes more than `timeout` seconds or ends its process has an `error` instead of a result.
-    `at_once` processes run at the same time.
+    The returned mapping has one `Submission` per model, by the model's name. A submission that fails, takes more
+    than `timeout` seconds or ends its process has an `error` instead of a result. `at_once` processes run at the
+    same time.
     """
     types: list[type[Evaluation | Classification]] = [Evaluation, Classification]
     settings: dict[str, Any] = {"split": split, "save": save if isinstance(save, bool) else str(save)}
@@ -135,17 +136,17 @@ def evaluate_all(
 
 
 def read_evaluation(run: Run, split: str = "test") -> Evaluation | Classification:
-    """Read the evaluation of a run that `evaluate` has saved."""
+    """Return the evaluation of a run on a split that `evaluate` has saved."""
     return run.output.read_result(f"evaluation-{split}", EVALUATIONS[run.task.output_type])
 
 
 def read_certificate(run: Run) -> ContextCertificate:
-    """Read the certificate of a run that was trained with `until_proved`."""
+    """Return the stored certificate of a run that was trained with `until_proved`."""
     return run.output.read_result("certificate", ContextCertificate)
 
 
 def next_command(run: Run) -> str:
-    """Return the command to run next on a run that was just trained."""
+    """Return the command that a user should run next on a run that was just trained."""
     name = argument(run.name)
     if run.task.output_type == "sequence":
         few_enough = cast(SequenceTask, run.task).domain_size <= LARGEST_DOMAIN

@@ -44,7 +44,7 @@ def verify(
         outcome.verdict, outcome.wrong
     """
     if not seconds > 0:
-        raise InputError(f"--seconds must be above 0, got {seconds:g}", "give the search some time, such as 20")
+        raise InputError(f"--seconds must be above 0, got {seconds:g}", "give the search some time: --seconds 20")
     opened = open_on_task(model, run_adapter=run_adapter)
     folder = folder_for(opened, save)
     outcome = verify_strongly(opened, seconds=seconds, seed=seed, counting=partial(counting, quiet=quiet))
@@ -54,7 +54,7 @@ def verify(
 
 
 def stored_verification(model: OpenModel) -> Verification | None:
-    """Return what `verify` has stored about these weights, or None."""
+    """Return the result of `verify` that is stored for these weights; None if there is none."""
     folders = [model.output] if model.has_output else []
     folders += [model.run.folder] if isinstance(model, RunModel) else []
     for folder in folders:

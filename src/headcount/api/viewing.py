@@ -166,7 +166,7 @@ def summarise_attention(
 
 
 def _tensors(on: str | Sequence[str] | Inputs, inputs: Inputs | None) -> Inputs | None:
-    """Return the tensors that are given as `inputs` or as `on`; None if `on` are texts."""
+    """Return the tensors that were given as `inputs` or as `on`; None if `on` has texts."""
     return on if inputs is None and are_tensors(on) else inputs
 
 
@@ -255,7 +255,7 @@ def match_heads(
 def _on_inputs(
     opened: OpenModel, on: str | Sequence[str] | Inputs, data: str | Path | None, tensors: Inputs | None
 ) -> ModelOnInputs:
-    """Return a model with the inputs that its heads are matched on: tensors or, without any, texts."""
+    """Return a model with the inputs on which its heads are matched: tensors or, without any, texts."""
     module, rows = (opened.module, opened.texts(_texts(on), data)) if tensors is None else tensor_rows(opened, tensors)
     return ModelOnInputs(opened.label, opened.weights_sha256, module, opened.sites, rows)
 
@@ -308,7 +308,7 @@ def stretch_one(
     save: Place = False,
     quiet: bool = False,
 ) -> Saved[Stretch]:
-    """Measure one model beyond its training lengths, and draw its accuracy and the spread of its attention."""
+    """Measure one classifier beyond its training lengths; draw its accuracy and the spread of its attention."""
     opened, tried = open_on_task(model), LENGTHS if lengths is None else lengths
     require_possible(opened, tried, negatives, n, batch_size, draw or 0)
     name = partial(_stretch_name, lengths=lengths, negatives=negatives, n=n, batch_size=batch_size, draw=draw)
@@ -330,10 +330,11 @@ def stretch_all(
     at_once: int = AT_ONCE,
     **settings: Any,
 ) -> dict[str, Submission[Stretch]]:
-    """Measure several models beyond their training lengths, each in a separate process; return them by name.
+    """Measure several classifiers beyond their training lengths, each in a process of its own.
 
-    `settings` are those of `stretch_one`, and `at_once` processes run at the same time.
-    A submission that fails, takes more than `timeout` seconds or ends its process has an `error` instead of a result.
+    The returned mapping has one `Submission` per model, by the model's name. `settings` are those of `stretch_one`,
+    and `at_once` processes run at the same time. A submission that fails, takes more than `timeout` seconds or ends
+    its process has an `error` instead of a result.
     """
     settings |= {"save": save if isinstance(save, bool) else str(save), "quiet": True}
     limits: dict[str, Any] = {"timeout": timeout, "at_once": at_once, "is_quiet": quiet}
@@ -345,7 +346,7 @@ def stretch_all(
 def join_stretches(
     saved: Sequence[Saved[Stretch]], folder: str | Path | None, **settings: Any
 ) -> Saved[tuple[Stretch, ...]]:
-    """Join the results of several models, and draw one figure of all models in the folder.
+    """Join the results of several models, with one figure of all models in the folder.
 
     `settings` are those of `stretch_one` with which the models were measured.
     """

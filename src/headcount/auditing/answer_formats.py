@@ -21,20 +21,23 @@ from headcount.training.answers import BLOCK
 N_TRIED = 64
 """Number of examples to write in each format: enough to tell a format that fits from one that does not."""
 MIN_RIGHT, MIN_GAIN = 0.5, 0.2
-"""Minimum exact match of a fitting format in one pass, and its minimum lead over the format that encode() is given."""
+"""Smallest exact match of a format that fits, and its smallest lead over the format that encode() is given."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format of questions and answers, with exact match and loss of one teacher-forced pass in this format."""
+    """A way of writing questions and answers, such as with leading zeros, and how well the model does in it.
+
+    Exact match and loss come from one teacher-forced pass in this format.
+    """
 
     name: str
     example: tuple[str, str]
     """A question and its answer in this format."""
     right: Proportion
-    """The share of examples that one pass gets right."""
+    """The fraction of examples on which one teacher-forced pass is right."""
     loss: float
-    """Cross-entropy per token."""
+    """Cross-entropy per token of the answer, in nats."""
 
     def __str__(self) -> str:
         question, answer = self.example
@@ -45,7 +48,7 @@ class Format:
 
 
 def fitting_format(model: AuditedSequenceModel) -> Format | None:
-    """Return the format in which one pass is right on most examples, if encode() is given another format; else None."""
+    """Return the format in which the model is right most often, if encode() writes another one; otherwise None."""
     if model.adapted is None:
         return None
     formats = _formats(model)
@@ -58,7 +61,7 @@ def fitting_format(model: AuditedSequenceModel) -> Format | None:
 
 
 def _formats(model: AuditedSequenceModel) -> Iterator[tuple[str, Pairs]]:
-    """Yield names of formats and examples in them: first as encode() gets them, then zero-filled or reversed."""
+    """Yield the name of each format with examples in it: that of encode(), then zero-filled and reversed."""
     task, examples = model.task, model.examples[:N_TRIED]
     plain = pairs_of(task, examples)
     full = [task.show_tokens(tokens) for tokens in task.encode(examples).answer]
@@ -80,7 +83,7 @@ def _formats(model: AuditedSequenceModel) -> Iterator[tuple[str, Pairs]]:
 
 
 def _measure(model: AdapterSequences, name: str, pairs: Pairs) -> Format | None:
-    """Measure exact match and loss in one pass; return None if encode() or the model refuses the format."""
+    """Return exact match and loss of one pass in a format; None if encode() or the model refuses the format."""
     with suppress(HeadcountError):
         hits, losses = [], []
         for logits, labels in model.passes(pairs, BLOCK):

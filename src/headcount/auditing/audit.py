@@ -51,18 +51,18 @@ from headcount.stats import percent
 
 Progress = Callable[[int, int], None]
 STRICT = False
-"""Whether errors inside a check are raised instead of making the check not applicable; tests set it."""
+"""Whether an error inside a check is raised. If not, the check counts as not applicable. Tests set this."""
 N_QUICK = 500
 """Number of examples for the quick checks, which run as part of another command."""
 MIN_EXPLAINED = 0.5
-"""The faults explain the measured accuracy if they account for at least this fraction of the wrong answers."""
+"""Smallest fraction of the wrong answers that the failing checks must account for to explain the measured accuracy."""
 LOW_ACCURACY = 0.9
 """If accuracy is below this and no check fails, the summary says that no check explains the errors."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict of one check, with its finding, cause and fix."""
+    """The verdict of one check on one model, with the check's finding, cause and fix."""
 
     id: str
     check: str
@@ -77,7 +77,7 @@ class Verdict:
     """The user's reason for ignoring the check; empty if the check is not ignored."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield the fields that do not fit the verdict, such as an explanation for a check that passes."""
+        """Yield an error for a field that does not fit the verdict, such as an explanation for a check that passes."""
         known = (PASS, WARN, FAIL, NOT_APPLICABLE, EXPLAINED, IGNORED)
         if self.verdict not in known:
             yield "verdict", f"one of {', '.join(known)}"
@@ -101,9 +101,9 @@ class Audit(Result):
     summary: str
     """One sentence that states the cause of the errors, or that no check fails."""
     predicted: Share | None
-    """The accuracy that the reported faults predict; None if they predict no figure."""
+    """The accuracy that the reported faults predict, from 0 to 1; None if they predict no accuracy."""
     measured: Share
-    """The measured accuracy: exact match for sequences."""
+    """The measured accuracy, from 0 to 1: exact match for models that output sequences."""
     verdicts: tuple[Verdict, ...]
     causes: tuple[str, ...] = ()
     """The ids of failing checks; those that explain most of the measured accuracy come first."""
@@ -111,10 +111,10 @@ class Audit(Result):
     """What most wrong answers have in common, such as "94 of 94 errors: a 0 was right"; empty without errors."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield verdicts that contradict each other, and accuracies that no number of right examples gives."""
+        """Yield an error for verdicts that contradict each other, or an accuracy that is no fraction of n examples."""
         ids = [each.id for each in self.verdicts]
         if len(set(ids)) != len(ids):
-            yield "verdicts", "different checks"
+            yield "verdicts", "each check once"
         if any(each.explained_by not in ("", *ids) for each in self.verdicts):
             yield "verdicts", "explanations by checks that are in the list"
         for name in ("measured", "predicted"):
@@ -123,7 +123,10 @@ class Audit(Result):
                 yield name, f"a share of {self.n:,} examples"
 
     def of(self, verdict: str) -> list[Verdict]:
-        """Return the checks with this verdict; failing checks are ordered as in `causes`, others by id."""
+        """Return the checks with this verdict, such as `fail`.
+
+        Failing checks are ordered as in `causes`, others by id.
+        """
         ranks = {id: rank for rank, id in enumerate(self.causes)}
         chosen = [each for each in self.verdicts if each.verdict == verdict]
         return sorted(chosen, key=lambda each: ranks.get(each.id, len(ranks)))
@@ -135,7 +138,7 @@ class Audit(Result):
 
 
 def checks_named(names: Sequence[str] | None = None) -> dict[str, Check]:
-    """Return the checks with these names or ids (default: all) by name, in the order of their ids."""
+    """Return the checks with these names or ids (default: all checks), by name and in the order of their ids."""
     checks = {name: CHECKS.get(name) for name in CHECKS.names()}
     checks = dict(sorted(checks.items(), key=lambda item: item[1].id))
     _require_unique_ids(checks)
@@ -172,14 +175,21 @@ def run_checks(
     causes: Sequence[Cause] = CAUSES,
     progress: Progress | None = None,
 ) -> Audit:
-    """Run checks on a model; `ignore` maps ids or names of checks to the user's reasons for ignoring them."""
+    """Run checks on a model and return the audit with all verdicts.
+
+    `ignore` maps ids or names of checks to the user's reasons for ignoring them. `causes` says which check explains
+    which.
+    """
     checks = checks_named() if checks is None else checks
     findings = _findings(model, checks, progress)
     return _audit(model, checks, findings, ignore or {}, causes, is_quick=False)
 
 
 def quick_audit(opened: OpenModel, n: int | None = N_QUICK) -> str:
-    """Return the cause of errors that the quick checks find; empty if none fails, or if the model has no task."""
+    """Run the quick checks and return the cause of errors that they find, in words.
+
+    Return an empty text if no check fails, or if the model has no task.
+    """
     try:
         return explain_errors(audited_model(opened, n))[0]
     except Exception as error:  # a failing audit must not cost the result of the command it is part of
@@ -189,7 +199,7 @@ def quick_audit(opened: OpenModel, n: int | None = N_QUICK) -> str:
 
 
 def explain_errors(model: AuditedModel) -> tuple[str, list[str]]:
-    """Return the cause that the quick checks find and, for each wrong example, the check that explains it."""
+    """Run the quick checks; return the cause that they find and, for each wrong example, the check that explains it."""
     checks = {name: check for name, check in checks_named().items() if check.is_quick}
     findings = _findings(model, checks)
     audit, explanations = _audit(model, checks, findings, {}, CAUSES, is_quick=True), [""] * model.n
@@ -209,7 +219,7 @@ def _audit(
     *,
     is_quick: bool,
 ) -> Audit:
-    """Turn findings into verdicts, rank the failing checks, and summarise them as an Audit."""
+    """Turn the findings of all checks into verdicts, rank the failing checks, and return the `Audit`."""
     reasons = _reasons_to_ignore(checks, ignore)
     roots = _root_causes({checks[name].id: finding for name, finding in findings.items()}, causes, model.right)
     verdicts = tuple(_verdict(name, checks[name].id, finding, roots, reasons) for name, finding in findings.items())
@@ -239,7 +249,7 @@ def _findings(model: AuditedModel, checks: Mapping[str, Check], progress: Progre
 
 
 def run_check(check: Check, model: AuditedModel) -> Finding:
-    """Run one check; if it raises an error, it is not applicable, and the error is the reason."""
+    """Run one check and return its finding; a check that raises an error counts as not applicable."""
     try:
         return check.run(model)
     except HeadcountError as error:
@@ -251,7 +261,7 @@ def run_check(check: Check, model: AuditedModel) -> Finding:
 
 
 def _reasons_to_ignore(checks: Mapping[str, Check], ignore: Mapping[str, str]) -> dict[str, str]:
-    """Map the name of each ignored check to the user's reason; raise an error if the reason is empty."""
+    """Return the user's reason for each ignored check, by the check's name; raise an error if a reason is empty."""
     reasons = {}
     for key, reason in ignore.items():
         if not reason.strip():
@@ -262,11 +272,11 @@ def _reasons_to_ignore(checks: Mapping[str, Check], ignore: Mapping[str, str]) -
 
 
 def _root_causes(findings: Mapping[str, Finding], causes: Sequence[Cause], right: Hits) -> dict[str, str]:
-    """Map the id of each check that follows from another failing check to the id of its root cause."""
+    """Return, for each check that follows from another failing check, the id of its root cause; by the check's id."""
     roots: dict[str, str] = {}
 
     def fits_better(effect: str, cause: str) -> bool:
-        """Whether the effect explains more of the wrong answers than its supposed cause, and so is no effect."""
+        """Return whether the effect explains more of the wrong answers than its supposed cause, and so is no effect."""
         own, other = findings[effect].right_despite_fault, findings[cause].right_despite_fault
         return own is not None and other is not None and _share_explained(own, right) > _share_explained(other, right)
 
@@ -295,13 +305,13 @@ class Ranking:
 
     failing: tuple[Verdict, ...]
     right: Hits
-    """[example]: which answers are right."""
+    """[example]: whether the answer is right."""
     predicted: Hits | None
     """[example]: whether the answer should be right according to the fitting checks; None without predictions."""
     fitting: frozenset[str]
-    """Names of the checks whose predictions explain most wrong answers: all checks together, or else the best one."""
+    """Names of the checks whose predictions explain most wrong answers: all checks together, or the single best one."""
     first_affects: str
-    """What the first failing check can change, one of AFFECTED; empty if no check fails."""
+    """What the fault of the first failing check can change (one of AFFECTED); empty if no check fails."""
     beyond: tuple[Verdict, ...]
     """Checks that warn about answers beyond the training lengths."""
 
@@ -333,13 +343,13 @@ class Ranking:
 
     @property
     def named(self) -> list[Verdict]:
-        """The first failing check, and all others that explain the wrong answers together with it."""
+        """The first failing check, and all others that together with it explain the wrong answers."""
         first = self.failing[0]
         return [each for each in self.failing if each is first or {first.check, each.check} <= self.fitting]
 
 
 def _fitting(predictions: Mapping[str, Hits], right: Hits) -> frozenset[str]:
-    """Return the checks that explain the wrong answers: all together, or else the best one, or else none."""
+    """Return the names of the checks that explain the wrong answers: all together, or the best one, or none."""
     if predictions and _share_explained(np.all(list(predictions.values()), axis=0), right) >= MIN_EXPLAINED:
         return frozenset(predictions)
     shares = {name: _share_explained(hits, right) for name, hits in predictions.items()}
@@ -348,7 +358,7 @@ def _fitting(predictions: Mapping[str, Hits], right: Hits) -> frozenset[str]:
 
 
 def _share_explained(predicted: Hits, right: Hits) -> float:
-    """Return the share of wrong answers that a prediction explains, minus a penalty for right answers called wrong."""
+    """Return the fraction of wrong answers that a prediction explains, less a penalty for false alarms."""
     n_wrong = int((~right).sum())
     if not n_wrong:
         return float((predicted == right).all())
@@ -356,7 +366,7 @@ def _share_explained(predicted: Hits, right: Hits) -> float:
 
 
 def _summary(ranking: Ranking, verdicts: Sequence[Verdict]) -> str:
-    """State the cause, the predicted and the measured accuracy, and the ids of other checks that fail or warn."""
+    """Return one sentence: the cause, predicted and measured accuracy, and ids of other checks that fail or warn."""
     warnings = [each for each in verdicts if each.verdict == WARN]
     n_warn = f"{len(warnings)} {'warns' if len(warnings) == 1 else 'warn'}"
     if not ranking.failing:
@@ -364,7 +374,7 @@ def _summary(ranking: Ranking, verdicts: Sequence[Verdict]) -> str:
     named, measured = ranking.named, percent(ranking.right.mean(), 2)
     summary = "; and ".join(each.finding for each in named)
     if named[0].check in ranking.fitting and ranking.predicted is not None:
-        summary += f": that leaves {percent(ranking.predicted.mean(), 2)} right, measured {measured}"
+        summary += f"; this predicts an accuracy of {percent(ranking.predicted.mean(), 2)}, and {measured} is measured"
     elif ranking.first_affects == PADDED:
         summary += f"; accuracy is measured without padding, {measured}"
         summary += "".join(f"; and {each.finding}" for each in ranking.beyond)
@@ -377,7 +387,7 @@ def _summary(ranking: Ranking, verdicts: Sequence[Verdict]) -> str:
 def _summary_without_failures(
     right: Hits, verdicts: Sequence[Verdict], warnings: Sequence[Verdict], n_warn: str
 ) -> str:
-    """State the measured accuracy if no check fails, and whether errors remain unexplained."""
+    """Return one sentence for an audit without failures: the accuracy, and whether errors remain unexplained."""
     accuracy = f"{percent(right.mean(), 2)} of {len(right):,} answers are right"
     counts = Counter(each.verdict for each in verdicts)
     if warnings:

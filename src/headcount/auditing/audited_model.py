@@ -42,26 +42,29 @@ N_SWAPPED = 50
 MIN_CLASS_ACCURACY = 0.5
 """Minimum accuracy on one class for the model to recognise that class."""
 MAX_OPEN_LEAD = 0.15
-"""Undecided if accuracy and its 95 % CI reach more than this above the accuracy of the constant answer."""
+"""If accuracy and its CI lie less than this above the constant answer's accuracy, more examples could decide."""
 MIN_PER_LENGTH, MAX_PER_LENGTH, MAX_NUMBERS = 20, 200, 2**14
-"""Bounds on the number of sequences of one length, and on the number of numbers in all of them."""
+"""For each length: smallest and largest number of sequences, and largest number of tokens in all of them."""
 
 
 @dataclass(frozen=True)
 class ConstantBaseline:
-    """The model's accuracy, and that of always giving the most common right answer to the same examples."""
+    """The model's accuracy, beside the accuracy of always giving the most common right answer to the same examples."""
 
     measured: Proportion
     answer: str
     """The most common right answer."""
     share: float
-    """The share of examples on which the most common answer is right."""
+    """The fraction of examples on which the most common answer is right."""
     by_class: tuple[Proportion, ...] = ()
     """Accuracy on each class; empty for models that output sequences."""
 
     @property
     def is_beaten(self) -> bool:
-        """Whether accuracy is significantly above that of the constant answer (or above, with all classes learned)."""
+        """Whether the model's accuracy is significantly above that of the constant answer.
+
+        If one class is very common, it is enough to be above it and to recognise every class.
+        """
         # If one class is very common, accuracy cannot be far above its share. Then every class must be recognised.
         is_recognised = bool(self.by_class) and all(each.low > MIN_CLASS_ACCURACY for each in self.by_class)
         return self.measured.low > self.share or (is_recognised and self.measured.rate > self.share)
@@ -74,7 +77,7 @@ class ConstantBaseline:
 
 
 class AuditedModel(ABC):
-    """A model, up to `n` test examples, and everything that checks need to know about its answers to them."""
+    """A model, up to `n` of its test examples, and everything that checks need to know about its answers to them."""
 
     def __init__(self, opened: OpenModel, n: int | None, split: str) -> None:
         self.opened, self.split = opened, split
@@ -94,7 +97,7 @@ class AuditedModel(ABC):
 
     @property
     def adapter(self) -> Adapter | None:
-        """The adapter that loaded the model; None for a model that headcount trained."""
+        """The adapter (a user's Python file) that loaded the model; None for a model that headcount trained."""
         return self.opened.adapter if isinstance(self.opened, ExternalModel) else None
 
     @property
@@ -103,7 +106,7 @@ class AuditedModel(ABC):
         return pairs_of(self.task, self.examples)
 
     def rng(self, name: str) -> np.random.Generator:
-        """Return a random generator for one check; the same name gives the same numbers in every process."""
+        """Return a random generator for the check of this name; equal names give equal numbers in every process."""
         return stream(0, f"audit {name}")
 
     @cached_property
@@ -125,35 +128,35 @@ class AuditedModel(ABC):
 
     @abstractmethod
     def right_on(self, examples: Examples) -> Hits:
-        """Return which of these examples are answered right."""
+        """Return for each of these examples whether the model's answer is right."""
 
     @property
     def loss(self) -> float:
-        """Cross-entropy per label: per answer token under teacher forcing, or per example of a classifier."""
+        """Cross-entropy per label in nats: per answer token under teacher forcing, or per example of a classifier."""
         return self.answers.loss
 
     @property
     def scoring(self) -> str:
-        """The name of the score that `right` holds, such as `exact match`."""
+        """The name of the score in `right`, such as `exact match`."""
         return "accuracy"
 
     @property
     @abstractmethod
     def common_error(self) -> str:
-        """What most wrong answers have in common; empty if all answers are right."""
+        """What most wrong answers have in common, such as "94 of 94 errors: a 0 was right"; empty without errors."""
 
     @property
     @abstractmethod
     def baseline(self) -> ConstantBaseline | None:
-        """Accuracy and the accuracy of the best constant answer; None if all examples have the same right answer."""
+        """The accuracy beside that of the best constant answer; None if all examples have the same right answer."""
 
     @abstractmethod
     def claim(self) -> Claim | None:
-        """Return the author's figure and the score measured here; None if there is neither a figure nor a metric()."""
+        """Return the accuracy that the author reports, and that measured here; None without such a figure."""
 
     @cached_property
     def head_sweep(self) -> HeadSweep:
-        """Which examples are right without each head; raise an InputError if the heads cannot be ablated one by one."""
+        """Which examples are right without each head; raises an InputError if heads cannot be ablated one by one."""
         return sweep_heads(self.opened, self.split, self.n)
 
     def inputs(self, examples: Examples) -> tuple[Tensor, ...]:
@@ -183,7 +186,7 @@ class AuditedSequenceModel(AuditedModel):
 
     @property
     def adapted(self) -> AdapterSequences | None:
-        """The adapter's model with its task; None for a model that headcount trained."""
+        """The adapter's model together with its task; None for a model that headcount trained."""
         return self.sequence_model if isinstance(self.sequence_model, AdapterSequences) else None
 
     @cached_property
@@ -193,7 +196,7 @@ class AuditedSequenceModel(AuditedModel):
 
     @property
     def scoring(self) -> str:
-        """The name of the score that `right` holds: exact match of decoding or, without decoding, of one pass."""
+        """The name of the score in `right`: exact match of decoding or, without decoding, of one forward pass."""
         return "exact match" if self.can_decode else "exact match in one pass"
 
     @property
@@ -208,11 +211,11 @@ class AuditedSequenceModel(AuditedModel):
         return None if count == self.n else ConstantBaseline(Proportion.count(self.right), answer, count / self.n)
 
     def claim(self) -> Claim | None:
-        """Return the author's figure and the score of decoded answers; None if there is nothing to compare."""
+        """Return the exact match that the author reports, and that of decoded answers; None without such a figure."""
         return self.sequence_model.claim(self.examples, self.answers)
 
     def right_on(self, examples: Examples) -> Hits:
-        """Return which of these examples are answered right: by decoding, or in one pass if the model cannot decode."""
+        """Return for each of these examples whether the answer is right: decoded, or in one pass without decoding."""
         if not self.can_decode:
             return np.asarray(self.sequence_model.margins(examples) > 0)
         answers = self.answers if examples is self.examples else self.sequence_model.answer(examples)
@@ -220,7 +223,7 @@ class AuditedSequenceModel(AuditedModel):
 
     @property
     def can_decode(self) -> bool:
-        """Whether there are decoded answers; an adapter without `generate` has none."""
+        """Whether the model decodes answers; an adapter without `generate` does not."""
         return self.answers.free is not None
 
     @cached_property
@@ -237,14 +240,14 @@ class AuditedSequenceModel(AuditedModel):
         return self.adapted.with_texts(self.answers, texts)
 
     def _with_usual_zeros(self, text: str, example: Examples) -> str:
-        """Return the right answer if an invalid text differs from it only in leading zeros; else return the text."""
+        """Return the right answer if an invalid text differs from it only in leading zeros, otherwise the text."""
         right = self.task.answer(example)
         is_value_right = text.startswith("0") and (text.lstrip("0") or "0") == right
         return right if is_value_right and self.task.read_answer(text) is None else text
 
     @cached_property
     def answer_tokens(self) -> AnswerTokens:
-        """The tokens of answers, and the separator that the task writes between them."""
+        """How answers are cut into tokens, and the separator that the task writes between tokens."""
         return AnswerTokens.of(self.task)
 
     @property
@@ -254,7 +257,7 @@ class AuditedSequenceModel(AuditedModel):
 
     @property
     def decoded(self) -> Tokens:
-        """[example, place]: tokens of the readable answers; -1 if the text is not a valid answer of the task."""
+        """[example, place]: token ids of the readable answers; -1 where the text is not a valid answer of the task."""
         assert self.readable_answers.free is not None, "check can_decode first"
         return self.readable_answers.free
 
@@ -269,7 +272,7 @@ class AuditedSequenceModel(AuditedModel):
         return tuple(position.label for position in self.task.answer_positions)
 
     def token(self, id: int) -> str:
-        """Return the text that the task writes for a token id."""
+        """Return the text of a token id, as the task writes it."""
         return self.task.tokens[id]
 
     @property
@@ -281,13 +284,13 @@ class AuditedSequenceModel(AuditedModel):
         return np.asarray((self.right_answers[:, : len(given)] == given).all(axis=1))
 
     def rows_of_one_length(self, n: int) -> NDArray[np.int64]:
-        """Return up to `n` examples whose question and answer have the most common pair of lengths, as row indices."""
+        """Return the row indices of up to `n` examples whose questions and whose answers have the same lengths."""
         lengths = [(len(self.task.show(example)), len(self.task.answer(example))) for example in self.examples]
         ((usual, _),) = Counter(lengths).most_common(1)
         return np.array([row for row, each in enumerate(lengths) if each == usual][:n])
 
     def logits_when_fed(self, examples: Examples, answers: Tokens) -> tuple[Tensor, Tensor]:
-        """Feed the decoder these answers, right or wrong; return logits [example, label, token] and labels."""
+        """Feed the decoder these answers, right or wrong; return the logits [example, label, token] and the labels."""
         if self.adapted is not None:
             pairs = pairs_of(self.task, examples)
             split, join = self.answer_tokens.split, self.answer_tokens.join
@@ -309,9 +312,10 @@ class AuditedSequenceModel(AuditedModel):
 
     @property
     def token_hits(self) -> tuple[Hits, Hits]:
-        """[example, place]: whether a token is right, and whether it counts; teacher-forced if the answer is invalid.
+        """Return two arrays [example, place]: whether each token is right, and whether it counts.
 
-        A leading zero that the model leaves out does not count.
+        Invalid decoded answers are replaced by teacher-forced tokens. A leading zero that the model omits does not
+        count.
         """
         answers = self.readable_answers
         if answers.free is None:
@@ -322,7 +326,10 @@ class AuditedSequenceModel(AuditedModel):
 
     @property
     def required_tokens(self) -> Hits:
-        """[example, place]: whether an answer must have this token; leading zeros that the model omits are optional."""
+        """[example, place]: whether the answer must have this token.
+
+        Leading zeros that the model omits are optional.
+        """
         answers = self.readable_answers
         if answers.free is None or answers.optional is None:
             return answers.asked | ~leading_zeros(self.task, self.right_answers)
@@ -334,7 +341,7 @@ MAX_LOGIT_CHANGE = 1e-4
 
 
 def logit_changes(logits: Tensor, others: Tensor) -> Tensor:
-    """Return the largest change of the logits of each label, [example, label], as a fraction of the largest logit."""
+    """Return [example, label]: the largest change of a label's logits, as a fraction of the largest logit."""
     is_number = logits.isfinite() & others.isfinite()
     largest = logits.masked_fill(~is_number, 0).abs().max().clamp(min=torch.finfo(logits.dtype).tiny)
     return (logits - others).masked_fill(~is_number, 0).abs().amax(dim=-1) / largest
@@ -343,11 +350,11 @@ def logit_changes(logits: Tensor, others: Tensor) -> Tensor:
 SEPARATORS = (" ", ",", ", ", ";", "|", ".", "-", "\t")
 """Texts that a model may write between the characters of an answer."""
 MIN_SEPARATED = 0.9
-"""Share of the longer answers that must contain a separator; if fewer do, the character has a meaning."""
+"""A character is a separator if at least this fraction of the longer answers contain it."""
 
 
 def without_separators(texts: Sequence[str]) -> list[str]:
-    """Remove a separator that nearly all texts have between their characters or their thousands.
+    """Return the texts without the separator that nearly all of them have between characters or thousands.
 
     >>> without_separators(["1 1 8", "4 2", "7"]), without_separators(["1,188", "420"])
     (['118', '42', '7'], ['1188', '420'])
@@ -376,7 +383,7 @@ def _in_thousands(parts: Sequence[str]) -> bool:
 
 
 class AuditedClassifier(AuditedModel):
-    """What checks see of a model that answers with one of a few classes."""
+    """A model that answers with one of a few classes, as the checks see it."""
 
     def __init__(self, opened: OpenModel, class_model: ClassModel, n: int | None, split: str) -> None:
         self.class_model = class_model
@@ -403,7 +410,7 @@ class AuditedClassifier(AuditedModel):
         return self.classify(self.examples)
 
     def classify(self, examples: Examples) -> ClassAnswers:
-        """Classify examples, in batches of one length, so that no example is padded."""
+        """Return the model's answers to examples, in batches of equal length so that no example is padded."""
         return self.class_model.classify(examples)
 
     @property
@@ -413,7 +420,7 @@ class AuditedClassifier(AuditedModel):
 
     @cached_property
     def baseline(self) -> ConstantBaseline | None:
-        """Accuracy and the accuracy of the best constant answer; None if all examples have the same right answer."""
+        """The accuracy beside that of the best constant answer; None if all examples have the same right answer."""
         labels, hits = self.answers.labels, self.answers.hits
         label, count = Counter(labels.tolist()).most_common(1)[0]
         by_class = tuple(Proportion.count(hits[labels == each]) for each in np.unique(labels))
@@ -421,15 +428,15 @@ class AuditedClassifier(AuditedModel):
         return None if count == self.n else baseline
 
     def claim(self) -> Claim | None:
-        """Return the author's figure and the score measured here; None if there is neither a figure nor a metric()."""
+        """Return the accuracy that the author reports, and that measured here; None without such a figure."""
         return self.class_model.claim(self.examples, self.answers)
 
     def right_on(self, examples: Examples) -> Hits:
-        """Return which of these examples are answered right."""
+        """Return for each of these examples whether the model's answer is right."""
         return (self.answers if examples is self.examples else self.classify(examples)).hits
 
     def accuracy_at(self, length: int) -> Proportion | None:
-        """Return accuracy on sequences of one length, half of them of each class; None if the model refuses them."""
+        """Return the accuracy on sequences of one length, half of each class; None if the model refuses the length."""
         n = max(MIN_PER_LENGTH, min(MAX_PER_LENGTH, MAX_NUMBERS // length))
         examples, _ = of_length(self.task, length, n, "audit")
         try:
@@ -438,7 +445,7 @@ class AuditedClassifier(AuditedModel):
             return None
 
     def compare_lengths(self, trained: int, longer: int) -> LengthComparison | None:
-        """Compare accuracy at a training length and at a longer one; None if the model refuses one of the two."""
+        """Return the accuracy at a training length and at a longer one; None if the model refuses one of the two."""
         inside, beyond = self.accuracy_at(trained), self.accuracy_at(longer)
         return None if inside is None or beyond is None else LengthComparison(trained, longer, inside, beyond)
 
@@ -458,7 +465,7 @@ class AuditedClassifier(AuditedModel):
 
 @dataclass(frozen=True)
 class LengthComparison:
-    """Accuracy on sequences of a training length, and on longer ones."""
+    """Accuracy of a classifier on sequences of a training length, and on longer ones."""
 
     trained: int
     longer: int
@@ -469,7 +476,7 @@ class LengthComparison:
 
     @property
     def is_kept(self) -> bool:
-        """Whether accuracy is above chance at the training length and not significantly lower beyond it."""
+        """Whether accuracy is above chance at the training length, and not significantly lower at the longer length."""
         return self.inside.low > MIN_CLASS_ACCURACY and self.beyond.high >= self.inside.low
 
     @property
@@ -487,7 +494,7 @@ class LengthComparison:
 def audited_model(
     opened: OpenModel, n: int | None = None, split: str = "test"
 ) -> AuditedSequenceModel | AuditedClassifier:
-    """Return the audit's view of a model and up to `n` examples of a split of its task."""
+    """Return the view of a model that checks get, with up to `n` examples of a split of its task."""
     if opened.answers.task.output_type == "class":
         return AuditedClassifier(opened, cast(ClassModel, opened.answers), n, split)
     return AuditedSequenceModel(opened, cast(SequenceModel, opened.answers), n, split)

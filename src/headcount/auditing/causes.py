@@ -26,7 +26,7 @@ DECODED_FIGURES = ("HC106", *LOW_ACCURACY)
 
 
 class Cause(NamedTuple):
-    """A failing check that explains the failures and warnings of other checks."""
+    """A check whose failure explains failures and warnings of other checks, with the reason."""
 
     id: str
     effects: tuple[str, ...]

@@ -37,16 +37,16 @@ EXPLAINED, IGNORED = "explained", "ignored"
 MEASUREMENT, ANSWERS, RESTATED, PADDED = "measurement", "answers", "restated", "padded"
 LONGER, CONCLUSIONS = "longer", "conclusions"
 AFFECTED = (MEASUREMENT, ANSWERS, RESTATED, PADDED, LONGER, CONCLUSIONS)
-"""What a fault can change, the most important first: every figure; which audited examples are right (RESTATED: a check
-that only restates a low accuracy); answers to padded examples, which the audited ones are not; answers beyond the
-training lengths; conclusions from figures."""
+"""What a fault can change, the most important first: every figure; which audited examples are right (RESTATED: a
+check that only restates a low accuracy); answers to padded examples, which the audited ones are not; answers beyond
+the training lengths; conclusions from figures."""
 Evidence = dict[str, Any]
 """Maps names to numbers or texts that JSON can hold."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check on one model."""
+    """What one check found on one model."""
 
     verdict: str
     finding: str
@@ -57,32 +57,32 @@ class Finding:
     """What to change in the code, the data or the report."""
     evidence: Evidence = field(default_factory=dict)
     right_despite_fault: NDArray[np.bool_] | None = None
-    """[example]: which audited examples can be right despite the fault; None if the fault does not predict this."""
+    """[example]: whether the answer can be right despite the fault; None if the fault does not predict this."""
     explains_only: tuple[str, ...] | None = None
-    """Ids of the checks that this finding explains, if they are fewer than the table of causes lists; else None."""
+    """Ids of the only checks that this finding explains; None if it explains all that the table of causes lists."""
     affects: str = ""
     """What the fault can change, one of AFFECTED; empty to use `Check.affects`."""
 
 
 def passed(finding: str, **evidence: Any) -> Finding:
-    """Report that nothing is wrong; `evidence` are the numbers that show it."""
+    """Return the finding of a check that found nothing wrong; `evidence` has the numbers that show it."""
     return Finding(PASS, finding, evidence=evidence)
 
 
 def warned(finding: str, *, cause: str, fix: str, **evidence: Any) -> Finding:
-    """Report something that can mislead readers of the results."""
+    """Return the finding of a check that found something that can mislead readers of the results."""
     return Finding(WARN, finding, cause, fix, evidence)
 
 
 def failed(
     finding: str, *, cause: str, fix: str, right_despite_fault: NDArray[np.bool_] | None = None, **evidence: Any
 ) -> Finding:
-    """Report a fault that makes figures or conclusions wrong."""
+    """Return the finding of a check that found a fault which makes figures or conclusions wrong."""
     return Finding(FAIL, finding, cause, fix, evidence, right_despite_fault)
 
 
 def not_applicable(reason: str) -> Finding:
-    """Report why a check cannot be run on this model."""
+    """Return the finding of a check that cannot be run on this model, with the reason."""
     return Finding(NOT_APPLICABLE, reason)
 
 
@@ -91,24 +91,24 @@ class Check:
     """A test for one known mistake; the name of its file is the name of the check."""
 
     id: str
-    """Stable id, such as `HC101`; the first digit is the kind of mistake, as in docs/traps.md."""
+    """Stable id, such as `HC101`. Its first digit is the kind of mistake, which is a heading of docs/traps.md."""
     question: str
     """The question that the check answers, in one sentence."""
     sequences: Callable[[AuditedSequenceModel], Finding] | None = None
-    """The function that checks a model that outputs sequences; None if the check is not about such models."""
+    """The function that runs the check on a model that outputs sequences; None if the check is not about these."""
     classes: Callable[[AuditedClassifier], Finding] | None = None
-    """The function that checks a classifier; None if the check is not about classifiers."""
+    """The function that runs the check on a classifier; None if the check is not about classifiers."""
     _: KW_ONLY
     needs_decoding: bool = False
     """Whether the check needs decoded answers, which an adapter without `generate` does not have."""
     is_quick: bool = False
     """Whether the check needs no forward passes beyond those that every command makes anyway."""
     affects: str = ANSWERS
-    """What the fault can change, one of AFFECTED."""
+    """What the fault that this check looks for can change, such as the answers or only conclusions: one of AFFECTED."""
 
     @property
     def subject(self) -> str:
-        """The kind of models that the check is about; empty if it is about both kinds."""
+        """The kind of models that the check is about, in words; empty if it is about both kinds."""
         if self.sequences is not None and self.classes is not None:
             return ""
         return "models that output sequences" if self.classes is None else "classifiers"
@@ -121,7 +121,7 @@ class Check:
         return function.__module__
 
     def run(self, model: AuditedModel) -> Finding:
-        """Run the check on a model, or return why the check does not apply to this kind of model."""
+        """Run the check on a model and return its finding; the finding may say that the check does not apply."""
         if isinstance(model, AuditedSequenceModel) and self.sequences is not None:
             if self.needs_decoding and not model.can_decode:
                 return not_applicable("the adapter has no generate(), so there are no decoded answers")

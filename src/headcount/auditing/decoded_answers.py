@@ -17,38 +17,38 @@ OTHER_ZEROS = "have other leading zeros than the task's answers"
 MIN_TOKEN_COUNT = 20
 """A token must be right at this many places before it can be called missing: fewer may all be wrong by chance."""
 MIN_OTHERS_RIGHT = 0.5
-"""Minimum accuracy of the other tokens at the same places: below it, the model misses all tokens alike."""
+"""A token counts as missing only if the other tokens at the same places are right at least this often."""
 
 
 Words = tuple[str, ...]
-"""The tokens of an answer as texts."""
+"""The tokens of one answer, as texts."""
 
 
 @dataclass(frozen=True)
 class DecodedAnswer:
-    """One decoded answer and the right answer to compare it with, in the order in which the model writes tokens."""
+    """One decoded answer and the right answer, with their tokens in the order in which the model writes them."""
 
     written: str
     """The text exactly as the model wrote it."""
     words: Words
-    """The tokens of the decoded answer in the task's format (see AuditedSequenceModel.readable_answers)."""
+    """The tokens of the decoded answer, in the format of the task (see AuditedSequenceModel.readable_answers)."""
     full: Words
-    """The right answer with all of its leading zeros."""
+    """The tokens of the right answer with all of its leading zeros."""
     plain: Words
-    """The right answer without leading zeros."""
+    """The tokens of the right answer without leading zeros."""
     right: str
     """The right answer as people write it."""
     is_right: bool
     is_answer: bool
-    """Whether the text is a valid answer of the task."""
+    """Whether the decoded text is a valid answer of the task."""
     has_other_zeros: bool
-    """Whether the value is right, but the number of leading zeros is not the task's."""
+    """Whether the decoded value is right, but with another number of leading zeros than the task writes."""
     is_filled: bool
     """Whether the model writes all leading zeros in every valid answer."""
 
     @property
     def format_error(self) -> str:
-        """How the length or format of the answer is wrong; empty if it is right."""
+        """What is wrong with the length or the format of the decoded answer; empty if nothing is."""
         if self.is_right:
             return ""
         if self.has_other_zeros:
@@ -64,12 +64,12 @@ class DecodedAnswer:
 
 
 def writes_least_first(task: SequenceTask) -> bool:
-    """Whether the task writes the least significant token first."""
+    """Return whether the task writes the least significant token of an answer first."""
     return task.show_tokens(np.array([0, 1])) == AnswerTokens.of(task).join(task.tokens[1::-1])
 
 
 def decoded_answers(model: AuditedSequenceModel) -> list[DecodedAnswer]:
-    """Return all decoded answers; tokens are reversed if the task writes the least significant token first."""
+    """Return all decoded answers. Tokens are reversed if the task writes the least significant token first."""
     task, readable = model.task, model.readable_answers
     texts = list(model.answers.texts) or [task.show_tokens(tokens) for tokens in model.decoded]
     step, split = -1 if writes_least_first(task) else 1, model.answer_tokens.split
@@ -97,21 +97,21 @@ def decoded_answers(model: AuditedSequenceModel) -> list[DecodedAnswer]:
 
 @dataclass(frozen=True)
 class Place:
-    """The tokens at one place of all answers: a fixed column, or the leading digit, which may be in any column."""
+    """The tokens at one place of all answers: of a fixed column, or the leading digit, which may be in any column."""
 
     name: str
     is_first: bool
-    """Whether the model writes this place first."""
+    """Whether the model writes the token at this place first."""
     column: int | None
     """The index of the place in the answer; None for the leading digit, which stands in several columns."""
     predicted: Tokens
-    """[example]: the token that the model wrote there; -1 if it wrote none."""
+    """[example]: the token id that the model wrote at this place; -1 if it wrote none."""
     right: Tokens
-    """[example]: the right token."""
+    """[example]: the token id that is right at this place."""
 
     @property
     def constant(self) -> int | None:
-        """The token that nearly all answers have at this place; None if the tokens vary."""
+        """The token id that nearly all answers have at this place; None if the tokens vary."""
         tokens = self.predicted[self.predicted >= 0]
         if not len(tokens):
             return None
@@ -121,13 +121,13 @@ class Place:
 
     @property
     def has_enough_answers(self) -> bool:
-        """Whether there are enough answers to decide that the place is constant."""
+        """Whether there are enough answers to call the place constant."""
         n = int((self.predicted >= 0).sum())
         return n > 0 and Proportion.of(0, n).high < RARELY
 
 
 def answer_places(model: AuditedSequenceModel) -> list[Place]:
-    """Return the tokens at each place and, if answers differ in length, also those of the leading digit."""
+    """Return the tokens at each place of the answer and, if answers differ in length, of the leading digit."""
     answers, right = model.readable_answers, model.right_answers
     predicted, noun = np.where(answers.written, model.decoded, -1), model.task.words.place
     columns = [Place(f"{name} {noun}", i == 0, i, predicted[:, i], right[:, i]) for i, name in enumerate(model.places)]
@@ -149,7 +149,7 @@ def _leading_tokens(tokens: Tokens, is_written: Hits, is_reversed: bool) -> Toke
 
 
 def constant_columns(model: AuditedSequenceModel) -> dict[int, int]:
-    """Map the index of each column whose decoded token never varies to that token."""
+    """Return the columns of the answer whose decoded token never varies, each with its token id."""
     if not model.can_decode:
         return {}
     constants = {each.column: each.constant for each in answer_places(model)}
@@ -157,14 +157,14 @@ def constant_columns(model: AuditedSequenceModel) -> dict[int, int]:
 
 
 def is_constant_for_lack_of_others(model: AuditedSequenceModel, column: int, token: int) -> bool:
-    """Whether a column is constant only because the model never outputs the other tokens anywhere."""
+    """Return whether a column is constant only because the model never outputs the other tokens anywhere."""
     _, missing = missing_tokens(model)
     others = np.setdiff1d(model.right_answers[:, column], [token])
     return token not in missing and bool(np.isin(others, missing).all())
 
 
 def missing_tokens(model: AuditedSequenceModel) -> tuple[Proportion, list[int]]:
-    """Return the accuracy of all other tokens, and the tokens that the model never outputs where they are right."""
+    """Return the accuracy of all other tokens, and the ids of tokens that are never output where they are right."""
     right, (hits, is_counted), constants = model.right_answers, model.token_hits, constant_columns(model)
     is_counted = is_counted & np.array([column not in constants for column in range(right.shape[1])])
     missing = []

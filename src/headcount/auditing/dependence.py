@@ -39,74 +39,76 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import read_attention
 
 N_EXAMPLES = 3
-"""Number of rows that are replaced by another row, one at a time; one may not be enough, because rows can be equal."""
+"""Number of rows that are replaced, one at a time. One might not be enough, because rows can be equal."""
 MAX_HEADS_ALONE, N_ALONE = 8, 2
-"""Largest number of heads to test one by one if r depends on the z of several heads, and number of other examples per
-head: every test takes a forward pass."""
+"""Largest number of heads to test one by one, if r depends on the z of several heads; and number of other examples
+per head. Every test takes a forward pass."""
 N_RANDOM = 8
 """Number of passes to average if the intervention draws new noise in every pass."""
 MIN_STANDARD_ERRORS = 5.0
-"""Under noise, r depends on z if their correlation is this many standard errors above 0: chance reaches 5 very
-rarely."""
+"""Under noise, r depends on z if their correlation is this many standard errors above 0, so hardly by chance."""
 MAX_LINEAR_ERROR = 1e-3
-"""An intervention is linear if the error of r = g z + c is at most this fraction of the change of r."""
+"""r is linear in z if the error of r = g z + c is at most this fraction of the change of r."""
 MAX_UNEVENNESS = 1e-3
 """Attention is uniform if weights differ from their mean by at most this fraction of it."""
 
 Grid = Tensor
-"""z or r of one block, [row, position, head, d_head]."""
+"""z (the heads' own outputs) or r (their replacements) of one block, [row, position, head, d_head]."""
 
 
 @dataclass(frozen=True)
 class OtherExample:
-    """The inputs with another example in one row, and the output of every head on them without the intervention."""
+    """The inputs with another example in one row, and what every head outputs on them without the intervention."""
 
     pairs: tuple[tuple[Tensor, Tensor], ...]
-    """Pairs of an audited input tensor and the tensor that replaces it."""
+    """Pairs of tensors: an audited input, and the input that replaces it."""
     z: Mapping[HeadSite, Grid]
     places: Mapping[HeadSite, Tensor]
-    """[row, position]: where z differs from z on the audited inputs."""
+    """For each block, [row, position]: where z (the heads' output) differs from z on the audited inputs."""
 
 
 @dataclass(frozen=True)
 class Following:
-    """Whether the replacement r of a head's output still depends on the head's output z, and how."""
+    """Whether and how the replacement r of a head's output depends on z, the output that the head computes."""
 
     is_following: bool | None
-    """Whether r depends on z; None if that could not be tested."""
+    """Whether r depends on z, so that the head is not removed; None if that could not be tested."""
     gain: float | None = None
     """The factor g if r = g z + c, where c does not depend on z; None if r is not linear in z."""
     where: Tensor | None = None
-    """[row, position]: where r changes with z."""
+    """[row, position]: where r (the replacement) changes together with z (the head's output)."""
     is_indirect: bool = False
-    """Whether r depends on the example, but on the z of no head of the block."""
+    """Whether r depends on the example, but on the z of none of the block's heads."""
 
 
 @dataclass
 class Probes:
-    """Replacements r [row, position, head, d_head] of every block, from passes in which heads compute another z."""
+    """Recorded replacements r of head outputs, from passes with the intervention in which heads compute another z.
+
+    Arrays are [row, position, head, d_head], for each attention block.
+    """
 
     own: Mapping[HeadSite, Grid] = field(default_factory=dict)
-    """z of each block without the intervention."""
+    """z (the heads' own outputs) of each block, without the intervention."""
     examples: Sequence[OtherExample] = ()
     replaced: Mapping[HeadSite, Grid] = field(default_factory=dict)
-    """r of each block on the audited inputs."""
+    """r (what the intervention puts in place of z) of each block, on the audited inputs."""
     is_random: bool = False
     """Whether the intervention draws new noise in every pass; replacements are then means over `N_RANDOM` passes."""
     swapped: list[Mapping[HeadSite, Grid]] = field(default_factory=list)
-    """r of each block with each other example in the inputs; empty if the intervention fails on that example."""
+    """r of each block, for each other example in the inputs; left out if the intervention fails on that example."""
     transplanted: dict[HeadId, list[tuple[int, Grid]]] = field(default_factory=dict)
-    """For each head that hooks change: the index of another example, and r after the head got that example's z."""
+    """For each head that hooks change: the index of another example, and r after the head alone got its z."""
     transplanted_together: dict[HeadSite, list[tuple[int, Grid]]] = field(default_factory=dict)
-    """For each block: the index of another example, and r after all heads of the block got that example's z."""
+    """For each block: the index of another example, and r after all heads of the block got its z."""
 
     @property
     def n_rows(self) -> int:
-        """The number of examples in the batch; z, the outputs of all heads, has a row for each."""
+        """The number of examples in the batch, which is the number of rows of z."""
         return len(next(iter(self.own.values()), ()))
 
     def following(self, head: HeadId, place: int) -> Following:
-        """Return whether and how r depends on z for one head; `place` is the index of the head in its block."""
+        """Return whether and how r depends on z for one head; `place` is the index of the head within its block."""
         alone, by_swap = self._by_transplant(head, place), self._by_swap(head, place)
         if alone.is_following is None or not by_swap.is_following:
             return alone if by_swap.is_following is None else by_swap
@@ -114,7 +116,7 @@ class Probes:
         return replace(alone, is_indirect=alone.is_following is together.is_following is False)
 
     def is_unexplained(self, head: HeadId, place: int) -> bool:
-        """Whether r depends on the example although it does not depend on this head's z."""
+        """Return whether r depends on the example, although it does not depend on this head's z."""
         alone, by_swap = self._by_transplant(head, place), self._by_swap(head, place)
         return alone.is_following is False and by_swap.is_following is True
 
@@ -125,7 +127,7 @@ class Probes:
         return self._judge(head.site, place, _at(head.site, self.swapped))
 
     def _judge(self, site: HeadSite, place: int, passes: Sequence[tuple[int, Grid]]) -> Following:
-        """Decide whether r depends on z, by comparing the changes of both where the other example changes z."""
+        """Return whether r depends on z: whether r changes where another example changes z, in the given passes."""
         if site not in self.replaced or not passes:
             return Following(None)
         r = self.replaced[site][..., place, :]
@@ -152,7 +154,7 @@ class Probes:
 
 
 def _is_near(one: Tensor, other: Tensor) -> Tensor:
-    """Return at which places [row, position] two outputs of a head are equal up to rounding."""
+    """Return [row, position]: whether two outputs of a head are equal up to rounding."""
     return (one - other).abs().amax(dim=-1) <= rounding(one.dtype) * float(one.abs().max())
 
 
@@ -166,7 +168,7 @@ def _correlation(one: Tensor, other: Tensor) -> float:
 def find_other_examples(
     model: nn.Module, layout: BlockLayout, inputs: Sequence[Tensor], call: Callable[[], object]
 ) -> tuple[Mapping[HeadSite, Grid], tuple[OtherExample, ...]]:
-    """Return z on the inputs, and some variants of the inputs in which another example replaces one row.
+    """Return z on the inputs, and variants of the inputs in which another example replaces one row.
 
     Rows are usually the first axis of the inputs. If a swap along the first axis changes more than one row of z, the
     axis is used along which a swap changes less of z.
@@ -180,7 +182,7 @@ def find_other_examples(
 
 
 def _reach(example: OtherExample) -> float:
-    """Return the largest fraction of z of a block that the example changes."""
+    """Return the largest fraction of a block's z that the example changes."""
     return max(float(places.float().mean()) for places in example.places.values())
 
 
@@ -207,7 +209,7 @@ def _examples_along(
 
 
 def _swaps(inputs: Sequence[Tensor], axis: int) -> Iterator[tuple[tuple[Tensor, Tensor], ...]]:
-    """Yield variants of the inputs with one row replaced, by its own tokens doubled or by another row.
+    """Yield variants of the inputs with one row replaced: by another row, or by its own tokens doubled.
 
     Doubled tokens are another example even if all rows are equal, or have the same tokens in another order.
     """
@@ -227,7 +229,7 @@ def _swaps(inputs: Sequence[Tensor], axis: int) -> Iterator[tuple[tuple[Tensor, 
 
 
 def _with_doubled_tokens(tensor: Tensor, axis: int) -> Tensor:
-    """Double the tokens of the first row: a, b, c, d becomes a, a, b, b."""
+    """Return inputs with the tokens of the first row doubled: a, b, c, d becomes a, a, b, b."""
     tensor = tensor.clone()
     first = tensor.select(axis, 0)  # a view
     if first.dim() > 0:
@@ -237,15 +239,15 @@ def _with_doubled_tokens(tensor: Tensor, axis: int) -> Tensor:
 
 
 class InputSwap:
-    """Replaces the audited input tensors by others when they enter the model, before any hook sees them."""
+    """A hook that replaces the audited input tensors by others when they enter the model, before any other hook."""
 
     def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         self.pairs = pairs
         self.is_audited = False
-        """Whether the current pass began with the audited tensors."""
+        """Whether the current pass got the audited input tensors, which are to be replaced."""
 
     def __call__(self, event: Event, tree: Any) -> Any:
-        """Return a module's inputs; for the model itself, replace the audited tensors."""
+        """Return the inputs of a module; for the model itself, with the audited tensors replaced."""
         if event.path:
             return tree
         self.is_audited = False
@@ -261,7 +263,7 @@ class InputSwap:
 
 
 class Transplant(InputSwap):
-    """Replaces z of some heads by another example's z, before any hook sees it."""
+    """A hook that replaces z of some heads by their z on another example, before any other hook sees it."""
 
     def __init__(self, layout: BlockLayout, example: OtherExample, heads: Sequence[HeadId]) -> None:
         super().__init__([(audited, audited) for audited, _ in example.pairs])
@@ -269,7 +271,7 @@ class Transplant(InputSwap):
         self._slots = layout.sites.head_slots(heads)
 
     def __call__(self, event: Event, tree: Any) -> Any:
-        """Return a module's inputs; for a module that receives z of a block, replace z of the chosen heads."""
+        """Return the inputs of a module; if the module receives z of a block, with z of the chosen heads replaced."""
         tree, site = super().__call__(event, tree), self._layout.arrival_of(event)
         if site not in self._slots or not self.is_audited:
             return tree
@@ -288,7 +290,10 @@ class Transplant(InputSwap):
 def record_z(
     model: nn.Module, layout: BlockLayout, run: Callable[[], object], arrive: InputSwap | None = None
 ) -> dict[HeadSite, Grid]:
-    """Run the model and return z of every block (the input of its output projection), after all hooks."""
+    """Run the model and return z of every block (the input of its output projection), after all hooks.
+
+    `arrive` replaces inputs before these hooks.
+    """
     grids: dict[HeadSite, Grid] = {}
 
     def meet(event: Event, tree: Any) -> Any:
@@ -314,9 +319,10 @@ def probe(
     arrived: Mapping[HeadSite, Tensor],
     entered: Mapping[HeadSite, Tensor],
 ) -> None:
-    """Run the model with the intervention on other examples, and with other examples' z in single heads.
+    """Run the model with the intervention, on other examples and with other examples' z in single heads.
 
-    `arrived` is z of each block before all hooks, and `entered` is the input of its output projection.
+    The results are added to `probes`. `arrived` is z of each block before all hooks, and `entered` is the input of
+    its output projection.
     """
 
     def record(arrive: InputSwap | None = None) -> Mapping[HeadSite, Grid]:
@@ -344,7 +350,7 @@ def probe(
 def _heads_acted_on(
     layout: BlockLayout, site: HeadSite, arrived: Mapping[HeadSite, Tensor], entered: Mapping[HeadSite, Tensor]
 ) -> list[HeadId]:
-    """Return the heads whose z the hooks change to values other than zero; zeros need no test."""
+    """Return the heads whose z the hooks change to values other than zero. Zeros need no test."""
     if entered[site].numel() != arrived[site].numel():
         return []
     before, after = (layout.grid(site, tensors[site]).unbind(dim=2) for tensors in (arrived, entered))
@@ -358,10 +364,11 @@ def _transplant(
     heads: Sequence[HeadId],
     record: Callable[[InputSwap], Mapping[HeadSite, Grid]],
 ) -> None:
-    """Give all changed heads another example's z together; then test those whose r changes one by one.
+    """Find out which heads' replacements r depend on z, by giving heads the z of another example.
 
-    One by one, because r of a head may depend on z of another head. If r depends on the example but on z of none of
-    these heads, all heads of the block are tested together.
+    First all changed heads get it together. Then those whose r changed are tested one by one, because r of a head
+    may depend on z of another head. If r depends on the example but on z of none of these heads, all heads of the
+    block are tested together. The results are added to `probes`.
     """
     places = {head: layout.sites[head.site].heads.index(head) for head in heads}
 
@@ -378,7 +385,7 @@ def _transplant(
 
 
 def _at(site: HeadSite, passes: Sequence[Mapping[HeadSite, Grid]]) -> list[tuple[int, Grid]]:
-    """Return (i, r) for each pass that reached this block: r replaced z in the pass with the i-th other example."""
+    """Return (i, r) for each pass that reached this block; the pass had the i-th other example in the inputs."""
     return [(i, grids[site]) for i, grids in enumerate(passes) if site in grids]
 
 
@@ -403,14 +410,14 @@ def find_even_heads(layout: BlockLayout, n_rows: int, run: Callable[[], object])
 
 
 class _Runner(nn.Module):
-    """A module that runs the model in its forward(), so that attention can be read from a user's function."""
+    """A module whose forward() runs the model, so that attention can be read while a user's function runs it."""
 
     def __init__(self, run: Callable[[], object]) -> None:
         super().__init__()
         self._run = run
 
     def forward(self, *inputs: Tensor) -> object:
-        """Run the function and ignore the inputs, because the function has its own."""
+        """Call the user's function and ignore the inputs, because the function has its own."""
         return self._run()
 
 
@@ -423,7 +430,7 @@ def acts_through_z(
     own: Mapping[HeadSite, Grid],
     clean: Tensor,
 ) -> bool:
-    """Whether a change of a module's output reaches the model's output only through z of the next block.
+    """Return whether a change of a module's output reaches the model's output only through z of the next block.
 
     This holds for queries, keys and values, and identifies them where attention is no module of its own.
     """
@@ -451,7 +458,7 @@ def acts_through_z(
 
 @contextmanager
 def same_noise() -> Iterator[None]:
-    """Seed all global random number generators inside the context, and restore their states afterwards."""
+    """Seed all global random number generators while the context is open, and restore their states afterwards."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
     of_mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):

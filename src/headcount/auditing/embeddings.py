@@ -17,13 +17,13 @@ MIXED = "tokens are mixed before the first attention block, so that positions ca
 N_PROJECTIONS = 3
 """Number of linear layers that compute queries, keys and values."""
 MIN_VARIATION = 1e-5
-"""Rows of embeddings differ if their difference is above this fraction of the largest value: rounding stays below."""
+"""Rows of embeddings are different if they differ by more than this fraction of the largest value (not rounding)."""
 MIN_MIXING = 1e-6
 """Tokens are mixed if embeddings change by more than this fraction of the largest value."""
 
 
 def first_stream(model: AuditedModel, examples: Examples) -> Tensor | None:
-    """Return the input [row, position, width] of the first attention block; None if it cannot be found.
+    """Return what the first attention block reads, [row, position, width]; None if it cannot be found.
 
     If queries, keys and values have different inputs, these are concatenated along the last axis.
     """
@@ -34,8 +34,8 @@ def first_stream(model: AuditedModel, examples: Examples) -> Tensor | None:
 def first_streams(model: AuditedModel, examples: Examples) -> list[Tensor]:
     """Return the different inputs [row, position, width] of the first attention block, or of its linear layers.
 
-    Queries, keys and values can have different inputs, for example if positions are added to queries and keys alone.
-    The list is empty if the inputs cannot be found, for example in a model without heads.
+    Queries, keys and values have different inputs if, for example, positions are added to queries and keys alone.
+    The list is empty if no input can be found, for example in a model without heads.
     """
     sites, module, inputs = model.opened.sites, model.opened.module, model.inputs(examples)
     if not sites:
@@ -48,7 +48,7 @@ def first_streams(model: AuditedModel, examples: Examples) -> list[Tensor]:
 
 
 def is_mixed(model: AuditedModel, examples: Examples) -> bool:
-    """Whether embeddings in the first half of a sequence change with the numbers in the second half."""
+    """Return whether embeddings in the first half of a sequence change with the numbers in the second half."""
     half, others = examples.shape[1] // 2, examples.copy()
     others[:, half:] = np.roll(examples[:, half:], 1, axis=0)
     one, other = first_stream(model, examples), first_stream(model, others)
@@ -69,7 +69,7 @@ def constant_sequences(model: AuditedClassifier, length: int, n: int) -> Example
 
 
 def number_columns(stream: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-    """Return which positions hold numbers: embeddings vary over rows there, and each row repeats its token."""
+    """Return [position]: whether the position holds a number. Embeddings vary there, and each row repeats its token."""
     varies = (stream - stream[:1]).abs().amax(dim=(0, 2)) > MIN_VARIATION * stream.abs().max()
     for ids in (each.cpu() for each in inputs):
         if ids.dim() == 2 and ids.shape[1] == stream.shape[1] and not ids.is_floating_point() and varies.any():
@@ -78,7 +78,7 @@ def number_columns(stream: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
 
 
 class StreamReader:
-    """Records inputs of modules in a forward pass, until the first output projection of a block is called."""
+    """A recorder of the inputs of modules in a forward pass, up to the first output projection of a block."""
 
     def __init__(self, model: nn.Module, projections: Iterable[nn.Module]) -> None:
         self._model, self._projections = model, set(projections)
@@ -114,9 +114,11 @@ class StreamReader:
             self._open.pop()
 
     def _candidates(self) -> list[Tensor]:
-        """Return the inputs of the linear layers in the innermost open module around the projection, or its own inputs.
+        """Return possible inputs of attention: of the linear layers in the innermost open module around the
+        projection.
 
-        If no open module has inputs, return those of the last linear layers: queries, keys and values.
+        If that module has no linear layers, return its own inputs. If no open module has inputs, return those of the
+        last linear layers, which are queries, keys and values.
         """
         for given, n_before in reversed(self._open):
             if given:
@@ -124,7 +126,7 @@ class StreamReader:
         return self._linear[: -N_PROJECTIONS - 1 : -1]
 
     def _distinct(self) -> list[Tensor]:
-        """Return the candidates without repeats; those with another shape than the first are left out."""
+        """Return the possible inputs without repeats, and without those of another shape than the first."""
         streams: list[Tensor] = []
         for each in self._candidates():
             has_shape = not streams or each.shape == streams[0].shape
@@ -134,7 +136,7 @@ class StreamReader:
 
 
 def _rows_first(stream: Tensor, n_rows: int) -> Tensor | None:
-    """Move the axis of rows to the front, [row, position, width]; return None if no axis has as many rows."""
+    """Return the tensor as [row, position, width], with the axis of `n_rows` in front; None without such an axis."""
     if n_rows not in stream.shape[:2]:
         return None
     return (stream if stream.shape[0] == n_rows else stream.transpose(0, 1)).double().cpu()

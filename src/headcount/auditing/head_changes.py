@@ -1,4 +1,5 @@
-"""Name what an intervention did to a head's output: how it removed the head or, if it did not, how it changed it.
+"""What did an intervention do to a head's output? A name for how the head was removed or, if not, how it was
+changed.
 
 Whether a head is removed is tested in headcount.auditing.dependence; the kinds here are names for the results.
 """
@@ -32,9 +33,9 @@ REMOVALS = {
     OTHER_HEAD: "by another head's output",
     OTHER: "by other values, which do not follow its own output (noise, or another run's output)",
 }
-"""Maps each kind of removal to its description."""
+"""For each kind of removal, its description."""
 MIN_SAME_CORRELATION = 0.99
-"""A head is hardly changed if the correlation with its own output is above this."""
+"""A head counts as hardly changed if the correlation with its own output is above this."""
 MAX_FIT_ERROR = 1e-3
 """Heads explain the change of a block's output if the error of the fit is at most this fraction of the change."""
 N_FITTED = 2**16
@@ -43,10 +44,10 @@ N_FITTED = 2**16
 
 @dataclass(frozen=True)
 class OutputChange:
-    """The change of one head's output."""
+    """What an intervention did to one head's output."""
 
     kind: str
-    """One of the names above, such as ZERO or SCALED."""
+    """The name of the change, such as `zero` or `scaled` (see the constants of this module)."""
     detail: str
     """A description of the change in words."""
     size: float
@@ -63,9 +64,10 @@ def z_changes(
     is_even: Sequence[bool],
     elsewhere: Sequence[Tensor] = (),
 ) -> list[OutputChange]:
-    """Compare z with and without an intervention, [row, position, head, d_head], and return the change of each head.
+    """Compare the outputs z of all heads with and without an intervention, and return the change of each head.
 
-    `is_even` says for which heads the intervention made attention uniform. `elsewhere` is z of other blocks.
+    Both are [row, position, head, d_head]. `followings` says whether the new output depends on the head's own,
+    `is_even` for which heads the intervention made attention uniform, and `elsewhere` is z of other blocks.
     """
     changes, own_heads = [], own_BPHE.unbind(dim=2)
     for i, new in enumerate(new_BPHE.unbind(dim=2)):
@@ -78,7 +80,9 @@ def z_changes(
 def change_of(
     new: Tensor, own: Tensor, following: Following, *, others: Sequence[Tensor] = (), is_even: bool = False
 ) -> OutputChange:
-    """Classify the change of one head's output [row, position, d_head]; `others` are outputs of the other heads.
+    """Return the name and description of the change from `own` to `new`, a head's output [row, position, d_head].
+
+    `following` says whether `new` still depends on `own`; `others` are the outputs of the other heads.
 
     >>> own = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
     >>> [change_of(new, own, Following(False)).kind for new in (0 * own, own.flip(0), own.mean(0).expand_as(own))]
@@ -116,7 +120,7 @@ def change_of(
 
 
 def _removal(new: Tensor, own: Tensor, others: Sequence[Tensor], following: Following, size: float) -> OutputChange:
-    """Classify a removal by the values that replace the head's output, such as a mean or another head's output."""
+    """Return the change of a removed head, named for what replaces its output: a mean, another head's output, ..."""
     kind, means = OTHER, (own.mean(dim=0), own.mean(dim=(0, 1)))
     if len(own) > 1 and any(is_same(new, mean.expand_as(own)) for mean in means):
         kind = MEAN
@@ -136,17 +140,17 @@ def _removal(new: Tensor, own: Tensor, others: Sequence[Tensor], following: Foll
 
 
 def _is_constant(new: Tensor) -> bool:
-    """Whether the output is the same in all rows."""
+    """Return whether the output is equal in all rows."""
     return len(new) > 1 and is_same(new, new[:1].expand_as(new))
 
 
 def _is_resampled(new: Tensor, own: Tensor) -> bool:
-    """Whether every row has the head's original output of another row."""
+    """Return whether every row has the head's original output of another row."""
     return len(own) > 1 and all(_is_in_other_row(new[row], own, row) for row in range(len(own)))
 
 
 def _is_in_other_row(output: Tensor, own: Tensor, row: int) -> bool:
-    """Whether another example of the batch has this output, so that the intervention took it from there."""
+    """Return whether another row of the batch has this output, which the intervention may have taken from it."""
     return any(is_same(output, own[other]) for other in range(len(own)) if other != row)
 
 
@@ -154,7 +158,7 @@ def _is_in_other_row(output: Tensor, own: Tensor, row: int) -> bool:
 
 
 def _part_removed(new: Tensor, own: Tensor, following: Following) -> str:
-    """State in which rows, at which positions or in which values a head is removed; empty if not only in part."""
+    """Return in words the rows, positions or values in which a head is removed; empty if it is not removed in part."""
     is_changed = new != own
     at_places = is_changed.any(dim=-1)
     in_rows, at_positions = at_places.any(dim=1), at_places.any(dim=0)
@@ -189,7 +193,7 @@ def _is_rectified(new: Tensor, own: Tensor, dim: int) -> bool:
 
 
 BATCH, POSITION, FEATURE = 0, 1, 2
-"""Axes of a head's output."""
+"""Axes of a head's output [row, position, d_head]."""
 _PRESERVED: tuple[tuple[str, str, Callable[[Tensor, Tensor, int], bool], int], ...] = (
     (POSITIONS, "replaced by its mean over positions, which still depends on the example", _is_averaged, POSITION),
     (FEATURES, "replaced by the mean of its features, which still depends on the example", _is_averaged, FEATURE),
@@ -200,11 +204,11 @@ _PRESERVED: tuple[tuple[str, str, Callable[[Tensor, Tensor, int], bool], int], .
     (f"feature {CENTRED}", "kept, with the mean of the features subtracted", _is_centred, FEATURE),
     (RECTIFIED, "kept where positive, with negative values set to zero", _is_rectified, FEATURE),
 )
-"""Changes that keep a head's own output in some form: kind, description, and a test along one axis."""
+"""Changes after which a head's own output remains in some form: name, description, and a test along one axis."""
 
 
 def _name_of_change(new: Tensor, own: Tensor, following: Following) -> tuple[str, str]:
-    """Classify the change of an output that still depends on what the head computes."""
+    """Return the name and description of a change after which the output still depends on what the head computes."""
     if following.gain is not None and abs(following.gain) >= MAX_FIT_ERROR:
         what = "a constant" if _is_constant(new - following.gain * own) else "other values, such as noise,"
         times = "" if abs(following.gain - 1) < MAX_FIT_ERROR else f", scaled by {following.gain:.3g}"
@@ -213,7 +217,7 @@ def _name_of_change(new: Tensor, own: Tensor, following: Following) -> tuple[str
 
 
 def scaled_by(scale: float) -> OutputChange:
-    """Classify a multiplication of a head's output by a factor; a factor of 0 removes the head."""
+    """Return the change for a head's output multiplied by a factor; a factor of 0 removes the head."""
     if abs(scale - 1) < MAX_FIT_ERROR:
         return NO_CHANGE
     if abs(scale) < MAX_FIT_ERROR:
@@ -222,7 +226,7 @@ def scaled_by(scale: float) -> OutputChange:
 
 
 def output_changes(site: Site, z: Tensor, change: Tensor) -> list[OutputChange] | None:
-    """Explain the change of a block's output by changes of its heads; return None if heads do not explain it.
+    """Return the change of each head that explains a change of a block's output; None if heads do not explain it.
 
     Setting weights of the output projection to zero removes a head, and so does a hook that subtracts the head's
     contribution. Such a hook may also add the same values to every row, such as a mean contribution.
@@ -246,7 +250,7 @@ def output_changes(site: Site, z: Tensor, change: Tensor) -> list[OutputChange] 
 
 
 def _with_constant(scale: float) -> OutputChange:
-    """Classify a multiplication by a factor after which the same values are added to every row."""
+    """Return the change for an output multiplied by a factor, with equal values then added to every row."""
     change = scaled_by(scale)
     if change.kind == ZERO:
         return OutputChange(CONSTANT, f"removed, {REMOVALS[CONSTANT]}", change.size)
@@ -256,7 +260,7 @@ def _with_constant(scale: float) -> OutputChange:
 
 
 def _fit(parts: Sequence[Tensor], change: Tensor) -> list[float] | None:
-    """Return factors with which the parts add up to the change; None if the fit is too inaccurate."""
+    """Return factors with which the parts add up to the change; None if their sum does not fit."""
     chosen = torch.linspace(0, change.numel() - 1, min(change.numel(), N_FITTED)).long()
     parts_NH = torch.stack([each.flatten().cpu()[chosen].double() for each in parts], dim=1)
     change_N = change.flatten().cpu()[chosen].double()

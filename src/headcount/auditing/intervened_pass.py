@@ -31,18 +31,18 @@ from headcount.heads import HeadId, HeadSite
 
 @dataclass
 class IntervenedPass:
-    """Everything that was recorded while the model ran with the intervention."""
+    """Everything that was recorded while the model ran with an intervention."""
 
     kept: dict[Event, Any] = field(default_factory=dict)
-    """The inputs and outputs of all modules."""
+    """The inputs and outputs of all modules, by event (one call of one module)."""
     arrived: dict[HeadSite, Tensor] = field(default_factory=dict)
-    """z of each block, before the intervention's hooks."""
+    """z (the heads' outputs) of each block, before the intervention's hooks."""
     probes: Probes = field(default_factory=Probes)
-    """Replacements of head outputs in passes in which the heads compute another z."""
+    """Replacements of head outputs, from passes in which the heads compute another output."""
     output: Tensor = field(default_factory=lambda: torch.empty(0))
-    """The model's output in a pass without recording."""
+    """The model's output with the intervention, in a pass without recording."""
     watched: Tensor = field(default_factory=lambda: torch.empty(0))
-    """The model's output in the recorded pass."""
+    """The model's output with the intervention, in the recorded pass."""
     hooked: tuple[str, ...] = ()
     """Paths of modules that the intervention gave hooks or another forward()."""
     uncalled: frozenset[str] = frozenset()
@@ -55,14 +55,14 @@ class IntervenedPass:
     """Descriptions of changes to the model that a context manager did not undo."""
 
     def keep(self, event: Event, tree: Any) -> Any:
-        """Record the input or output of a module; a new pass replaces the records of the pass before."""
+        """Record the input or output of a module, and return it. A new pass replaces the records of the pass before."""
         if not event.path and not event.is_output:
             self.kept.clear()
         self.kept[event] = copied(tree)
         return tree
 
     def keep_arrival(self, layout: BlockLayout, event: Event, tree: Any) -> Any:
-        """Record z of a block before the intervention's hooks see it."""
+        """Record z (the heads' outputs) of a block before the intervention's hooks see it, and return the inputs."""
         if (site := layout.arrival_of(event)) is not None:
             self.arrived[site] = tensors_of(event, copied(tree))[0]
         return tree
@@ -76,7 +76,7 @@ def run_with(
     owned: nn.Module,
     probes: Probes,
 ) -> IntervenedPass:
-    """Run the model with the intervention, and undo everything that the intervention changed in the model.
+    """Run the model with an intervention (`context`), record the pass, and undo all changes to the model.
 
     `owned` is the model as its author wrote it. `probes` holds other examples, on which the model runs as well.
     """
@@ -105,7 +105,7 @@ def run_with(
         raise
     except Exception as error:  # user code may raise anything
         text = shortened(" ".join(str(error).split()) or "no message", 200)
-        advice = "try it around a plain call of the model, on these inputs"
+        advice = "try the intervention around a plain call of the model, on these inputs"
         raise InputError(f"the intervention raised {type(error).__name__}: {text}", advice) from error
     finally:
         state.restore()
@@ -113,13 +113,13 @@ def run_with(
 
 
 def _entered_z(layout: BlockLayout, seen: IntervenedPass) -> dict[HeadSite, Tensor]:
-    """Return z of each block (the input of its output projection) as the intervention left it."""
+    """Return z of each block (the input of its output projection) after the intervention."""
     events = {event: site for event in seen.kept if (site := layout.site_of(event)) is not None}
     return {site: tensors_of(event, seen.kept[event])[0] for event, site in events.items()}
 
 
 def _own_output(seen: IntervenedPass) -> Tensor:
-    """Return the output of the model that a user's function ran; raise an error if it ran no model."""
+    """Return the output of the model that a user's function ran; raise an error if the function ran no model."""
     tensors = tensors_of(last := Event("", True, 0), seen.kept.get(last))
     if not tensors:
         raise InputError(
@@ -131,7 +131,11 @@ def _own_output(seen: IntervenedPass) -> Tensor:
 
 @contextmanager
 def _entered(context: Any, model: nn.Module) -> Iterator[tuple[Callable[[], Any] | None, Mapping[str, Any]]]:
-    """Enter the intervention; yield the user's function if it runs the model itself, and arguments for the model."""
+    """Enter an intervention of any form; yield the user's function that runs the model, and arguments for the model.
+
+    The function is None if headcount runs the model. The arguments are empty unless the intervention consists of
+    them.
+    """
     if isinstance(context, Mapping) and not _is_context(context):
         yield None, context
         return
@@ -172,7 +176,7 @@ def _is_context(each: Any) -> bool:
 
 
 def _takes_one(function: Callable[..., Any]) -> bool:
-    """Whether a function has a required argument, which is then the model."""
+    """Return whether a function has a required argument, which is then the model."""
     try:
         given = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

@@ -57,13 +57,13 @@ class HeadChange:
     head: str
     site: str
     is_named: bool
-    """Whether this is one of the heads that the intervention should remove."""
+    """Whether the intervention should remove this head."""
     done: str
     """untouched; removed: zero, mean, constant, resample, another head, other; not removed: scaled, partly removed,
     hardly changed, mean over positions, mean of features, rearranged, moved, rectified, batch mean subtracted (or
     position, or feature), other values added, even attention, changed, not a number, not tested."""
     detail: str
-    """A description of the change in words."""
+    """What the intervention did to the head, in words."""
     change: Size
     """The largest change of a value of the head's output, as a fraction of the largest value."""
 
@@ -80,17 +80,17 @@ class InterventionAudit(Result):
     """One sentence about what the intervention did; it begins with the verdict."""
     verdict: str
     is_right: bool
-    """Whether the intervention removes exactly these heads, and the model is restored afterwards."""
+    """Whether the intervention removes exactly the named heads, and the model is restored afterwards."""
     output_change: Size
-    """The change of the model's output as a fraction of the largest value."""
+    """The largest change of the model's output, as a fraction of the output's largest value."""
     repair: str
-    """One line of code that removes the heads; empty if there is nothing to repair."""
+    """One line of code that removes exactly the named heads; empty if there is nothing to repair."""
     others: tuple[str, ...]
-    """Paths of modules that the intervention changed in a way that is not the change of a head."""
+    """Paths of modules that the intervention changed in another way than through a head."""
     rows: tuple[HeadChange, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction if the named heads and the rows of the table do not agree."""
+        """Yield an error if the named heads and the rows of the table disagree."""
         if any(each.is_named != (each.head in self.heads) for each in self.rows):
             yield "rows", "is_named for the heads in heads, and for no other"
 
@@ -137,7 +137,7 @@ def audit_intervention(
     named = tuple(dict.fromkeys(opened.find_head(each) for each in given))
     if not named:
         raise InputError(
-            "no heads are named", f"name the heads that should be removed: heads=[{opened.sites.heads[0].short!r}]"
+            "no heads were named", f"name the heads that should be removed: heads=[{opened.sites.heads[0].short!r}]"
         )
     module = unwrap(opened.module)
     tensors, call = _call_of(module, opened.sites, inputs)
@@ -149,9 +149,14 @@ def audit_intervention(
         if n_nan := int(clean.isnan().sum()):
             raise InputError(
                 f"the model's output has NaN without any intervention ({n_nan} of {clean.numel()} values)",
-                "mend the model first, or give inputs on which it outputs numbers: headcount audit has a check (HC306)",
+                "give other inputs, or repair the model: headcount audit looks for the cause (HC306)",
             )
-        _require_same(clean, call(), "the model changes from pass to pass", "does it keep state, or draw noise?")
+        _require_same(
+            clean,
+            call(),
+            "the model changes from pass to pass",
+            "make it deterministic: does it keep state, or draw noise?",
+        )
         layout.learn(module, call)
         probes = Probes(*find_other_examples(module, layout, tensors, call))
         seen = run_with(context, module, layout, call, opened.inner, probes)
@@ -182,13 +187,13 @@ def _group_size(model: nn.Module) -> int:
 
 
 def _call_of(module: nn.Module, sites: Sites, inputs: Inputs) -> tuple[list[Tensor], Callable[..., Tensor]]:
-    """Return the inputs on the model's device, and the model as a function of further keyword arguments."""
+    """Return the inputs on the model's device, and a function that runs the model with further keyword arguments."""
     device = next((each.device for each in module.parameters()), torch.device("cpu"))
     named = dict(inputs) if isinstance(inputs, Mapping) else {}
     given = [] if named else [inputs] if isinstance(inputs, Tensor) else list(inputs)
     if not (named or given) or not all(isinstance(each, Tensor) for each in (*given, *named.values())):
         raise InputError(
-            "the inputs are not tensors", "give one tensor, several in the order of forward(), or a mapping by name"
+            "the inputs must be tensors", "give one tensor, several in the order of forward(), or a mapping by name"
         )
     caller = Wrapped(module, sites, tuple(named) or input_names(module))
     moved = {name: each.to(device) for name, each in named.items()}
@@ -197,7 +202,7 @@ def _call_of(module: nn.Module, sites: Sites, inputs: Inputs) -> tuple[list[Tens
 
 
 def _require_heads(module: nn.Module, sites: Sites, tensors: Sequence[Tensor], heads: Iterable[HeadId]) -> None:
-    """Raise an error if the slices of z at these sites are not heads, so that no half head is audited as a head."""
+    """Raise an error if the slices of z (the heads' outputs) at these sites are not whole heads."""
     for name, check in check_heads(module, sites, tensors, dict.fromkeys(head.site for head in heads)).items():
         if check.fault:
             what = f"the slices of the head outputs z at {name} are not heads: {check.fault}"
@@ -213,23 +218,30 @@ def _require_same(one: Tensor, other: Tensor, what: str, advice: str) -> None:
 
 
 class _Comparison:
-    """A pass without the intervention that inserts all known changes and stops at the first further difference."""
+    """A pass without the intervention that inserts all changes known so far, and stops at the next difference."""
 
     def __init__(
         self, layout: BlockLayout, kept: Mapping[Event, Any], pinned: Collection[Event], passed: Collection[Event]
     ) -> None:
-        """Create a comparison; `pinned` are known changes, and `passed` are changes before z, which z shows."""
+        """Create a comparison.
+
+        `kept` are the tensors recorded with the intervention, `pinned` are known changes, and `passed` are changes
+        before z (the heads' outputs), which z shows.
+        """
         self._layout, self._kept, self._pinned, self._passed = layout, kept, pinned, passed
         self._entered = Counter[str]()
         self.z: dict[HeadSite, Tensor] = {}
-        """z of each block, up to the first difference."""
+        """For each block, z (the heads' outputs) in this pass, up to the first difference."""
         self.first: tuple[Event, list[Tensor]] | None = None
-        """Where the first difference is, and the tensors there without the intervention; None if there is none."""
+        """Where this pass first differs from the recorded one, and its tensors there; None if nowhere."""
         self.missed: HeadSite | None = None
-        """The last block whose output projection the intervention did not call."""
+        """The last attention block whose output projection was not called under the intervention."""
 
     def meet(self, event: Event, tree: Any) -> Any:
-        """Compare a module's tensors with those under the intervention, or insert a known change."""
+        """Compare a module's tensors with those recorded under the intervention, or insert a known change.
+
+        Return the tensors with which the pass continues.
+        """
         self._entered[event.path] += not event.is_output
         if self.first is not None:
             return tree
@@ -249,7 +261,7 @@ class _Comparison:
         return all(is_same(*pair) for pair in pairs)
 
     def _is_before_z(self, event: Event) -> bool:
-        """Whether the event is inside attention and before z (queries, keys or values), so that z shows its change."""
+        """Return whether the event is inside attention and before z (queries, keys, values), so that z shows it."""
         for path, attention in self._layout.attentions.items():
             if event.path == attention:
                 return not event.is_output
@@ -259,19 +271,19 @@ class _Comparison:
 
 
 class _Trace:
-    """Finds all changes that an intervention makes to heads, to the residual stream and to other modules."""
+    """A search for all changes that an intervention makes to heads, to the residual stream and to other modules."""
 
     def __init__(self, layout: BlockLayout, seen: IntervenedPass, clean: Tensor, group_size: int = 1) -> None:
         """Create a trace; `group_size` is the number of heads that share keys and values."""
         self.layout, self.seen, self.clean, self.group_size = layout, seen, clean, group_size
         self.heads: dict[HeadId, OutputChange] = {}
         self.residual: list[str] = []
-        """Descriptions of coordinates of the residual stream that were changed."""
+        """For each changed slice of the residual stream, a description in words."""
         self.others: list[Event] = []
         self.is_complete = True
 
     def run(self, module: nn.Module, call: Callable[[], Tensor]) -> None:
-        """Find the changes one after another; each pass inserts all changes that are already known."""
+        """Find the changes one after the other; each pass inserts all changes that are already known."""
         pinned, passed = set[Event](), set[Event]()
         for _ in range(4 * len(self.layout.sites) + 8):
             comparison = _Comparison(self.layout, self.seen.kept, pinned, passed)
@@ -330,7 +342,7 @@ class _Trace:
                 self.heads[head] = each
 
     def described(self, heads: Sequence[HeadId]) -> str:
-        """Describe how these heads are changed; heads with the same change are listed together."""
+        """Return in words how these heads are changed; heads with equal changes are listed together."""
         groups: dict[str, list[HeadId]] = {}
         for head in heads:
             if head in self.heads:
@@ -338,7 +350,7 @@ class _Trace:
         return ", ".join(f"{_names(group)} {detail}" for detail, group in groups.items())
 
     def relation(self) -> str:
-        """State in brackets what all changed heads have in common; empty if they have nothing in common."""
+        """What all changed heads have in common, in brackets; empty if nothing."""
         names = {head.site for head in self.heads}
         whole = [name for name in names if set(self.layout.sites[name].heads) <= set(self.heads)]
         if len(whole) == len(names) and len(self.heads) > 1:
@@ -350,22 +362,22 @@ class _Trace:
 
     @property
     def is_bypassed(self) -> bool:
-        """Whether the intervention works only while it is recorded, because PyTorch's fast path calls no submodule."""
+        """Whether the intervention acts only while it is recorded, because PyTorch's fast path calls no submodule."""
         return torch.equal(self.clean, self.seen.output) and not is_same(self.clean, self.seen.watched)
 
     @property
     def output_change(self) -> float:
-        """The change of the model's output as a fraction of the largest value."""
+        """The largest change of the model's output, as a fraction of the output's largest value."""
         is_alike = self.seen.output.shape == self.clean.shape and not self.n_nan
         return difference(self.clean, self.seen.output) if is_alike else 1.0
 
     @property
     def n_nan(self) -> int:
-        """The number of NaN in the model's output with the intervention."""
+        """The number of NaN values in the model's output with the intervention."""
         return int(self.seen.output.isnan().sum())
 
     def _coordinates(self, event: Event, own: Tensor, new: Tensor) -> str:
-        """Describe changed coordinates of the residual stream that were mistaken for a head; empty if none were."""
+        """Return in words the coordinates of the residual stream that were mistaken for a head; empty if none were."""
         counts = {len(self.layout.sites[sharing[0]].heads) for sharing in self.layout.projections.values()}
         if own.shape != new.shape or own.shape[-1] not in self.layout.widths.values():
             return ""
@@ -406,7 +418,7 @@ def _audit(trace: _Trace, named: Sequence[HeadId], name: str, given: str) -> Int
 
 
 def _verdict(trace: _Trace, named: Sequence[HeadId]) -> tuple[str, str]:
-    """Return the verdict, and the rest of the summary's first sentence."""
+    """Return the verdict on the intervention, and the rest of the summary's first sentence."""
     wanted, touched = set(named), set(trace.heads)
     others = [head for head in trace.heads if head not in wanted]
     missing, untouched = [head for head in named if head not in touched], f"{_names(named)} untouched"
@@ -435,7 +447,7 @@ def _verdict(trace: _Trace, named: Sequence[HeadId]) -> tuple[str, str]:
 
 
 def _instead(others: Sequence[HeadId], named: Sequence[HeadId]) -> tuple[str, str]:
-    """Return the verdict if only other heads than the named ones are changed, and the likely mistake."""
+    """Return the verdict, and the likely mistake, if only other heads than the named ones are changed."""
     if {head.index for head in others} == {head.index for head in named}:
         return "wrong layer", "the index is right, the layer is not"
     if {head.site for head in others} != {head.site for head in named}:
@@ -446,7 +458,7 @@ def _instead(others: Sequence[HeadId], named: Sequence[HeadId]) -> tuple[str, st
 
 
 def _further_sentences(trace: _Trace, verdict: str) -> Iterator[str]:
-    """Yield further sentences of the summary: other changes, and what the intervention left behind."""
+    """Yield further sentences of the summary: other changes, and what the intervention did not undo."""
     if trace.residual and verdict != RESIDUAL:
         yield f"also, {trace.residual[0]}"
     more = trace.others[verdict == NO_HEAD :]
@@ -462,13 +474,13 @@ def _further_sentences(trace: _Trace, verdict: str) -> Iterator[str]:
 
 
 def _names(heads: Sequence[HeadId]) -> str:
-    """List the names of up to eight heads, and the number of all others."""
+    """Return the names of up to eight heads as a list in words, with the number of all others."""
     names = ", ".join(head.short for head in heads[:8])
     return names + (f" and {len(heads) - 8} more" if len(heads) > 8 else "")
 
 
 def _why_nothing(trace: _Trace) -> str:
-    """State that the model's output is the same, and the most likely reason why the intervention did nothing."""
+    """Return in words that the intervention changed nothing, with the most likely reason."""
     seen = trace.seen
     is_equal = torch.equal(seen.output, trace.clean)
     same = "bit for bit the same" if is_equal else f"the same but for rounding ({trace.output_change:.0e})"
@@ -487,7 +499,7 @@ def _why_nothing(trace: _Trace) -> str:
 
 
 def _repair(layout: BlockLayout, named: Sequence[HeadId], given: str) -> str:
-    """Return one line of code that removes exactly these heads."""
+    """Return one line of code that removes exactly the named heads."""
     line = f"with headcount.ablated(model, [{', '.join(repr(head.short) for head in named)}]{given}):"
     places = {head.site for head in named}
     site = layout.sites[named[0].site]

@@ -23,7 +23,7 @@ CONTAINERS = (dict, set, list)
 class _KeptTensor:
     tensor: Tensor
     data: Tensor
-    """The tensor's original storage, into which the saved values are copied back."""
+    """The original storage of a tensor, into which the saved values are copied back."""
     values: Tensor
     requires_grad: bool
     grad: Tensor | None
@@ -49,7 +49,7 @@ class _KeptTensor:
 
 
 class _KeptModule:
-    """The saved attributes of a module, with copies of its dictionaries, sets and lists."""
+    """The saved attributes of one module, with copies of its dictionaries, sets and lists."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module, self.kind, self.attributes = module, type(module), dict(module.__dict__)
@@ -93,7 +93,7 @@ def _hooks_of(module: nn.Module) -> frozenset[int]:
 
 
 class ModelState:
-    """The saved state of a model, with which the model can be compared and to which it can be restored."""
+    """The saved state of a model, to compare the model with or to restore it to."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -113,10 +113,10 @@ class ModelState:
         return tuple(path for path, each in self._modules.items() if each.hooks - _hooks_of(each.module))
 
     def differences(self) -> list[str]:
-        """Describe how the model differs from the saved state, one text per difference."""
+        """Return in words how the model differs from the saved state, one text each, such as `hooks at h.1`."""
         kept, now = self._modules, dict(self._model.named_modules())
         hooks = [f"hooks at {path or 'the model itself'}" for path, each in kept.items() if each.has_more_hooks]
-        modules = [f"other modules in {path or 'the model itself'}" for path in kept if kept[path].has_other_modules]
+        modules = [f"other submodules in {path or 'the model itself'}" for path in kept if kept[path].has_other_modules]
         weights = [f"other values of {path}" for path, each in self._tensors.items() if each.is_changed]
         modes = [path for path in kept if path in now and now[path].training != kept[path].attributes["training"]]
         mode = [f"training mode {'on' if now[modes[0]].training else 'off'}"] if modes else []

@@ -32,30 +32,30 @@ from headcount.hooks.proof import difference
 from headcount.hooks.sites import Sites
 
 MAX_DIFFERENCE = {torch.float64: 1e-11, torch.float32: 1e-5}
-"""Largest difference, relative to the largest value, between two passes of the same computation."""
+"""Largest difference between two passes of one computation that counts as rounding, relative to the largest value."""
 MAX_ROUNDINGS = 8
-"""Largest difference between two passes of the same computation in half precision, in machine epsilons."""
+"""The same for half precision, in units of machine epsilon."""
 
 
 class Event(NamedTuple):
-    """The input or the output of one call of a module."""
+    """One tensor transfer in a pass: the input or the output of one call of a module."""
 
     path: str
     """The path of the module; empty for the model itself."""
     is_output: bool
     n: int
-    """How many times the module was called before in the same pass."""
+    """Number of earlier calls of the module in this pass."""
 
     def __str__(self) -> str:
         return f"{'the output of' if self.is_output else 'what enters'} {self.path or 'the model itself'}"
 
 
 Meet = Callable[[Event, Any], Any]
-"""Takes an event and the tensors of that call, and returns the tensors to continue with."""
+"""A function that is called with an event and the tensors of that call, and returns the tensors to go on with."""
 
 
 class ModuleWatch:
-    """Inside the context, calls `meet` and `arrive` for all inputs, and `meet` for all outputs, of all modules."""
+    """A context in which `arrive` and `meet` are called with the inputs, `meet` with the outputs, of all modules."""
 
     def __init__(self, model: nn.Module, sites: Sites, meet: Meet, arrive: Meet | None = None) -> None:
         self._modules, self._meet = dict(model.named_modules()), meet
@@ -64,7 +64,7 @@ class ModuleWatch:
         self._mha = dict.fromkeys(site.mha for site in sites.values() if site.mha is not None)
 
     def __enter__(self) -> frozenset[str]:
-        """Begin to record, and return the paths of output projections that PyTorch computes without calling them."""
+        """Begin to record; return the paths of output projections that PyTorch computes without calling them."""
         for path, module in self._modules.items():
             module.__dict__["_call_impl"] = partial(self._call, path, module, module._call_impl)
             self._stack.callback(module.__dict__.pop, "_call_impl", None)
@@ -106,7 +106,7 @@ class ModuleWatch:
         return self._meet(Event(path, True, n), output)
 
     def _forward(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Record a direct call of the model's forward(), as in TransformerLens' run_with_hooks()."""
+        """Record a direct call of the model's forward(), as TransformerLens makes in run_with_hooks()."""
         if self._is_called:
             return inner(*args, **kwargs)
         self._calls.clear()
@@ -127,7 +127,7 @@ class ModuleWatch:
 
 
 class _Uncalled(nn.Module):
-    """Replaces an output projection that PyTorch computes without calling the module, so that no hooks fire."""
+    """A stand-in for an output projection that PyTorch computes without calling the module, so that no hook fires."""
 
     def __init__(self, project: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class _Uncalled(nn.Module):
 
 
 def set_forward(module: nn.Module, forward: Callable[..., Any] | None) -> None:
-    """Set the forward() of a module; None restores that of its class."""
+    """Replace the forward() of a module; None restores the forward() of its class."""
     module.__dict__.pop("forward", None)
     module.__dict__.update({} if forward is None else {"forward": forward})
 
@@ -147,18 +147,18 @@ def set_forward(module: nn.Module, forward: Callable[..., Any] | None) -> None:
 
 
 def copied(tree: Any) -> Any:
-    """Copy all tensors of a tree, because a model may change its tensors in place."""
+    """Return copies of all tensors in nested lists and dictionaries, because a model may change tensors in place."""
     return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, tree)
 
 
 def tensors_of(event: Event, tree: Any) -> list[Tensor]:
-    """Return all tensors of an input, but only the first tensor of an output, without attention weights."""
+    """Return all tensors of a module's input, or the first tensor of its output (without attention weights)."""
     tensors = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
     return tensors[:1] if event.is_output else tensors
 
 
 def is_same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are equal up to rounding; NaN equals NaN."""
+    """Return whether two tensors are equal up to rounding; NaN equals NaN."""
     if one.shape != other.shape:
         return False
     if torch.equal(one, other) or not one.is_floating_point():
@@ -182,25 +182,25 @@ def rounding(dtype: torch.dtype) -> float:
 
 @dataclass
 class BlockLayout:
-    """Where the attention blocks are in a model's tree of modules."""
+    """Where the attention blocks are among a model's modules: paths of projections, and of what surrounds them."""
 
     sites: Sites
     n_rows: int
     """Number of rows of the audited inputs."""
     projections: dict[str, tuple[HeadSite, ...]]
-    """Maps the path of each output projection to the sites that use it, in the order in which they call it."""
+    """For the path of each output projection, the attention blocks that use it, in the order of their calls."""
     holders: dict[str, str]
-    """Maps the path of each module that contains exactly one output projection to that projection's path."""
+    """For the path of each module with exactly one output projection inside, the path of that projection."""
     attentions: dict[str, str] = field(default_factory=dict)
-    """Maps the path of each projection to the module that computes its z; changes inside that module show in z."""
+    """For the path of each projection, the module that computes its z; changes inside that module show in z."""
     widths: dict[str, int] = field(default_factory=dict)
-    """Maps the path of each projection to the width of its output, which is that of the residual stream."""
+    """For the path of each projection, the width of its output, which is the width of the residual stream."""
     entrances: dict[str, str] = field(default_factory=dict)
-    """Maps the path of the outermost module that receives z and only projects it to the path of the projection."""
+    """For the path of the outermost module that receives z and only projects it, the path of the projection."""
 
     @classmethod
     def of(cls, model: nn.Module, sites: Sites, n_rows: int) -> BlockLayout:
-        """Create the layout from the sites; `learn` fills in the rest from a forward pass."""
+        """Return the layout for these sites (attention blocks); `learn` adds what a forward pass shows."""
         paths = {module: path for path, module in model.named_modules()}
         for name, site in sites.items():
             if site.head_axis is not None or isinstance(site.projection, ParameterProjection):
@@ -209,36 +209,39 @@ class BlockLayout:
                     "heads must stand side by side in the last axis of z, and a module must project them",
                 )
             if site.projection not in paths:
-                raise InputError(f"the output projection of {name} is not in this model", "are these its sites?")
+                raise InputError(
+                    f"the output projection of {name} is not in this model",
+                    "check the sites: they may belong to another model",
+                )
         projections = {paths[projection]: names for projection, names in sites.projections.items()}
         above = Counter(each for path in projections for each in modules_above(path))
         holders = {each: path for path in projections for each in modules_above(path) if above[each] == 1}
         return cls(sites, n_rows, projections, holders | {path: path for path in projections})
 
     def site_of(self, event: Event) -> HeadSite | None:
-        """Return the site whose z this event shows; None if the event shows no z."""
+        """Return the site whose z (heads' outputs) this event carries; None if it carries no z."""
         sharing = () if event.is_output else self.projections.get(event.path, ())
         return sharing[event.n % len(sharing)] if sharing else None
 
     def arrival_of(self, event: Event) -> HeadSite | None:
-        """Return the site whose z this event shows before any hook has seen it; None if the event shows no z."""
+        """Return the site whose z this event carries before any hook has seen it; None if it carries no z."""
         path = None if event.is_output else self.entrances.get(event.path)
         sharing = () if path is None else self.projections[path]
         return sharing[event.n % len(sharing)] if sharing else None
 
     def grid(self, site: HeadSite, z: Tensor) -> Tensor:
-        """Reshape z to [row, position, head, d_head]; rows and positions may share an axis of z."""
+        """Return z as [row, position, head, d_head]. Rows and positions may share an axis of z."""
         if z.dim() == 2 and len(z) % self.n_rows == 0:
             z = z.unflatten(0, (self.n_rows, -1))
         by_head = split_heads(site, z, len(self.sites[site].heads))
         return by_head.reshape(len(by_head), -1, *by_head.shape[-2:])
 
     def path_of(self, site: HeadSite) -> str:
-        """Return the path of a site's output projection."""
+        """Return the path of the output projection of a site (attention block)."""
         return next(path for path, names in self.projections.items() if site in names)
 
     def learn(self, model: nn.Module, call: Callable[[], object]) -> None:
-        """Run a pass to find the module that computes z: the smallest one around a projection that works before it."""
+        """Run a pass to find, for each projection, the smallest module around it that computes its z."""
         met: dict[Event, list[Tensor]] = {}
 
         def meet(event: Event, tree: Any) -> Any:
@@ -252,7 +255,8 @@ class BlockLayout:
         for path, sharing in self.projections.items():
             if Event(path, False, 0) not in met:
                 raise InputError(
-                    f"the model never calls {path}, the output projection of {sharing[0]}", "is it in use?"
+                    f"the model never calls {path}, the output projection of {sharing[0]}",
+                    "leave its site out, or give a model that uses this projection",
                 )
             self._find_attention(path, met, is_torch=self.sites[sharing[0]].mha is not None)
             self._find_entrance(path, met)
@@ -277,13 +281,13 @@ class BlockLayout:
 
 
 def _is_z(tensors: Sequence[Tensor], z: Sequence[Tensor]) -> bool:
-    """Whether the first tensor equals z, as in modules that only pass z on, such as TransformerLens' hook points."""
+    """Return whether the first tensor equals z, as in modules that only pass z on (TransformerLens' hook points)."""
     is_alike = bool(tensors) and tensors[0].dtype == z[0].dtype and tensors[0].numel() == z[0].numel()
     return is_alike and torch.equal(tensors[0].flatten(), z[0].flatten())
 
 
 def modules_above(path: str) -> list[str]:
-    """Return the paths of the modules that contain this one, the innermost first, without the model itself.
+    """Return the paths of all modules that contain this one, the innermost first, without the model itself.
 
     >>> modules_above("h.1.attn.c_proj")
     ['h.1.attn', 'h.1', 'h']

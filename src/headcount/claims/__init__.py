@@ -1,6 +1,6 @@
-"""Claims about heads that can lose: one kind of claim, one file, with what supports it and what refutes it."""
+"""Claims about heads that can turn out wrong. Each file is a kind of claim: what supports it, and what refutes it."""
 
 from headcount.registry import Registry
 
 CLAIMS = Registry("headcount.claims")
-"""The kinds of claims."""
+"""All kinds of claims, by the name of their file."""

@@ -1,6 +1,6 @@
-"""Claims that a head attends to something, and that the model needs the head: a pattern and an effect.
+"""Claims that a head attends to something, and that the model needs the head: a pattern of attention and a drop.
 
-The pattern is measured as `specialisation` and `roles` do, against models that learned nothing.
+The pattern is measured as `specialisation` does on tasks and `roles` on texts, against models that learned nothing.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from headcount.errors import InputError
 from headcount.heads import HeadId
 
 COPIES = ("duplicate", "induction")
-"""Roles that are about copies of a token, which repeated tokens show best."""
+"""Roles about copies of a token, which are measured on repeated random tokens."""
 UNUSED = "The head attends as claimed, but removing it costs less than the claim needs: the model does not need the "
 UNUSED += "pattern."
 
 
 def pattern_kind(name: str, phrase: str, targets: tuple[str, ...] = (), role: str = "") -> ClaimKind:
-    """Return a kind of claim about attention to a target of a task, or to keys of a role in texts.
+    """Return a kind of claim about attention to one of the `targets` of a task, or to the keys of a `role` in texts.
 
-    Of several targets, the head must attend to one.
+    `phrase` is the claim in plain English, such as `reads the operator`.
     """
     return ClaimKind(
         grammar=f"SUBJECT {name}",
@@ -41,7 +41,7 @@ def pattern_kind(name: str, phrase: str, targets: tuple[str, ...] = (), role: st
 
 
 def measure(case: ClaimCase, targets: tuple[str, ...], role: str) -> Judgement:
-    """Measure the pattern of each head of the subject, and the drop without all of them."""
+    """Measure the attention of each head that the claim is about, and the drop without all of them together."""
     if case.model.task is None and not role:
         raise InputError(
             f"{case.claim.kind.name} is about positions of a task, and {case.model.name} names no task",
@@ -63,13 +63,13 @@ def measure(case: ClaimCase, targets: tuple[str, ...], role: str) -> Judgement:
 
 
 def _kinds_with(keyword: str) -> str:
-    """Return the names of the patterns that have a role in texts, or targets in a task."""
+    """Return the names of the patterns that are measured on a task (`targets`) or on texts (`role`), as a list."""
     patterns = {name: kind.measure for name, kind in kinds().items() if isinstance(kind.measure, partial)}
     return ", ".join(sorted(name for name, measurement in patterns.items() if measurement.keywords.get(keyword)))
 
 
 def _task_weights(case: ClaimCase, head: HeadId, targets: tuple[str, ...]) -> Evidence:
-    """Return the weight of a head on the target that it attends to most, on examples of the task."""
+    """Return the head's weight on the one of the task's `targets` that it attends to most, as evidence."""
     stats: Specialisation = case.once("specialisation", lambda: specialise(case.model.task_attention()))
     (own,) = (each for each in stats.heads if each.short == head.short)
     measures = [each for each in map(own.find, targets) if each is not None and each.even is not None]
@@ -82,7 +82,7 @@ def _task_weights(case: ClaimCase, head: HeadId, targets: tuple[str, ...]) -> Ev
 
 
 def _text_weights(case: ClaimCase, head: HeadId, roles: tuple[str, ...]) -> Evidence:
-    """Return the weight of a head on the keys of a role, on texts or on repeated tokens."""
+    """Return the head's weight on the keys of a role (such as the previous token) in texts, as evidence."""
     for on in (REPEATED, TEXTS) if roles[0] in COPIES else (TEXTS, REPEATED):
         result: HeadRoles | None = case.once(("roles", on), partial(_roles, case, on))
         own = next((each for each in result.heads if each.short == head.short), None) if result else None
@@ -98,7 +98,7 @@ def _text_weights(case: ClaimCase, head: HeadId, roles: tuple[str, ...]) -> Evid
 
 
 def _roles(case: ClaimCase, on: str) -> HeadRoles | None:
-    """Measure every head on one kind of inputs; None if there are no such inputs."""
+    """Return measures of every head on one kind of inputs (`texts`, `repeated tokens`); None without such inputs."""
     model, data = case.model, case.data if isinstance(case.data, str | Path) else None
     texts = model.texts((), data) if on == TEXTS else model.repeated_tokens()
     return head_roles(model.label, model.weights_sha256, model.module, model.sites, {on: texts}) if texts else None
@@ -107,7 +107,7 @@ def _roles(case: ClaimCase, on: str) -> HeadRoles | None:
 def _weight(
     head: HeadId, target: str, bounds: tuple[float, float, float], even: float, n: int, of: str, bar: float
 ) -> Evidence:
-    """Return a weight above uniform attention, against the threshold of the controls."""
+    """Return a weight as evidence against the threshold `bar`, rescaled to 0 for uniform attention."""
     value, low, high = (above_even(each, even) for each in bounds)
     words = f"{head.short} attends to the target “{target}” by {{}} more than uniform attention would"
     return Evidence(words, value, low, high, n, of, "share").at_least(round(max(THRESHOLDS.partly, bar), 4))

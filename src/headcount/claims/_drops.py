@@ -22,11 +22,11 @@ N_EXAMPLES = 2000
 """Default number of examples."""
 Group = tuple[HeadId, ...]
 Losses = NDArray[np.float64]
-"""The clean score minus the score under an ablation, for each example."""
+"""For each example, the score with all heads minus the score under an ablation."""
 
 
 class Drops:
-    """A model on some examples, with the scores of every group of heads that was ablated so far."""
+    """A model on some examples, with its scores under zero ablation of each group of heads measured so far."""
 
     def __init__(self, case: ClaimCase) -> None:
         n = N_EXAMPLES if case.n is None else case.n
@@ -38,7 +38,7 @@ class Drops:
         self._needs_skill = self.metric.in_points and not case.anyway
 
     def losses(self, groups: Sequence[Sequence[HeadId]]) -> list[Losses]:
-        """Return the loss of each example without each group of heads; a group is ablated together."""
+        """Return, for each group of heads, the loss of score of each example when the whole group is ablated."""
         keys = [tuple(sorted(group)) for group in groups]
         new = [key for key in dict.fromkeys(keys) if key not in self._scores]
         if new:
@@ -51,7 +51,7 @@ class Drops:
         return [self._clean - self._scores[key] for key in keys]
 
     def _require_skill(self, baseline: float) -> None:
-        """Raise an error if the model has no skill that the removal of a head could cost."""
+        """Raise an error unless the model scores at least 10 points more than a constant answer."""
         clean = float(self.experiment.aggregate(self._clean)) if self._clean is not None else 0.0
         if self._needs_skill and clean - baseline < CRITICAL:
             raise InputError(
@@ -60,15 +60,16 @@ class Drops:
             )
 
     def drop(self, heads: Sequence[HeadId]) -> PairedDifference:
-        """Return the drop without these heads together."""
+        """Return the drop in score when all of these heads are ablated together, with its 95 % CI."""
         (losses,) = self.losses([heads])
         assert self._clean is not None, "the heads were ablated"
         return compare(self.experiment, self._clean, [self._clean - losses], "claims")[0]
 
     def mean_of(self, losses: Losses, most: float = math.inf) -> PairedDifference:
-        """Return the mean of a combination of losses on the same examples; an accuracy allows at most `most`.
+        """Return the mean of losses, with a 95 % CI; `most` is the largest loss that one example can have.
 
-        Both ends of its interval allow for 3.7 of n examples that were missed and lose a whole answer.
+        For an accuracy, both ends of the interval allow for 3.7 of n examples that were missed and lose a whole
+        answer.
         """
         if self.experiment.aggregator is not mean_score:
             raise InputError(f"{self.metric.name} is not a mean over examples, so drops cannot be compared")
@@ -78,10 +79,10 @@ class Drops:
         return PairedDifference(mean.mean, max(low, -most), min(high, most), mean.p)
 
     def evidence(self, words: str, drop: PairedDifference) -> Evidence:
-        """Return a drop with its 95 % CI as evidence for or against a claim; `words` says what was removed."""
+        """Return a drop with its 95 % CI as evidence; `words` is a clause such as `removing them together costs {}`."""
         return Evidence(words, drop.mean, drop.low, drop.high, self.n, "examples", self.unit)
 
 
 def drops_of(case: ClaimCase) -> Drops:
-    """Return the drops of a model, which all claims about it share."""
+    """Return the drops measured on a model so far, which all claims about the model share."""
     return case.once("drops", lambda: Drops(case))

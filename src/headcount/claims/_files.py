@@ -23,7 +23,7 @@ def shipped() -> tuple[str, ...]:
 
 
 def read_statements(file: str | Path) -> tuple[Statement, ...]:
-    """Read the claims of a TOML file, or of a file that comes with headcount, given by its name."""
+    """Return the claims of a TOML file; `file` is a path, or the name of a file that comes with headcount."""
     path = HOME / f"{file}.toml" if str(file) in shipped() else Path(file)
     if not path.is_file():
         raise InputError(
@@ -40,16 +40,14 @@ def read_statements(file: str | Path) -> tuple[Statement, ...]:
 
 
 def _statement(entry: dict[str, object], path: Path, i: int) -> Statement:
-    """Return one claim of a file; an error names the file and the number of the claim."""
+    """Return the claim of one entry of a file; an error names the file and the number of the entry."""
     for name in entry:
         if name not in ("text", "says"):
-            raise InputError(
-                f"claim {i} in {path} sets {name!r}, which a claim does not have", suggestion(name, ("text", "says"))
-            )
+            raise InputError(f"claim {i} in {path} has an unknown key {name!r}", suggestion(name, ("text", "says")))
     text, says = entry.get("text"), entry.get("says", "")
     if not isinstance(text, str) or not isinstance(says, str):
-        raise InputError(f"claim {i} of {path} has no text", FORM)
+        raise InputError(f"claim {i} in {path} has no text", FORM)
     try:
         return Statement(parse(text).text, says)
     except InputError as error:
-        raise InputError(f"claim {i} of {path}: {error.what}", *error.advice) from error
+        raise InputError(f"claim {i} in {path}: {error.what}", *error.advice) from error

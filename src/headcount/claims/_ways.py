@@ -13,9 +13,10 @@ from headcount.tasks.base import Quartets, SequenceTask
 
 
 def way_into(case: ClaimCase, n: int) -> Quartets:
-    """Return the sets of four examples for the route that the claim names.
+    """Return quartets, sets of four examples, for the way of the event that the claim names.
 
-    The route is a place of the answer, such as `10s` (from the place before it), or two places, such as `1s>100s`.
+    The claim names a place of the answer, such as `10s` (the event then comes from the place before it), or two
+    places, such as `1s>100s`.
     """
     task, event = require_event(case.model), case.claim.event
     assert task.words.event is not None, "require_event has checked this"
@@ -35,10 +36,10 @@ def way_into(case: ClaimCase, n: int) -> Quartets:
 
 
 def construction(case: ClaimCase, quartets: Quartets) -> tuple[str, bool, str]:
-    """Return why the architecture alone decides a claim (empty if it does not), whether the claim is true, and a note.
+    """Return (why, is_true, note): why the architecture alone decides the claim (empty if it does not), and how.
 
-    Decoder self-attention of the first layer sees written tokens only. Later layers also see what cross-attention has
-    read, so for them the order of writing decides nothing, and is only noted.
+    Decoder self-attention of the first layer sees written tokens only. Later layers also see what cross-attention
+    has read, so for them the order of writing decides nothing, and is only noted.
     """
     labels = [each.label for each in cast(SequenceTask, case.model.answers.task).answer_positions]
     places = [next((i for i, label in enumerate(labels) if name in label.split()), -1) for name in _ends(quartets)]

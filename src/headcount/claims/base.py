@@ -37,9 +37,9 @@ from headcount.tasks.base import with_article
 
 Verdict = Literal["supported", "refuted", "undecided", "not judged"]
 Outcome = Literal["supports", "refutes", "open", "shown"]
-"""What one number says about a claim; `shown` is for context and decides nothing."""
+"""What one number says about a claim: it supports it, refutes it, leaves it open, or is `shown` for context only."""
 GROUPS = {"encoder": ("encoder", "self"), "decoder-self": ("decoder", "self"), "cross": ("decoder", "cross")}
-"""Subjects that mean all blocks of one kind: stack and kind of attention."""
+"""Names of subjects that mean all blocks of one kind, with the stack and the kind of attention."""
 MODEL, EVENT = "model", "{event}"
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Evidence:
-    """One number that a claim rests on, with its 95 % interval and what it says about the claim."""
+    """One number that a claim rests on, with its 95 % CI and what it says about the claim."""
 
     words: str
     """A clause with `{}` for the number, such as `its patch moves {} of the gap`."""
@@ -58,9 +58,9 @@ class Evidence:
     high: float
     n: Count
     of: str
-    """Name of what n counts, such as `quartets`."""
+    """What `n` counts, such as `examples` or `quartets`."""
     unit: str
-    """`share` (of 1), `points` (of accuracy), or the unit of another metric."""
+    """Unit of the number: `share` (of 1), `points` (of accuracy), or the unit of another metric."""
     needed: str = ""
     """The condition that supports the claim, such as `at least 0.5`; empty if the number is shown only."""
     outcome: Outcome = "shown"
@@ -68,7 +68,7 @@ class Evidence:
     """Number of examples that would decide, with a power of 80 %; None if it is decided or cannot be estimated."""
 
     def at_least(self, limit: float) -> Evidence:
-        """Return the evidence for "at least `limit`".
+        """Return this number, judged as evidence that it is at least `limit`: by its whole interval.
 
         >>> half = Evidence("it moves {}", 0.6, 0.52, 0.68, 100, "quartets", "share")
         >>> half.at_least(0.5).outcome, half.at_least(0.7).outcome, half.at_least(0.65).outcome
@@ -78,17 +78,17 @@ class Evidence:
         return self._decided(f"at least {self._shown(limit)}", outcome, limit)
 
     def above(self, limit: float) -> Evidence:
-        """Return the evidence for "above `limit`"; an interval that only touches the limit stays open."""
+        """Return this number, judged as evidence that it is above `limit`; if its interval touches the limit: open."""
         outcome: Outcome = "supports" if self.low > limit else "refutes" if self.high < limit else "open"
         return self._decided(f"above {self._shown(limit)}", outcome, limit)
 
     def at_most(self, limit: float) -> Evidence:
-        """Return this evidence, judged by whether its whole interval is at most `limit`."""
+        """Return this number, judged as evidence that it is at most `limit`: by its whole interval."""
         outcome: Outcome = "supports" if self.high <= limit else "refutes" if self.low > limit else "open"
         return self._decided(f"at most {self._shown(limit)}", outcome, limit)
 
     def within(self, limit: float) -> Evidence:
-        """Return this evidence, judged by whether its whole interval lies between -`limit` and `limit`."""
+        """Return this number, judged as evidence that it lies between -`limit` and `limit`: by its whole interval."""
         is_outside = self.low > limit or self.high < -limit
         outcome: Outcome = (
             "supports" if -limit < self.low and self.high < limit else "refutes" if is_outside else "open"
@@ -103,9 +103,10 @@ class Evidence:
         return replace(self, needed=needed, outcome=outcome, n_needed=n_needed)
 
     def _examples_needed(self, limit: float) -> int | None:
-        """Estimate the n at which the interval leaves the limit; None if the limit lies within one standard error.
+        """Estimate the number of examples at which the interval no longer contains `limit`.
 
-        An interval narrows with the square root of n. If no example differs, its one side narrows with n itself.
+        Return None if the limit lies within one standard error. An interval narrows with the square root of n. If no
+        example differs, one side of the interval narrows with n itself.
         """
         half, distance = (self.value - self.low if limit < self.value else self.high - self.value), self.value - limit
         if self.n and distance and self.value in (self.low, self.high):
@@ -115,7 +116,7 @@ class Evidence:
         return math.ceil(self.n * max(1.0, POWER * (half / distance) ** 2))
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a number outside of its interval, and words without a place for the number."""
+        """Yield an error for a number outside of its interval, or words without `{}` for the number."""
         if not self.low - ROUNDING <= self.value <= self.high + ROUNDING:
             yield "value", "a number inside of its interval"
         if "{}" not in self.words:
@@ -124,20 +125,20 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a kind of claim has measured on one model."""
+    """What was measured for one claim on one model: evidence, controls, and remarks."""
 
     evidence: tuple[Evidence, ...]
-    """All of these must support the claim; the first one is the effect."""
+    """Numbers that must all support the claim. The first one is the effect, such as a drop."""
     controls: tuple[Evidence, ...] = ()
-    """A claim is not supported unless all of these support it, except for those that are only shown."""
+    """Numbers that guard against other explanations. All of them must support the claim, except those only shown."""
     by_construction: str = ""
     """Why the outcome follows from the architecture alone; empty if it does not."""
     note: str = ""
-    """What a reader must know besides; empty if nothing."""
+    """A further remark for readers, in full sentences; empty if there is none."""
 
 
 def verdict_of(evidence: Sequence[Evidence], controls: Sequence[Evidence] = ()) -> Verdict:
-    """Return the verdict that evidence and controls allow."""
+    """Return the verdict on a claim: `supported`, `refuted` or `undecided`."""
     outcomes = {each.outcome for each in evidence}
     if "refutes" in outcomes:
         return "refuted"
@@ -148,19 +149,19 @@ def verdict_of(evidence: Sequence[Evidence], controls: Sequence[Evidence] = ()) 
 
 @dataclass(frozen=True)
 class ClaimResult(Result):
-    """One claim, judged on one model."""
+    """One claim, judged on one model: the verdict, and the numbers that it rests on."""
 
     name: str
     weights_sha256: str
     text: str
-    """The claim as it was written."""
+    """The claim as its author wrote it, such as `E0H2 carries-the-carry 10s`."""
     statement: str
     """The claim in plain English: `E0H2 of sample:addition carries the carry into the 10s`."""
     verdict: Verdict
     evidence: tuple[Evidence, ...] = ()
     controls: tuple[Evidence, ...] = ()
     reason: str = ""
-    """Why the claim was not judged; empty for other verdicts."""
+    """Why the claim was not judged on this model; empty if it was judged."""
     by_construction: str = ""
     note: str = ""
     seed: int = 0
@@ -169,12 +170,12 @@ class ClaimResult(Result):
 
     @property
     def effect(self) -> Evidence | None:
-        """The first evidence; None if nothing was measured."""
+        """The first number of the evidence, such as a drop; None if nothing was measured."""
         return self.evidence[0] if self.evidence else None
 
     @property
     def decisive(self) -> Evidence | None:
-        """The first evidence that has led to the verdict; None if nothing was measured."""
+        """The number that led to the verdict, the first if there are several; None if nothing was measured."""
         wanted = {"refuted": "refutes", "undecided": "open"}.get(self.verdict, "supports")
         return next((each for each in self.evidence if each.outcome == wanted), self.effect)
 
@@ -189,11 +190,11 @@ class ClaimResult(Result):
 
     @property
     def failed_controls(self) -> list[Evidence]:
-        """The controls that fail with their whole interval; more examples do not help against them."""
+        """The controls that contradict the claim with their whole interval. More examples do not help against these."""
         return [control for control in self.controls if control.outcome == "refutes"]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a verdict that does not follow from the evidence, and a reason without need."""
+        """Yield an error for a verdict that does not follow from the evidence, or a reason although it was judged."""
         if self.verdict == "not judged":
             if self.evidence or not self.reason:
                 yield "reason", "a text, and no evidence, as the claim was not judged"
@@ -207,11 +208,11 @@ class ClaimResult(Result):
 
 @dataclass(frozen=True)
 class Statement:
-    """A claim of a file, and who makes it."""
+    """One entry of a file of claims: a claim, and who makes it."""
 
     text: str
     says: str = ""
-    """Who says it, such as `report 001`; empty if nobody is named."""
+    """Who makes the claim, such as `report 001`; empty if nobody is named."""
 
 
 @dataclass(frozen=True)
@@ -222,20 +223,20 @@ class ClaimsResult(Result):
     models: tuple[str, ...]
     statements: tuple[Statement, ...]
     results: tuple[ClaimResult, ...]
-    """All models for the first claim, then all models for the second claim, and so on."""
+    """The results: all models for the first claim, then all models for the second claim, and so on."""
 
     def of(self, statement: Statement) -> tuple[ClaimResult, ...]:
-        """Return the results of one claim on all models, in the order of the models."""
+        """Return the results for one claim: one per model, in the order of the models."""
         i, n = self.statements.index(statement), len(self.models)
         return self.results[i * n : (i + 1) * n]
 
     def count(self, statement: Statement) -> tuple[int, int]:
-        """Return the number of models that support a claim, and the number of models on which it was judged."""
+        """Return (supported, judged) for one claim: the number of models that support it, and of models judged."""
         verdicts = [result.verdict for result in self.of(statement)]
         return verdicts.count("supported"), len(verdicts) - verdicts.count("not judged")
 
     def mean_effect(self, statement: Statement) -> tuple[float, float, float, int] | None:
-        """Return the mean effect over models, its 95 % CI (Student's t over models) and their number.
+        """Return (mean, low, high, n): the mean effect of one claim over n models, and its 95 % CI (Student's t).
 
         Return None if the claim has an effect in fewer than two models.
         """
@@ -248,9 +249,9 @@ class ClaimsResult(Result):
         return [result.verdict for result in self.results]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield repeated claims, and results that do not belong to the claims and the models."""
+        """Yield an error for repeated claims, or results that do not fit the claims and the models."""
         if len(set(self.statements)) != len(self.statements):
-            yield "statements", "different claims"
+            yield "statements", "each claim once"
         texts = [statement.text for statement in self.statements for _ in self.models]
         if [result.text for result in self.results] != texts:
             yield "results", "one result for each claim and model"
@@ -273,18 +274,18 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim that was read from text: its subject, such as `E0H1`, its kind, and what stands after the kind."""
+    """A claim that was read from text, such as `E0H1 redundant-with E0H2`: its subject, its kind, and its objects."""
 
     text: str
     subject: str
     kind: ClaimKind
     event: str
-    """The event that the name of the kind contains, such as `carry`; empty if it contains none."""
+    """The event in the name of the kind, such as `carry` in `carries-the-carry`; empty if there is none."""
     objects: tuple[str, ...]
 
     @property
     def phrase(self) -> str:
-        """The claim in plain English, without its subject."""
+        """The claim in plain English without its subject, such as `carries the carry into the 10s`."""
         source, _, place = self.objects[0].rpartition(">") if self.objects else ("", "", "")
         way = f"from {with_article(source)} into {with_article(place)}" if source else f"into {with_article(place)}"
         return self.kind.phrase.format(event=self.event, object=place, way=way)
@@ -292,24 +293,24 @@ class Claim:
 
 @dataclass(frozen=True)
 class ClaimCase:
-    """A claim about one model, with all that a kind needs to judge it."""
+    """A claim about one model, with the examples and shared measurements that are needed to judge it."""
 
     model: OpenModel
     claim: Claim
     heads: tuple[HeadId, ...]
-    """The heads of the subject."""
+    """The heads that the subject of the claim means."""
     n: int | None = None
     """Number of examples or quartets; None for the default of the kind."""
     seed: int = 0
     data: Data = None
-    """The file of a model without a task; None for the examples of the task."""
+    """The data file for a model without a task; None to use examples of the model's task."""
     memo: dict[Any, Any] = field(default_factory=dict)
-    """Measurements that several claims about the model share."""
+    """Measurements of this model that were already made for other claims."""
     anyway: bool = False
-    """Whether a model that is no better than a constant answer is judged, too."""
+    """Whether to judge a model that is no better than a constant answer, too."""
 
     def once(self, key: Any, measure: Callable[[], T]) -> T:
-        """Return a measurement that is shared by all claims about the model; make it when it is first needed."""
+        """Return the measurement stored under `key`; if there is none yet, call `measure` and store the result."""
         if key not in self.memo:
             self.memo[key] = measure()
         value: T = self.memo[key]
@@ -318,36 +319,36 @@ class ClaimCase:
 
 @dataclass(frozen=True)
 class ClaimKind:
-    """One kind of claim; the name of its file is its name, with `event` for the task's event."""
+    """One kind of claim. Its file's name is its name, with `event` in place of the task's event (`carry`)."""
 
     grammar: str
-    """One line, such as `SUBJECT carries-the-{event} PLACE`. HEAD is one head, and `[...]` may be left out."""
+    """The form of these claims: `SUBJECT carries-the-{event} PLACE`. HEAD means one head; `[...]` can be left out."""
     phrase: str
-    """The claim in plain English behind its subject, with `{event}`, `{object}` or `{way}` (`into the 10s`)."""
+    """The claim in plain English after its subject, with places for `{event}`, `{object}` or `{way}` (into the 10s)."""
     supported_if: str
     refuted_if: str
     controls: str
     measure: Callable[[ClaimCase], Judgement]
-    """Measure the claim; raise an InputError if it does not apply to the model."""
+    """A function that measures the claim on a model, or raises an InputError if the claim does not apply to it."""
 
     @property
     def name(self) -> str:
-        """The name in the grammar, such as `prunable-together`."""
+        """The name of the kind as users write it, such as `prunable-together`."""
         return self.grammar.split()[1]
 
     @property
     def subject(self) -> str:
-        """What the subject must be: SUBJECT, HEAD or `model`."""
+        """What stands before the name in a claim of this kind: `SUBJECT`, `HEAD` or `model`."""
         return self.grammar.split()[0]
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """What must stand after the name of the kind, such as `PLACE` or `HEAD`."""
+        """What stands after the name in a claim of this kind, such as `PLACE` or `HEAD`."""
         return tuple(self.grammar.split()[2:])
 
 
 def kinds() -> dict[str, ClaimKind]:
-    """Return every kind by the name that users write; a kind about an event has one name per event of a task."""
+    """Return all kinds of claims by the name that users write; a kind about events has one name for each event."""
     by_name = dict[str, ClaimKind]()
     for part in CLAIMS.names():
         kind: ClaimKind = CLAIMS.get(part)
@@ -362,7 +363,7 @@ def _events() -> list[str]:
 
 
 def parse(text: str) -> Claim:
-    """Parse one claim; an error says what the grammar allows.
+    """Return the claim that a text such as `E0H2 carries-the-carry 10s` makes; an error shows the allowed forms.
 
     >>> claim = parse("E0H2 carries-the-carry 10s")
     >>> claim.subject, claim.event, claim.objects, claim.phrase
@@ -383,16 +384,16 @@ def parse(text: str) -> Claim:
     n_least = sum(not each.startswith("[") for each in kind.objects)
     grammar = f"write {kind.grammar.replace(EVENT, event)}"
     if not n_least <= len(objects) <= len(kind.objects):
-        raise InputError(f"{text!r} names {len(objects)} things after {name}", grammar)
+        raise InputError(f"{text!r} has {len(objects)} words after {name}, which is too few or too many", grammar)
     for word, wanted in zip((subject, *objects), (kind.subject, *kind.objects), strict=False):
         _require(word, wanted.strip("[]"), grammar)
     return Claim(" ".join(text.split()), subject, kind, event, tuple(objects))
 
 
 def _require(word: str, wanted: str, grammar: str) -> None:
-    """Raise an error if a word of a claim is not what the grammar wants."""
+    """Raise an error if `word` is not what the grammar wants at its place, such as a head or a length."""
     if wanted == "LENGTH" and not (word.isascii() and word.isdigit() and int(word) > 0):
-        raise InputError(f"{word!r} is not a length", grammar)
+        raise InputError(f"{word!r} is not a length, which is a whole number such as 64", grammar)
     if wanted == MODEL and word != MODEL:
         raise InputError(f"the subject of this claim is the whole model, not {word!r}", grammar)
     if wanted == "HEAD":
@@ -411,7 +412,7 @@ def _is_group(part: str) -> bool:
 
 
 def heads_of(model: OpenModel, subject: str) -> tuple[HeadId, ...]:
-    """Return the heads that a subject means, in the order of the model; raise an error if the model lacks a part."""
+    """Return the heads that a subject such as `E0` or `cross` means; raise an error if the model has no such part."""
     heads = set[HeadId]()
     for part in subject.split("+"):
         if not _is_group(part):
@@ -425,13 +426,16 @@ def heads_of(model: OpenModel, subject: str) -> tuple[HeadId, ...]:
         ]
         if not sites:
             blocks = ", ".join(site.short for site in model.sites)
-            raise InputError(f"{model.name} has no attention block {part}", f"its blocks are: {blocks}")
+            raise InputError(f"{model.name} has no attention block {part!r}", f"its blocks are: {blocks}")
         heads.update(head for site in sites for head in model.sites[site].heads)
     return tuple(head for head in model.sites.heads if head in heads)
 
 
 def judge(case: ClaimCase, audit: str = "") -> ClaimResult:
-    """Judge a claim on a model; a claim that does not apply to the model is not judged."""
+    """Judge a claim on a model; if the claim does not apply to the model, the verdict is `not judged`.
+
+    `audit` is the root cause that the quick audit reported, if any.
+    """
     try:
         judgement = case.claim.kind.measure(case)
     except InputError as error:
@@ -452,7 +456,7 @@ def judge(case: ClaimCase, audit: str = "") -> ClaimResult:
 
 
 def _reason(error: InputError) -> str:
-    """Return an error and its advice on one line."""
+    """Return an error message and its advice on one line."""
     if not error.what.endswith("?"):
         return "; ".join((error.what, *error.advice))
     advice = "; ".join(error.advice)
@@ -466,6 +470,6 @@ def not_judged(model: OpenModel, claim: Claim, reason: str, audit: str = "") -> 
 
 
 def statement(model: OpenModel, claim: Claim) -> str:
-    """Return a claim about a model in plain English."""
+    """Return a claim about a model in plain English, such as `E0H2 of my-run carries the carry into the 10s`."""
     subject = model.name if claim.subject == MODEL else f"{claim.subject} of {model.name}"
     return f"{subject} {claim.phrase}"

@@ -15,20 +15,20 @@ from headcount.hooks.gates import eval_mode
 from headcount.tasks.base import with_article
 
 SETS = "sets of four examples"
-"""What the patches are counted in: four examples in which one token rises, and the event appears at the middle step."""
+"""What patches are counted in. In each set, one token rises step by step; the event appears at the middle step."""
 LEAST_UNCHANGED = 0.95
-"""Fraction of answers that random donors of the same event must leave right."""
+"""Smallest fraction of answers that stay right with head outputs from random examples that have the same event."""
 
 
 def measure(case: ClaimCase) -> Judgement:
-    """Patch the heads together between quartets of examples, and from random donors."""
+    """Patch the heads together in sets of four examples and from random donors; return the shares as evidence."""
     model, n = case.model, routes.N_VERDICT if case.n is None else case.n
     quartets = way_into(case, n)
     with eval_mode(model.module), torch.no_grad():
         patches = routes.EventPatches(model, quartets)
         if patches.n < routes.FEWEST:
             raise InputError(
-                f"in only {patches.n} of {len(quartets)} sets of four examples, the model answers all four right",
+                f"too few examples: in {patches.n} of {len(quartets)} sets of four, the model answers all four right",
                 "raise --n",
             )
         ((_, _, moved, placebo),) = patches.head_shares([case.heads], 1)
@@ -39,7 +39,7 @@ def measure(case: ClaimCase) -> Judgement:
     way = f"from {with_article(quartets.source)} to {with_article(quartets.read)}"
     words = f"patching {case.claim.subject} moves {{}} of the logit gap that the {event} makes {way}"
     share = Evidence(words, *_bounds(moved), patches.n, SETS, "share")
-    words = f"patching them where a token changes without the {event} (placebo) moves {{}} of the gap"
+    words = f"a placebo patch, where a token changes but not the {event}, moves {{}} of the gap"
     none = Evidence(words, *_bounds(placebo), patches.n, SETS, "share")
     words = f"outputs of these heads from random examples with the same {event} leave {{}} of the answers right"
     same = Evidence(words, kept.rate, kept.low, kept.high, kept.n, "donors", "share")

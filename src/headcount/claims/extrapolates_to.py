@@ -10,13 +10,16 @@ from headcount.errors import InputError
 from headcount.tasks.base import ClassTask
 
 LEAST = 0.9
-"""Accuracy above which a model extrapolates."""
+"""A model extrapolates if its accuracy lies above this."""
 
 
 def measure(case: ClaimCase) -> Judgement:
-    """Measure the accuracy at this length, and at the longest training length for comparison."""
+    """Measure the accuracy at the claimed length and, for comparison, at the longest training length."""
     if case.model.task is None or case.model.task.output_type != "class":
-        raise InputError(f"{case.model.name} does not classify sequences", "this claim is about classifiers")
+        raise InputError(
+            f"this claim is about classifiers, and {case.model.name} does not classify sequences",
+            "choose a model that classifies sequences",
+        )
     length, trained = int(case.claim.objects[0]), case.model.trained
     if trained is not None and length <= trained[1]:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Does the model need one site, layer or head more than another?"""
+"""Does the model need one attention block, layer or head more than another?"""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from headcount.errors import InputError
 
 
 def measure(case: ClaimCase) -> Judgement:
-    """Measure the difference of both drops on the same examples, with heads removed together and one at a time."""
+    """Measure the difference of the two drops on the same examples, with heads removed together and one at a time."""
     others = heads_of(case.model, case.claim.objects[0])
     if set(case.heads) & set(others):
-        raise InputError(f"{case.claim.subject} and {case.claim.objects[0]} share heads", "compare different heads")
+        raise InputError(
+            f"{case.claim.subject} and {case.claim.objects[0]} share heads, so they cannot be compared",
+            "compare different heads",
+        )
     drops, subject, other = drops_of(case), case.claim.subject, case.claim.objects[0]
     together, together_other = drops.losses([case.heads, others])
     alone, alone_other = (np.sum(drops.losses([(head,) for head in group]), axis=0) for group in (case.heads, others))

@@ -3,6 +3,6 @@
 from headcount.claims._attention import pattern_kind
 
 TARGETS = ("previous output", "left neighbour")
-"""The names of the previous token in the tasks."""
+"""The names that tasks give to the previous token."""
 
 PART = pattern_kind("previous-token", "attends to the previous token", targets=TARGETS, role="previous")

@@ -10,11 +10,11 @@ from headcount.claims.base import ClaimCase, ClaimKind, Evidence, Judgement, mea
 from headcount.seeds import stream
 
 N_RANDOM = 8
-"""Number of random sets of as many heads, for comparison."""
+"""Number of random sets of equally many heads, for comparison."""
 
 
 def measure(case: ClaimCase) -> Judgement:
-    """Measure the drop without all heads of the subject."""
+    """Measure the drop when all heads of the subject are removed together."""
     drops, heads, every_head = drops_of(case), case.heads, case.model.sites.heads
     together = drops.evidence("removing them together costs {}", drops.drop(heads))
     summed = drops.mean_of(np.sum(drops.losses([(head,) for head in heads]), axis=0))

@@ -9,7 +9,7 @@ from headcount.errors import InputError
 
 
 def measure(case: ClaimCase) -> Judgement:
-    """Measure the interaction: the drop without both heads minus the sum of both single drops, on each example."""
+    """Measure on each example the drop without both heads minus the sum of the two single drops."""
     (head,), other = case.heads, case.model.find_head(case.claim.objects[0])
     if head == other:
         raise InputError(f"{head.short} cannot be redundant with itself", "name two heads")
@@ -26,8 +26,8 @@ def measure(case: ClaimCase) -> Judgement:
 PART = ClaimKind(
     grammar="HEAD redundant-with HEAD",
     phrase="is redundant with {object}",
-    supported_if="the 95 % CI of the interaction, drop of both minus both single drops, lies at or above 1 point",
-    refuted_if="the CI lies below 1 point",
+    supported_if="the drop without both heads exceeds the sum of both single drops by at least 1 point (whole 95 % CI)",
+    refuted_if="it exceeds the sum by less than 1 point (whole 95 % CI)",
     controls="shown: the drop of each head alone, and of both",
     measure=measure,
 )

@@ -24,7 +24,7 @@ VERBS = Registry("headcount.cli")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit code."""
+    """Run one verb with its arguments (default: those of the process), and return the exit code."""
     # Threads that wait by spinning are a hundred times slower once another process needs a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ["MPLBACKEND"] = "agg"  # never open a window, whatever backend the user has set
@@ -72,7 +72,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line without running it; raise an error for an unknown flag."""
+    """Return the parsed arguments of a command line without running it; raise an error for an unknown flag."""
     parser = _parser(*(word for word in arguments[:1] if word in VERBS.names()))
     args, unknown = parser.parse_known_args(arguments)
     if unknown:
@@ -81,7 +81,7 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _make_streams_printable() -> None:
-    """Replace characters that a stream cannot encode, and send output for a closed stream to the null device."""
+    """Let streams replace characters that they cannot encode; send output for a closed stream to the null device."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
@@ -91,7 +91,7 @@ def _make_streams_printable() -> None:
 
 @contextlib.contextmanager
 def _signals_as_exceptions() -> Iterator[None]:
-    """Handle SIGTERM and SIGHUP like Ctrl-C, so that cleanup runs; exit codes are 143 and 129."""
+    """A context in which SIGTERM and SIGHUP act like Ctrl-C, so that cleanup runs; exit codes are 143 and 129."""
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     if threading.current_thread() is not threading.main_thread():
         numbers = []
@@ -109,7 +109,7 @@ def _signals_as_exceptions() -> Iterator[None]:
 
 
 def _parser(*verbs: str) -> Parser:
-    """Return the parser of these verbs, or of all verbs; only the modules of these verbs are imported."""
+    """Return the argument parser for these verbs (default: all); only the modules of these verbs are imported."""
     parser = Parser(
         prog="headcount",
         description="Measure which attention heads matter, and how far a model extrapolates.",

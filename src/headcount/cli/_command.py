@@ -1,4 +1,4 @@
-"""The class of a verb, and arguments that several verbs share."""
+"""The class of a verb (sub-command), and the arguments that several verbs share."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +17,14 @@ from headcount.registry import suggestion
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors look like headcount's other errors."""
+    """An argument parser that prints errors in headcount's form: what was wrong, then what to do."""
 
     def error(self, message: str) -> NoReturn:
         """Print the error and where to find help, and exit with code 2."""
         self.exit(2, f"error: {message}\n  see: {self.prog} --help\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Raise an error for a value that is not a choice, and suggest the nearest one; argparse would list all."""
+        """Raise an error for a value that is not among the choices, and name the nearest (argparse would list all)."""
         if action.choices is not None and value not in action.choices:
             what = f"value {value!r} for {action.option_strings[-1]}" if action.option_strings else f"{value!r}"
             named = "" if action.option_strings else f"{str(action.metavar or action.dest).lower()} "
@@ -33,13 +33,13 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class Command:
-    """One verb of the command line: its help, its flags, and the function that runs it."""
+    """One verb (sub-command) of the command line: its help, its flags, and the function that runs it."""
 
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Output]
     examples: tuple[str, ...] = ()
-    """Example commands at the end of the help."""
+    """Example commands, printed at the end of the verb's help."""
 
 
 MODEL = (
@@ -73,7 +73,7 @@ def _time_limit(text: str) -> float:
 
 
 def all_models(names: Sequence[str]) -> list[str]:
-    """Return the names of all models without repeats, and expand patterns such as `submissions/*/adapter.py:Model`."""
+    """Return the names of all models without repeats, after expanding patterns such as `submissions/*/a.py:Model`."""
     models = list[str]()
     for name in names:
         pattern, colon, class_name = name.rpartition(":")
@@ -92,7 +92,7 @@ def all_models(names: Sequence[str]) -> list[str]:
 
 
 def _folders_without(pattern: str, files: Sequence[str]) -> list[str]:
-    """Return the folders that match the folder part of a pattern but contain no matching file (missing submissions)."""
+    """Return the folders that match a pattern but contain no matching file, which are missing submissions."""
     parent, complete = Path(pattern).parent, {str(Path(file).parent) for file in files}
     folders = sorted(glob(str(parent))) if any(letter in str(parent) for letter in "*?[") else []  # noqa: PTH207
     return [
@@ -126,30 +126,30 @@ def _add_run_adapter(parser: argparse.ArgumentParser) -> None:
 def add_int(
     parser: argparse.ArgumentParser | argparse._ArgumentGroup, flag: str, text: str, default: int | None = None
 ) -> None:
-    """Add a flag for an integer; its help ends with the default."""
+    """Add a flag for an integer; `text` is its help, which ends with the default."""
     shown = text if default is None else f"{text} [{default}]"
     parser.add_argument(flag, type=int, metavar="INT", default=default, help=shown)
 
 
 def add_out(parser: argparse.ArgumentParser, text: str, default: str | None = None) -> None:
-    """Add the flag -o for the folder to write to."""
+    """Add the flag `-o` for the folder to write to; `text` is its help."""
     parser.add_argument("-o", "--out", type=_folder_name, metavar="DIR", default=default, help=text)
 
 
 def add_json(parser: argparse.ArgumentParser, *, quiet: bool = False) -> None:
-    """Add --json and, for verbs that take long, --quiet."""
+    """Add the flag `--json` and, with `quiet`, the flag `--quiet` for verbs that take long."""
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     if quiet:
         advanced(parser).add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def comma_list(text: str) -> list[str]:
-    """Split a text at its commas into a list of names, without spaces."""
+    """Return the names in a list that is separated by commas, without spaces."""
     return [name.strip() for name in text.split(",")]
 
 
 def lengths(text: str) -> list[int]:
-    """Return the numbers of a list that is separated by commas."""
+    """Return the numbers in a text such as `16,64,256`."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -163,7 +163,7 @@ def _folder_name(text: str) -> str:
 
 
 def keywords(args: argparse.Namespace, *others: str) -> dict[str, Any]:
-    """Return the flags as keyword arguments, except for `others`; flags and parameters have the same names."""
+    """Return the parsed flags as keyword arguments of an API function, without those in `others`."""
     return {name: value for name, value in vars(args).items() if name not in ("verb", "run", "parser", "json", *others)}
 
 
@@ -174,13 +174,13 @@ def keywords(args: argparse.Namespace, *others: str) -> dict[str, Any]:
 
 
 SHORT = 32
-"""Largest total length of choices that are shown beside the flag; longer lists are shown in the help."""
+"""Choices of a flag that are longer than this in total are listed in its help text, not beside the flag."""
 
 
 def add_settings(
     parser: argparse.ArgumentParser, sections: dict[str, type], defaults: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Add one flag per setting, grouped by section; `defaults` replace those of the settings' class."""
+    """Add one flag per setting of these classes, grouped by section; `defaults` replace the defaults of the classes."""
     for section, cls in sections.items():
         group = parser.add_argument_group("data" if section == "task" else section)
         for name, field in _fields(cls).items():
@@ -191,7 +191,7 @@ def add_settings(
 
 
 def given_settings(args: argparse.Namespace, sections: dict[str, type]) -> dict[str, Any]:
-    """Return the settings that the command line gives; `none` means None for a setting that may be None."""
+    """Return the settings that the command line gives, by section; `none` means None where a setting allows it."""
     given = {}
     for cls in sections.values():
         for name, field in _fields(cls).items():

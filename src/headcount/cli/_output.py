@@ -1,4 +1,4 @@
-"""Print what a verb returns: blocks for people or, with --json, one JSON object for programs."""
+"""Print what a verb returns: blocks of text for people or, with `--json`, one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ R = TypeVar("R", bound=Result)
 WIDE = 240
 """Width of output to a pipe or a file, in characters, so that no line of a table wraps."""
 OLDER = 20
-"""Largest number of older result files that are named beside the newest."""
+"""Largest number of older result files that are named after the newest."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """The result of a verb as data (for --json) and as text; the paths of saved files are printed below the text."""
+    """What a verb returns: data (for `--json`) and text. The paths of saved files are printed below the text."""
 
     data: Result | dict[str, Any]
     """The data that --json prints."""
     lines: Iterable[Line]
-    """Blocks and lines of text; empty lines are left out."""
+    """Blocks and lines of text to print; empty lines are left out."""
     saved: Sequence[Saved[Any]] = ()
     exit_code: int = 0
 
@@ -55,7 +55,10 @@ def print_output(output: Output, *, as_json: bool) -> None:
 
 
 def course_output(measure: Callable[[], dict[str, Submission[R]]]) -> tuple[dict[str, Submission[R]], int]:
-    """Measure a course; return its submissions and the exit code, or only the finished ones if the user interrupts."""
+    """Measure the models of a course; return the submissions and the exit code.
+
+    If the user interrupts, only the finished submissions are returned.
+    """
     from headcount.api import CourseInterrupted
 
     try:
@@ -66,7 +69,7 @@ def course_output(measure: Callable[[], dict[str, Submission[R]]]) -> tuple[dict
 
 
 def submission_json(submission: Submission[Any], result: str) -> dict[str, Any]:
-    """Return one submission of a course as data for --json; `result` is the key of its result."""
+    """Return one submission of a course as data for `--json`; `result` is the key for its result."""
     return {
         "name": submission.name,
         "submission": submission.label,
@@ -85,7 +88,7 @@ def audit_lines(output: Output) -> Iterator[str]:
 
 
 def audit_line(fault: str, name: str = "") -> str:
-    """Return the line that a verb prints for a fault; empty without a fault."""
+    """Return the line that a verb prints about a fault that the quick audit found; "" without a fault."""
     return fault and f"AUDIT:   {f'{name}: ' if name else ''}{fault} (more: headcount audit MODEL)"
 
 
@@ -100,7 +103,7 @@ def print_error(text: str) -> None:
 
 
 def wrong_lines(wrong: Sequence[Any], file: object) -> Iterator[Line]:
-    """Yield a table of the first wrong answers, if there are any, and name the file that holds all of them."""
+    """Yield a table of the first wrong answers, and a line that names the file with all of them, if there are any."""
     from headcount.describing.wrong_answers import SHOWN, wrong_table
 
     yield from wrong_table("wrong", wrong, "Wrong answers", SHOWN, len(wrong))
@@ -131,7 +134,7 @@ def files_of(*saved: Saved[Any]) -> dict[str, list[str]]:
 
 
 def file_lines(*saved: Saved[Any]) -> Iterator[str]:
-    """Yield lines with the paths of figures, tables and results, and the names of older results of the same kind."""
+    """Yield lines with the paths of saved figures, tables and results, and the names of older results."""
     yield from (f"figure:  {path}" for each in saved for path in each.figures)
     others = [path for each in saved for path in each.others]
     pictures = [path for path in others if path.suffix == ".png"]

@@ -1,4 +1,4 @@
-"""`headcount adapt FILE.py:Class`: write a first adapter for your own model.
+"""`headcount adapt FILE.py:Class`: write a first adapter (a Python file that connects your own model to headcount).
 
 The model may also be a Hugging Face folder of a family that headcount does not know.
 """
@@ -12,7 +12,7 @@ from headcount.errors import argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the class, its weights, and the file to write."""
+    """Add the arguments of the verb `adapt`: the class, its weights, and the file to write."""
     parser.add_argument(
         "model",
         metavar="FILE.py:Class",

@@ -18,7 +18,7 @@ from headcount.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the models, the checks and the form of the output."""
+    """Add the arguments of the verb `audit`: the models, the checks, and the form of the output."""
     add_models_argument(parser)
     chosen = "run these checks only, by id or name, such as HC101,HC201"
     parser.add_argument("--only", type=comma_list, metavar="LIST", help=chosen)
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 def _course(names: list[str], args: argparse.Namespace, settings: dict[str, Any]) -> Output:
-    """Audit every model, and continue after a broken one."""
+    """Audit every model of a course, and return one table; a broken model does not stop the others."""
     from headcount import api
     from headcount.describing.sections.audit import course_summary, course_table, feedback_page
     from headcount.rendering.markdown import report_text
@@ -77,7 +77,7 @@ def _course(names: list[str], args: argparse.Namespace, settings: dict[str, Any]
 
 
 def _reasons(given: list[str]) -> dict[str, str]:
-    """Parse `HC403=reason` into a mapping from check to reason."""
+    """Return the user's reason for each ignored check, read from texts such as `HC403=classes are skewed`."""
     for text in given:
         if "=" not in text:
             raise InputError(f"--ignore {text} gives no reason", f'give one: --ignore {text}="classes are skewed"')

@@ -5,7 +5,7 @@ import argparse
 from headcount.cli._command import Command, add_int, add_json, add_model_argument, keywords
 from headcount.cli._output import Output
 
-N_HELP = "number of quartets, examples or sequences [400, 2000 or 1000, as the kind of claim needs]"
+N_HELP = "number of examples, sequences or sets of four examples [chosen by the kind of claim: 2000, 1000 or 400]"
 EXIT_CODES = {"supported": 0, "undecided": 0, "refuted": 1, "not judged": 2}
 
 
@@ -22,7 +22,7 @@ def add_claim_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model, the claim and the flags."""
+    """Add the arguments of the verb `claim`: the model, the claim and the flags."""
     add_model_argument(parser)
     form = 'the claim, as SUBJECT KIND [OBJECT]: "E0H2 carries-the-carry 10s" (all kinds: docs/claims.md)'
     parser.add_argument("words", metavar="CLAIM", nargs="+", help=form)
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Judge a claim; exit code 1 if it is refuted, 2 if it cannot be judged."""
+    """Judge a claim and describe the verdict; exit code 1 if it is refuted, 2 if it cannot be judged."""
     from headcount import api
     from headcount.describing.claims import describe
 

@@ -8,7 +8,7 @@ from headcount.cli.claim import add_claim_flags
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the models, the file and the flags."""
+    """Add the arguments of the verb `claims`: the models, the file of claims and the flags."""
     add_models_argument(parser)
     form = "TOML file of claims, or one that comes with headcount: adder, reports"
     parser.add_argument("--file", metavar="FILE", required=True, help=form)
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Judge all claims; exit code 1 if one is refuted, 2 if none can be judged."""
+    """Judge all claims of a file and describe the verdicts; exit code 1 if one is refuted, 2 if none can be judged."""
     from headcount import api
     from headcount.describing.claims import describe_all
 

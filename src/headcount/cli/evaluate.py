@@ -7,7 +7,7 @@ from headcount.cli._output import Line, Output, course_output, submission_json, 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the models and the held-out set."""
+    """Add the arguments of the verb `evaluate`: the models and the held-out set."""
     add_models_argument(parser)
     split = "which held-out examples to use [test]"
     parser.add_argument("--split", choices=["test", "validation"], default="test", help=split)
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Describe the accuracy of one model by group, or tabulate several models."""
+    """Describe the accuracy of one model by group of examples, or return a table of several models."""
     from headcount import api
     from headcount.describing.evaluation import describe
 
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 def _survey(names: list[str], args: argparse.Namespace) -> Output:
-    """Measure several models; a broken one becomes a note, and exit code 1."""
+    """Measure several models, and return one table. A broken model becomes a note in its row, and exit code 1."""
     from headcount import api
     from headcount.describing.evaluation import describe_several
 

@@ -1,4 +1,4 @@
-"""`headcount heads MODEL`: list a model's heads, draw where they attend, or measure what each attends to."""
+"""`headcount heads MODEL`: list a model's heads, draw where they attend, or measure what they attend to."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model, what to draw or measure, and on which inputs."""
+    """Add the arguments of the verb `heads`: the model, what to draw or measure, and on which inputs."""
     add_model_argument(parser)
     parser.epilog = f"{parser.epilog or ''}\n\n{fill(LABELS, 79)}".strip()
     what = parser.add_mutually_exclusive_group()
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """List the heads, draw them, or measure them."""
+    """List the heads of a model, draw their attention, or measure what they attend to, as the flags ask."""
     from headcount import api
 
     if not args.stats and (args.length is not None or args.match):
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 def _patterns(model: OpenModel, args: argparse.Namespace, examples: list[str]) -> Output:
-    """Draw the attention of a run on examples."""
+    """Draw the attention of a run on examples of its task, and describe its answers."""
     from headcount import api
 
     run = api.open_run(model)
@@ -112,7 +112,7 @@ def _patterns(model: OpenModel, args: argparse.Namespace, examples: list[str]) -
 
 
 def _drawn(shown: Sequence[Saved[AttentionPatterns]]) -> Output:
-    """Return the answers to examples, and the files of their figures."""
+    """Return the answers to examples as text, with the files of their figures."""
     return Output(
         _one_or_all([{**each.result.to_dict(), "files": files_of(each)} for each in shown]),
         (line for each in shown for line in (each.result.verdict, *file_lines(each))),
@@ -134,12 +134,12 @@ def _summaries(model: OpenModel, args: argparse.Namespace, examples: list[str]) 
 
 
 def _one_or_all(examples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the JSON object of a single example, or one object that lists several examples."""
+    """Return the JSON object of a single example; for several examples, one object that lists them."""
     return examples[0] if len(examples) == 1 else {"examples": examples}
 
 
 def _stats(model: OpenModel, args: argparse.Namespace) -> Output:
-    """Measure what each head attends to and, with --match, which heads of other models match it."""
+    """Measure what each head attends to; with `--match`, also compare the heads with those of other models."""
     from headcount import api
     from headcount.describing import matching, specialisation
 
@@ -156,7 +156,7 @@ def _stats(model: OpenModel, args: argparse.Namespace) -> Output:
 
 
 def _roles(model: OpenModel, args: argparse.Namespace) -> Output:
-    """Find the heads of a model without a task that stand out."""
+    """Measure the heads of a model without a task on texts, and describe the heads that stand out."""
     from headcount import api
     from headcount.describing import matching
     from headcount.describing.sections import roles
@@ -176,7 +176,7 @@ def _roles(model: OpenModel, args: argparse.Namespace) -> Output:
 
 
 def _list(model: OpenModel) -> Output:
-    """List the heads and their output projections."""
+    """Return a list of all heads of a model, with the paths of their output projections."""
     from headcount.describing.blocks import DataTable
     from headcount.describing.words import counted
     from headcount.hooks.wrapping import projection_paths

@@ -1,4 +1,4 @@
-"""`headcount patch MODEL 342+125 348+125`: put heads' outputs on one example into another one."""
+"""`headcount patch MODEL 342+125 348+125`: put the outputs of heads on one example into the pass on another one."""
 
 import argparse
 
@@ -7,13 +7,13 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model, both examples, the heads and the positions."""
+    """Add the arguments of the verb `patch`: the model, both examples, the heads and the positions."""
     add_model_argument(parser)
     parser.add_argument("receiver", metavar="EXAMPLE", help="the example that the model answers, such as 342+125")
     parser.add_argument(
-        "donor", metavar="DONOR", help="the example whose head outputs are put into it, such as 348+125"
+        "donor", metavar="DONOR", help="the example whose head outputs are put into the first one, such as 348+125"
     )
-    heads = "heads to patch together, such as E0H2,X1H1 [the one head that changes the answer most]"
+    heads = "heads to patch together, such as E0H2,X1H1 [the head that changes the answer most]"
     parser.add_argument("--heads", type=comma_list, default=(), metavar="HEAD,...", help=heads)
     at = "positions to patch: a digit of the answer such as 10s, a position such as 'a 10s', or a number [all]"
     parser.add_argument("--at", type=comma_list, default=(), metavar="PLACE,...", help=at)

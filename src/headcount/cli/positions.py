@@ -7,14 +7,14 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model and the number of positions."""
+    """Add the arguments of the verb `positions`: the model and the number of positions."""
     add_model_argument(parser)
-    add_int(parser, "--n", "number of positions to show [twice the trained ones]")
+    add_int(parser, "--n", "number of positions to show [twice the number of trained positions]")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Describe the encoding, and name the figures."""
+    """Describe how the model's encoding represents position, and name the files of the figures."""
     from headcount import api
     from headcount.describing.sections.positions import describe
 

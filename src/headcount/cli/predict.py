@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model, the example and the heads to ablate."""
+    """Add the arguments of the verb `predict`: the model, the example and the heads to ablate."""
     add_model_argument(parser)
     parser.add_argument("example", metavar="EXAMPLE", help="an example of the task, such as 374+814 or '3 5 5 9'")
     without = "also answer with these heads zero-ablated, such as E0H2,X1H1, and show what changes"
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Print the model's answer and, with --without, the answer without some heads."""
+    """Answer one example and, with `--without`, answer it again with some heads ablated; print both answers."""
     from headcount import api
 
     result = api.predict(args.model, args.example, args.without, run_adapter=args.run_adapter)

@@ -8,13 +8,13 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the models, the file to write, and other forms of the report."""
+    """Add the arguments of the verb `report`: the models, the file to write, and other forms of the report."""
     add_models_argument(parser)
-    page = "the file to write, ending in .html [report.html]"
+    page = "the HTML file to write [report.html]"
     parser.add_argument("-o", "--out", metavar="FILE", default="report.html", help=page)
-    thorough = "measure everything, however long it takes [what fits into a minute, most important first]"
+    thorough = "measure everything, however long it takes [only what fits into a minute, the most important first]"
     parser.add_argument("--thorough", action="store_true", help=thorough)
-    stored = "use results stored with the models; measure missing ones only if that takes seconds"
+    stored = "use the results stored with the models; measure a missing one only if that takes seconds"
     parser.add_argument("--stored", action="store_true", help=stored)
     add_data(parser)
     text = "an example of the task, or a text, whose attention is shown first; repeatable"

@@ -7,10 +7,12 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the models, the number of quartets and the output flags."""
+    """Add the arguments of the verb `routes`: the models, the number of quartets and the output flags."""
     add_models_argument(parser)
-    add_int(parser, "--n", "number of quartets of examples for each way of the event [200]")
-    add_int(parser, "--seed", "seed of the quartets [0]")
+    add_int(
+        parser, "--n", "number of quartets (sets of four examples) for each way, such as from the 1s to the 10s [200]"
+    )
+    add_int(parser, "--seed", "seed with which the quartets are drawn [0]")
     add_out(parser, "folder for the figure of several models [runs/routes]")
     add_json(parser, quiet=True)
 

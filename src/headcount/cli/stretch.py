@@ -23,7 +23,7 @@ HOW_MANY = "[1000; 200 above length 1,024 unless attention has a window]"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the models, and the flags for lengths, kinds of sequences and their number."""
+    """Add the arguments of the verb `stretch`: the models, the lengths, and the kinds and numbers of sequences."""
     add_models_argument(parser)
     parser.add_argument("--lengths", type=lengths, metavar="INT,...", help="lengths to test [8,12,16,32,64,...,4096]")
     negatives = "kinds of unsorted sequences to test, such as adjacent or shuffle, and `patterns` [all five]"

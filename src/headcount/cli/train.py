@@ -10,7 +10,7 @@ from headcount.tasks import TASKS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add a sub-command for each task, with the settings of that task."""
+    """Add a sub-command of `headcount train` for each task, with the settings of that task as flags."""
     tasks = parser.add_subparsers(dest="task_name", metavar="TASK", required=True)
     for name in TASKS.names():
         presets = (
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Train a model, then describe its accuracy and name its folder."""
+    """Train a model; return a description of its accuracy, and the name of its folder."""
     from headcount import api
     from headcount.describing.blocks import Conclusions, Sentence
     from headcount.describing.evaluation import describe

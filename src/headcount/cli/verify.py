@@ -7,7 +7,7 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model, the seconds and the seed of a search for wrong answers, and the output flags."""
+    """Add the arguments of the verb `verify`: the model, and seconds and seed of a search for wrong answers."""
     add_model_argument(parser)
     parser.add_argument(
         "--seconds",
@@ -15,12 +15,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds to search for wrong answers, if the model cannot be proved right [20]",
     )
-    add_int(parser, "--seed", "seed of the search [0]")
+    add_int(parser, "--seed", "seed of the search for wrong answers [0]")
     add_json(parser, quiet=True)
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Verify a model; exit code 1 if an answer is wrong."""
+    """Verify a model and describe the outcome; exit code 1 if an answer is wrong, 0 otherwise."""
     from headcount import api
     from headcount.api.verifying import SECONDS
     from headcount.describing.verification import describe

@@ -7,7 +7,7 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model, the heads, the number of examples, probes and the output flags."""
+    """Add the arguments of the verb `weights`: the model, the heads, the number of examples, and probes."""
     add_model_argument(parser)
     heads = "heads to read, such as E0H2,X1H1 [all]"
     parser.add_argument("--heads", type=comma_list, default=(), metavar="HEAD,...", help=heads)
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Read the weights of the heads, and describe them."""
+    """Measure what the weights of the heads match and copy, and describe the result."""
     from headcount import api
     from headcount.analysis.head_inputs import N_EXAMPLES
     from headcount.describing.weights import describe
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 PART = Command(
-    "show by its weights which tokens and positions each head matches and copies",
+    "show which tokens and positions the weights of each head match and copy",
     add_arguments,
     run,
     ("headcount weights sample:addition", "headcount weights sample:addition --heads E0H2,X1H1 --probes"),

@@ -1,4 +1,4 @@
-"""Descriptions: each result as blocks (sentences, tables, figures, commands), written once for all renderers."""
+"""Descriptions of results: each result as blocks (sentences, tables, figures), made once for all renderers."""
 
 from headcount.registry import Registry
 

@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from headcount.analysis.roles import RoleScore
 
 MIN_QUERIES = 5
-"""Smallest number of queries over which a mean is printed."""
+"""Smallest number of queries from which a mean over queries is shown in the table."""
 NOTE = (
-    "A star marks what a head stands out for. n is the number of queries that see the target and something else. A "
-    "dash means that fewer than 5 queries do, or that the model compares two texts. Entropy share: 0 % is all "
-    "attention on one key, 100 % is even attention over the keys that a query sees."
+    "A star marks a weight by which the head stands out. n is the number of queries that see the target and another "
+    "key. A dash means that there are fewer than 5 such queries, or that the model compares two texts. Entropy share: "
+    "0 % is all attention on one key, 100 % is uniform attention over the keys that a query sees."
 )
 CRITERION = (
-    "A head stands out if the lower bound of its 95 % CI is more than 0.25 above even attention and 3.5 robust "
+    "A head stands out if the lower bound of its 95 % CI is more than 0.25 above uniform attention and 3.5 robust "
     "deviations above the median head. --stats also compares it with models that learned nothing."
 )
 
 
 def describe(result: AttentionSummary) -> list[Block]:
-    """Return the table of all heads, sentences on the heads that stand out, and a note on how to read the table."""
+    """Return the table of all heads on one text, sentences on the heads that stand out, and a note on the columns."""
     notes = [Paragraph(note) for note in (NOTE, CRITERION, result.note) if note]
     return [summary_table(result), Conclusions(tuple(conclusions(result))), *notes]
 
 
 def summary_table(result: AttentionSummary) -> DataTable:
-    """Tabulate each head: its attention to each target in percent, its entropy and its mean distance."""
+    """Return a table with a row per head: attention to each target in percent, entropy and mean distance."""
     heads = [(site, head) for site in result.sites for head in site.heads]
     roles = [role for role in ROLE_WORDS if any(_measure(site, head, role) is not None for site, head in heads)]
     names = [f"{ROLE_WORDS[role]}{_sizes(result, role)}" for role in roles]
@@ -51,7 +51,7 @@ def summary_table(result: AttentionSummary) -> DataTable:
 
 
 def conclusions(result: AttentionSummary) -> list[Sentence]:
-    """Name the heads that stand out in each role, each with its attention weight, the 95 % CI and its rank."""
+    """Return sentences that name the heads that stand out in each role, with attention weight, 95 % CI and rank."""
     sentences = list[Sentence]()
     for stack, kind in dict.fromkeys((site.stack, site.kind) for site in result.sites):
         heads = [head for site in result.sites_of(stack, kind) for head in site.heads]
@@ -70,13 +70,13 @@ def _weight(standing: RoleScore, n_heads: int) -> str:
 
 
 def _measure(site: SiteAttention, head: HeadAttention, measure: str) -> float | None:
-    """Return a measure of a head on a text, or None if the measure is a mean over fewer than `MIN_QUERIES` queries."""
+    """Return a measure of a head, such as its attention to the previous token; None with too few queries for a mean."""
     value: float | None = getattr(head, measure)
     return None if site.n_queries.get(measure, MIN_QUERIES) < MIN_QUERIES else value
 
 
 def _sizes(result: AttentionSummary, measure: str) -> str:
-    """Write the number of queries over which a measure is averaged: `, n = 12`, or a range over attention blocks."""
+    """Return the number of queries that a measure is averaged over, as `, n = 12` or a range over attention blocks."""
     sizes = sorted(n for site in result.sites if (n := site.n_queries.get(measure, 0)) >= MIN_QUERIES)
     return f", n = {' to '.join(f'{n:,}' for n in dict.fromkeys((sizes[0], sizes[-1])))}" if sizes else ""
 

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A conclusion drawn from a result, and the block that it rests on."""
+    """A sentence that draws a conclusion from a result, with the figure or table that shows it."""
 
     text: str
     rests_on: str = ""
-    """The id of a figure or table."""
+    """The id of the figure or table that the sentence rests on; empty if there is none."""
     is_decided: bool = True
-    """Whether the data decide the question; otherwise the sentence says that it is undecided."""
+    """False if the sentence says that the data leave the question undecided."""
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """An explanation that does not depend on the result."""
+    """A text of explanation, such as how a number is measured, which is the same for all results."""
 
     text: str
 
@@ -43,12 +43,12 @@ class Conclusions:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table: its text, and the number that it is sorted by."""
+    """One cell of a table: its text, and the number by which a column is sorted."""
 
     text: str
     value: float | None = None
     mark: Literal["", "strong", "weak"] = ""
-    """Whether the cell stands out or is unimportant."""
+    """How the text is printed: `strong` for a cell that stands out, `weak` for an unimportant one."""
 
 
 Row: TypeAlias = tuple[Cell | str, ...]
@@ -56,7 +56,7 @@ Row: TypeAlias = tuple[Cell | str, ...]
 
 @dataclass(frozen=True)
 class DataTable:
-    """A table that readers can sort."""
+    """A table that readers can sort by its columns."""
 
     id: str
     caption: str
@@ -66,16 +66,16 @@ class DataTable:
     command: str = ""
     """The command that reproduces these numbers."""
     is_folded: bool = False
-    """Whether a page folds the table, because it is long and few people read it; the reader can open the table."""
+    """Whether a page shows the table folded, so that readers have to open it: for long tables that few people read."""
     is_narrow: bool = False
     """Whether all columns must be visible at the same time, even on a phone or on paper."""
     n_keys: int = 1
-    """Number of columns at the left that name a row; a terminal repeats these columns if it splits a wide table."""
+    """Number of columns at the left that name a row. A terminal that splits a wide table repeats them."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with its caption and its description in words; it is drawn only when a renderer needs it."""
+    """A figure with a caption, and with a description in words. It is drawn only when a renderer needs it."""
 
     id: str
     caption: str
@@ -87,13 +87,13 @@ class Picture:
 
 @dataclass(frozen=True)
 class HeadPatterns:
-    """The attention of every head of a model on examples that readers choose."""
+    """The attention of every head of a model, on examples among which readers choose."""
 
     id: str
     caption: str
     book: PatternBook = field(repr=False)
     worth: dict[str, str] = field(default_factory=dict)
-    """The drop when a head is ablated, by the head's short name."""
+    """By the head's short name: the drop when this head is ablated, as text."""
     command: str = ""
     picture: Picture | None = None
     """The figure for forms of a report in which readers cannot choose an example, such as Markdown."""
@@ -101,50 +101,50 @@ class HeadPatterns:
 
 @dataclass(frozen=True)
 class Card:
-    """One question of a report with its answer, for the first screen."""
+    """One question of a report with its answer and a picture, for the first screen."""
 
     section: str
     """The id of the section that has the details."""
     question: str
     answer: Sentence
     note: str = ""
-    """The interval and the number of examples, in small letters."""
+    """The interval and the number of examples behind the answer, shown in small letters."""
     draw: Callable[[], Figure] | None = field(default=None, repr=False)
-    """The function that draws the picture; None for a card without one."""
+    """A function that draws the picture; None for a card without a picture."""
     alt: str = ""
-    """The picture in words."""
+    """The picture in words, for readers who cannot see it."""
     is_fault: bool = False
-    """Whether the card warns of a fault, which changes how the others are read."""
+    """Whether the card warns of a fault that puts the other answers in doubt."""
 
 
 @dataclass(frozen=True)
 class Cards:
-    """The first screen of a report. A page with cards folds its sections."""
+    """The first screen of a report, as cards. In a page with cards, the sections below are folded."""
 
     cards: tuple[Card, ...]
 
 
 @dataclass(frozen=True)
 class LiveEntry:
-    """One live model with its results: what a reader sees beside its heads."""
+    """One model that a page runs, and the results that a reader sees beside its heads."""
 
     title: str
     model: LiveModel = field(repr=False)
     worth: dict[str, str] = field(default_factory=dict)
-    """The drop when a head is ablated, by the head's short name."""
+    """By the head's short name: the drop when this head is ablated, as text."""
     harmless: tuple[str, ...] = ()
-    """Heads whose ablation alone costs almost nothing."""
+    """Short names of heads that cost almost nothing when each is ablated alone."""
     routes: tuple[dict[str, Any], ...] = ()
-    """For each way of the task's event: a title, and the heads that move the event with their shares."""
+    """For each way of the task's event (the carry from 1s to 10s): a title, and the heads that move it, with shares."""
     named: tuple[str, ...] = ()
     """Examples that get a button, because the reader of the report named them."""
     wrong: tuple[str, ...] = ()
     """Examples that the model answers wrong, as `verify` found."""
     proof: str = ""
-    """What `verify` proved, in a few words."""
+    """What `verify` proved about the model, in a few words; empty if nothing."""
 
     def header(self, shared: Sequence[Any]) -> dict[str, Any]:
-        """Return everything but the weights, as data for JSON; examples only if they are not the `shared` ones."""
+        """Return the data for JSON, without the weights. Examples are left out if they equal the `shared` ones."""
         own = self.model.task.examples
         return self.model.header() | {
             **({} if own == shared else {"examples": own}),
@@ -160,7 +160,7 @@ class LiveEntry:
 
 @dataclass(frozen=True)
 class LiveModels:
-    """Models of one task that the page runs: readers type an example and switch heads off."""
+    """Models of one task that the page itself runs: readers type an example and switch heads off."""
 
     id: str
     caption: str
@@ -189,7 +189,7 @@ class Fraction:
 
 @dataclass(frozen=True)
 class Script:
-    """A base with a subscript, a superscript or both; below the sign `∑`, the subscript is the summation index."""
+    """A symbol with a subscript, a superscript or both; below the sign `∑`, the subscript is the summation index."""
 
     base: Expression
     below: Expression = ""
@@ -198,7 +198,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Root:
-    """A square root in a formula, over the term `inside`."""
+    """A square root in a formula; `inside` is the term under the root."""
 
     inside: Expression
 
@@ -219,7 +219,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Words:
-    """English words behind a formula: the condition under which it holds."""
+    """English words behind a formula, such as the condition under which the formula holds."""
 
     text: str
 
@@ -233,7 +233,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Formula:
-    """An identity in words and as mathematics, with its numerical error."""
+    """A mathematical identity: in words, as a formula, and with its numerical error."""
 
     id: str
     words: str
@@ -243,17 +243,17 @@ class Formula:
 
 @dataclass(frozen=True)
 class Notice:
-    """A finding of the audit about this section."""
+    """A warning of the audit that concerns the section of the report in which it is printed."""
 
     verdict: Literal["fail", "warn", "pass"]
     text: str
     check: str = ""
-    """The id of the check."""
+    """The id of the audit's check, such as `HC101`."""
 
 
 @dataclass(frozen=True)
 class Commands:
-    """Lines that are shown verbatim: commands that readers may run, or the output of a program."""
+    """Lines that are printed exactly as they are: commands that readers may run, or the output of a program."""
 
     commands: tuple[str, ...]
     words: str = ""
@@ -270,4 +270,4 @@ class Section:
     title: str
     blocks: tuple[Block, ...]
     answer: Sentence | None = None
-    """The sentence about this section in the summary of the report."""
+    """The sentence that answers the section's question in the summary of the report; None if there is no answer."""

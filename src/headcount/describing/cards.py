@@ -37,17 +37,17 @@ QUESTIONS = {
     "reach": "How far does it reach?",
     "roles": "What do its heads attend to?",
 }
-"""The question of a card, where it is shorter than the title of its section."""
+"""By section: the question on its card, where it is shorter than the section's title."""
 MOST_CARDS = 6
 Made = tuple[str, "Callable[[], Figure] | None", str]
-"""An answer (empty: the section's own), the function that draws the picture, and the picture in words."""
+"""An answer (empty: use the section's own), a function that draws the picture, and the picture in words."""
 
 _DOUBT = re.compile(r"\s*\(((?:[^()]|\([^()]*\))*?(?:\bCI\b|\bn = )[^()]*)\)")
 _SEED = re.compile(r"\s*\(one seed\)")
 
 
 def cards(results: ReportResults, sections: Sequence[Section], importance: Sequence[str]) -> tuple[Card, ...]:
-    """Return the cards of the most important sections that have an answer; a fault comes first."""
+    """Return the cards of the most important sections that have an answer; a card about a fault comes first."""
     answered = [each for each in sections if each.answer is not None]
     if any(each.id == "routes" for each in answered):
         answered = [each for each in answered if each.id != "events"]  # patches answer the question of `events` better
@@ -67,7 +67,8 @@ def _card(results: ReportResults, section: Section) -> Card:
 
 
 def split_doubt(text: str) -> tuple[str, str]:
-    """Separate a sentence from its interval and number of examples, which a card shows in small letters.
+    """Split a sentence into the statement, and its interval and number of examples, which a card shows in small
+    letters.
 
     >>> split_doubt("Removing it costs 6.3 points (95 % CI 6.1-6.5, n = 40,000) (one seed).")
     ('Removing it costs 6.3 points.', '95 % CI 6.1-6.5, n = 40,000; one seed')
@@ -87,7 +88,7 @@ def _fault_card(faulty: Sequence[ModelResults]) -> Card:
 
 
 def _name(model: ModelResults) -> str:
-    """Return a title that fits beside a bar: without the name of the task, where the title begins with it."""
+    """Return a model's title without the task's name at its beginning, so that it fits beside a bar."""
     return model.title.removeprefix(f"{model.task}-")
 
 
@@ -95,14 +96,14 @@ def _name(model: ModelResults) -> str:
 
 
 def _trained(results: ReportResults) -> Made:
-    """Name what was trained, and draw the accuracy on the test set."""
+    """Return the card on training: what was trained, with a picture of the accuracy on the test set."""
     shares = [(each, main_share(each.evaluation)) for each in results.models if each.evaluation is not None]
     bars = [
         Bar(_name(each), 100 * share.rate, percent(share.rate), 100 * share.low, 100 * share.high)
         for each, share in shares
     ]
     alt = "; ".join(f"{bar.name} {bar.text}" for bar in bars)
-    draw = partial(draw_bars, bars, "right on the test set (%)") if bars else None
+    draw = partial(draw_bars, bars, "right answers on the test set (%)") if bars else None
     if len(shares) < 2:
         return "", draw, alt
     steps = [each.settings["steps"] for each, _ in shares if "steps" in each.settings]
@@ -114,7 +115,7 @@ def _trained(results: ReportResults) -> Made:
 
 
 def _right(results: ReportResults) -> Made:
-    """Draw for each model whether it was proved or a wrong answer was found."""
+    """Return the card on certificates: a picture of which models were proved right, and which answers are wrong."""
     outcomes = [(_name(each), each.certificate) for each in results.models if each.certificate is not None]
     verdicts = [
         Bar(name, 1.0, proved_briefly(each) or _not_proved(each), is_marked=bool(each.wrong)) for name, each in outcomes
@@ -132,7 +133,7 @@ def _not_proved(outcome: Verification) -> str:
 
 
 def _matter(results: ReportResults) -> Made:
-    """Draw the heads whose loss costs most."""
+    """Return the card on ablation: a picture of the heads whose ablation costs most."""
     model = results.with_result("ablation")[0]
     result = model.ablation
     assert result is not None, "the model has this result"
@@ -157,7 +158,7 @@ def _number(drop: float, unit: str) -> str:
 
 
 def _removed(results: ReportResults) -> Made:
-    """Say how many heads can be removed together, and what harmless heads do together."""
+    """Return the card on pruning: how many heads can be removed together, and what heads harmless alone do together."""
     model = results.with_result("pruning")[0]
     result = model.pruning
     assert result is not None, "the model has this result"
@@ -179,7 +180,7 @@ def _removed(results: ReportResults) -> Made:
 
 
 def _left(result: Pruning) -> list[tuple[str, float, float | None, float | None]]:
-    """Return what is left without the chosen heads, and without all that are harmless alone."""
+    """Return (label, score, low, high) for the model without the chosen heads, and without all heads harmless alone."""
     found: list[tuple[str, float, float | None, float | None]] = [
         (f"{len(result.chosen)} removed", result.kept.score, None, None)
     ]
@@ -189,7 +190,7 @@ def _left(result: Pruning) -> list[tuple[str, float, float | None, float | None]
 
 
 def _travels(results: ReportResults) -> Made:
-    """Draw the head that moves most of the event, for each way."""
+    """Return the card on routes: a picture with the head that moves most of the event, for each way."""
     result: Routes | None = results.with_result("routes")[0].routes
     assert result is not None, "the model has this result"
     bars = []
@@ -212,7 +213,7 @@ def _travels(results: ReportResults) -> Made:
 
 
 def _reach(results: ReportResults) -> Made:
-    """Say which models are accurate beyond the training lengths, and draw how far each one is."""
+    """Return the card on lengths: which models are accurate beyond the training lengths, and how far."""
     models = [(each, each.stretch) for each in results.models if each.stretch is not None and each.stretch.cells]
     kind = hardest_kind([stretch for _, stretch in models])
     reaches = [(model, stretch, reach) for model, stretch in models if (reach := extrapolation_of(stretch, kind))]
@@ -248,4 +249,4 @@ MAKERS: dict[str, Callable[[ReportResults], Made]] = {
     "routes": _travels,
     "reach": _reach,
 }
-"""Functions that make the answer and the picture of a section's card."""
+"""By section: the function that makes the answer and the picture of its card."""

@@ -1,4 +1,4 @@
-"""Is every answer right? What a certificate over all examples of a task says."""
+"""Is every answer right? What a certificate says, which comes from checking all examples of a task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 def conclusions(certificate: Certificate, title: str, rests_on: str = "") -> list[Sentence]:
-    """Return the verdict, the smallest margin, whether rounding changes a verdict, and where this was computed."""
+    """Return sentences on the verdict, the smallest margin, the effect of rounding, and the machine in use."""
     return [
         Sentence(_verdict(certificate, title), rests_on),
         Sentence(_margin(certificate), rests_on),
@@ -36,12 +36,12 @@ def conclusions(certificate: Certificate, title: str, rests_on: str = "") -> lis
 
 
 def details(certificate: Certificate) -> list[Block]:
-    """Return no blocks: the sentences say everything."""
+    """Return no tables or figures: the sentences of this certificate say everything."""
     return []
 
 
 def clearest(certificate: Certificate) -> WrongAnswer:
-    """Return the wrong answer that a description shows: the first one that was found."""
+    """Return the wrong answer that a description shows, which is the first one found."""
     return certificate.wrong[0]
 
 
@@ -54,7 +54,7 @@ def _verdict(certificate: Certificate, title: str) -> str:
 
 
 def _margin(certificate: Certificate) -> str:
-    """Give the smallest margin, if every answer is right, and the number of answers that were decoded."""
+    """Return sentences on the smallest margin, if every answer is right, and on how many answers were decoded."""
     decoded = (
         f"{counted(certificate.decoded, 'answer')} were also decoded token by token, with the same verdict on each."
     )
@@ -65,7 +65,7 @@ def _margin(certificate: Certificate) -> str:
 
 
 def _rounding(certificate: Certificate, rests_on: str) -> Sentence:
-    """Say whether another machine, which rounds differently, could reach another verdict."""
+    """Return a sentence on whether another machine, which rounds differently, could reach another verdict."""
     if certificate.float_error is None:
         text = "The effect of rounding is undecided: the model does not compute in double precision."
         return Sentence(text, rests_on, is_decided=False)
@@ -82,7 +82,7 @@ def _rounding(certificate: Certificate, rests_on: str) -> Sentence:
 
 
 def checked_table(certificates: Sequence[tuple[str, Certificate]], name: str, command: str = "") -> DataTable:
-    """Tabulate certificates, each given with the title of its model."""
+    """Return a table of certificates, one row for each, named by the title of its model."""
     rows: list[tuple[Cell | str, ...]] = []
     for title, each in certificates:
         margin = Cell("") if each.least_margin is None else Cell(f"{each.least_margin:.2f}", each.least_margin)
@@ -97,7 +97,7 @@ def checked_table(certificates: Sequence[tuple[str, Certificate]], name: str, co
 
 
 def _environment(certificate: Certificate) -> str:
-    """Write the machine and the precision: `AMD EPYC (cpu, float32, threads: 2, torch 2.13)`."""
+    """Return the machine and precision of a certificate: `AMD EPYC (cpu, float32, threads: 2, torch 2.13)`."""
     known = certificate.environment
     words = {"device": "", "dtype": "", "threads": "threads: ", "torch": "torch "}
     details = ", ".join(f"{word}{known[key]}" for key, word in words.items() if key in known)

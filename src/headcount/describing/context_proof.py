@@ -1,4 +1,4 @@
-"""Is a classifier right at every length? What a check of every context says."""
+"""Is a classifier right at every length? What a check of every context (the tokens that a position sees) says."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 
 def conclusions(result: ContextCertificate, title: str, rests_on: str = "") -> list[Sentence]:
-    """Return the verdict, what was checked, the smallest lead, and what rounding can do."""
+    """Return sentences on the verdict, what was checked, the smallest lead, and the effect of rounding."""
     texts = [_checked(result), _leads(result) if result.verdict == "proved" else _violations(result), _rounding(result)]
     return [_verdict(result, title, rests_on), *(Sentence(text, rests_on) for text in texts)]
 
 
 def details(result: ContextCertificate) -> list[Block]:
-    """Return no blocks: the sentences say everything."""
+    """Return no tables or figures: the sentences of this certificate say everything."""
     return []
 
 
 def clearest(result: ContextCertificate) -> WrongAnswer:
-    """Return the shortest wrong sequence of a training length, or the shortest of all if there is none."""
+    """Return the shortest wrong sequence of a training length, or of any length if no training length has one."""
     return in_range(result.wrong, result.trained)
 
 
 def _checked(result: ContextCertificate) -> str:
-    """Say what a context is, how many there are, and what checking all of them showed."""
+    """Return sentences on what a context is, how many there are, and what checking all of them showed."""
     outcomes = {
         "proved": f"none of them allows a wrong answer, so no {result.example} of any length gets one",
         "refuted": f"some of them make the model answer a {result.example} wrong",
@@ -53,8 +53,8 @@ def _verdict(result: ContextCertificate, title: str, rests_on: str) -> Sentence:
 def _leads(result: ContextCertificate) -> str:
     return (
         f"The right class leads by at least {result.least_quiet:.2f} logits on {result.last_class} {result.example}s "
-        f"(least on any {result.example} with {result.tightest_quiet}), and by at least {result.least_firing:.2f} "
-        f"logits on {result.first_class} ones (least on {result.tightest_firing}). Rounding in double precision moves "
+        f"(closest: any {result.example} with {result.tightest_quiet}), and by at least {result.least_firing:.2f} "
+        f"logits on {result.first_class} ones (closest: {result.tightest_firing}). Rounding in double precision moves "
         f"such a lead by at most {result.double_error:.1e} logits, in any order of summation."
     )
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def conclusions(search: CounterexampleSearch, title: str, rests_on: str = "") -> list[Sentence]:
-    """Return the verdict, how the search went, and why there is no proof."""
+    """Return sentences on the verdict, how the search went, and why there is no proof."""
     texts = [_verdict(search, title), _effort(search)]
     if search.why_not_proved:
         texts.append(f"This is a search, not a proof. {sentence(search.why_not_proved)}")
@@ -22,7 +22,7 @@ def conclusions(search: CounterexampleSearch, title: str, rests_on: str = "") ->
 
 
 def details(search: CounterexampleSearch) -> list[Block]:
-    """Return no blocks: the sentences say everything."""
+    """Return no tables or figures: the sentences on this search say everything."""
     return []
 
 
@@ -42,7 +42,7 @@ def _verdict(search: CounterexampleSearch, title: str) -> str:
 
 
 def _effort(search: CounterexampleSearch) -> str:
-    """Say how many examples were chosen in which way, how long it took, and how small the smallest margin is."""
+    """Return sentences on how examples were chosen, how long the search took, and the smallest margin."""
     others = search.n_tried - search.n_families
     ways = {"with patterns on which models often err": search.n_families}
     ways["drawn as in training or changed step by step towards smaller margins"] = others

@@ -1,4 +1,4 @@
-"""Describe how accurate models are: both accuracies of a model that writes, both classes of one that classifies."""
+"""How accurate are models? Teacher-forced and free-running for answers written by token, by class for classifiers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 GROUPS = {"token": "at {}"} | {
     facet: phrase for task in TASKS.names() for facet, phrase in words_of(task).groups.items()
 }
-"""Maps each facet (way of grouping examples) whose worst group is reported to the phrase that names a group."""
+"""By facet (a way of grouping examples, such as by carries): the phrase that names one of its groups.
+
+Only facets whose worst group is reported are listed.
+"""
 BY = {facet: facet for facet in GROUPS if facet != "kind"} | {"class": "right on"}
-"""Maps each facet whose groups are columns of the table of several models to the heading of these columns."""
+"""By facet (a way of grouping examples) whose groups are columns in the table of several models: their heading."""
 EACH_SEED = "Each is one training run: other seeds may give other results."
 INTERVALS = "Brackets: 95 % Wilson intervals."
 BOTH_WAYS = (
@@ -33,7 +36,7 @@ BOTH_WAYS = (
 
 
 def describe(evaluation: AnyEvaluation, title: str) -> list[Block]:
-    """Describe the accuracy of one model: sentences, then a table by group of examples."""
+    """Return blocks on the accuracy of one model: sentences, then a table by group of examples."""
     return [
         Conclusions(tuple(conclusions(title, evaluation, "accuracy"))),
         accuracy_table("accuracy", title, evaluation),
@@ -41,25 +44,25 @@ def describe(evaluation: AnyEvaluation, title: str) -> list[Block]:
 
 
 def main_share(evaluation: AnyEvaluation) -> Proportion:
-    """Return the free-running accuracy or the accuracy of a classifier; else the teacher-forced accuracy."""
+    """Return the main accuracy: free-running, or that of a classifier; teacher-forced if there is no other."""
     share = _share(evaluation.rows[0])
     assert share is not None, "an evaluation has at least one accuracy"
     return share
 
 
 def _share(row: Any) -> Proportion | None:
-    """Return the main accuracy of a group, or None if it was not measured."""
+    """Return the main accuracy of a group (free-running if it was measured), or None without any."""
     shares = (getattr(row, key, None) for key in ("free_running", "right", "teacher_forced"))
     return next((share for share in shares if share is not None), None)
 
 
 def groups_of(evaluation: AnyEvaluation, facet: str) -> dict[str, Proportion]:
-    """Return the main accuracy of each group of a facet."""
+    """Return the accuracy of each group of a facet (a way of grouping examples), by the group's name."""
     return {row.group.strip(): share for row in evaluation.rows if row.facet == facet and (share := _share(row))}
 
 
 def right_words(share: Proportion) -> str:
-    """Write how many examples are right.
+    """Return the number of right examples with the percentage, in words.
 
     >>> right_words(Proportion.of(1998, 2000))
     '1,998 of 2,000 right (99.9 %, 95 % CI 99.6-99.98)'
@@ -71,7 +74,7 @@ def right_words(share: Proportion) -> str:
 
 
 def conclusions(title: str, evaluation: AnyEvaluation, rests_on: str) -> list[Sentence]:
-    """Say how accurate one model is, where it is worst, and whether its author's figure agrees."""
+    """Return sentences on how accurate one model is, where it is worst, and whether its author's figure agrees."""
     sentences = [
         *(_writer(title, evaluation) if hasattr(evaluation, "exact") else _classifier(title, evaluation)),
         *_worst(evaluation),
@@ -87,7 +90,7 @@ def conclusions(title: str, evaluation: AnyEvaluation, rests_on: str) -> list[Se
 
 
 def _writer(title: str, evaluation: Any) -> list[Sentence]:
-    """Describe a model that writes its answers."""
+    """Return sentences on the accuracy of a model that writes its answers token by token."""
     forced, free = evaluation.exact.teacher_forced, evaluation.exact.free_running
     if free is None:
         text = f"On the {evaluation.split} set, {title} gets {right_words(forced)} when it is fed the right tokens "
@@ -100,7 +103,10 @@ def _writer(title: str, evaluation: Any) -> list[Sentence]:
 
 
 def _agreement(forced: Proportion, free: Proportion) -> Sentence:
-    """Say whether the two accuracies agree: in a sound pipeline, the first wrong token is the same either way."""
+    """Return a sentence on whether teacher-forced and free-running accuracy agree, as they do in a sound pipeline.
+
+    The first wrong token is the same either way, so the two must be equal.
+    """
     if forced.correct == free.correct and forced.n == free.n:
         text = f"Fed the right tokens instead (teacher-forced), it also gets {forced.correct:,} right. In any sound "
         return Sentence(f"{text}pipeline, these two accuracies agree.")
@@ -114,12 +120,12 @@ def _agreement(forced: Proportion, free: Proportion) -> Sentence:
 
 
 def _differ(one: Proportion, other: Proportion) -> bool:
-    """Return whether the intervals of two accuracies lie apart."""
+    """Return whether the intervals of two accuracies do not overlap."""
     return one.low > other.high or other.low > one.high
 
 
 def _classifier(title: str, evaluation: Any) -> list[Sentence]:
-    """Describe a classifier by class, because one answer for everything is right on half of the examples."""
+    """Return sentences on the accuracy of a classifier, by class: one answer to all can be half right."""
     classes = groups_of(evaluation, "class")
     text = f"On the {evaluation.split} set, {title} gets {right_words(evaluation.accuracy.right)}"
     by_class = [f"{rate(share)} of the {name} ones" for name, share in classes.items()]
@@ -134,7 +140,7 @@ def _classifier(title: str, evaluation: Any) -> list[Sentence]:
 
 
 def _worst(evaluation: AnyEvaluation) -> list[Sentence]:
-    """Name the worst place of the answer, and the worst group of each facet that the task names."""
+    """Return sentences on the worst place of the answer, and on the worst group of each facet (way of grouping)."""
     share = main_share(evaluation)
     by_facet = {facet: groups for facet in GROUPS if len(groups := groups_of(evaluation, facet)) > 1}
     if by_facet and share.correct == share.n:
@@ -144,7 +150,7 @@ def _worst(evaluation: AnyEvaluation) -> list[Sentence]:
 
 
 def _worst_group(facet: str, groups: dict[str, Proportion]) -> Sentence:
-    """Name the group of a facet with the lowest accuracy, unless the intervals leave that undecided."""
+    """Return a sentence on the group of a facet with the lowest accuracy; overlapping intervals leave it undecided."""
     worst = leader(groups, lambda name: _estimate(groups[name]), least=True)
     lowest = f"{GROUPS[facet].format(worst.top)}: {right_words(groups[worst.top])}"
     if worst.rivals:
@@ -163,7 +169,7 @@ def _estimate(share: Proportion) -> Estimate:
 
 
 def claim_words(claim: Claim) -> str:
-    """Compare the accuracy that the author claims with the accuracy that the author's metric gives here."""
+    """Return two sentences that compare the author's accuracy with what the author's metric gives here."""
     doubt = f"{interval(claim.low, claim.high, digits=2)}, n = {claim.n:,}"
     measured = f"Measured by {claim.scoring}: {percent(claim.measured, 2)} ({doubt})"
     if claim.claimed is None:
@@ -173,7 +179,7 @@ def claim_words(claim: Claim) -> str:
 
 
 def accuracy_table(name: str, title: str, evaluation: AnyEvaluation, command: str = "") -> DataTable:
-    """Tabulate all accuracies of one model, group by group."""
+    """Return a table of all accuracies of one model: over all examples, and in each group."""
     rows = list[Row]()
     for scores in evaluation.rows:
         shares = [getattr(scores, key) for key in evaluation.COLUMNS]
@@ -186,7 +192,7 @@ def accuracy_table(name: str, title: str, evaluation: AnyEvaluation, command: st
 
 
 def share_cell(share: Proportion | None, n: int | None = None) -> Cell:
-    """Return the table cell of an accuracy, and add the number of examples if it differs from `n`, that of the row."""
+    """Return the table cell of an accuracy; it names the number of examples if that is not `n`, as in its row."""
     if share is None:
         return Cell("not measured")
     cell = interval_cell(share.rate, share.low, share.high, digits=2)
@@ -197,7 +203,7 @@ def share_cell(share: Proportion | None, n: int | None = None) -> Cell:
 
 
 def comparison(models: Sequence[tuple[str, AnyEvaluation]], rests_on: str) -> list[Sentence]:
-    """Say which model is most accurate, which give one answer to everything, and whose two accuracies differ."""
+    """Return sentences on which model is most accurate, which give one answer to all, and which are faulty."""
     sentences = [Sentence(each.text, rests_on, each.is_decided) for each in _rankings(models)]
     constant = [f"{title} (“{answer}”)" for title, each in models if (answer := getattr(each, "constant", None))]
     if constant:
@@ -213,7 +219,7 @@ def comparison(models: Sequence[tuple[str, AnyEvaluation]], rests_on: str) -> li
 
 
 def _rankings(models: Sequence[tuple[str, AnyEvaluation]]) -> list[Sentence]:
-    """Rank the models that share a test set, and name the others."""
+    """Return sentences that rank the models with a common test set, and name the other models."""
     sets: dict[tuple[tuple[str, str, int], ...], list[tuple[str, Proportion]]] = {}
     for title, evaluation in models:
         sets.setdefault(_test_set(evaluation), []).append((title, main_share(evaluation)))
@@ -229,12 +235,12 @@ def _rankings(models: Sequence[tuple[str, AnyEvaluation]]) -> list[Sentence]:
 
 
 def _test_set(evaluation: AnyEvaluation) -> tuple[tuple[str, str, int], ...]:
-    """Return the size of every group of examples; two models with different sizes had different test sets."""
+    """Return the name and size of every group of examples. If they differ, two models had different test sets."""
     return tuple((row.facet, row.group, share.n) for row in evaluation.rows if (share := _share(row)))
 
 
 def _ranking(pairs: Sequence[tuple[str, Proportion]]) -> Sentence:
-    """Name the most accurate model, unless the intervals leave that undecided."""
+    """Return a sentence on the most accurate model; overlapping intervals leave that undecided."""
     best = leader(pairs, lambda pair: _estimate(pair[1]))
     (title, share), (last, lowest) = best.top, best.others[-1]
     names = some([name for name, _ in pairs], 12)
@@ -250,7 +256,7 @@ def _ranking(pairs: Sequence[tuple[str, Proportion]]) -> Sentence:
 
 
 def _accuracies_differ(evaluation: Any) -> bool:
-    """Return whether the intervals of the teacher-forced and the free-running accuracy lie apart."""
+    """Return whether the intervals of teacher-forced and free-running accuracy do not overlap: a fault."""
     exact = getattr(evaluation, "exact", None)
     if exact is None or exact.free_running is None or exact.teacher_forced is None:
         return False
@@ -265,7 +271,7 @@ def models_table(
     *,
     with_groups: bool = True,
 ) -> DataTable:
-    """Tabulate several models, a row for each: accuracies, groups, claimed figures and notes, as far as there are any.
+    """Return a table with a row per model: accuracies, groups, claimed figures and notes, as far as there are any.
 
     An error in place of an evaluation becomes a note.
     """
@@ -296,7 +302,7 @@ def _model_cells(outcome: AnyEvaluation | HeadcountError, *, with_groups: bool) 
 
 
 def _notes(evaluation: AnyEvaluation) -> list[str]:
-    """Return the notes on one model for the last column of the table."""
+    """Return remarks on one model for the last column of the table, such as that it was not decoded."""
     notes = []
     exact = getattr(evaluation, "exact", None)
     if exact is not None and exact.free_running is None:
@@ -315,7 +321,9 @@ def _notes(evaluation: AnyEvaluation) -> list[str]:
 
 
 def describe_several(outcomes: Sequence[tuple[str, AnyEvaluation | HeadcountError]], split: str) -> list[Block]:
-    """Count the models that were measured and those that are broken, and tabulate all of them."""
+    """Return the number of measured and of broken models as a sentence, and a table of all of them."""
     n_broken = sum(isinstance(each, HeadcountError) for _, each in outcomes)
-    summary = f"{len(outcomes):,} submissions: {len(outcomes) - n_broken:,} measured, {n_broken:,} broken"
+    summary = (
+        f"{len(outcomes):,} submissions: {len(outcomes) - n_broken:,} were measured, {n_broken:,} could not be run"
+    )
     return [Paragraph(summary), models_table("accuracies", outcomes, split, with_groups=False)]

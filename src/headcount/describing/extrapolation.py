@@ -1,4 +1,4 @@
-"""Up to which length is a model accurate, and is that decided?"""
+"""Up to which length is a model accurate, and is that decided by the intervals?"""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
 
 ACCURATE = 0.9
-"""A model is accurate at a length if the whole interval of its accuracy lies above this bound."""
+"""A model counts as accurate at a length if the whole interval of its accuracy lies above this."""
 HARDEST = "adjacent"
-"""The hardest kind of negative: one pair of neighbours is swapped."""
+"""The hardest kind of negative (unsorted sequence): two neighbours are swapped."""
 PATTERNS = "patterns"
-"""The kind of example with hard sequences of both classes, sorted and unsorted."""
+"""The kind of example that has hard sequences of both classes, sorted and unsorted."""
 EXERCISE = ("sinusoidal", "learned", "none")
 """Encodings that the exercise compares."""
 KIND_WORDS = {
@@ -29,31 +29,31 @@ KIND_WORDS = {
     "patterns": "hard patterns (runs of equal numbers, small steps, jumps)",
     "transpositions": "random transpositions",
 }
-"""Kinds of example, as sentences name them."""
+"""By kind of example: the words for it in sentences."""
 
 
 @dataclass(frozen=True)
 class Extrapolation:
-    """The tested lengths of one model on one kind of negative, split where the model stops being accurate."""
+    """How far one model extrapolates on one kind of negative: its lengths, split where it stops being accurate."""
 
     kind: str
     cells: tuple[LengthResult, ...]
-    """All tested lengths, the shortest first."""
+    """The results at all tested lengths, the shortest first."""
     last_accurate: LengthResult | None
-    """The longest length up to which the model is accurate at every length; None if it fails at the shortest."""
+    """The result at the longest length up to which the model is accurate at all lengths; None if it never is."""
     undecided: tuple[LengthResult, ...]
-    """The lengths after `last_accurate` whose 95 % CI contains the bound, up to the first inaccurate length."""
+    """Results between the last accurate and the first inaccurate length, whose 95 % CIs contain the bound."""
     first_inaccurate: LengthResult | None
-    """The first length at which the model is shown to be inaccurate; None if there is none."""
+    """The result at the first length where the model is shown to be inaccurate; None if there is none."""
 
     @property
     def length(self) -> int:
-        """Return the longest length up to which the model is accurate at every tested length; 0 if there is none."""
+        """Return the longest length up to which the model is accurate at every tested length; 0 if it never is."""
         return self.last_accurate.length if self.last_accurate else 0
 
     @property
     def longest_possible(self) -> int:
-        """Return the longest length up to which the model may be accurate, counting undecided lengths."""
+        """Return the longest length up to which the model may be accurate, if undecided lengths count as accurate."""
         return self.undecided[-1].length if self.undecided else self.length
 
     @property
@@ -63,7 +63,7 @@ class Extrapolation:
 
     @property
     def words(self) -> str:
-        """Say up to which length the model is accurate: `up to 16`, `at no length`."""
+        """Return in words up to which length the model is accurate, such as `up to 16` or `at no length`."""
         if self.is_complete:
             return f"at every tested length, up to {self.length:,}"
         certain = f"up to {self.length:,}" if self.last_accurate else "at no length"
@@ -71,7 +71,7 @@ class Extrapolation:
 
 
 def extrapolation_of(result: Stretch, kind: str = HARDEST) -> Extrapolation | None:
-    """Find how far a model extrapolates on one kind of negative; return None if this kind was not tested."""
+    """Return how far a model extrapolates on one kind of negative (unsorted sequence); None if it was not tested."""
     cells = tuple(sorted((cell for cell in result.cells if cell.negative == kind), key=lambda cell: cell.length))
     if not cells:
         return None
@@ -82,12 +82,18 @@ def extrapolation_of(result: Stretch, kind: str = HARDEST) -> Extrapolation | No
 
 
 def is_accurate(cell: LengthResult) -> bool:
-    """Return whether the whole 95 % CI lies above `ACCURATE`; a model with one answer to all is never accurate."""
+    """Return whether the whole 95 % CI of an accuracy lies above `ACCURATE`.
+
+    A model that gives one answer to every example is never accurate.
+    """
     return cell.low > ACCURATE and not cell.constant
 
 
 def is_inaccurate(cell: LengthResult) -> bool:
-    """Return whether the whole 95 % CI lies below `ACCURATE`, or the model gives one answer to every example."""
+    """Return whether the whole 95 % CI of an accuracy lies below `ACCURATE`.
+
+    A model that gives one answer to every example is always inaccurate.
+    """
     return cell.constant or cell.high <= ACCURATE
 
 
@@ -97,21 +103,21 @@ def is_decided(cell: LengthResult) -> bool:
 
 
 def is_plain(result: Stretch) -> bool:
-    """Return whether a model differs from that of the exercise at most in its encoding and its pooling.
+    """Return whether a model differs from the exercise's model in its encoding and its pooling at most.
 
-    Such a model was given no structure of the task and has ordinary attention.
+    Such a model has no structure of the task built in, and has ordinary attention.
     """
     return not result.hard_codes and result.label == f"{result.encoding}, {result.pooling}"
 
 
 def hardest_kind(results: Sequence[Stretch]) -> str:
-    """Return the hardest kind of negative among the tested ones."""
+    """Return the hardest kind of negative (unsorted sequence) that any of these results has."""
     kinds = [cell.negative for result in results for cell in result.cells]
     return HARDEST if HARDEST in kinds or not kinds else kinds[-1]
 
 
 def kind_words(kind: str) -> str:
-    """Name a kind of negative as sentences do.
+    """Return the words for a kind of negative (unsorted sequence) in sentences.
 
     >>> kind_words("adjacent"), kind_words("two_blocks")
     ('single adjacent swaps', 'two blocks')
@@ -120,14 +126,14 @@ def kind_words(kind: str) -> str:
 
 
 def accuracy_words(cell: LengthResult) -> str:
-    """Write an accuracy with its interval and n, or the one answer that every example gets."""
+    """Return an accuracy in words with its interval and n, or the one answer that every example gets."""
     if cell.constant:
         return f"it answers “{cell.constant_class}” to everything, n = {cell.n:,}"
     return f"{percent(cell.accuracy)}, {interval(cell.low, cell.high)}, n = {cell.n:,}"
 
 
 def accuracy_cell(result: LengthResult | None, missing: str = "not measured") -> Cell:
-    """Return the cell of a table: `98.5 [95.7, 99.5]`, strong where the model is accurate, or the one answer."""
+    """Return a table cell `98.5 [95.7, 99.5]`, strong if the model is accurate; or the one answer to all."""
     if result is None:
         return Cell(missing, None, "weak")
     if result.constant:
@@ -137,7 +143,7 @@ def accuracy_cell(result: LengthResult | None, missing: str = "not measured") ->
 
 
 def at_training_lengths(cells: Sequence[LengthResult], trained: tuple[int, int] | None) -> LengthResult | None:
-    """Pool the results on one kind of negative over all training lengths; return None if none of them was tested."""
+    """Return the results on one kind of negative pooled over all training lengths; None if none of these was tested."""
     inside = [cell for cell in cells if trained and trained[0] <= cell.length <= trained[1]]
     if not inside:
         return None
@@ -159,7 +165,7 @@ def at_training_lengths(cells: Sequence[LengthResult], trained: tuple[int, int] 
 
 
 def _pooled(shares: Sequence[Sequence[Proportion]]) -> tuple[Proportion, ...]:
-    """Add up the counts of each class over lengths."""
+    """Return the share of each class, with the counts added up over lengths."""
     return tuple(
         Proportion.of(sum(each.correct for each in by_length), sum(each.n for each in by_length))
         for by_length in zip(*shares, strict=True)

@@ -1,4 +1,4 @@
-"""Which one leads, or is that undecided? One answer for heads, attention blocks, models and groups of examples."""
+"""Which of several items leads (heads, attention blocks, models, groups), or do intervals leave that undecided?"""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 Estimate = tuple[float, float, float]
-"""A value and the two ends of its interval."""
+"""A value, then the lower and the upper end of its interval."""
 
 
 @dataclass(frozen=True)
 class Leader(Generic[T]):
-    """The item with the largest value (or the smallest, if that was asked for), and whether that is certain."""
+    """The item with the largest (or smallest) value among several, and the items that may lead as well."""
 
     top: T
     others: tuple[T, ...]
-    """All other items, from the next one to the last."""
+    """All other items, from the second to the last."""
     rivals: tuple[T, ...]
     """The items in `others` that may lead as well, because their intervals reach that of the leader."""
     is_shown: bool
-    """Whether the whole interval of `top` lies beyond the bound, such as above a drop of 0."""
+    """Whether the whole interval of `top` lies beyond the bound, such as above a drop of 0; True without a bound."""
 
     @property
     def is_decided(self) -> bool:
-        """Return whether `top` certainly leads: its interval lies beyond the bound, and it has no rivals."""
+        """Return whether `top` leads for certain: its interval lies beyond the bound, and no other item is a rival."""
         return self.is_shown and not self.rivals
 
 
 def leader(
     items: Iterable[T], estimate: Callable[[T], Estimate], *, bound: float | None = None, least: bool = False
 ) -> Leader[T]:
-    """Find the item with the largest value, or with the smallest one.
+    """Return the item with the largest value (with `least`, the smallest), and the items that may lead as well.
 
-    An item is a rival unless the whole interval of some item lies beyond the item's own interval. This is the rule by
-    which `Effect.rank_low` is 1.
+    `estimate` gives the value of an item with its interval. An item is a rival unless the whole interval of some
+    item lies beyond the item's own interval. This is the rule by which `Effect.rank_low` is 1.
 
     >>> drops = {"E0H1": (30.0, 29.0, 31.0), "E0H2": (29.5, 28.5, 30.5), "E0H3": (2.0, 1.0, 3.0)}
     >>> leader(drops, drops.__getitem__, bound=0)

@@ -1,4 +1,4 @@
-"""Describe length generalisation: how far each model extrapolates, and what makes it fail.
+"""How far does each model extrapolate, and what makes it fail? Sentences and tables about accuracy by length.
 
 Models with built-in structure of the task are never ranked against models that have to learn everything.
 """
@@ -36,38 +36,38 @@ if TYPE_CHECKING:
     from headcount.stats import Proportion
 
 TableId = Callable[[str], str]
-"""Maps a kind of negative, or `causes`, to the id of its table."""
+"""A function that returns the id of the table of one kind of negative, or of `causes`."""
 ANSWER_START = "Trained on lengths"
-"""The first words of the sentence that answers the exercise's question."""
+"""First words of the sentence that answers the exercise's question (which of three encodings extrapolates)."""
 EASIEST = "shuffle"
 ENCODING_WORDS = {"none": "a model without positions"}
-"""Names of models by their encoding, where `a model with ... positions` does not fit."""
+"""By encoding: what a model is called, where `a model with ... positions` does not fit."""
 LENGTHS = (32, 64, 128, 256)
-"""Lengths that the exercise asks for."""
+"""Lengths at which the exercise asks for the accuracy."""
 UNCHANGED = 1e-3
-"""Changes of a logit below this are rounding errors."""
+"""A change of a logit below this counts as rounding."""
 INTERVALS = "Brackets: 95 % Wilson intervals."
 MARKED = f"Bold or starred: the whole interval lies above {percent(ACCURATE, 0)}."
 
 
 class Model(NamedTuple):
-    """The results of one model by length, with the name that the reader sees."""
+    """One model's results by length, with the name that the reader sees."""
 
     title: str
     result: Stretch
 
     @property
     def marked_title(self) -> str:
-        """Return the name, followed by the structure of the task that is built into the model."""
+        """Return the model's name, with the structure of the task that is built into it in brackets."""
         return f"{self.title} ({given_structure(self.result)})"
 
 
 Tested = tuple[Model, Extrapolation]
-"""A model, and how far it extrapolates on the kind of negative in question."""
+"""A model, and how far it extrapolates on one kind of negative."""
 
 
 def describe(result: Stretch) -> list[Block]:
-    """Describe the length generalisation of one model."""
+    """Return blocks on how far one model extrapolates: sentences and tables by length."""
     model, kind = Model(result.name, result), hardest_kind([result])
     sentences = conclusions([model], kind, lambda name: "stretch-causes" if name == "causes" else "stretch-accuracy")
     return [
@@ -82,7 +82,7 @@ def describe(result: Stretch) -> list[Block]:
 
 
 def kinds_of(results: Iterable[Stretch]) -> list[str]:
-    """Return all kinds of negatives that were tested."""
+    """Return all kinds of negatives (unsorted sequences) that were tested in any of these results."""
     return list(dict.fromkeys(cell.negative for result in results for cell in result.cells))
 
 
@@ -90,7 +90,7 @@ def kinds_of(results: Iterable[Stretch]) -> list[str]:
 
 
 def conclusions(models: Sequence[Model], kind: str, table: TableId) -> list[Sentence]:
-    """Answer the exercise's question if its encodings were tested, then describe each model and why it fails."""
+    """Return sentences: the answer to the exercise's question if it was tested, then each model and why it fails."""
     tested = [(each, reach) for each in models if (reach := extrapolation_of(each.result, kind))]
     generic = [(model.title, reach) for model, reach in tested if not model.result.hard_codes]
     given = [(model.marked_title, reach) for model, reach in tested if model.result.hard_codes]
@@ -106,7 +106,10 @@ def conclusions(models: Sequence[Model], kind: str, table: TableId) -> list[Sent
 
 
 def _exercise(tested: Sequence[Tested], rests_on: str) -> list[Sentence]:
-    """Answer the exercise's question, if at least two of its encodings were trained on the same lengths."""
+    """Return a sentence that answers the exercise's question, or none.
+
+    At least two of its encodings must have been trained on the same lengths.
+    """
     by_encoding = [(model.result.encoding, reach) for model, reach in tested if _is_asked(model.result)]
     trained = {model.result.trained for model, _ in tested if _is_asked(model.result)}
     if len(dict(by_encoding)) < 2 or len(trained) > 1 or not (span := trained.pop()):
@@ -117,7 +120,7 @@ def _exercise(tested: Sequence[Tested], rests_on: str) -> list[Sentence]:
 def exercise_answer(
     by_encoding: Sequence[tuple[str, Extrapolation]], trained: tuple[int, int], rests_on: str
 ) -> Sentence:
-    """Say which of sinusoidal, learned and no positions extrapolate."""
+    """Return a sentence on which of sinusoidal, learned and no positions extrapolate beyond the training lengths."""
     groups = {
         ENCODING_WORDS.get(name, f"a model with {name} positions"): [
             reach for encoding, reach in by_encoding if encoding == name
@@ -140,7 +143,7 @@ def exercise_answer(
 
 
 def _who_extrapolates(groups: Mapping[str, Sequence[Extrapolation]], longest: int) -> tuple[str, bool]:
-    """Say which encodings extrapolate in all runs, in some, possibly, or not; and whether that is decided."""
+    """Return in words which encodings extrapolate in all runs, in some, possibly, or not; and if that is decided."""
     always, sometimes, undecided, never = list[str](), list[str](), list[str](), list[str]()
     for name, reaches in groups.items():
         n = sum(reach.length > longest for reach in reaches)
@@ -163,9 +166,9 @@ def _who_extrapolates(groups: Mapping[str, Sequence[Extrapolation]], longest: in
 
 
 def other_extrapolators(models: Sequence[Model], kind: str, answer: Sentence) -> list[str]:
-    """Name the models that extrapolate but are not part of the exercise.
+    """Return sentences that name models outside of the exercise that extrapolate.
 
-    Return nothing if `answer` does not answer the exercise's question.
+    Return none if `answer` does not answer the exercise's question.
     """
     if not answer.text.startswith(ANSWER_START):
         return []
@@ -186,7 +189,7 @@ def _is_asked(result: Stretch) -> bool:
 
 
 def _farthest(reaches: Sequence[tuple[str, Extrapolation]], what: str, rests_on: str) -> list[Sentence]:
-    """Say which of several models extrapolates farthest; `what` names the models, such as `models`."""
+    """Return sentences on which of several models extrapolates farthest; `what` is their noun, such as `models`."""
     if len(reaches) < 2:
         return []
     longest, kind = max(reach.length for _, reach in reaches), kind_words(reaches[0][1].kind)
@@ -208,7 +211,7 @@ def _farthest(reaches: Sequence[tuple[str, Extrapolation]], what: str, rests_on:
 
 
 def _one_model(model: Model, reach: Extrapolation, rests_on: str) -> Sentence:
-    """Say up to which length one model is accurate, with its accuracy there and at the next length."""
+    """Return a sentence on how far one model is accurate, with its accuracy there and at the next tested length."""
     result, seed = model.result, "one seed" if model.result.encoding else "one model"
     text = f"On {kind_words(reach.kind)}, {model.title} ({given_structure(result)}; {seed}) is"
     if reach.undecided:
@@ -232,7 +235,7 @@ def _one_model(model: Model, reach: Extrapolation, rests_on: str) -> Sentence:
 
 
 def _easy_kind(tested: Sequence[Tested], table: TableId) -> list[Sentence]:
-    """Name the models that extrapolate only on the easiest kind of negative."""
+    """Return a sentence that names models which extrapolate only on the easiest kind of negative (full shuffles)."""
     parts = []
     for (title, result), reach in tested:
         easy = extrapolation_of(result, EASIEST)
@@ -246,7 +249,7 @@ def _easy_kind(tested: Sequence[Tested], table: TableId) -> list[Sentence]:
 
 
 def _one_answer(tested: Sequence[Tested], rests_on: str) -> list[Sentence]:
-    """Name the lengths at which a model gives (nearly) every example the same answer."""
+    """Return a sentence on the lengths at which models give nearly every example the same answer."""
     parts: list[str] = []
     cells: list[LengthResult] = []
     for (title, _), reach in tested:
@@ -263,7 +266,10 @@ def _one_answer(tested: Sequence[Tested], rests_on: str) -> list[Sentence]:
 
 
 def _failure(model: Model, reach: Extrapolation, rests_on: str) -> list[Sentence]:
-    """Say what makes a model fail at its first inaccurate length: position ids, gaps between numbers, or the length."""
+    """Return sentences on what makes a model fail at its first inaccurate length.
+
+    The candidates are untrained position ids, small gaps between numbers, and the length itself.
+    """
     causes = failure_causes(model.result, reach)
     if causes is None:
         return []
@@ -284,13 +290,13 @@ def _failure(model: Model, reach: Extrapolation, rests_on: str) -> list[Sentence
 
 
 def _brief(cell: LengthResult) -> str:
-    """Write what a model does at a length, with n in brackets: its accuracy, or its one answer to everything."""
+    """Return in words what a model does at a length: its accuracy with n, or its one answer to everything."""
     accuracy, _, doubt = accuracy_words(cell).partition(", ")
     return f"{accuracy.removeprefix('it ')} ({doubt})" if cell.constant else f"has {accuracy} accuracy ({doubt})"
 
 
 def _effect(cause: str, cell: LengthResult) -> str:
-    """Say whether one cause alone makes a model fail, given the accuracy with this cause."""
+    """Return in words whether one cause alone makes a model fail; `cell` is the accuracy with this cause."""
     if not is_decided(cell):
         return f"whether {cause[:1].lower()}{cause[1:]} alone make it fail is undecided"
     return f"{cause} alone {'make' if is_inaccurate(cell) else 'do not make'} it fail"
@@ -300,7 +306,7 @@ def _effect(cause: str, cell: LengthResult) -> str:
 
 
 def accuracy_table(models: Sequence[Model], kind: str, command: str = "") -> DataTable:
-    """Tabulate accuracy on one kind of negative: a row for each model and a column for each length."""
+    """Return a table of accuracy on one kind of negative: a row for each model, a column for each length."""
     results = [each.result for each in models]
     lengths = sorted({cell.length for result in results for cell in result.cells if cell.negative == kind})
     rows, sizes = list[Row](), set[int]()
@@ -311,19 +317,19 @@ def accuracy_table(models: Sequence[Model], kind: str, command: str = "") -> Dat
             shown = [accuracy_cell(cells.get(length), _reason(result, length)) for length in lengths]
             rows.append((title, given_structure(result), *shown))
     draws = some([str(draw) for draw in sorted({result.draw for result in results})])
-    note = f"n = {size_range(sizes)} sequences per cell (--draw {draws}). {INTERVALS} {MARKED}"
+    note = f"n = {size_range(sizes)} sequences per cell (random draw {draws}). {INTERVALS} {MARKED}"
     columns = ("model", "structure of the task", *(f"{length:,}" for length in lengths))
     caption = f"Accuracy (%) by length; unsorted sequences: {kind_words(kind)}"
     return DataTable(f"reach-{kind}", caption, columns, tuple(rows), note, command)
 
 
 def _reason(result: Stretch, length: int) -> str:
-    """Say why no accuracy is known at a length: the model refused the length, or it was not measured."""
+    """Return in words why no accuracy is known at a length: the model refused it, or it was not measured."""
     return "refused" if length in result.refused_lengths else "not measured"
 
 
 def exercise_table(models: Sequence[Model], kind: str, command: str = "") -> list[DataTable]:
-    """Tabulate accuracy at the exercise's lengths; nothing if none of them was measured."""
+    """Return a table of accuracy at the exercise's lengths; no table if none of them was measured."""
     measured = [
         (each.marked_title, each.result)
         for each in models
@@ -336,7 +342,7 @@ def exercise_table(models: Sequence[Model], kind: str, command: str = "") -> lis
 def lengths_table(
     name: str, caption: str, column: str, models: Sequence[tuple[str, Stretch | PooledModel]], kind: str, command: str
 ) -> DataTable:
-    """Tabulate accuracy over all training lengths and at each of the exercise's lengths, a row for each model."""
+    """Return a table of accuracy over all training lengths and at each of the exercise's lengths, a row per model."""
     rows, sizes = list[Row](), set[int]()
     for title, model in models:
         cells = [each for each in model.cells if each.negative == kind]
@@ -355,7 +361,10 @@ def lengths_table(
 
 
 def recall_table(name: str, models: Sequence[Model], kinds: Sequence[str], command: str = "") -> DataTable:
-    """Tabulate the accuracy on each class by length; for several models, only at the lengths of `_lengths_around`."""
+    """Return a table of the accuracy on each class by length.
+
+    For several models, it has only the lengths of `_lengths_around`.
+    """
     is_alone, rows = len(models) == 1, list[Row]()
     for title, result in models:
         cells = {(cell.length, cell.negative): cell for cell in result.cells}
@@ -374,7 +383,7 @@ def recall_table(name: str, models: Sequence[Model], kinds: Sequence[str], comma
 
 
 def _recall_columns(kinds: Sequence[str]) -> Iterator[tuple[str, list[str], int]]:
-    """Yield the heading of each column, the kinds of example that have its accuracy, and the index of its class."""
+    """Yield for each column of the table: its heading, the kinds of example in it, and the index of the class."""
     negatives = [kind for kind in kinds if kind != PATTERNS]
     if negatives:
         yield "sorted", negatives, -1
@@ -402,7 +411,7 @@ def _share_cell(share: Proportion | None) -> Cell:
 
 
 def causes_table(models: Sequence[Model], kind: str, command: str = "") -> list[DataTable]:
-    """Tabulate what makes each model fail at its first inaccurate length; return nothing if no cause was measured."""
+    """Return a table of what makes each model fail at its first inaccurate length; no table if nothing was measured."""
     rows: list[Row] = []
     for title, result in models:
         reach = extrapolation_of(result, kind)
@@ -411,7 +420,7 @@ def causes_table(models: Sequence[Model], kind: str, command: str = "") -> list[
             rows.append((title, _count(causes[0].length), *map(accuracy_cell, causes)))
     if not rows:
         return []
-    caption = "Why models fail: accuracy (%) at the first inaccurate length, and with one possible cause at a time; "
+    caption = "Why models fail: accuracy (%) at the first inaccurate length, and with one possible cause alone; "
     caption += f"unsorted sequences: {kind_words(kind)}"
     columns = ("model", "length", "at that length", "with its last position ids alone", "with its small gaps alone")
     note = (
@@ -425,7 +434,7 @@ def causes_table(models: Sequence[Model], kind: str, command: str = "") -> list[
 
 
 def _by_length(result: Stretch) -> list[tuple[Cell, list[LengthResult]]]:
-    """Return each length with its results, in the order in which the lengths were measured."""
+    """Return each length, as a cell, with its results, in the order in which the lengths were measured."""
     lengths = dict.fromkeys(cell.length for cell in result.cells)
     return [(_count(x), [cell for cell in result.cells if cell.length == x]) for x in lengths]
 
@@ -435,7 +444,7 @@ def _kind_columns(result: Stretch) -> list[str]:
 
 
 def _accuracy_by_length(result: Stretch) -> DataTable:
-    """Tabulate accuracy by length and kind of negative."""
+    """Return a table of accuracy by length and kind of negative (unsorted sequence)."""
     trained = f"trained on {result.trained[0]}-{result.trained[1]}" if result.trained else "training lengths not known"
     name = result.name if result.label in result.name else f"{result.name}: {result.label}"
     caption = f"{name} ({given_structure(result)}), {trained}, draw {result.draw}. Accuracy (%) by kind of negative"
@@ -444,16 +453,16 @@ def _accuracy_by_length(result: Stretch) -> DataTable:
 
 
 def _predictions_by_length(result: Stretch) -> DataTable:
-    """Tabulate how often the model predicts the last class, whether that is right or wrong."""
+    """Return a table of how often the model predicts the last class (sorted) at each length, right or wrong."""
     rows = [(length, *(_share_cell(cell.answers[-1]) for cell in cells)) for length, cells in _by_length(result)]
     caption = f"Sequences that are classified as “{result.classes[-1]}” (%), right or wrong"
     return DataTable("stretch-predictions", caption, ("length", *_kind_columns(result)), tuple(rows))
 
 
 def _changed_alone(result: Stretch) -> list[DataTable]:
-    """Tabulate accuracy at the longest training length with the gaps, or the position ids, of longer sequences.
+    """Return a table of accuracy at the longest training length, with the gaps or position ids of longer sequences.
 
-    Return nothing if this was not measured.
+    Return no table if this was not measured.
     """
     if not result.cropped_results or not result.trained:
         return []
@@ -468,7 +477,7 @@ def _changed_alone(result: Stretch) -> list[DataTable]:
 
 
 def _shifted_ids(result: Stretch) -> list[DataTable]:
-    """Tabulate the accuracy with shifted position ids; nothing if ids do not change a logit."""
+    """Return a table of accuracy with shifted position ids; no table if ids do not change a logit."""
     if not _depends_on_ids(result):
         return []
     n = result.ids[0].cell.length
@@ -486,7 +495,7 @@ def _depends_on_ids(result: Stretch) -> bool:
 
 
 def _notes(result: Stretch) -> list[str]:
-    """Name refused lengths and ids, or say that the position ids do not matter."""
+    """Return notes on lengths and ids that the model refuses, or on position ids that do not matter."""
     notes = []
     if result.refused_lengths:
         notes.append(f"{result.name} does not accept these lengths: {', '.join(map(str, result.refused_lengths))}.")

@@ -21,9 +21,9 @@ class LiveTask:
 
     name: str
     kind: str
-    """`sequence` or `class`."""
+    """Kind of answer: `sequence` or `class`."""
     settings: Mapping[str, Any]
-    """The settings of the task, which its script reads."""
+    """The settings of the task, for the page's JavaScript that reads examples."""
     words: Mapping[str, str]
     tokens: tuple[str, ...]
     examples: tuple[tuple[str, list[int], list[int]], ...]
@@ -35,15 +35,18 @@ class LiveTask:
     start: Mapping[str, Any] = field(default_factory=dict)
     """How decoding begins: `first`, `given` and `n`, as in `DecodingStart`."""
     script: str = ""
-    """JavaScript that reads what people type (`Task.page_script`)."""
+    """JavaScript that turns what people type into tokens (from `Task.page_script`)."""
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """The tokens that models of this task read and write: models of equal form can share a figure."""
+        """Everything that decides which tokens are read and written.
+
+        Models whose tasks agree in this can share a figure.
+        """
         return self.name, self.tokens, self.source_places, self.answer_places, self.classes, str(dict(self.start))
 
     def header(self) -> dict[str, Any]:
-        """Return the task as data for JSON; a script is part of the page, not of the data."""
+        """Return the task as data for JSON, without its script, which is a part of the page itself."""
         return {
             "task": self.name,
             "kind": self.kind,
@@ -61,22 +64,22 @@ class LiveTask:
 
 @dataclass(frozen=True)
 class LiveModel:
-    """One model as the engine of a page reads it."""
+    """One model as the JavaScript of a page reads it: architecture, weights and task."""
 
     task: LiveTask
     architecture: Mapping[str, Any]
     arrays: Mapping[str, NDArray[Any]] = field(repr=False)
     n_positions: int
-    """The largest number of tokens that it can take."""
+    """The largest number of tokens that the model can take."""
     n_mean: int
     """The number of positions for which the mean outputs of heads are known."""
     precision: str
-    """`half` or `single`: the precision of the weights."""
+    """Precision of the weights: `half` or `single`."""
     n_right: int
-    """The number of the task's examples that the model answers right."""
+    """Number of the task's examples that the model answers right."""
 
     def header(self) -> dict[str, Any]:
-        """Return everything but the arrays, as data for JSON."""
+        """Return everything but the weights, as data for JSON."""
         return {
             "architecture": dict(self.architecture),
             "arrays": [[name, each.shape, ARRAY_TYPES[str(each.dtype)]] for name, each in self.arrays.items()],
@@ -87,11 +90,11 @@ class LiveModel:
         }
 
     def packed(self) -> str:
-        """Return the arrays in order: little-endian, compressed, in base 64."""
+        """Return the weight arrays in order, as one text: little-endian, compressed, in base 64."""
         return b64encode(zlib.compress(b"".join(map(_by_significance, self.arrays.values())), 9)).decode()
 
 
 def _by_significance(array: NDArray[Any]) -> bytes:
-    """Return the first bytes of all numbers, then the second ones, and so on: exponents beside each other compress."""
+    """Return the first bytes of all numbers, then all second bytes, and so on. Equal exponents then compress well."""
     little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"))
     return little.view(np.uint8).reshape(-1, array.dtype.itemsize).T.tobytes()

@@ -1,4 +1,4 @@
-"""Which heads of two models match: a table with a row per head."""
+"""Which heads of two models match? A table with a row per head, and its partner in the other model."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 COLUMNS = ("head", "partner", "verdict", "overlap", "by chance", "p", "CKA", "by chance", "p", "restored [95 % CI]")
 NOTE = (
-    "By chance: 95 of 100 best pairings with untrained or relabelled models stay below this value; for the share "
-    "restored, it is the largest value with untrained models. By others: the largest share that another head of the "
+    "By chance: 95 of 100 best pairings with untrained or relabelled models stay below this value. For the share "
+    "restored, it is the largest share with untrained models. By others: the largest share that another head of the "
     "other model restores."
 )
 
 
 def describe(result: Matching) -> list[Block]:
-    """Return the figure and the table of all heads with their partners."""
+    """Return a figure and a table of all heads of a model with their partners in the other model."""
     caption = f"Heads of {result.name} beside heads of {result.other}"
     alt = f"{result.words}. The table below has the numbers of each pair."
     return [Picture("matching-map", caption, alt, lambda: draw_matching(result)), match_table(result)]
 
 
 def match_table(result: Matching) -> DataTable:
-    """Tabulate each head with its partner: attention, outputs and transplant, and the verdict that they lead to."""
+    """Return a table of heads with their partners: similarity of attention and outputs, share restored, verdict."""
     pairs = [pair for kind in result.kinds for pair in kind.pairs]
     transplant = next((pair.transplant for pair in pairs if pair.transplant), None)
     measured = ""
@@ -50,7 +50,7 @@ def match_table(result: Matching) -> DataTable:
 
 
 def _likeness(likeness: Likeness | None, n: int) -> tuple[Cell, Cell, Cell]:
-    """Return the cells for the similarity of two heads over n examples, the similarity by chance, and the p-value."""
+    """Return three cells: the similarity of two heads over n examples, the similarity by chance, and the p-value."""
     if likeness is None:
         return Cell(""), Cell(""), Cell("")
     half = "" if likeness.se is None else f" ± {float(stdtrit(n - 1, 0.975)) * likeness.se:.3f}"
@@ -63,9 +63,10 @@ def _likeness(likeness: Likeness | None, n: int) -> tuple[Cell, Cell, Cell]:
 
 
 def _restored(pair: Pair) -> tuple[Cell, Cell, Cell]:
-    """Return the cells of a transplant: the share of a head's effect that the partner restores, and two comparisons.
+    """Return three cells: the share of a head's effect that its partner's output restores, and two comparisons.
 
-    The comparisons are the largest shares that heads of untrained models, and other heads of the other model, restore.
+    The comparisons are the largest shares that heads of untrained models, and other heads of the other model,
+    restore.
     """
     if pair.transplant is None:
         return Cell(""), Cell(""), Cell("")

@@ -1,4 +1,4 @@
-"""What changes in one answer with heads patched from another example? Describe the answers and the ranking."""
+"""What changes in one answer if heads get their outputs from another example? The answers, and a ranking of heads."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 RANKING, PLACES, FIGURE = "patch-ranking", "patch-places", "patch-heads"
 MOST = 8
-"""Heads in the printed ranking; the result file has all of them."""
+"""Number of heads in the printed ranking; the result file has all of them."""
 
 
 def describe(result: PairPatch) -> list[Block]:
-    """Return what the patch changed, place by place, and which heads move most alone."""
+    """Return blocks on a patch: the changed answer, each place of it, and the heads that move most alone."""
     names = some([short(head) for head in result.heads])
     at = f" at {some(list(result.at))}" if result.at else ""
     first = result.places[0]

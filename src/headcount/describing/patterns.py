@@ -1,4 +1,4 @@
-"""Attention of every head on many examples, small enough for a page: one byte per weight, compressed.
+"""Attention of every head on many examples, stored small enough for a page: one byte per weight, compressed.
 
 A byte holds hundredths, so the page shows a weight with the two digits that the result has.
 """
@@ -34,17 +34,17 @@ class SiteHeads:
 
 @dataclass(frozen=True)
 class PatternPage:
-    """The attention of all heads on one example, or its average."""
+    """The attention weights of all heads on one example, or averaged over examples."""
 
     title: str
     note: str
-    """A remark on the example, such as whether the answer is right."""
+    """A remark on the example, such as whether the answer is right; empty if there is none."""
     tokens: tuple[tuple[str, ...], ...]
     """The tokens of each axis."""
     axes: tuple[tuple[int, int], ...]
-    """For each site, the index of the axis of its queries and of its keys."""
+    """For each attention block, the indices in `tokens` of the axis of its queries and of its keys."""
     weights: tuple[NDArray[np.uint8], ...]
-    """The weights of each site [head, query, key], in hundredths."""
+    """For each attention block, the weights [head, query, key] in hundredths."""
 
     def __post_init__(self) -> None:
         for (queries, keys), weights in zip(self.axes, self.weights, strict=True):
@@ -53,12 +53,12 @@ class PatternPage:
 
 @dataclass(frozen=True)
 class PatternBook:
-    """Attention on several examples, which readers choose from."""
+    """Attention of one model's heads on several examples, among which readers choose."""
 
     sites: tuple[SiteHeads, ...]
     pages: tuple[PatternPage, ...]
     places: tuple[tuple[str, ...], ...] = ()
-    """The names of positions, such as `a 10s`, if they are the same on every page."""
+    """The names of the positions, such as `a 10s`, if they are equal for all examples; otherwise empty."""
 
     @property
     def n_heads(self) -> int:
@@ -66,7 +66,7 @@ class PatternBook:
         return sum(len(site.heads) for site in self.sites)
 
     def header(self) -> dict[str, Any]:
-        """Return the sites, tokens and notes, without the weights, as data for JSON."""
+        """Return the blocks, tokens and notes as data for JSON, without the weights."""
         return {
             "sites": [
                 {"name": each.name, "stack": each.stack, "kind": each.kind, "layer": each.layer, "heads": each.heads}
@@ -80,13 +80,13 @@ class PatternBook:
         }
 
     def packed(self) -> str:
-        """Return the weights in order of page, site, head and row: compressed, in base 64."""
+        """Return all weights as one text, in the order example, block, head, query: compressed, in base 64."""
         raw = b"".join(weights.tobytes() for page in self.pages for weights in page.weights)
         return b64encode(zlib.compress(raw, 9)).decode()
 
 
 def in_hundredths(weights: Weights) -> NDArray[np.uint8]:
-    """Convert shares of 1 to hundredths, rounded as Python prints them with two digits.
+    """Return weights from 0 to 1 as hundredths, rounded as Python prints them with two digits.
 
     >>> in_hundredths(np.array([0.004, 0.005, 0.125, 0.9951])).tolist()
     [0, 1, 12, 100]
@@ -99,7 +99,7 @@ def in_hundredths(weights: Weights) -> NDArray[np.uint8]:
 
 
 def book_of(results: Sequence[Attention]) -> PatternBook | None:
-    """Build one page per result of a model, or return None if it has none."""
+    """Return the attention patterns of a model with one page per result; None if it has no results."""
     if not results:
         return None
     first, pages = results[0], tuple(page_of(each) for each in results)
@@ -107,12 +107,12 @@ def book_of(results: Sequence[Attention]) -> PatternBook | None:
 
 
 def _places(average: PatternPage) -> tuple[tuple[str, ...], ...]:
-    """Return the names of positions; a bare number becomes `place 3`, so it is not read as a token."""
+    """Return the names of an average's positions; a bare number becomes `place 3`, so it is not read as a token."""
     return tuple(tuple(f"place {each}" if each.isdigit() else each for each in axis) for axis in average.tokens)
 
 
 def sites_of(result: Attention) -> tuple[SiteHeads, ...]:
-    """Return every attention block of a result with the short names of its heads."""
+    """Return the attention blocks of a result, each with the short names of its heads, such as `E0H1`."""
     return tuple(
         SiteHeads(site.site, site.stack, site.kind, site.layer, tuple(head.short for head in site.heads))
         for site in result.sites
@@ -120,7 +120,7 @@ def sites_of(result: Attention) -> tuple[SiteHeads, ...]:
 
 
 def page_of(result: Attention) -> PatternPage:
-    """Build the page of one result: the tokens and the attention weights of all heads on one example."""
+    """Return the tokens and the attention weights of all heads on one example, as a page."""
     tokens: list[tuple[str, ...]] = []
     axes = []
     for site in result.sites:
@@ -134,13 +134,13 @@ def page_of(result: Attention) -> PatternPage:
 
 
 def n_cells(summary: Attention) -> int:
-    """Return the number of attention weights that all heads have on a text if tokens are not pooled."""
+    """Return the number of attention weights that all heads have on a text, if its tokens are not pooled."""
     sizes = {axis.stack: len(axis.tokens) for axis in summary.axes}
     return sum(len(site.heads) * sizes[str(site.queries)] * sizes[str(site.keys)] for site in summary.sites)
 
 
 def whole_page(summary: Attention, weights: Mapping[str, Weights]) -> PatternPage:
-    """Build the page of a text without pooling its tokens, from the weights [head, query, key] of each site."""
+    """Return the page of a text with all of its tokens, from the weights [head, query, key] of each attention block."""
     stacks = [axis.stack for axis in summary.axes]
     axes = tuple((stacks.index(str(site.queries)), stacks.index(str(site.keys))) for site in summary.sites)
     kept = tuple(in_hundredths(weights[site.site]) for site in summary.sites)
@@ -148,7 +148,7 @@ def whole_page(summary: Attention, weights: Mapping[str, Weights]) -> PatternPag
 
 
 def _labels(result: Attention, site: Any, which: int) -> tuple[str, ...]:
-    """Return the tokens of an axis; a bin of tokens is named by its first and last token."""
+    """Return the tokens of an axis. A bin of neighbouring tokens is named by its first and its last token."""
     names = (site.queries, site.keys)[which]
     if not isinstance(names, str):
         return tuple(names)

@@ -58,22 +58,22 @@ ORDER = (
     "positions",
     "mathematics",
 )
-"""The order of sections after the summary; sections of other packages follow them."""
+"""The order of the report's sections after the summary. Sections of other packages follow them."""
 LAST = ("audit", "reproduce")
 FIRST = ("certificate", "ablation", "pruning", "routes", "events", "reach", "training", "roles", "sites", "positions")
-"""Sections by importance: the first ones that have an answer get a card."""
+"""Sections in the order of their importance. The first ones with an answer get a card on the first screen."""
 IN_MEMORY = "<in memory>"
-"""The name of a model that exists only in memory, so that no command can name it."""
+"""Name of a model that exists only in memory and that no command can therefore name."""
 
 
 @dataclass(frozen=True)
 class ModelResults:
-    """One model and its results; a result that is missing is None or empty."""
+    """One model of a report, with its stored results. A missing result is None or empty."""
 
     name: str
-    """The name in commands."""
+    """The name of the model in commands, such as `runs/add-3`."""
     title: str
-    """A short name for readers."""
+    """The name of the model in sentences, such as `the adder`."""
     weights_sha256: str
     task: str | None
     """The name of the task; None for a model without a task."""
@@ -81,17 +81,17 @@ class ModelResults:
     """The settings of a run in one flat mapping: `encoding`, `steps`, ..."""
     log: Sequence[Mapping[str, Any]] = ()
     training: TrainingRecord | None = None
-    """Duration and final losses of a run's training."""
+    """Duration and final losses of the training; None for a model that headcount did not train."""
     evaluation: Evaluation | Classification | None = None
     certificate: Verification | None = None
     patterns: Sequence[Attention] = ()
-    """Attention on examples; the average comes first, if there is one."""
+    """Attention of all heads on examples; the average over examples comes first, if there is one."""
     book: PatternBook | None = None
-    """The attention patterns of every single token, where `patterns` pool neighbouring tokens."""
+    """Attention of all heads on texts without pooling, where `patterns` pool neighbouring tokens; otherwise None."""
     live: LiveModel | None = None
-    """The model as the page runs it; None if the page cannot."""
+    """The model in the form that the page can run; None if it cannot."""
     why_not_live: str = ""
-    """Why the page cannot run the model, as a clause; empty if it can."""
+    """The reason why the page cannot run the model, as a clause; empty if it can."""
     stats: Specialisation | None = None
     roles: HeadRoles | None = None
     ablation: Ablation | None = None
@@ -99,17 +99,17 @@ class ModelResults:
     routes: Routes | None = None
     stretch: Stretch | None = None
     poolings: PoolingComparison | None = None
-    """A comparison of this model with models that have the same encoding and other poolings."""
+    """A comparison of this model with models of the same encoding and other poolings."""
     positions: PositionsShown | None = None
     encodings: EncodingsShown | None = None
-    """Every available encoding at the same positions, for comparison with this model's encoding."""
+    """Every available encoding at the positions of this model's encoding, for a side-by-side figure."""
     audit: Audit | None = None
     data_flags: str = ""
-    """The data of a model without a task, as flags: `--data texts.txt --lines`."""
+    """For a model without a task, its data as flags: `--data texts.txt --lines`."""
     texts: Sequence[str] = ()
-    """Texts or examples that the user named; the patterns begin with them."""
+    """Texts or examples that the user named. The pages of attention begin with them."""
     not_measured: Sequence[str] = ()
-    """Measurements that there was no time for, in words."""
+    """Measurements that were left out for lack of time, in words."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class ReportResults:
     title: str
     models: tuple[ModelResults, ...]
     made: str
-    """The version of headcount and the weights that the report is about."""
+    """The version of headcount, and the digests of the weights that the report is about."""
 
     def of_task(self, task: str) -> tuple[ModelResults, ...]:
         """Return the models that were trained on a task."""
@@ -130,25 +130,25 @@ class ReportResults:
         return tuple(each for each in self.models if getattr(each, result))
 
     def block_id(self, section: str, model: ModelResults) -> str:
-        """Return an id that no other block has, such as `ablation-the-adder-0`."""
+        """Return an id for a block that no other block of the report has, such as `ablation-the-adder-0`."""
         slug = re.sub("[^a-z0-9]", "-", model.title.lower())
         return f"{section}-{slug}-{self.models.index(model)}"
 
 
 @dataclass(frozen=True)
 class Report:
-    """A title and sections, which every renderer turns into a file."""
+    """A report as a title and sections, which every renderer turns into a file of its form."""
 
     title: str
     subtitle: str
     sections: tuple[Section, ...]
     made: str
     unfinished: str = ""
-    """What is still being measured; empty for a finished report."""
+    """What is still being measured, in words; empty for a finished report."""
 
 
 def build_report(results: ReportResults) -> Report:
-    """Build the summary with the most important answers, then every section that has results."""
+    """Return the report on these results: a summary with cards, then every section that has results."""
     others = [name for name in SECTIONS.names() if name not in ("summary", *ORDER, *LAST)]
     names = [*ORDER, *others, *LAST]
     if not any(each.settings for each in results.models):
@@ -164,7 +164,7 @@ def build_report(results: ReportResults) -> Report:
 
 
 def _about(models: Sequence[ModelResults]) -> str:
-    """Say what each model was trained to do; name models of which that is not known."""
+    """Return in words what each model was trained to do; models of unknown training are named."""
     purposes: dict[str, list[str]] = {}
     for each in models:
         task = TASKS.get(each.task) if each.task in TASKS.names() and each.task is not None else None
@@ -185,10 +185,10 @@ def section_by_model(
     models: Sequence[ModelResults],
     describe: Callable[[ModelResults, str], tuple[list[Sentence], list[Block]]],
 ) -> Section | None:
-    """Build a section of an explanation and, for each model, its conclusions, figures and tables.
+    """Return a section with an explanation and, for each model, its sentences, figures and tables.
 
-    `describe` takes a model and the id of its figure, and returns sentences and blocks. The first sentence of the first
-    model is the answer of the section. Return None if there is no model to describe.
+    `describe` takes a model and the id of its figure, and returns sentences and blocks. The first sentence of the
+    first model is the answer of the section. Return None if there is no model to describe.
     """
     blocks: list[Block] = [Paragraph(explanation)]
     answers = []
@@ -200,7 +200,7 @@ def section_by_model(
 
 
 def _without_impossible_commands(section: Section) -> Section:
-    """Leave out commands that would have to name a model which exists only in memory."""
+    """Return the section without commands that would have to name a model which exists only in memory."""
     blocks = list[Block]()
     for block in section.blocks:
         if isinstance(block, Commands):

@@ -1,4 +1,4 @@
-"""Where does an event such as the carry travel? Describe which heads move it, and where it is held."""
+"""Where does an event such as the carry travel through a model? Which heads move it, and where it is held."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from headcount.analysis.routes import DonorTest, PatchShare, Routes, Way
 
 HEADS, STREAMS, FIGURE = "heads", "streams", "map"
-"""Last parts of the ids of the tables and of the figure."""
+"""Ends of the ids of the two tables and of the figure."""
 PREFIX = "routes-"
 WHOLE, PART, NOTHING = 0.9, 0.1, 0.05
-"""Shares that count as everything, as a part, and below which a block moves nothing."""
+"""Shares of the logit gap: from WHOLE on a patch moves everything, from PART on a part; below NOTHING, nothing."""
 
 
 def describe(result: Routes, title: str = "") -> list[Block]:
-    """Return a sentence for each way, the map, and the shares of heads and streams."""
+    """Return blocks: a sentence for each way of the event (such as 1s to 10s), the map, and tables of shares."""
     title = title or result.name
     sentences = conclusions(result, title, f"{PREFIX}{HEADS}")
     alt, caption = sentences[0].text, f"Where the {result.event} travels"
@@ -30,13 +30,17 @@ def describe(result: Routes, title: str = "") -> list[Block]:
 
 
 def tables(result: Routes, title: str, prefix: str = PREFIX) -> list[DataTable]:
-    """Return the shares of heads and of residual streams; nothing if none was measured."""
+    """Return tables of the shares that heads and residual streams move; no table if nothing was measured."""
     every = [_head_table(result, title, prefix), _stream_table(result, title, prefix)]
     return [table for table in every if table.rows]
 
 
 def conclusions(result: Routes, title: str, rests_on: str = "") -> list[Sentence]:
-    """Say of each way which heads carry the event; then what blocks move, what donors show, and what must be so."""
+    """Return sentences: for each way, the heads that carry the event; then blocks, random donors, and what must be
+    so.
+
+    A way leads from the place where the event arises (1s) to a place of the answer (10s).
+    """
     rests_on = rests_on if result.heads else ""
     sentences = [_way_sentence(result, way, title, rests_on) for way in result.ways]
     measured = [way for way in result.ways if any(each.way == way.name for each in result.heads)]
@@ -84,7 +88,7 @@ def _named(each: PatchShare) -> str:
 
 
 def _at(result: Routes, head: PatchShare) -> str:
-    """Name the positions at which a patch of this head moves a part of the logit gap."""
+    """Return in words the positions at which a patch of this head moves a part of the logit gap; empty if none does."""
     places = [
         each
         for each in result.queries
@@ -96,7 +100,7 @@ def _at(result: Routes, head: PatchShare) -> str:
 
 
 def _donor_texts(result: Routes) -> list[str]:
-    """Say which heads move the event itself, and which move tokens as well, by random donors."""
+    """Return sentences on which heads move the event itself and which move tokens as well, by random donor examples."""
     texts = []
     carriers = {
         (each.what, way.read)
@@ -124,7 +128,7 @@ def _counts(test: DonorTest) -> tuple[str, str]:
 
 
 def _idle_blocks(result: Routes) -> list[str]:
-    """Return a sentence that names the blocks whose share is close to 0 on every route, if there are such blocks."""
+    """Return a sentence that names the blocks whose share is close to 0 on every way; nothing without such blocks."""
     most: dict[str, float] = {}
     for each in result.blocks:
         most[each.what] = max(most.get(each.what, 0.0), each.moved.high, -each.moved.low)
@@ -137,7 +141,7 @@ def _idle_blocks(result: Routes) -> list[str]:
 
 
 def _by_construction(result: Routes, ways: Sequence[Way]) -> list[str]:
-    """Say what holds for every model of this kind, whatever it has learned."""
+    """Return sentences on what the architecture alone decides, whatever the model has learned."""
     texts = []
     if any(each.what.startswith("X") for each in result.blocks):
         texts.append(
@@ -153,7 +157,7 @@ def _by_construction(result: Routes, ways: Sequence[Way]) -> list[str]:
 
 
 def _head_table(result: Routes, title: str, prefix: str) -> DataTable:
-    """Tabulate the share of each head on each way, the largest first; bold marks carriers."""
+    """Return a table of the share that each head moves on each way, the largest first. Carriers are bold."""
     ways = [way.name for way in result.ways]
     by_head: dict[str, dict[str, PatchShare]] = {}
     for each in (*result.heads, *result.blocks):
@@ -176,12 +180,12 @@ def _head_table(result: Routes, title: str, prefix: str) -> DataTable:
 
 
 def _is_shown(each: PatchShare) -> bool:
-    """Return whether an interval reaches 5 % of the gap, in either direction."""
+    """Return whether the interval of a share reaches 5 % of the gap on either side of 0."""
     return max(each.moved.high, -each.moved.low) >= NOTHING
 
 
 def _negative(result: Routes) -> str:
-    """Explain negative shares, if the table has one."""
+    """Return a sentence that explains negative shares; empty if no share in the table is negative."""
     shares = (each.moved.share for each in (*result.heads, *result.blocks))
     if min(shares, default=0.0) > -0.005:
         return ""
@@ -189,7 +193,7 @@ def _negative(result: Routes) -> str:
 
 
 def _few(result: Routes) -> str:
-    """Warn of ways with so few quartets that their intervals are too short."""
+    """Return a sentence that names ways with too few examples for accurate intervals; empty if there are none."""
     few = [f"{way.name} ({way.n})" for way in result.ways if way.n and not way.has_enough]
     return f" Intervals are too short where quartets are few: {some(few)}; raise --n." if few else ""
 
@@ -204,7 +208,7 @@ def _share_cell(each: PatchShare | None) -> Cell:
 
 
 def _stream_table(result: Routes, title: str, prefix: str) -> DataTable:
-    """Tabulate where the event is held: the share of each place of each residual stream."""
+    """Return a table of where the event is held: the share of each residual stream at each place alone."""
     ways = [way.name for way in result.ways]
     by_place: dict[tuple[str, str], dict[str, PatchShare]] = {}
     for each in result.streams:

@@ -1,4 +1,4 @@
-"""What the heads of a model attend to, in the terms of its task: labels, sentences, and a table with a row per head."""
+"""What do the heads of a model attend to, in the terms of its task? Labels, sentences, and a table of all heads."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
 PART_OF_LABEL = re.compile(r"(mostly|partly) (.+?)(?: in ([^()]+))? \(")
-"""Matches the strength, the target and the columns in a head's label; a label over all columns names no column."""
+"""Pattern for a head's label: strength, target and columns. A label over all columns names no column."""
 Attending = tuple["HeadStats", "MeasureMean | None", str]
-"""A head, its attention to a target, and the column where this was measured; the column is empty for all columns."""
+"""A head, its attention to a target (None if not measured), and the column of the queries ("" for all columns)."""
 
 
 def describe(result: Specialisation) -> list[Block]:
-    """Return the conclusions, the figure and the table of all heads."""
+    """Return blocks on what heads attend to: sentences, the figure, and the table of all heads."""
     return [
         Conclusions(tuple(conclusions(result, result.name, "heads"))),
         stats_picture(result, result.name, "heads"),
@@ -33,15 +33,15 @@ def describe(result: Specialisation) -> list[Block]:
 
 
 def conclusions(result: Specialisation, title: str, rests_on: str) -> list[Sentence]:
-    """Say how many heads have a label, and which heads attend to each target."""
+    """Return sentences on how many heads have a label, and on which heads attend to each target."""
     n, labelled = len(result.heads), [head for head in result.heads if head.label]
     error_rate = (
         f"on average, at most {percent(result.calibration.error_rate)} of models that learned nothing get a label"
     )
     doubt = f"(n = {result.n:,} examples; {error_rate})"
     if not labelled:
-        text = f"What the heads of {title} attend to is undecided: none of {n} prefers one kind of token clearly more "
-        text += "than "
+        text = f"What the heads of {title} attend to is undecided: none of {n} heads prefers one kind of token "
+        text += "clearly more than "
         return [Sentence(f"{text}heads of models that learned nothing {doubt}.", rests_on, is_decided=False)]
     text = f"{len(labelled)} of {counted(n, 'head')} of {title} have a label, because they prefer one kind of token "
     text += "clearly "
@@ -51,7 +51,7 @@ def conclusions(result: Specialisation, title: str, rests_on: str) -> list[Sente
 
 
 def _targets(result: Specialisation) -> list[str]:
-    """Write a sentence for each target, overall or in columns, beginning with the target of most heads."""
+    """Return a sentence for each target (kind of key) that heads attend to, the target of most heads first."""
     heads_by_target: dict[tuple[str, str, bool], list[Attending]] = {}
     for head in result.heads:
         parts = PART_OF_LABEL.findall(head.label)
@@ -66,7 +66,7 @@ def _targets(result: Specialisation) -> list[str]:
 
 
 def _target(strength: str, target: str, heads: list[Attending]) -> str:
-    """Name the heads that attend to a target, and say how much attention the first of them gives."""
+    """Return a sentence that names the heads which attend to a target, with the attention of the first of them."""
     names = some([f"{head.short} ({column})" if column else head.short for head, _, column in heads], 8)
     verb = "attends" if len(heads) == 1 else "attend"
     meanings = target_meanings()
@@ -81,13 +81,13 @@ def _target(strength: str, target: str, heads: list[Attending]) -> str:
     which = "" if len(heads) == 1 else f"{head.short}{f' at {with_article(column)}' if column else ''} most, with "
     is_near_all = most.mean > 0.999  # to a tenth of a percent an interval would say no more
     doubt = "" if is_near_all else f"{interval(max(most.mean - most.half(), 0), min(most.mean + most.half(), 1))}; "
-    even = "" if most.even is None else f"; even attention would give {percent(most.even)}"
+    even = "" if most.even is None else f"; uniform attention would give {percent(most.even)}"
     what = "of its attention" if strength else "of the largest entropy"
     return f"{text}: {which}{share(most.mean)} {what} ({doubt}n = {most.n:,}{even})."
 
 
 def stats_picture(result: Specialisation, title: str, name: str, command: str = "") -> Picture:
-    """Return the figure that shows every measure of every head, with its labels as description."""
+    """Return the figure with every measure of every head; its description lists the labels."""
     labels = [f"{head.short} {head.label}" for head in result.heads if head.label]
     words = f"What each head of {title} attends to: {result.weighting}, {result.data}, n = {result.n:,}"
     alt = f"Labels: {some(labels, 40)}."
@@ -95,7 +95,7 @@ def stats_picture(result: Specialisation, title: str, name: str, command: str = 
 
 
 def stats_table(result: Specialisation, title: str, name: str, command: str = "") -> DataTable:
-    """Tabulate each head's label and measures in percent."""
+    """Return a table of each head's label and measures in percent."""
     measures = measures_of(result)
     rows = list[Row]()
     for head in result.heads:
@@ -106,5 +106,5 @@ def stats_table(result: Specialisation, title: str, name: str, command: str = ""
 
 
 def _cell(measure: MeasureMean | ContrastShift | None) -> Cell:
-    """Write a measure in percent, or nothing for a head that lacks it."""
+    """Return a table cell with a measure in percent; empty for a head that lacks the measure."""
     return Cell("") if measure is None else Cell(plus_minus(measure.mean, measure.half()), measure.mean)

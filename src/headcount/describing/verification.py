@@ -26,11 +26,14 @@ KINDS: Mapping[str, ModuleType] = {
     "WorstMargins": worst_margins,
     "CounterexampleSearch": counterexamples,
 }
-"""The file that describes each type of outcome."""
+"""By type of outcome: the module that describes it."""
 
 
 def describe(outcome: Verification, title: str = "") -> list[Block]:
-    """Describe an outcome; the first sentence is the verdict, and the last block a command that shows a mistake."""
+    """Return blocks on the outcome of a verification.
+
+    The first sentence is the verdict. The last block is a command that shows a wrong answer, if there is one.
+    """
     kind = KINDS[type(outcome).__name__]
     blocks = [Conclusions(tuple(conclusions(outcome, title or outcome.name))), *details(outcome)]
     if not outcome.wrong:
@@ -42,7 +45,7 @@ def describe(outcome: Verification, title: str = "") -> list[Block]:
 def conclusions(
     outcome: Verification, title: str, rests_on: str = "", tested: Proportion | None = None
 ) -> list[Sentence]:
-    """Return the verdict and what it rests on; `tested` is the accuracy on the test set, for comparison."""
+    """Return sentences on the verdict and its grounds; `tested` is the accuracy on the test set, for comparison."""
     first, *others = KINDS[type(outcome).__name__].conclusions(outcome, title, rests_on)
     if tested is None or not outcome.wrong:
         return [first, *others]
@@ -52,18 +55,18 @@ def conclusions(
 
 
 def details(outcome: Verification, prefix: str = "") -> list[Block]:
-    """Return the tables and figures of an outcome, with this prefix before their ids."""
+    """Return the tables and figures of an outcome; `prefix` stands before their ids."""
     blocks: list[DataTable | Picture] = KINDS[type(outcome).__name__].details(outcome)
     return [replace(block, id=f"{prefix}-{block.id}") for block in blocks] if prefix else [*blocks]
 
 
 def verdict(outcome: Verification, title: str, rests_on: str = "") -> Sentence:
-    """Return the first sentence of the description: proved, refuted or undecided, and what that is about."""
+    """Return the verdict as a sentence: whether it is proved that all answers are right, refuted or undecided."""
     return conclusions(outcome, title, rests_on)[0]
 
 
 def proved_briefly(outcome: Verification) -> str:
-    """Return what was proved in a few words, or nothing if something is wrong or undecided."""
+    """Return in a few words what was proved, such as `right at every length`; "" if an answer is wrong or undecided."""
     kind = type(outcome).__name__
     if kind == "ContextCertificate" and getattr(outcome, "verdict", "") == "proved":
         return "right at every length"
@@ -71,5 +74,5 @@ def proved_briefly(outcome: Verification) -> str:
 
 
 def n_wrong(outcome: Verification) -> int:
-    """Return the number of all wrong answers; the result may list only some of them."""
+    """Return how many wrong answers there are in all; the result may list only some of them."""
     return getattr(outcome, "errors", len(outcome.wrong))

@@ -1,4 +1,4 @@
-"""Why does a head attend? Describe what its weights match and copy, with what they cannot show."""
+"""Why does a head attend? What its weights match and copy, and what weights cannot show."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from headcount.analysis.weights import HeadWeights
 
 WELL, LITTLE = 0.9, 0.5
-"""R^2 from which on, and below which, tokens and positions say where a head attends."""
+"""Bounds of R^2: from the first on, tokens and positions explain where a head attends; below the second, they fail."""
 SHOWN_PATHS, SHOWN_PAIRS = 6, 10
-"""Largest number of paths that a sentence names, and of pairs that the table shows by their score."""
+"""Largest number of paths that a sentence names, and of pairs of heads in the table of composition scores."""
 
 
 def describe(result: HeadWeights) -> list[Block]:
-    """Return conclusions, a picture for each attention block, and tables of heads, compositions and probes."""
+    """Return blocks: sentences, a picture for each attention block, and tables of heads, compositions and probes."""
     sentences = [*_head_sentences(result), *_composition_sentences(result.compositions)]
     blocks: list[Block] = [Conclusions(tuple(sentences))]
     for name, heads in pages_of(result).items():
@@ -74,7 +74,7 @@ def _head_sentences(result: HeadWeights) -> Iterator[Sentence]:
 
 
 def _composition_sentences(result: Compositions) -> Iterator[Sentence]:
-    """Say where the paths that patching found are among the composition scores."""
+    """Yield sentences on the ranks that paths found by patching have among the composition scores."""
     n, paths = len(result.pairs), result.patched_paths
     if not result.pairs:
         return
@@ -107,7 +107,7 @@ def _path(each: Composition) -> str:
 
 
 def _ordinal(n: int) -> str:
-    """Write a rank.
+    """Return a rank as text.
 
     >>> _ordinal(1), _ordinal(12), _ordinal(22), _ordinal(103)
     ('1st', '12th', '22nd', '103rd')
@@ -170,7 +170,7 @@ def _copying(head: HeadReading) -> Cell:
 
 
 def _pair_table(result: Compositions) -> list[DataTable]:
-    """Tabulate the pairs with the largest scores, and the paths that patching found."""
+    """Return a table of the pairs of heads with the largest composition scores, and the paths found by patching."""
     shown = list(dict.fromkeys([*result.patched_paths[:SHOWN_PATHS], *result.pairs[:SHOWN_PAIRS]]))
     if not shown:
         return []

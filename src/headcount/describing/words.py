@@ -1,6 +1,6 @@
-"""Write numbers and lists of names: percentages, 95 % intervals, amounts, counts.
+"""Numbers and lists of names as text: percentages, 95 % intervals, amounts, counts.
 
-Every description writes its numbers with these functions, so that one number looks the same everywhere.
+Every description uses these functions, so that one number looks the same everywhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ONE_SEED = "This is one training run: another seed may give another result."
 
 
 def interval(low: float, high: float, scale: float = 100, digits: int = 1) -> str:
-    """Write a 95 % confidence interval, by default in percent or points.
+    """Return a 95 % confidence interval as text, by default in percent or points.
 
     >>> interval(0.123, 0.456), interval(0.98765, 1), interval(-0.002, 0.004), interval(1.2, 1.3, scale=1, digits=3)
     ('95 % CI 12.3-45.6', '95 % CI 98.8-100', '95 % CI -0.2 to 0.4', '95 % CI 1.200-1.300')
@@ -30,7 +30,7 @@ def interval(low: float, high: float, scale: float = 100, digits: int = 1) -> st
 
 
 def bracketed(value: float, low: float, high: float, scale: float = 100, digits: int = 1) -> str:
-    """Write an estimate with its 95 % interval in brackets, short enough for a cell of a table.
+    """Return an estimate with its 95 % interval in brackets, short enough for a cell of a table.
 
     >>> bracketed(0.166, 0.1499, 0.183, digits=2), bracketed(1.5, 1.4, 1.6, scale=1, digits=3)
     ('16.60 [14.99, 18.30]', '1.500 [1.400, 1.600]')
@@ -59,7 +59,7 @@ def interval_cell(
 
 
 def plus_minus(mean: float, half: float, scale: float = 100, digits: int = 1) -> str:
-    """Write a mean with half of its 95 % interval.
+    """Return a mean with half the width of its 95 % interval, as text.
 
     >>> plus_minus(0.381, 0.0123)
     '38.1 ± 1.2'
@@ -68,7 +68,7 @@ def plus_minus(mean: float, half: float, scale: float = 100, digits: int = 1) ->
 
 
 def rate(proportion: Proportion) -> str:
-    """Write a proportion as counts and in percent, with its 95 % CI.
+    """Return a proportion as counts and in percent, with its 95 % CI.
 
     >>> rate(Proportion.of(1998, 2000))
     '1,998 of 2,000 (99.9 %, 95 % CI 99.6-99.98)'
@@ -78,7 +78,7 @@ def rate(proportion: Proportion) -> str:
 
 
 def share(of_one: float) -> str:
-    """Write a share of attention in percent with one decimal, or `over 99.9 %` or `under 0.1 %` near the ends.
+    """Return a share of attention in percent with one decimal, or `over 99.9 %` or `under 0.1 %` near the ends.
 
     >>> share(0.38765), share(0.999997), share(0.00004), share(1)
     ('38.8 %', 'over 99.9 %', 'under 0.1 %', '100 %')
@@ -92,7 +92,7 @@ def share(of_one: float) -> str:
 
 
 def amount(drop: float, unit: str) -> str:
-    """Write a drop in points or in the metric's own unit.
+    """Return a drop with its unit: in points for an accuracy, otherwise in the metric's own unit.
 
     >>> amount(0.745, "points"), amount(0.01, "points"), amount(0.0123, "nats")
     ('74.5 points', '1.0 point', '0.0123 nats')
@@ -104,7 +104,7 @@ def amount(drop: float, unit: str) -> str:
 
 
 def amount_interval(low: float, high: float, unit: str) -> str:
-    """Write the 95 % interval of a drop, in points or in the metric's own unit.
+    """Return the 95 % interval of a drop as text, in points or in the metric's own unit.
 
     >>> amount_interval(0.74, 0.75, "points"), amount_interval(0.011, 0.0135, "nats")
     ('95 % CI 74.0-75.0', '95 % CI 0.0110-0.0135')
@@ -115,7 +115,7 @@ def amount_interval(low: float, high: float, unit: str) -> str:
 def amount_cell(
     drop: float, low: float, high: float, unit: str, mark: Literal["", "strong", "weak"] = "", digits: int = 2
 ) -> Cell:
-    """Return the cell of a table for a drop with its 95 % interval.
+    """Return a table cell with a drop and its 95 % interval, in points or in the metric's own unit.
 
     >>> amount_cell(0.166, 0.1499, 0.183, "points").text, amount_cell(0.5, 0.4, 0.6, "nats").text
     ('16.60 [14.99, 18.30]', '0.5000 [0.4000, 0.6000]')
@@ -128,7 +128,7 @@ def amount_cell(
 
 
 def some(names: Sequence[str], most: int = 6) -> str:
-    """List names; of many names, list the first ones and count the others.
+    """Return names as a list in words; if there are more than `most`, the first ones and the number of the others.
 
     >>> some(["a"]), some(["a", "b", "c"]), some(list("abcdefgh"), most=2), some([])
     ('a', 'a, b and c', 'a, b and 6 more', 'none')
@@ -147,7 +147,7 @@ def short(head: str) -> str:
 
 
 def counted(n: int, one: str, many: str = "") -> str:
-    """Write a number with its noun in the singular or the plural.
+    """Return a number with its noun in the singular or the plural.
 
     >>> counted(1, "head"), counted(1200, "head"), counted(2, "class", "classes")
     ('1 head', '1,200 heads', '2 classes')
@@ -156,7 +156,7 @@ def counted(n: int, one: str, many: str = "") -> str:
 
 
 def fraction(n: int, total: int, noun: str = "head") -> str:
-    """Write a count with its total and the percentage.
+    """Return a count with its total and the percentage.
 
     >>> fraction(11, 24)
     '11 of 24 heads (45.8 %)'
@@ -178,7 +178,7 @@ def sentence(text: str) -> str:
 
 
 def once(settings: Mapping[str, object]) -> str:
-    """Return `one seed` for a model whose settings contain a seed, or `one model` for other models.
+    """Return `one seed` for a model that has a seed among its settings, and `one model` for other models.
 
     >>> once({"seed": 3}), once({})
     ('one seed', 'one model')
@@ -187,7 +187,9 @@ def once(settings: Mapping[str, object]) -> str:
 
 
 def briefly(text: str, settings: Mapping[str, object]) -> str:
-    """Replace the final sentence `ONE_SEED` by `(one seed)` or `(one model)`, for the beginning of a report.
+    """Return the text with its final sentence `ONE_SEED` replaced by `(one seed)` or `(one model)`.
+
+    The beginning of a report uses the shorter form.
 
     >>> briefly(f"E0H2 matters most. {ONE_SEED}", {"seed": 0})
     'E0H2 matters most (one seed).'
@@ -202,11 +204,11 @@ REPLACEMENT_WORDS = {
     "resample": "Resample ablation replaces a head's output with the head's output on another example.",
     "mean": "Mean ablation replaces a head's output with its mean.",
 }
-"""What each ablation does to the output of a head."""
+"""By kind of ablation: a sentence on what it does to the output of a head."""
 
 
 def stand_ins(replacements: Sequence[str]) -> str:
-    """Say what each ablation does to the output of a head.
+    """Return sentences on what these kinds of ablation do to the output of a head.
 
     >>> stand_ins(["zero"])
     "Zero ablation sets a head's output to zero."
@@ -217,7 +219,7 @@ def stand_ins(replacements: Sequence[str]) -> str:
 
 
 def removed_alone(replacement: str) -> str:
-    """Return the phrase for the ablation of one head at a time.
+    """Return the phrase for ablating one head at a time with this replacement.
 
     >>> removed_alone("zero"), removed_alone("mean")
     ('when removed alone', 'alone under mean ablation')

@@ -1,4 +1,4 @@
-"""How small can the margin of a model with mean pooling be at each length? Describe the worst sequences."""
+"""How small can the margin of a model with mean pooling be at each length? The worst sequences."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ TABLE, FIGURE = "worst-margins", "worst-margins-by-length"
 
 
 def conclusions(result: WorstMargins, title: str, rests_on: str = "") -> list[Sentence]:
-    """Return the verdict, whether all sequences of training lengths are right, and what runs of one token prove."""
+    """Return sentences on the verdict, on all sequences of training lengths, and on long runs of one token."""
     sentences = [_verdict(result, title), training_lengths(result), *constant_stretches(result)]
     return [Sentence(each.text, rests_on or each.rests_on, each.is_decided) for each in sentences]
 
 
 def details(result: WorstMargins) -> list[DataTable | Picture]:
-    """Return the worst sequence of each length, and the figure."""
+    """Return a table with the worst sequence of each length, and a figure."""
     caption, text = "Smallest margin over all sequences of each length", training_lengths(result).text
     return [margin_table(result), Picture(FIGURE, caption, text, lambda: draw_worst_margins(result))]
 
 
 def clearest(result: WorstMargins) -> WrongAnswer:
-    """Return the shortest wrong sequence of a training length, or the shortest of all if there is none."""
+    """Return the shortest wrong sequence of a training length, or of any length if no training length has one."""
     return in_range(result.wrong, result.trained)
 
 
@@ -45,7 +45,7 @@ def _verdict(result: WorstMargins, title: str) -> Sentence:
 
 
 def training_lengths(result: WorstMargins) -> Sentence:
-    """Say whether every sequence of every training length is right, and at which length the first is wrong."""
+    """Return a sentence on whether all sequences of training lengths are right, and on the first wrong length."""
     shortest, longest = result.trained
     trained = f"the training lengths ({shortest} to {longest})"
     if result.right_when_trained is None:
@@ -61,7 +61,7 @@ def training_lengths(result: WorstMargins) -> Sentence:
 
 
 def constant_stretches(result: WorstMargins) -> list[Sentence]:
-    """Say what contexts of one repeated token prove about long sequences."""
+    """Return sentences on what contexts of one repeated token prove about long sequences."""
     constants, (first, last) = result.constants, result.classes
     if constants is None:
         return []
@@ -74,7 +74,7 @@ def constant_stretches(result: WorstMargins) -> list[Sentence]:
 
 
 def _constant_words(constants: ConstantStretches) -> str:
-    """Say how much one repeated token adds to the lead, and which long sequence is therefore answered wrong."""
+    """Return sentences on what one repeated token adds to the lead, and which long sequence is therefore wrong."""
     if constants.wrong_from is None:
         return f"In this model, all {counted(len(constants.leads), 'token')} add exactly 0."
     (low, smallest), (high, largest) = constants.smallest, constants.largest
@@ -87,7 +87,7 @@ def _constant_words(constants: ConstantStretches) -> str:
 
 
 def margin_table(result: WorstMargins) -> DataTable:
-    """Tabulate the worst sequence of each class by length."""
+    """Return a table of the worst sequence of each class, by length."""
     first, last = result.classes
     columns = ["length"]
     for name in (last, first):
@@ -107,7 +107,7 @@ def _cells(case: WorstCase | None) -> tuple[Cell, Cell]:
 
 
 def _lengths(lengths: list[int]) -> str:
-    """Write lengths, and consecutive ones as a range: `lengths 1 to 16, 32 and 64`."""
+    """Return lengths as text, with consecutive ones as a range: `lengths 1 to 16, 32 and 64`."""
     ranges: list[list[int]] = []
     for length in lengths:
         if ranges and length == ranges[-1][-1] + 1:

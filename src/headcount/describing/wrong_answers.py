@@ -1,4 +1,4 @@
-"""What did the model get wrong? Sentences, tables and commands about wrong answers."""
+"""What did the model get wrong? Sentences, tables and commands about single wrong answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SHOWN = 20
 """Number of wrong answers that a terminal prints; the result file has all of them."""
 MOST_WORDS = 16
-"""Largest number of tokens of a sequence that is written out; a longer sequence is abbreviated."""
+"""Longest sequence, in tokens, that is written out; a longer one is abbreviated."""
 MOST_RUNS = 6
 """Largest number of runs of equal tokens in an abbreviated sequence."""
 LONGEST_COMMAND = 300
@@ -23,7 +23,7 @@ LONGEST_COMMAND = 300
 
 
 def mistake(wrong: WrongAnswer, title: str, output_type: str = "class") -> str:
-    """Say what a model answers, and what is right.
+    """Return a clause with the model's answer to an example, and the right answer.
 
     >>> from headcount.training.evaluation import WrongAnswer
     >>> mistake(WrongAnswer("3 5 4", "unsorted", "sorted", ""), "the sorter")
@@ -35,7 +35,7 @@ def mistake(wrong: WrongAnswer, title: str, output_type: str = "class") -> str:
 
 
 def wrong_table(name: str, wrong: Sequence[WrongAnswer], caption: str, most: int, n_wrong: int) -> list[DataTable]:
-    """Tabulate the first wrong answers with what is wrong about them; return no table if there are none."""
+    """Return a table of the first wrong answers, with what is wrong about them; no table if there are none."""
     rows = tuple((abbreviated(each.example), each.predicted, each.right, each.explanation) for each in wrong[:most])
     more = f": the first {len(rows)} of {n_wrong:,}" if n_wrong > len(rows) else ""
     columns = ("example", "predicted", "right", "what went wrong")
@@ -43,7 +43,7 @@ def wrong_table(name: str, wrong: Sequence[WrongAnswer], caption: str, most: int
 
 
 def see_it(model: str, wrong: WrongAnswer) -> list[Commands]:
-    """Return the command that shows a wrong answer; none if the example is too long for a command line."""
+    """Return the command that shows a wrong answer; nothing if the example is too long for a command line."""
     if len(wrong.example) > LONGEST_COMMAND:
         return []
     command = " ".join(["headcount predict", argument(model), argument(wrong.example)])
@@ -51,13 +51,13 @@ def see_it(model: str, wrong: WrongAnswer) -> list[Commands]:
 
 
 def in_range(wrong: Sequence[WrongAnswer], trained: tuple[int, int]) -> WrongAnswer:
-    """Return the first wrong answer to a sequence of a training length, or the first of all if there is none."""
+    """Return the first wrong answer to a sequence of a training length, or else the first of all."""
     shortest, longest = trained
     return next((each for each in wrong if shortest <= len(each.example.split()) <= longest), wrong[0])
 
 
 def abbreviated(example: str) -> str:
-    """Shorten a long sequence: write a run of equal tokens once, with its length.
+    """Return a long sequence with each run of equal tokens written once, with its length; others unchanged.
 
     >>> abbreviated("3 5 4"), abbreviated(" ".join(["59"] * 63 + ["99"]))
     ('3 5 4', '59 x 63, 99')

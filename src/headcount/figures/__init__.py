@@ -1,1 +1,1 @@
-"""Figures, drawn from results alone: nothing here imports torch."""
+"""Figures of results. They are drawn from results alone, so nothing here imports torch."""

@@ -1,7 +1,8 @@
-"""Draw where heads attend: a page of all heads per kind of attention, and one head large or on several examples.
+"""Draw where heads attend: all heads of one kind of attention on a page, one head large, or one head on several
+examples.
 
-In figures of a run, every head has its own axes. Other models have many heads on long texts: all heads become one image
-of whole pixels, because separate axes for 144 heads take 17 s instead of 1 s.
+In figures of a run, every head has its own axes. Other models have many heads on long texts: all heads become one
+image of whole pixels, because separate axes for 144 heads take 17 s instead of 1 s.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ KINDS = {
     ("decoder", "cross"): "decoder cross-attention",
     ("layer", "self"): "self-attention",
 }
-"""The name of each kind of attention."""
+"""By stack and kind of attention: its name in figures."""
 ROLE_WORDS = {
     "first": "first token",
     "previous": "previous token",
@@ -47,49 +48,49 @@ ROLE_WORDS = {
     "induction": "induction",
     "matching": "matching token",
 }
-"""The name of each measure that is a share of attention."""
+"""By measure of attention on a kind of key (a role): its name in figures."""
 ACROSS = 3
 """Largest number of examples side by side."""
 MOST_LABELS, MOST_NUMBERS = 40, 24
-"""Largest number of tokens on an axis for labelling every token, and for writing every weight into its cell."""
+"""Up to the first number of tokens, an axis names every token; up to the second, each cell shows its weight."""
 LONGEST = 16
-"""Largest number of letters of a token that are shown."""
+"""Largest number of letters of a token that an axis shows."""
 DPI = 150
-"""Resolution of `style.png`. Lengths in pixels refer to this resolution, so that all cells have the same size."""
+"""Resolution of `style.png` in dots per inch. Lengths in pixels refer to it, so that all cells have one size."""
 WIDTH, HEIGHT, CELL, GAP = 1200, 1500, 36, 4
-"""Largest width and height of a mosaic, largest side of a cell, and gap between heads, in pixels."""
+"""In pixels: largest width and height of an image of all heads, largest side of a cell, gap between heads."""
 CLOSE, MOST_CLOSE, CLOSE_CELL, LEAST = 1050, 512, 45, 170
-"""For one head: largest side, largest number of rows or columns, largest cell and smallest side (in pixels)."""
+"""For one head: largest side (pixels), most rows or columns, largest cell and smallest side (pixels)."""
 NAME_SIZE, ROOMY = 6, 7.5
-"""Font size of tokens beside a mosaic, and the smallest cell that has room for them, in points."""
+"""In points: font size of tokens beside an image of all heads, and the smallest cell that has room for them."""
 LEFT, RIGHT, BELOW, NARROWEST, LOWEST, LINE = 60, 175, 20, 1000, 260, 30
-"""Margins of an image, its smallest width and height, and the height of a line of text above it, in pixels."""
+"""In pixels: left, right and lower margin of an image, its smallest width and height, height of a line above it."""
 SHADES = 64
-"""Shades of the colour map; more shades look the same and make files larger."""
+"""Number of shades of the colour map. More shades look the same and make files larger."""
 TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 
 OfKind = TypeVar("OfKind", "HeadRole", "HeadStats")
 """A result about one head that has the fields `stack` and `kind`."""
 Picture = NDArray[np.floating[Any]]
 Tokens = tuple[Sequence[str], Sequence[str]]
-"""The tokens of queries and of keys."""
+"""The tokens of the queries, then those of the keys."""
 Panel = tuple[str, Tokens, ArrayLike]
-"""One head on one example: title, tokens and weights."""
+"""One head on one example: title, tokens (queries, keys) and weights."""
 
 
 def draw_pages(result: Attention) -> dict[str, Figure]:
-    """Draw one page per kind of attention, and return the pages by name."""
+    """Return one figure per kind of attention, by name, with all heads of this kind."""
     kinds = dict.fromkeys((site.stack, site.kind) for site in result.sites)
     return {"-".join(kind): draw_kind(result, *kind) for kind in kinds}
 
 
 def draw_kind(result: Attention, stack: str, kind: str) -> Figure:
-    """Draw all heads of one kind: as a mosaic for a text, otherwise with axes for each head."""
+    """Draw all heads of one kind of attention: as one image for a text, otherwise with axes for each head."""
     return draw_mosaic(result, stack, kind) if result.axes else draw_page(result, stack, kind)
 
 
 def draw_heads(result: Attention) -> dict[str, Figure]:
-    """Draw one heat map per head, and return the figures by name."""
+    """Return one heat map per head, by name."""
     return {head.head: draw_head(result, site, head) for site in result.sites for head in site.heads}
 
 
@@ -97,7 +98,7 @@ def draw_heads(result: Attention) -> dict[str, Figure]:
 
 
 def draw_page(result: Attention, stack: str, kind: str) -> Figure:
-    """Draw all heads of one kind, with a row per layer and a column per head; a removed head leaves an empty place."""
+    """Draw all heads of one kind, with a row per layer and a column per head. The place of a removed head is empty."""
     sites = result.sites_of(stack, kind)
     columns = sorted({_index(head) for site in sites for head in site.heads})
     lowest = {_index(head): site for site in sites for head in site.heads}
@@ -125,7 +126,7 @@ def draw_page(result: Attention, stack: str, kind: str) -> Figure:
 
 
 def draw_head(result: Attention, site: SiteAttention, head: HeadAttention) -> Figure:
-    """Draw one head, with its weights in the cells."""
+    """Draw the attention of one head, with its weights written into the cells."""
     height, width = len(site.queries), len(site.keys)
     size = min(0.62 * width, 15), min(0.55 * height, 13)
     figure = Page(size[0] + 2.6, size[1] + 1.4)
@@ -143,7 +144,7 @@ def draw_head(result: Attention, site: SiteAttention, head: HeadAttention) -> Fi
 def write_cells(
     axes: Axes, shades: ArrayLike, texts: Sequence[Sequence[str]] | None = None, *, size: float = 8
 ) -> None:
-    """Write a text into each cell of a heat map, by default its number; the text is white on dark cells."""
+    """Write a text into each cell of a heat map (default: its number), in white on dark cells."""
     for (y, x), shade in np.ndenumerate(np.asarray(shades)):
         text, colour = f"{shade:.2f}" if texts is None else texts[y][x], "white" if shade > 0.6 else "black"
         if text:
@@ -151,7 +152,7 @@ def write_cells(
 
 
 def draw_over_examples(results: Sequence[Attention], head: str) -> Figure:
-    """Draw one head on several examples; for one example, draw it large with its weights in the cells."""
+    """Draw the attention of one head on several examples side by side; a single example is drawn large."""
     heads = [result.find(head) for result in results]
     if len(results) == 1:
         return draw_head(results[0], *heads[0])
@@ -166,7 +167,10 @@ def draw_over_examples(results: Sequence[Attention], head: str) -> Figure:
 def draw_over_texts(
     results: Sequence[AttentionSummary], notes: Sequence[str], head: HeadId, weights: Sequence[Picture]
 ) -> Figure:
-    """Draw one head's weights on several texts with one colour scale; long texts have several tokens per cell."""
+    """Draw one head's attention on several texts, with one colour scale.
+
+    In long texts, a cell stands for several tokens.
+    """
     panels = list[Panel]()
     for result, note, each in zip(results, notes, weights, strict=True):
         axes, pooled = result.pattern(head, each, MOST_CLOSE)
@@ -179,7 +183,7 @@ def draw_over_texts(
 def draw_panels(
     panels: Sequence[Panel], title: str, query_label: str, norm: Normalize, weighting: str = "attention weight"
 ) -> Figure:
-    """Draw panels side by side, up to three in a row, on one colour scale."""
+    """Draw panels (one head on one example each), up to three in a row, on one colour scale."""
     across = min(ACROSS, len(panels))
     down = -(-len(panels) // across)
     width = min(max(3.6, 0.42 * max(len(keys) for _, (_, keys), _ in panels) + 1.0), 6.5)
@@ -238,7 +242,7 @@ def _index(head: HeadAttention) -> int:
 
 
 def draw_mosaic(result: Attention, stack: str, kind: str) -> Figure:
-    """Draw all heads of a kind as one image, with a row per layer and a column per head; gaps between heads are NaN."""
+    """Draw all heads of one kind as one image, with a row per layer and a column per head; gaps are NaN."""
     sites = result.sites_of(stack, kind)
     queries, keys = result.axes_of(sites[0])
     n_queries, n_keys = len(queries.edges) - 1, len(keys.edges) - 1
@@ -288,7 +292,7 @@ def draw_mosaic(result: Attention, stack: str, kind: str) -> Figure:
 
 
 def draw_head_on_text(result: AttentionSummary, head: str | HeadId, weights: Picture) -> Figure:
-    """Draw one head's weights [query, key], with tokens on the axes."""
+    """Draw one head's weights [query, key] on a text, with tokens on the axes."""
     head = HeadId.parse(str(head))
     (queries, keys), pooled = result.pattern(head, weights, MOST_CLOSE)
     picture = np.kron(pooled, np.ones([max(min(CLOSE_CELL, CLOSE // n), -(-LEAST // n)) for n in pooled.shape]))
@@ -312,7 +316,7 @@ def draw_head_on_text(result: AttentionSummary, head: str | HeadId, weights: Pic
 
 
 def _page(picture: Picture, lines: Sequence[str], left: int, below: int) -> tuple[Figure, Axes]:
-    """Draw an image pixel by pixel, with lines of text above and a colour bar beside the image."""
+    """Return a figure that shows an image pixel by pixel, with lines of text above and a colour bar beside it."""
     height, width = picture.shape
     whole_width = max(left + width + RIGHT, NARROWEST)
     rows = [
@@ -343,7 +347,7 @@ def _page(picture: Picture, lines: Sequence[str], left: int, below: int) -> tupl
 
 
 def _scope(queries: Axis, keys: Axis, kind: str) -> str:
-    """Write how many tokens there are, and how many tokens make up a cell."""
+    """Return in words how many tokens a text has, and how many of them make up a cell."""
     if kind == "self":
         return f"{_count(queries.edges[-1], 'token')}; each cell: {_bin(queries, 'token')}"
     sizes = f"{_count(queries.edges[-1], 'query', 'queries')} and {_count(keys.edges[-1], 'key')}"
@@ -351,7 +355,7 @@ def _scope(queries: Axis, keys: Axis, kind: str) -> str:
 
 
 def _bin(axis: Axis, one: str, many: str = "") -> str:
-    """Write how many tokens make up a cell: `one token`, or `a bin of 3 or 4 tokens`."""
+    """Return in words how many tokens make up a cell: `one token`, or `a bin of 3 or 4 tokens`."""
     *_, low, high = sorted({0, *np.diff(axis.edges).tolist()})
     return f"one {one}" if high == 1 else f"a bin of {f'{low} or ' if low else ''}{_count(high, one, many)}"
 
@@ -361,5 +365,5 @@ def _count(n: int, one: str, many: str = "") -> str:
 
 
 def _tail(name: str, most: int = 36) -> str:
-    """Cut off the beginning of a long name, as the end of a path says more."""
+    """Return the last letters of a long name after `…`, as the end of a path says more than its beginning."""
     return name if len(name) <= most else f"…{name[1 - most :]}"

@@ -13,14 +13,14 @@ WIDTH, ROW = 3.05, 0.235
 """Width of a card's figure and height of one bar, in inches; a page shows them in this size."""
 MOST_ROWS = 7
 MOST_LETTERS = 34
-"""Most letters of the label below a picture."""
+"""Largest number of letters of the label below a picture."""
 SIZE = 9.0
-"""Size of all text in points: 12 pixels on a page."""
+"""Size of all text in points; 9 points are 12 pixels on a page."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: its name, its length, the text behind it, and how sure it is."""
+    """One bar of a card's picture: a name, a length, a text behind it, and an interval."""
 
     name: str
     value: float
@@ -28,16 +28,16 @@ class Bar:
     low: float | None = None
     high: float | None = None
     is_marked: bool = False
-    """Whether the bar stands out."""
+    """Whether the bar is drawn in the colour of bars that stand out."""
 
     @property
     def end(self) -> float:
-        """The place where the bar and its interval end."""
+        """The place on the axis where the bar and its interval end."""
         return max(self.value, self.high or 0.0, 0.0)
 
 
 def draw_bars(bars: Sequence[Bar], label: str, *, is_log: bool = False) -> Figure:
-    """Draw at most seven bars, each with its text behind it; the axis of a logarithmic picture begins at 1."""
+    """Draw at most seven bars, each with its text behind it. With `is_log`, the axis is logarithmic and begins at 1."""
     bars = bars[:MOST_ROWS]
     figure = Page(WIDTH, ROW * len(bars) + 0.62)
     figure.set_figwidth(WIDTH)
@@ -71,7 +71,7 @@ def draw_bars(bars: Sequence[Bar], label: str, *, is_log: bool = False) -> Figur
 
 
 def draw_verdicts(verdicts: Sequence[Bar]) -> Figure:
-    """Draw one line per model: its name, a mark for a fault, and its verdict in words."""
+    """Draw one line per model: its name, its verdict in words, and a mark if the verdict is a fault."""
     figure = Page(WIDTH, ROW * len(verdicts[:MOST_ROWS]) + 0.15)
     figure.set_figwidth(WIDTH)
     axes = figure.subplots()
@@ -86,6 +86,6 @@ def draw_verdicts(verdicts: Sequence[Bar]) -> Figure:
 
 
 def _limit(bar: Bar, room: float, *, is_log: bool) -> float:
-    """Return how far the axis must reach for the text behind a bar to fit into a picture of this width."""
+    """Return the end of the axis at which the text behind a bar fits into a picture of this width."""
     share = max(0.35, 1 - (width_of(plain(bar.text), SIZE) + 0.15) / room)
     return float(max(bar.end, 10.0) ** (1 / share)) if is_log else bar.end / share or 1.0

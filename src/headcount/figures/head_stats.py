@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 SPREAD = ("entropy share", "sparsity")
 HALF = "half of the 95 % CI"
-"""What ± means in figures and tables."""
+"""What ± stands for in figures and tables."""
 LOOKS = ((ORANGE, "s", ORANGE), (BLUE, "o", "white"))
-"""Colour, marker and fill of examples where the condition holds, and of examples where it does not."""
+"""Colour, marker and fill: of examples where the task's condition holds (a carry comes in), then of the others."""
 CELL = 0.52
 """Width of a cell in inches."""
 COLOURS = {"o": BLUE, "s": ORANGE, "^": PALETTE[2]}
-"""Colour of each marker: similarity of attention, similarity of outputs, and restored fraction."""
+"""By marker: its colour. The markers are similarity of attention, similarity of outputs, and restored fraction."""
 
 
 def draw_stats(result: Specialisation) -> Figure:
@@ -73,7 +73,7 @@ def draw_stats(result: Specialisation) -> Figure:
 
 
 def caption(result: Specialisation) -> str:
-    """Return a caption that explains when a head gets a label, and what the contrast is."""
+    """Return a caption on when a head gets a label, and on what the task's contrast compares."""
     if not result.contrast:
         return result.words
     n = sorted({shift.n for head in result.heads if (shift := head.sensitivity())})
@@ -89,19 +89,19 @@ def _cell(measure: MeasureMean | ContrastShift | None) -> str:
 
 
 def _heading(name: str, measure: MeasureMean | None) -> str:
-    """Write the heading of a column, with the value that uniform attention would give."""
+    """Return the heading of a measure's column, with the value that uniform attention would give."""
     if name == "entropy":
         return "entropy\n(nats)"
     return f"{name}\n(even: {measure.even:.2f})" if measure and measure.even is not None else name.replace(" ", "\n")
 
 
 def draw_conditions(result: Specialisation) -> dict[str, Figure]:
-    """Draw one page per kind of attention that compares examples with and without the condition."""
+    """Return one figure per kind of attention, by name: examples with the task's condition against the others."""
     return {"-".join(kind): draw_condition(result, *kind) for kind in heads_by_kind(result.heads)}
 
 
 def draw_condition(result: Specialisation, stack: str, kind: str) -> Figure:
-    """Draw each measure of the heads of one kind, with and without the condition, in each column of the task."""
+    """Draw the measures of the heads of one kind, with and without the task's condition, by column of the task."""
     heads = heads_by_kind(result.heads)[stack, kind]
     shown = [*_targets(heads), "entropy share"]
     # The columns in which something shown was measured, as they are written; without columns, `all`.
@@ -126,7 +126,7 @@ def draw_condition(result: Specialisation, stack: str, kind: str) -> Figure:
 
 
 def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) -> None:
-    """Draw one measure of one head; a dash marks the value that uniform attention would give."""
+    """Draw one measure of one head by column; a dash marks the value that uniform attention would give."""
     conditions = dict.fromkeys(m.condition for m in head.measures if m.condition not in ("all", "difference"))
     for i, (condition, (colour, marker, filling)) in enumerate(zip(conditions, LOOKS, strict=False)):
         points = [(x, m) for x, column in enumerate(columns) if (m := head.find(name, column, condition))]
@@ -142,12 +142,12 @@ def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) 
             label=condition,
         )
     even = [(x, m.even) for x, column in enumerate(columns) if (m := head.find(name, column)) and m.even is not None]
-    axes.plot(*np.array(even).reshape(-1, 2).T, "_", color=GREY, markersize=16, label="if attention were even")
+    axes.plot(*np.array(even).reshape(-1, 2).T, "_", color=GREY, markersize=16, label="if attention were uniform")
     axes.grid(axis="y", alpha=0.25)
 
 
 def measures_of(result: Specialisation) -> list[str]:
-    """Return the names of all measures: the targets, the measures of spread, and the task's contrast."""
+    """Return the names of all measures: the targets, the measures of spread, and the contrast of the task."""
     targets = dict.fromkeys(name for heads in heads_by_kind(result.heads).values() for name in _targets(heads))
     return [*targets, *SPREAD, *_contrast(result)]
 
@@ -160,7 +160,7 @@ def _contrast(result: Specialisation) -> list[str]:
 def find_measure(result: Specialisation, head: HeadStats, name: str) -> MeasureMean | ContrastShift | None:
     """Return one measure of a head over all columns; None if it was not measured.
 
-    The name of the task's contrast stands for the head's sensitivity to it.
+    The name of the task's contrast stands for the head's sensitivity to this contrast.
     """
     return head.sensitivity() if name in _contrast(result) else head.find(name)
 
@@ -175,7 +175,7 @@ def _targets(heads: Sequence[HeadStats]) -> list[str]:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How much more a head's attention moves when the contrasted fact changes than when only a token changes."""
+    """How much more a head's attention moves when a fact of the task changes than when only a token changes."""
 
     short: str
     shift: ContrastShift
@@ -185,7 +185,7 @@ class Sensitivity:
 
 
 def sensitivities(result: Specialisation) -> list[Sensitivity]:
-    """Return the sensitivity of every head that has one, the largest first."""
+    """Return the sensitivity of every head for which it was measured, the largest first."""
     shifts = [(head.short, shift) for head in result.heads if (shift := head.sensitivity())]
     rows = list[Sensitivity]()
     for short, shift in shifts:
@@ -195,7 +195,7 @@ def sensitivities(result: Specialisation) -> list[Sensitivity]:
 
 
 def draw_sensitivity(result: Specialisation) -> Figure:
-    """Draw, for each head, how far both steps of the contrast move its attention, and the difference with its CI."""
+    """Draw how far each step of the contrast moves the attention of each head, and their difference with its CI."""
     rows = sensitivities(result)
     figure = Page(8, 0.2 * len(rows) + 1.0)
     axes, y = figure.subplots(), np.arange(len(rows))
@@ -223,7 +223,7 @@ def draw_sensitivity(result: Specialisation) -> Figure:
 
 
 def draw_matching(result: Matching) -> Figure:
-    """Draw, for each kind of attention, the overlaps with frames around the pairs, and each pair against chance."""
+    """Draw heat maps of the overlap of two models' heads, with the best pairs framed, and each pair against chance."""
     widths = max(max(CELL * len(kind.others) for kind in result.kinds), 2.9), 3.4
     heights = [max(CELL * len(kind.heads), 1.6) for kind in result.kinds]
     figure = Page(sum(widths) + 2.2, sum(heights) + 0.9 * len(heights) + 0.4)
@@ -263,7 +263,7 @@ def _draw_overlaps(axes: Axes, kind: KindMatch) -> None:
 
 
 def _draw_measures(axes: Axes, kind: KindMatch, error_rate: float) -> None:
-    """Draw the three measures of each pair beside its row of the heat map."""
+    """Draw the three measures of each pair (overlap, CKA, restored fraction) beside its row of the heat map."""
 
     def draw(marker: str, y: float, value: float, chance: float, p: float, *interval: float) -> None:
         colour = COLOURS[marker]

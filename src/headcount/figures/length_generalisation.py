@@ -21,13 +21,13 @@ NAMES = ("encoding", "pooling")
 
 
 NOTHING_BUILT_IN = "nothing of the task built in"
-"""Mark of a model that has to learn everything about its task."""
+"""Words for a model without any structure of the task built in."""
 
 
 def given_structure(model: PooledModel | Stretch) -> str:
-    """Name the structure of the task that is built into the model, such as `built in: window of ±1`.
+    """Return in words the structure of the task that is built into a model, such as `built in: window of ±1`.
 
-    A comparison of models always shows this mark, because a model with built-in structure has an easier task.
+    A comparison of models always shows these words, because a model with built-in structure has an easier task.
     """
     if not model.encoding:
         return "encoding not known"
@@ -35,7 +35,7 @@ def given_structure(model: PooledModel | Stretch) -> str:
 
 
 def size_range(sizes: Iterable[int]) -> str:
-    """Write the smallest and the largest sample size.
+    """Return the smallest and the largest sample size as text.
 
     >>> size_range([1000, 200, 1000]), size_range([200, 200]), size_range([])
     ('200 to 1,000', '200', 'no')
@@ -45,7 +45,7 @@ def size_range(sizes: Iterable[int]) -> str:
 
 
 def draw_stretch(results: Sequence[Stretch]) -> Figure:
-    """Draw accuracy against length: a panel per kind of negative, a line per configuration, a band over its seeds."""
+    """Draw accuracy against length: one panel per kind of negative, one line per configuration, a band over seeds."""
     cells, groups = [cell for result in results for cell in result.cells], _groups(results)
     kinds = list(dict.fromkeys(cell.negative for cell in cells))
     across = len(kinds) if len(kinds) < 4 else 2  # more side by side could not be read on a page
@@ -67,7 +67,10 @@ def draw_stretch(results: Sequence[Stretch]) -> Figure:
 
 
 def draw_poolings(models: Sequence[PooledModel | Stretch], kind: str) -> Figure:
-    """Draw accuracy by length: a panel per encoding, a line per pooling, dashed for models with given structure."""
+    """Draw accuracy against length: one panel per encoding, one line per pooling.
+
+    Lines of models with built-in structure of the task are dashed.
+    """
     encodings, poolings = (list(dict.fromkeys(getattr(each, name) for each in models)) for name in NAMES)
     figure = Page(3.6 * len(encodings) + 0.6, 4.0)
     panels = dict(zip(encodings, figure.subplots(1, len(encodings), sharey=True, squeeze=False).flat, strict=True))
@@ -90,7 +93,7 @@ def draw_poolings(models: Sequence[PooledModel | Stretch], kind: str) -> Figure:
 
 
 def _groups(results: Sequence[Stretch]) -> list[tuple[str, list[Stretch]]]:
-    """Group runs that differ only in their seed; if two groups have the same label, add the name of a run to it."""
+    """Return runs in groups that differ only in their seeds, by label. Equal labels get the name of a run added."""
     groups: dict[tuple[object, ...], list[Stretch]] = {}
     for result in results:
         groups.setdefault((result.label, result.hard_codes, result.recipe), []).append(result)
@@ -104,7 +107,10 @@ def _groups(results: Sequence[Stretch]) -> list[tuple[str, list[Stretch]]]:
 def _draw_line(
     axes: Axes, name: str, group: Sequence[PooledModel | Stretch], kind: str, i: int, n_lines: int, line: str = "-"
 ) -> None:
-    """Draw the mean over seeds with the range, or a single run with its Wilson intervals, as line `i` of `n_lines`."""
+    """Draw one line: the mean over seeds with its range, or a single run with its Wilson intervals.
+
+    It is line `i` of `n_lines`; lines are shifted a little, so that equal ones stay visible.
+    """
     beside = 1.04 ** (i - (n_lines - 1) / 2)  # equal lines side by side, not on top of each other
     cells = [[cell for cell in result.cells if cell.negative == kind] for result in group]
     lengths = [beside * cell.length for cell in cells[0]]
@@ -121,19 +127,19 @@ def _draw_line(
 
 
 def _look(i: int) -> dict[str, Any]:
-    """Return the colour and the marker of the i-th line."""
+    """Return the colour and the marker of line `i`."""
     return {"color": PALETTE[i % len(PALETTE)], "marker": MARKERS[i % len(MARKERS)], "markersize": 4}
 
 
 def _cross(axes: Axes, points: Sequence[tuple[float, LengthResult]], i: int) -> None:
-    """Mark the points at which every sequence gets the same answer."""
+    """Draw a cross at each point where the model gives every sequence one answer."""
     constant = [(x, 100 * cell.accuracy) for x, cell in points if cell.constant]
     colour = PALETTE[i % len(PALETTE)]
     axes.plot(*np.array(constant).reshape(-1, 2).T, "x", color=colour, markersize=9, markeredgewidth=1.6)
 
 
 def _frame_accuracy(axes: Axes, title: str, models: Sequence[PooledModel | Stretch]) -> None:
-    """Finish a panel of accuracy against length: shade the training lengths, and mark 50 %."""
+    """Finish a panel of accuracy against length: axis, shaded training lengths, and a line at 50 %."""
     for trained in {model.trained for model in models}:
         _frame(axes, trained)
     axes.set(title=title, ylim=(-3, 103), ylabel="accuracy (%)")
@@ -142,7 +148,7 @@ def _frame_accuracy(axes: Axes, title: str, models: Sequence[PooledModel | Stret
 
 
 def _frame(axes: Axes, trained: tuple[int, int] | None) -> None:
-    """Give a panel its logarithmic axis of lengths, and shade the training lengths."""
+    """Give a panel a logarithmic axis of lengths, and shade the training lengths."""
     if trained:
         axes.axvspan(*trained, color=GREY, alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
@@ -152,9 +158,9 @@ def _frame(axes: Axes, trained: tuple[int, int] | None) -> None:
 
 
 def draw_dispersion(result: Stretch) -> Figure:
-    """Draw attention, the margin of the right class and the causes of failure against length.
+    """Draw three panels against length: attention, margin of the right class, and causes of failure.
 
-    A model that headcount did not build has the margin only.
+    A model that headcount did not build has only the margin.
     """
     if not result.attention_shares:
         figure = Page(7, 4.2)

@@ -1,4 +1,4 @@
-"""How far does the answer to one example follow another one, with each head's output from there?"""
+"""How far does the answer to one example follow another one, if one head takes its output from there?"""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from headcount.analysis.pair_patching import PairPatch
 
 MOST = 16
-"""Heads that the figure shows: the largest shares."""
+"""Number of heads that the figure shows, those with the largest shares."""
 
 
 def draw_pair_patch(result: PairPatch) -> Figure:
-    """Draw the share that each head moves alone, the largest first; patched heads are orange."""
+    """Draw the share of the logit gap that each head moves alone, the largest first; the patched heads are orange."""
     shown = sorted(result.ranking, key=lambda each: -abs(each.share))[:MOST]
     shown = sorted(shown, key=lambda each: -each.share)
     figure = Page(6.0, 0.8 + 0.24 * len(shown))

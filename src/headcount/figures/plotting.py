@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headcount.training.evaluation import Classification, Evaluation
 
 Drawings = Mapping[str, Callable[[], Figure]]
-"""Functions that draw the figures of a result, by name; the first is shown unless the user names another."""
+"""By name: the functions that draw the figures of a result. `plot` draws the first unless another is named."""
 
 
 def _ablation(result: Ablation) -> Drawings:
@@ -135,7 +135,7 @@ PLOTS: dict[str, Callable[[Any], Drawings]] = {
     },
     "WorstMargins": lambda result: {"margins": partial(draw_worst_margins, result)},
 }
-"""Map the name of a result's class, or of a base class, to a function that returns its drawings."""
+"""By class name of a result (or of its base class): a function that returns its drawings by name."""
 
 
 def plot(result: Result, which: str | None = None) -> Figure:
@@ -143,7 +143,7 @@ def plot(result: Result, which: str | None = None) -> Figure:
     kind = type(result).__name__
     drawings_of = next((PLOTS[each.__name__] for each in type(result).__mro__ if each.__name__ in PLOTS), None)
     if drawings_of is None:
-        raise InputError(f"{kind} has no figure", "print it, or use to_rows()")
+        raise InputError(f"{kind} has no figure", "print the result, or use its to_rows()")
     drawings = drawings_of(result)
     if which is not None and which not in drawings:
         raise InputError(f"no figure {which!r} of this {kind}", suggestion(which, drawings))

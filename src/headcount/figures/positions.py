@@ -39,11 +39,11 @@ STATES: dict[str, dict[str, Any]] = {
     "past the table": {"facecolor": "white", "edgecolor": GREY, "hatch": ".."},
 }
 LINES = [(colour, style) for style in ("-", "--", ":") for colour in PALETTE[:4]]
-"""The look of each head: four colours with solid lines, then with dashed and with dotted ones."""
+"""Colour and line style of each head: four colours with solid lines, then with dashed and with dotted ones."""
 HIDDEN = "#d9d9d9"
 """The colour of keys that a query does not see."""
 MOST_NAMED = 8
-"""Largest number of heads in a legend inside the panel; a larger legend would cover the curves."""
+"""Largest number of heads in a legend inside a panel; a larger legend would cover the curves."""
 ACROSS = 5
 """Number of encodings in one row of a page."""
 
@@ -98,7 +98,7 @@ def draw_encodings(shown: EncodingsShown) -> Figure:
 
 
 def draw_side_by_side(models: Sequence[PositionsShown]) -> Figure:
-    """Draw a column for each model: its table, biases or curve above, the similarity of two positions below."""
+    """Draw one column per model: its table, biases or curve above, the similarity K(t, s) of two positions below."""
     figure = Page(3.7 * len(models), 6.6)
     for shown, top, bottom in zip(models, *figure.subplots(2, len(models), squeeze=False), strict=True):
         _draw_encoding(figure, top, bottom, shown.encoding, shown.n_trained)
@@ -113,7 +113,7 @@ def draw_side_by_side(models: Sequence[PositionsShown]) -> Figure:
 
 
 def _draw_encoding(figure: Figure, top: Axes, bottom: Axes, encoding: EncodingProfile, trained: int | None) -> None:
-    """Draw an encoding's table, biases or curve, and its kernel below."""
+    """Draw an encoding's table, biases or curve into `top`, and its kernel (similarity of positions) into `bottom`."""
     draw = _draw_table if encoding.table else _draw_biases if encoding.acts_on == "scores" else _draw_curves
     for axes, image in ((top, draw(top, encoding, trained)), (bottom, _draw_kernel(bottom, encoding, trained))):
         if image:
@@ -131,13 +131,13 @@ def _not_explained(encoding: EncodingProfile) -> str:
 
 
 def heading(encoding: EncodingProfile) -> str:
-    """Return the name of an encoding, its length if it depends on one, and the structure that it gives to the model."""
+    """Return an encoding's name, its length if it depends on one, and the structure of the task that it builds in."""
     at = f" at length {encoding.at_length}" if encoding.at_length else ""
     return f"{encoding.name}{at} ({given(encoding)})"
 
 
 def trained_on(shown: PositionsShown) -> str:
-    """Write which positions were used in training, and how many other positions are shown."""
+    """Return in words which positions training used, and how many other positions are shown."""
     random = " (random ids)" if shown.random_positions else ""
     beyond = shown.n_positions - shown.n_trained
     others = f"; {beyond} further positions, never used in training" if beyond > 0 else ""
@@ -145,7 +145,7 @@ def trained_on(shown: PositionsShown) -> str:
 
 
 def _draw_table(axes: Axes, encoding: EncodingProfile, trained: int | None) -> AxesImage:
-    """Draw the vectors that are added to the embeddings."""
+    """Draw the vectors that the encoding adds to the embeddings, as a heat map [dimension, position]."""
     table = np.array(encoding.table, dtype=float)
     image = _heat_map(axes, table.T)
     axes.set(xlabel="position p", ylabel="dimension")
@@ -175,7 +175,7 @@ def _draw_biases(axes: Axes, encoding: EncodingProfile, trained: int | None) -> 
 
 
 def _draw_curves(axes: Axes, encoding: EncodingProfile, trained: int | None) -> None:
-    """Draw the bias of each head, or K, against the distance; the band covers all pairs at that distance."""
+    """Draw the bias of each head, or the kernel K, against the distance; the band covers all pairs at a distance."""
     n = len(encoding.kernel)
     distance = np.arange(1 - n, n)
     for i, curve in enumerate(encoding.curves):
@@ -195,7 +195,7 @@ def _draw_curves(axes: Axes, encoding: EncodingProfile, trained: int | None) -> 
 
 
 def _draw_rows(axes: Axes, shown: PositionsShown) -> None:
-    """Draw the distance of each row of a learned table from its initial value, or its norm if that is not known."""
+    """Draw how far training moved each row of a learned table, or the norms of rows if initial values are unknown."""
     heights = {row.position: row.norm if row.moved is None else row.moved for row in shown.rows}
     for state, look in STATES.items():
         rows = [row for row in shown.rows if row.state == state]
@@ -212,7 +212,7 @@ def _draw_rows(axes: Axes, shown: PositionsShown) -> None:
 
 
 def _heat_map(axes: Axes, values: Array, extent: tuple[float, float, float, float] | None = None) -> AxesImage:
-    """Draw a heat map; colours are centred on 0 if values are signed, else they go from the smallest to the largest."""
+    """Draw a heat map. Colours are centred on 0 if values have both signs, else go from the smallest to the largest."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     is_signed = not 0 <= low < high
     if is_signed:
@@ -227,8 +227,9 @@ def _mark_trained(
 ) -> None:
     """Draw a line after the last trained position; on an axis of distances, at both ends of the trained distances.
 
-    A dark theme turns black into white but does not change heat maps. Dashes over a heat map are therefore nearly
-    black, which no theme changes, on a light line that separates them from dark cells.
+    `draws` are the functions that draw a line at a position. A dark theme turns black into white but does not change
+    heat maps. Dashes over a heat map are therefore nearly black, which no theme changes, on a light line that
+    separates them from dark cells.
     """
     if trained and trained < n:
         for draw in draws:

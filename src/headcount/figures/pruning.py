@@ -29,7 +29,7 @@ LOOKS = {
 
 
 def draw_pruning(result: Pruning) -> Figure:
-    """Draw the score against the number of heads removed, one line per order of removal."""
+    """Draw the score that is left against the number of heads removed, one line per order of removal."""
     figure = Page(9.5, 4.6)
     axes = figure.subplots()
     sizes = [each.n_removed for each in result.chance]
@@ -91,13 +91,13 @@ def _score(result: Pruning, point: Point) -> str:
 
 
 def _stop(result: Pruning) -> str:
-    """Write the limit that ended greedy removal: a share of the heads, or a loss."""
+    """Return in words the limit that ended greedy removal: a share of the heads, or a loss."""
     if result.share is not None:
         return f"{100 * result.share:g} % of the {result.n_heads} heads"
     return f"at most {limit_text(result.loss, result.unit)}"
 
 
 def metric_label(result: Pruning) -> str:
-    """Name the metric with its unit, such as `accuracy (%)`."""
+    """Return the name of the metric with its unit, such as `accuracy (%)`."""
     unit = "%" if result.is_accuracy else "nats" if result.unit == "nats" else ""
     return f"{result.metric} ({unit})" if unit else result.metric

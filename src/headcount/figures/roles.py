@@ -24,13 +24,13 @@ ACROSS = 4
 
 
 def draw_roles(result: HeadRoles) -> dict[str, Figure]:
-    """Draw one page of maps per kind of attention, and return the pages by name."""
+    """Return one figure of maps per kind of attention, by name."""
     kinds = heads_by_kind(result.heads)
     return {"-".join(kind): draw_role_maps(result, heads) for kind, heads in kinds.items() if roles_of(heads)}
 
 
 def draw_role_maps(result: HeadRoles, heads: Sequence[HeadRole]) -> Figure:
-    """Draw the heads of one kind, one map per role, with a row per layer and a column per head."""
+    """Draw one map per role of all heads of one kind, with a row per layer and a column per head."""
     shown = roles_of(heads)
     layers = sorted({head.layer for head in heads})
     n_columns = 1 + max(HeadId.parse(head.head).index for head in heads)
@@ -56,7 +56,7 @@ def draw_role_maps(result: HeadRoles, heads: Sequence[HeadRole]) -> Figure:
 
 
 def _draw_map(axes: Axes, heads: Sequence[HeadRole], role: str, on: str, layers: Sequence[int], n_columns: int) -> None:
-    """Draw the map of one role: weights as shades, and a frame around each head that is named for the role."""
+    """Draw the map of one role: attention weights as shades, and a frame around each head named for this role."""
     picture = np.full((len(layers), n_columns), np.nan)
     for head in heads:
         y, x, standing = layers.index(head.layer), HeadId.parse(head.head).index, head.find(role, on)
@@ -84,6 +84,6 @@ def _inputs(result: HeadRoles) -> str:
 
 
 def roles_of(heads: Sequence[HeadRole]) -> list[tuple[str, str]]:
-    """Return the roles of heads of one kind, each with the inputs that it was measured on."""
+    """Return the roles that were measured for heads of one kind, each with its kind of inputs (`texts`, ...)."""
     known = [(each.role, each.on) for each in heads[0].standings if each.role in ROLE_WORDS]
     return sorted(known, key=lambda cell: list(ROLE_WORDS).index(cell[0]))

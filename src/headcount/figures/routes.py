@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from headcount.analysis.routes import PatchShare, Routes, Way
 
 SHOWN = 0.05
-"""Smallest share that a cell shows."""
+"""Smallest share (part of the logit gap) that is written into a cell."""
 HELD = 0.2
-"""Smallest share of a cell from which, or to which, an arrow leads."""
+"""Smallest share (part of the logit gap) in both cells that an arrow connects."""
 NAMED = 0.3
-"""Smallest share of a head that an arrow names alone; below it, an arrow counts the heads."""
+"""Smallest share of a head that an arrow names by itself. Below this, an arrow counts the heads."""
 WIDTH, HEIGHT, GAP = 0.92, 0.5, 1.0
-"""Size of a cell, and distance between two rows."""
+"""Width and height of a cell, and distance between two rows of cells."""
 TOP = -1.9
-"""Upper edge of a panel: its title, its way and its examples are above the rows, which begin at 0."""
+"""Upper edge of a panel. Its title, its way and its examples stand above the rows of cells, which begin at 0."""
 TITLES = 1.9
 """Width of the titles of the rows, in cells."""
 STACKS = {"E": "encoder", "D": "decoder", "L": ""}
 
 
 class Row(NamedTuple):
-    """One row of cells: a residual stream, with the share of each place."""
+    """One row of cells of the map: a residual stream, with the share at each place of the answer."""
 
     stream: str
     title: str
@@ -41,7 +41,10 @@ class Row(NamedTuple):
 
 
 def draw_routes(results: Sequence[Routes], titles: Sequence[str] = (), ways: Sequence[str] = ()) -> Figure:
-    """Draw a column for each model and a block for each way; by default, a shortest way and the longest one."""
+    """Draw a column for each model and a block for each way of an event (the carry from 1s to 10s).
+
+    The default ways are a shortest one and the longest one that all models have.
+    """
     titles = titles or [result.name for result in results]
     ways = ways or _typical_ways(results)
     n_places = max(len(_places(result, ways)) for result in results)
@@ -71,7 +74,7 @@ def draw_routes(results: Sequence[Routes], titles: Sequence[str] = (), ways: Seq
 
 
 def _typical_ways(results: Sequence[Routes]) -> list[str]:
-    """Return a shortest way and the longest one that every model has."""
+    """Return the names of a shortest way and of the longest one that every model has."""
     ways = [way for way in results[0].ways if way.n and all(way.name in _measured(each) for each in results)]
     if not ways:
         return [way.name for way in results[0].ways[:1]]
@@ -84,7 +87,7 @@ def _measured(result: Routes) -> set[str]:
 
 
 def _places(result: Routes, ways: Sequence[str]) -> list[str]:
-    """Return the places of the answer, and before them other positions at which a share is large enough to show."""
+    """Return the places of the answer as columns of the map, after other positions with a visible share."""
     extra = [
         each.position
         for each in result.streams
@@ -94,7 +97,7 @@ def _places(result: Routes, ways: Sequence[str]) -> list[str]:
 
 
 def _rows(result: Routes, way: str) -> list[Row]:
-    """Return the rows of the map for one route: the residual streams from the input to the last layer."""
+    """Return the rows of the map for one way: the residual streams from the input to the last layer."""
     rows: dict[str, Row] = {}
     for each in result.streams:
         if each.way == way and each.position:
@@ -104,7 +107,7 @@ def _rows(result: Routes, way: str) -> list[Row]:
 
 
 def _row_title(stream: str) -> str:
-    r"""Return the words for a residual stream that stand beside its row of the map.
+    r"""Return the name of a residual stream in words, for the left side of its row in the map.
 
     >>> _row_title("E0.input"), _row_title("D1.stream"), _row_title("L0.stream")
     ('encoder input', 'after decoder\nlayer 1', 'after layer 0')
@@ -158,7 +161,8 @@ def _draw_cell(axes: Axes, x: int, y: int, share: float, colours: Colormap, *, i
 
 
 def _draw_arrows(axes: Axes, result: Routes, way: Way, rows: Sequence[Row], places: Sequence[str]) -> None:
-    """Draw an arrow from the fullest cell of each row to that of the next one, and name the heads between them.
+    """Draw an arrow from the cell with the largest share in each row to that of the next row, named for the heads
+    between.
 
     The arrow is thin and grey if the event stays at its place without a head that moves much of it.
     """
@@ -181,7 +185,7 @@ def _draw_arrows(axes: Axes, result: Routes, way: Way, rows: Sequence[Row], plac
 
 
 def _label_arrow(axes: Axes, label: str, start: tuple[float, float], end: tuple[float, float], n_places: int) -> None:
-    """Write the label of an arrow into the gap above the row that it leads to, on the side that has room."""
+    """Write the label of an arrow into the gap above the row that the arrow leads to, on the side that has room."""
     is_left = end[0] > n_places - 1.6 and start[0] > n_places - 1.6
     y = end[1] - (GAP - HEIGHT) / 2
     slope = (end[0] - start[0]) / (end[1] - start[1])
@@ -192,7 +196,7 @@ def _label_arrow(axes: Axes, label: str, start: tuple[float, float], end: tuple[
 
 
 def _movers(result: Routes, way: Way, stream: str) -> list[PatchShare]:
-    """Return the heads of the layer before this stream that move a part of the event, the largest share first."""
+    """Return the heads just before this residual stream that move a part of the event, the largest share first."""
     layer = stream.partition(".")[0]
     blocks = [layer, f"X{layer[1:]}"] if layer[0] == "D" else [layer]
     heads = [each for each in result.heads if each.way == way.name and each.what.partition("H")[0] in blocks]
@@ -201,7 +205,7 @@ def _movers(result: Routes, way: Way, stream: str) -> list[PatchShare]:
 
 
 def _label(movers: Sequence[PatchShare]) -> str:
-    """Name the head that moves most; if none moves much, count the heads."""
+    """Return the label of an arrow: the head that moves most or, if none moves much, the number of heads."""
     if len(movers) == 1 or movers[0].moved.share >= NAMED:
         return _named(movers[0])
     return f"{len(movers)} heads of {_blocks(movers)},\neach {100 * movers[0].moved.share:.0f} % or less"

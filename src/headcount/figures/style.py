@@ -1,4 +1,4 @@
-"""One look for every figure: readable in print, in grey and by the colour-blind, with no word cut off."""
+"""The look of all figures: readable in print, in grey and by the colour-blind, with no word cut off."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DIVERGING = "PuOr_r"
 LIGHT, DARK = "#fefefe", "#010101"
 """White and black on heat maps. A page with a dark theme swaps pure white and black, but not these two."""
 NARROWEST, MARGIN = 5.0, 0.15
-"""The smallest width of a page, and the margin at either side of its title, in inches."""
+"""In inches: the smallest width of a figure, and the margin at either side of its title."""
 LINE = 1.3 / 72
 """The height of a line of text, in inches per point of the text size."""
 HANDLE = 5.2 / 72
@@ -50,17 +50,17 @@ class Page(Figure):
 
     @property
     def room(self) -> float:
-        """Return the width that a line of text may have, in inches."""
+        """Return the width in inches that a line of text may have."""
         return float(self.get_figwidth()) - 2 * MARGIN
 
     def headline(self, *lines: str, size: float = 11) -> None:
-        """Write a title above all panels."""
+        """Put a title above all panels."""
         text = "\n".join(wrapped(line, self.room, size) for line in lines)
         self.suptitle(text, fontsize=size)
         self._grow(text.count("\n") + 1.5, size)
 
     def caption(self, text: str, size: float = 8.5) -> None:
-        """Write a note below all panels."""
+        """Put a note below all panels."""
         text = wrapped(text, self.room, size)
         self.supxlabel(text, fontsize=size)
         self._grow(text.count("\n") + 1.5, size)
@@ -68,7 +68,7 @@ class Page(Figure):
     def key(
         self, handles: Sequence[Artist], labels: Sequence[str], *, columns: int = 8, size: float = 9, title: str = ""
     ) -> None:
-        """Write one legend for all panels below them, in as many columns as there is room for."""
+        """Put one legend for all panels below them, in as many columns as there is room for."""
         if not labels:
             return
         widest = max(width_of(plain(label), size) for label in labels) + HANDLE * size
@@ -86,7 +86,7 @@ class Page(Figure):
         self._grow(text.count("\n") * 1.2, size)
 
     def draw(self, renderer: RendererBase) -> None:
-        """Draw the figure, with dollar signs in names drawn as dollar signs instead of as formulas."""
+        """Draw the figure. Dollar signs in names are drawn as such, not read as the start of a formula."""
         mathematics = {label for axes in self.axes for label in _powers(axes.xaxis) + _powers(axes.yaxis)}
         for text in self.findobj(Text):
             if isinstance(text, Text) and text not in mathematics:
@@ -104,7 +104,7 @@ def _powers(axis: Any) -> list[Text]:
 
 
 def plain(text: str, most: int | None = None) -> str:
-    r"""Return text that fits one line, cut to at most `most` letters; a box stands for a letter that the font lacks.
+    r"""Return text as one line of at most `most` letters; a box stands for a letter that the font lacks.
 
     >>> plain("tab\tand 中"), plain("runs/sortedness", most=8)
     ('tab\\tand □', 'runs/so…')
@@ -115,7 +115,7 @@ def plain(text: str, most: int | None = None) -> str:
 
 
 def wrapped(text: str, inches: float, size: float) -> str:
-    """Break text into lines of at most the given width in inches; words that are too long are broken, too."""
+    """Return text broken into lines of at most this width in inches; words that are too long are broken, too."""
     lines, line = list[str](), ""
     for word in re.findall(r"\s*\S+", plain(text)):
         if line and width_of(line + word, size) > inches:
@@ -131,7 +131,7 @@ def wrapped(text: str, inches: float, size: float) -> str:
 
 
 def width_of(text: str, size: float) -> float:
-    """Return the width in inches of a line of text of this size, with a little to spare."""
+    """Return the width in inches of a line of text in this size (in points), with a little to spare."""
     return 1.05 * sum(map(_advance, text)) * size / 72
 
 
@@ -151,13 +151,13 @@ def _drawable() -> frozenset[int]:
 def plot_band(
     axes: Axes, x: Any, y: Any, low: Any, high: Any, line: str = "-", *, alpha: float = 0.15, **look: Any
 ) -> None:
-    """Draw a line and a band from `low` to `high` around it; `look` has the properties of the line, with its colour."""
+    """Draw a line, and a band from `low` to `high` around it; `look` are matplotlib's properties of the line."""
     axes.fill_between(x, low, high, color=look["color"], alpha=alpha, linewidth=0)
     axes.plot(x, y, line, **look)
 
 
 def png(figure: Figure) -> bytes:
-    """Return a figure as PNG; the same data give the same bytes."""
+    """Return a figure as the bytes of a PNG file; equal data give equal bytes."""
     data = io.BytesIO()
     with warnings.catch_warnings():
         for fault in ("Glyph .* missing from", "Matplotlib currently does not support"):  # a box is drawn instead

@@ -27,7 +27,7 @@ _LOOKS = ((BLUE, "-"), (ORANGE, "--"), (PALETTE[2], ":"))
 
 
 def draw_accuracy(evaluation: Evaluation | Classification, title: str) -> Figure:
-    """Draw the accuracy of each group, a row for each, with its interval."""
+    """Draw the accuracy of each group of examples with its interval, one row per group."""
     columns, names = evaluation.COLUMNS, [_row_name(row, evaluation.COLUMNS) for row in evaluation.rows]
     figure = Page(8, 0.32 * len(names) + 1.0)
     axes = figure.subplots()
@@ -94,7 +94,7 @@ def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
 
 
 def draw_learning(logs: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], title: str) -> Figure:
-    """Draw the validation score of several runs against the training step."""
+    """Draw the validation score of several runs against the training step, one line per run."""
     figure = Page(8, 3.6)
     axes = figure.subplots()
     for i, (name, log) in enumerate(logs):

@@ -1,4 +1,4 @@
-"""Draw what the weights of each head match (positions and tokens) and what they copy: a page per attention block."""
+"""Draw what the weights of each head match (positions and tokens) and what they copy, one page per attention block."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 SIDE = 2.2
 """Side of one heat map in inches."""
 MOST_LABELS, LONGEST = 14, 7
-"""Largest number of rows or columns that are all named, and the largest number of letters of a name."""
+"""Up to the first number of rows or columns, all are named; a name shows at most the second number of letters."""
 FEW, MOST_HEADS = 4, 8
-"""Largest number of heads of several blocks that share a page, and of heads of one block on a page."""
+"""Most heads of several blocks that share a page, and most heads of one block on a page."""
 MATCHES, COPIES = "what it matches", "what it copies"
 COPIED = {
     True: "what a key's token adds to the logits of each output token on the direct path",
     False: "cosine between what the head writes for two key tokens (1: the same); they have no direct path to logits",
 }
-"""What the last picture of a head shows, with and without a direct path to the logits."""
+"""What the last picture of a head shows, by whether the head has a direct path to the logits."""
 
 
 def draw_weights(result: HeadWeights) -> dict[str, Figure]:
-    """Draw a page for each attention block, and return the pages by name, such as `E0`."""
+    """Return one figure per attention block (several for many heads), by name, such as `E0`."""
     return {name: draw_heads_weights(result, heads) for name, heads in pages_of(result).items()}
 
 
 def pages_of(result: HeadWeights) -> dict[str, list[HeadReading]]:
-    """Return the heads of each page: one page for few heads, else one or more for each attention block."""
+    """Return the heads of each page by its name: one page for few heads, else one or more per attention block."""
     if len(result.heads) <= FEW:
         return {"heads": list(result.heads)}
     pages: dict[str, list[HeadReading]] = {}

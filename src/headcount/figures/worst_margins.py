@@ -1,4 +1,4 @@
-"""The worst margin of each class against length, over all sequences of the length."""
+"""The smallest margin of each class against length, over all sequences of the length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def draw_worst_margins(result: WorstMargins) -> Figure:
-    """Draw a line for each class; a filled marker is a right answer of the model, a cross is a wrong one."""
+    """Draw the smallest margin by length, a line per class; filled markers are right answers, crosses wrong ones."""
     figure = Page(7, 4)
     axes = figure.subplots()
     axes.axvspan(*result.trained, color=GREY, alpha=0.15, linewidth=0)

@@ -15,15 +15,15 @@ from headcount.rendering.markdown import FIGURES, write_markdown
 
 FORMS = Registry("headcount.rendering.forms")
 CONFIG = "config.json"
-"""The file by which a run folder is recognised."""
+"""Name of the file that every run folder contains, by which it is recognised."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """One form of a report, such as Markdown.
+    """One form of a report, such as Markdown: two functions.
 
-    `claim` raises an error if writing would overwrite files that headcount did not write. `write` returns the paths of
-    the files that it wrote.
+    `claim` raises an error if writing would overwrite files that headcount did not write. `write` writes the report
+    and returns the paths of its files.
     """
 
     claim: Callable[[Path, bool], None]

@@ -1,4 +1,4 @@
-"""Formulas as MathML (which browsers typeset by themselves), as LaTeX and as plain text."""
+"""Formulas as MathML (which browsers typeset without further scripts), as LaTeX and as plain text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headcount.describing.blocks import Brackets, Expression, Fraction, Lines, M
 TOKEN = re.compile(r"(?P<name>[A-Za-z]+|[α-ω])(?:_(?P<index>\w))?|(?P<number>\d+)|(?P<space>\s+)|(?P<sign>.)")
 COMMANDS = {"ω": "omega", "π": "pi", "⊤": "top", "∑": "sum", "∂": "partial", "·": "cdot", "…": "dots"}
 COMMANDS |= {name: name for name in ("sin", "cos")}
-"""Maps a name or a sign to its LaTeX command."""
+"""By name or sign in a formula: its LaTeX command."""
 SUM, PRIME = "∑", "′"
 
 
@@ -86,7 +86,7 @@ def latex(expression: Expression) -> str:
 
 
 def _latex_token(token: re.Match[str]) -> str:
-    """Return a token in LaTeX; a command ends with a space, and a space of the formula is returned as a tab."""
+    """Return a token in LaTeX. A command ends with a space; a space of the formula itself becomes a tab."""
     if token["index"]:
         return f"{latex(token['name'])}_{{{token['index']}}}"
     if token["space"]:
@@ -98,7 +98,7 @@ def _latex_token(token: re.Match[str]) -> str:
 
 
 def plain_formula(expression: Expression) -> str:
-    """Return the formula as text, one line for each of its lines.
+    """Return a formula as plain text, with one line for each of its lines.
 
     >>> plain_formula(Fraction("Q K", Root("d"))), plain_formula(Script("10000", above="−2i/d"))
     ('(Q K)/√d', '10000^(−2i/d)')
@@ -126,12 +126,12 @@ def plain_formula(expression: Expression) -> str:
 
 
 def _joined(parts: Sequence[Expression], render: Callable[[Expression], str]) -> str:
-    """Render the parts and join them with spaces, except after an opening bracket, before a closing one or a comma."""
+    """Return the rendered parts joined with spaces, except where a bracket or a comma needs none."""
     texts = (f"{'' if i == 0 or isinstance(part, Brackets) else ' '}{render(part)}" for i, part in enumerate(parts))
     return re.sub(r" (?=[,)])|(?<=[(]) ", "", "".join(texts))
 
 
 def _grouped(expression: Expression) -> str:
-    """Return the text of a part, in brackets if it is more than one name, number or sign."""
+    """Return a part of a formula as text, in brackets if it is more than one name, number or sign."""
     text = plain_formula(expression)
     return text if TOKEN.fullmatch(text.lstrip("√∂")) else f"({text})"

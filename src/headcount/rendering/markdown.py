@@ -1,4 +1,4 @@
-"""Write a report as Markdown, with its figures beside it: PNG for a repository, SVG for a paper."""
+"""Write a report as Markdown, with figures in a folder beside it: PNG for a repository, SVG for a paper."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ from headcount.rendering.formulas import latex
 from headcount.rendering.svg import svg
 
 FIGURES = "figures"
-"""The folder of figures beside the report."""
+"""Name of the folder of figures beside the Markdown file."""
 
 
 def write_markdown(report: Report, path: Path, *, force: bool = False) -> list[Path]:
-    """Write the text, and every figure into a folder beside it; return all files, the text first."""
+    """Write the Markdown file of a report and its figures, in a folder beside it; return all paths, the text first."""
     writer = Markdown(path)
     return write_outputs({path: writer.page(report).encode(errors="replace"), **writer.pictures}, force=force)
 
 
 def report_text(report: Report) -> str:
-    """Return a report without pictures as Markdown."""
+    """Return a report as Markdown text, without its figures."""
     return Markdown(Path()).page(report)
 
 
 def markdown_text(blocks: Iterable[Block]) -> str:
-    """Return the description of one result, without figures, as the text of a file."""
+    """Return the description of one result as Markdown text, without its figures."""
     writer = Markdown(Path())
     return "\n\n".join(writer.block(block) for block in blocks if not isinstance(block, Picture)) + "\n"
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> str:
-    r"""Return a table whose cells hold no markup of their own; cells that stand out are bold.
+    r"""Return a table as Markdown. Markup in the cells is escaped, and cells that stand out are bold.
 
     >>> print(markdown_table(["head", "drop"], [["E0H1", Cell("3.1", mark="strong")], ["a|b", "0"]]))
     | head | drop |
@@ -65,13 +65,13 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Cell | str]])
 
 
 def plain(text: str) -> str:
-    """Escape what Markdown or HTML would read as markup; only `code` between backticks stays markup."""
+    """Return text with everything escaped that Markdown or HTML would read as markup, except `code` in backticks."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
     return "".join(part if part.startswith("`") else re.sub(r"([\\*_\[\]<>|#$~`])", r"\\\1", part) for part in parts)
 
 
 class Markdown:
-    """Write blocks as text; `pictures` collects the files that the text shows."""
+    """A writer of blocks as Markdown; `pictures` collects the files of the figures that the text shows."""
 
     def __init__(self, path: Path) -> None:
         self._folder, self.pictures = path.parent, dict[Path, bytes]()

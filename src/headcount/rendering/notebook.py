@@ -1,4 +1,4 @@
-"""Show a result in a notebook: the section of a report about this result, in a frame that works offline.
+"""Show a result in a notebook: the section of a report about it, in a frame that works offline.
 
 A frame keeps the style and the scripts of the page apart from those of the notebook.
 """
@@ -19,7 +19,7 @@ from headcount.results import Result
 from headcount.tasks import TASKS, words_of
 
 HEIGHT = 620
-"""Height of a frame in pixels, where the notebook does not let the script fit the frame to its content."""
+"""Height of a frame in pixels, if the notebook forbids the page's script to fit the frame to its content."""
 SECTION_OF = {
     "Ablation": ("ablation", "ablation"),
     "Attention": ("patterns", "patterns"),
@@ -38,21 +38,21 @@ SECTION_OF = {
     "Stretch": ("stretch", "reach"),
     "WorstMargins": ("certificate", "certificate"),
 }
-"""Maps the class of a result (or a base class) to the field of `ModelResults` that holds it, and to its section."""
+"""By class of a result (or its base class): the field of `ModelResults` that holds it, and the report's section."""
 DESCRIBED: Mapping[str, Callable[[Any], list[Block]]] = {
     "ClaimResult": claims.describe,
     "ClaimsResult": claims.describe_all,
     "HeadWeights": weights.describe,
     "Matching": matching.describe,
 }
-"""The function that describes a result without a section, by the result's class."""
+"""By class of a result that has no section in a report: the function that describes it as blocks."""
 MOST_ROWS = 200
 FRAME = "headcount-frame"
 """The CSS class of a frame whose height the script of the page may change (static/report.js)."""
 
 
 def result_html(result: Result) -> str:
-    """Return an HTML frame in which a notebook shows the description of a result."""
+    """Return the description of a result as HTML: a frame that a notebook shows."""
     name = _name(result)
     title = name if getattr(result, "name", "") else name.capitalize()  # a path stays as it is
     section = _section(result) or Section("result", type(result).__name__, tuple(_blocks(result)))
@@ -60,14 +60,14 @@ def result_html(result: Result) -> str:
 
 
 def frame(report: Report, name: str) -> str:
-    """Return a frame that shows a report; `name` is for readers who cannot see it."""
+    """Return an HTML frame that shows a report; `name` describes the frame to readers who cannot see it."""
     attributes = f'class="{FRAME}" width="100%" height="{HEIGHT}"'
     return f'<iframe srcdoc="{escaped(html_page(report))}" title="{escaped(name)}" {attributes}></iframe>'
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A page that a notebook shows when this is the last value of a cell."""
+    """A page that a notebook shows if it is the last value of a cell."""
 
     report: Report
 
@@ -76,7 +76,7 @@ class Frame:
 
 
 def _name(result: Result) -> str:
-    """Return the model's name; for a result without a name, return what its task calls a model, such as `the adder`."""
+    """Return the name of the model that a result is about, or else what its task calls a model, such as `the adder`."""
     if name := getattr(result, "name", ""):
         return str(name)
     groups = {word for row in getattr(result, "rows", ()) for word in (row.facet, row.group)}
@@ -85,7 +85,7 @@ def _name(result: Result) -> str:
 
 
 def _section(result: Result) -> Section | None:
-    """Return the section of a report on this result alone, or None if no section is about such results."""
+    """Return the section that a report would have about this result alone; None if no section is about such results."""
     classes = [each.__name__ for each in type(result).__mro__]
     field, name = next((SECTION_OF[each] for each in classes if each in SECTION_OF), ("", ""))
     if not field:
@@ -99,7 +99,7 @@ def _section(result: Result) -> Section | None:
 
 
 def _blocks(result: Result) -> list[Block]:
-    """Describe a result that has no section: its figure, if it has one, and its table."""
+    """Return blocks on a result that has no section of a report: its figure, if it has one, and its table."""
     kind = type(result).__name__
     if kind in DESCRIBED:
         return DESCRIBED[kind](result)

@@ -1,4 +1,4 @@
-"""Write a report as one HTML file: it contains its style, scripts and data, and its policy allows nothing else."""
+"""Write a report as one HTML file with its style, scripts and data; its security policy forbids everything else."""
 
 from __future__ import annotations
 
@@ -36,31 +36,35 @@ from headcount.rendering.svg import figure_colours, inline_svg
 
 SCRIPTS = ("elements.js", "weights.js", "large-view.js", "patterns.js")
 LIVE_SCRIPTS = ("engine.js", "live-board.js", "live.js", "live-sequence.js", "live-row.js")
-"""Scripts that are joined into one module, in this order: each file may use the declarations of the files before.
+"""Scripts that are joined into one module, in this order. Each file may use the declarations of earlier files.
 
-The scripts of tasks follow the live ones, and `report.js` comes last."""
+The scripts of tasks follow the live ones, and `report.js` comes last.
+"""
 LONG_TEXT = 24
-"""Number of characters above which the text of a table cell may wrap."""
+"""A cell of a table may wrap if its text has more characters than this."""
 MANY_COLUMNS = 6
-"""Number of columns above which a table has smaller gaps between columns."""
+"""A table with more columns than this has smaller gaps between its columns."""
 RELOAD = 20
-"""Seconds after which the page of an unfinished report loads itself again."""
+"""Seconds after which the page of an unfinished report reloads itself."""
 VERDICTS = {"fail": "Fault", "warn": "Doubt", "pass": "Checked"}
 
 
 def escaped(text: str) -> str:
-    """Escape text for an element or an attribute; show control characters by their codes, so that they do nothing."""
+    """Return text that is safe inside an element or an attribute. Control characters are shown by their codes."""
     shown = "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
     return html.escape(shown, quote=True)
 
 
 def inline(text: str) -> str:
-    """Escape text, and turn `code` between backticks into an element."""
+    """Return text that is safe inside an element, with `code` between backticks as a code element."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped(text))
 
 
 def tag(name: str, *inside: str, **attributes: str | bool | None) -> str:
-    """Write an element. `inside` must be markup already; attributes such as `class_` or `aria_label` are escaped."""
+    """Return an HTML element.
+
+    `inside` must be markup already; attributes such as `class_` or `aria_label` are escaped.
+    """
     texts = []
     for key, value in attributes.items():
         word = key.rstrip("_").replace("_", "-")
@@ -116,7 +120,7 @@ def html_page(report: Report) -> str:
 
 
 def _script(report: Report) -> str:
-    """Join the scripts; those of tasks that live models belong to are added once each."""
+    """Return all scripts of the page as one text; those of the tasks of live models are included once each."""
     live = [block for section in report.sections for block in section.blocks if isinstance(block, LiveModels)]
     tasks = dict.fromkeys(block.models[0].model.task.script for block in live)
     return "\n".join([*map(_static, (*SCRIPTS, *LIVE_SCRIPTS)), *tasks, _static("report.js")])
@@ -142,9 +146,10 @@ def _cards_of(section: Section) -> tuple[Card, ...]:
 
 
 def _section(section: Section, *, is_folded: bool, is_told: bool) -> str:
-    """Write a section. In a report with cards, sections are folded: title and answer are seen, the rest on demand.
+    """Return a section as HTML. In a report with cards, it is folded: the reader sees title and answer, and opens
+    the rest.
 
-    `is_told` states that a card has the answer already.
+    `is_told` says that a card shows the answer already.
     """
     blocks, heading = section.blocks, tag("h2", escaped(section.title), id=f"{section.id}-title")
     if _cards_of(section):
@@ -161,7 +166,7 @@ def _section(section: Section, *, is_folded: bool, is_told: bool) -> str:
 
 
 def _front(section: Section) -> str:
-    """Write the first sentence of the answer of a folded section, if it is short."""
+    """Return the first sentence of a section's answer as HTML, if it is short, for a folded section."""
     if section.answer is None:
         return ""
     first, stop, _ = split_doubt(section.answer.text)[0].partition(". ")
@@ -173,13 +178,13 @@ def _details(title: str, blocks: Sequence[Block]) -> str:
 
 
 MOST_WORDS = 20
-"""Number of words of a sentence up to which it is shown below the title of a folded section."""
+"""A sentence of up to this many words is shown below the title of a folded section."""
 FIRST_SENTENCES = 3
-"""Number of sentences of a section that are seen when it is opened."""
+"""Number of sentences of a section that are visible when a reader opens it."""
 
 
 def _level_by_level(blocks: Sequence[Block]) -> list[str]:
-    """Write notices, the first conclusions and the first figure; fold the rest, each table and figure by itself."""
+    """Return blocks as HTML: notices, first conclusions and first figure; the rest is folded, piece by piece."""
     notices = [block for block in blocks if isinstance(block, Notice)]
     sentences = [each for block in blocks if isinstance(block, Conclusions) for each in block.sentences]
     front = next((block for block in blocks if isinstance(block, Picture | HeadPatterns)), None)
@@ -199,7 +204,7 @@ def _level_by_level(blocks: Sequence[Block]) -> list[str]:
 
 
 def _folded(block: Block) -> str:
-    """Write a table or figure folded below its caption; what is short stays open."""
+    """Return a table or figure as HTML, folded below its caption; a short table stays open."""
     if isinstance(block, DataTable) and not block.is_folded:
         return block_html(replace(block, is_folded=True))
     if isinstance(block, Picture | HeadPatterns):
@@ -273,7 +278,7 @@ def _(block: DataTable) -> str:
 
 
 def _box(caption: str) -> dict[str, str]:
-    """Return the HTML attributes of a box wider than the page, so that readers can scroll the box with the keyboard."""
+    """Return the attributes of a box wider than the page, so that readers can scroll it with the keyboard."""
     return {"tabindex": "0", "role": "group", "aria_label": caption.replace("`", "")}
 
 
@@ -288,13 +293,13 @@ def _cell(cell: Cell | str, column: int, is_number: bool) -> str:
 
 
 def _with_range(text: str) -> str:
-    """Return the markup of a number and its interval; in a narrow column, the whole interval moves to the next line."""
+    """Return a number with its interval as HTML. In a narrow column, the whole interval moves to the next line."""
     number, bracket, rest = text.partition(" [")
     return inline(number) + (f" {tag('span', inline(f'[{rest}'), class_='range')}" if bracket else "")
 
 
 def _note(text: str) -> str:
-    """Return the paragraph of a note; nothing for an empty one."""
+    """Return the note of a block as an HTML paragraph; "" for an empty note."""
     return tag("p", inline(text), class_="note") if text else ""
 
 
@@ -335,7 +340,10 @@ def _(block: LiveModels) -> str:
 
 
 def tag_script(kind: str, text: str) -> str:
-    """Return a script element that holds data and is not run; `<` is escaped, so the data cannot end the element."""
+    """Return a script element that holds data and is not run.
+
+    `<` is escaped, so that the data cannot end the element.
+    """
     return f'<script type="{kind}">{text.replace("<", chr(92) + "u003c")}</script>'
 
 

@@ -1,4 +1,4 @@
-"""Write figures as SVG: unchanged for a paper, adapted to the page's policy and its dark theme for a page.
+"""Figures as SVG: unchanged for a paper; for a page, adapted to its security policy and its dark theme.
 
 matplotlib writes style attributes, which a strict content-security policy ignores, and it draws black on white. In a
 page, each style property becomes an attribute, black becomes the colour of the text, and white that of the paper.
@@ -29,7 +29,7 @@ _FONT = re.compile(r"(?:(?P<weight>bold|\d{3}) )?(?P<size>[\d.]+)px (?P<family>.
 _DROPPED = re.compile(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", re.DOTALL)
 INK, PAPER = "currentColor", "var(--paper)"
 FIGURE_COLOURS = {"blue": (BLUE, "#3f93e6"), "sky": (SKY, "#b3e0ff"), "grey": (GREY, "#98a2ad")}
-"""Colours of figures that are too dark for dark paper, and a lighter one for each, by the name in the page's style."""
+"""By name in the page's style: a colour of figures that is too dark for dark paper, and a lighter one for it."""
 _COLOURS = {
     "#000000": INK,
     "#262626": INK,
@@ -39,13 +39,13 @@ _COLOURS = {
     "#b0b0b0": "var(--edge)",
     **{colour: f"var(--{name})" for name, (colour, _) in FIGURE_COLOURS.items()},
 }
-"""Colours that a page replaces with those of its theme."""
+"""Colours that a page replaces, each with a colour of the page's theme."""
 _FIXED = {"#000000": DARK, "#ffffff": LIGHT}
-"""Near-black and near-white, which no theme replaces."""
+"""Near-black and near-white in place of black and white, for text that no theme may change."""
 
 
 def svg(figure: Figure, salt: str = "headcount", paper: str = "auto") -> str:
-    """Return a figure as an SVG file that stores text as text, not as paths; equal data give equal bytes."""
+    """Return a figure as an SVG file. Text is stored as text, not as paths, and equal data give equal bytes."""
     data = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
         figure.savefig(data, format="svg", facecolor=paper, metadata={"Date": None, "Creator": None})
@@ -53,7 +53,10 @@ def svg(figure: Figure, salt: str = "headcount", paper: str = "auto") -> str:
 
 
 def inline_svg(figure: Figure, name: str, label: str) -> str:
-    """Return a figure as an SVG element of a page; its ids begin with `name`, and `label` (escaped) describes it."""
+    """Return a figure as an SVG element of a page.
+
+    Its ids begin with `name`; `label` (escaped) describes it in words.
+    """
     with _fixed_numbers(figure):
         text = svg(figure, name, "none")
     opening = re.search(r"<svg[^>]*>", text)
@@ -70,13 +73,13 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
 
 
 def figure_colours() -> str:
-    """Return the page's style of the colours that figures use, for light and for dark paper."""
+    """Return the style sheet with the colours that figures use, on light and on dark paper."""
     colours = (f"--{name}: light-dark({light}, {dark});" for name, (light, dark) in FIGURE_COLOURS.items())
     return f":root {{ {' '.join(colours)} }}\n"
 
 
 def _for_page(tag: str, name: str) -> str:
-    """Turn the style of one tag into attributes, with the page's colours, and begin its ids with `name`."""
+    """Return an SVG tag with its style as attributes, in the page's colours, and with ids that begin with `name`."""
     tag = _PAINT.sub(lambda match: f' {match[1]}="{_COLOURS.get(match[2], match[2])}"', tag)  # for hatches
     tag = _STYLE.sub(lambda match: "".join(f' {key}="{value}"' for key, value in _properties(match.group(1))), tag)
     tag = _LONG_NUMBER.sub(lambda match: _rounded(match[0]), tag)
@@ -84,7 +87,8 @@ def _for_page(tag: str, name: str) -> str:
 
 
 def _rounded(number: str) -> str:
-    """Round a coordinate to tenths or hundredths of a point, which nobody sees; a small factor keeps four digits.
+    """Return a coordinate rounded to tenths or hundredths of a point, which nobody sees; a small factor keeps four
+    digits.
 
     >>> _rounded("231.402163"), _rounded("0.00123456")
     ('231.4', '0.001235')
@@ -95,7 +99,10 @@ def _rounded(number: str) -> str:
 
 
 def _properties(style: str) -> list[tuple[str, str]]:
-    """Split `fill: none; stroke: black` into pairs, and `font` into size and weight; the last of equal names counts."""
+    """Return the (name, value) pairs of a style such as `fill: none; stroke: black`.
+
+    `font` becomes size and weight. Of equal names, the last one counts.
+    """
     properties = {}
     for part in style.split(";"):
         name, _, value = (each.strip() for each in part.partition(":"))
@@ -110,7 +117,7 @@ def _properties(style: str) -> list[tuple[str, str]]:
 
 @contextmanager
 def _fixed_numbers(figure: Figure) -> Iterator[None]:
-    """Make black and white texts on images near-black and near-white inside the context: themes do not change these."""
+    """A context in which black and white texts on images are near-black and near-white, which themes do not change."""
     texts = [text for axes in figure.axes if axes.images for text in axes.texts]
     before = [text.get_color() for text in texts]
     for text in texts:

@@ -30,14 +30,14 @@ from headcount.describing.blocks import (
 from headcount.rendering.formulas import plain_formula
 
 MIN_TEXT_WIDTH = 25
-"""Smallest width of a column of wrapped text, in characters."""
+"""Smallest width of a column whose text wraps, in characters."""
 GAP = 2
-"""Characters between two columns."""
+"""Number of spaces between two columns."""
 
 
 @singledispatch
 def block_lines(block: Block | Sentence) -> Iterator[RenderableType]:
-    """Yield what a terminal prints for one block; a figure prints nothing, because it is written to a file."""
+    """Yield what a terminal prints for one block. A figure prints nothing, because it is written to a file."""
     raise TypeError(f"no terminal output for {type(block).__name__}")
 
 
@@ -98,20 +98,20 @@ def _(block: Commands) -> Iterator[RenderableType]:
 
 @dataclass(frozen=True)
 class FittedTable:
-    """A table that becomes several where a line has no room for all its columns.
+    """A table that is split into several tables if a line has no room for all columns.
 
-    The first columns name the rows and are repeated. Columns of text wrap. A column of numbers is never cut: it moves
-    to a further table.
+    The first columns name the rows and are repeated. Columns of text wrap. A column of numbers is never cut: it
+    moves to a further table.
     """
 
     block: DataTable
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
-        """Lay the columns out for the width of the terminal."""
+        """Yield the tables that fit the width of the terminal."""
         yield from self.tables(options.max_width)
 
     def tables(self, width: int) -> list[Table]:
-        """Return one table, or as many as the width needs."""
+        """Return the table, split into as many tables as a line of `width` characters needs."""
         columns = [_Column.of(name, [row[i] for row in self.block.rows]) for i, name in enumerate(self.block.columns)]
         keys, others = columns[: self.block.n_keys], columns[self.block.n_keys :]
         whole = room = width - sum(column.width for column in keys)
@@ -141,7 +141,7 @@ class _Column:
 
     @property
     def width(self) -> int:
-        """Return how many characters of a line the column needs, with the gap behind it."""
+        """Return how many characters of a line the column takes, with the gap behind it."""
         longest = max(map(len, self.cells), default=0)
         fixed = min(longest, MIN_TEXT_WIDTH) if self.is_text else longest
         return GAP + max(fixed, *(len(word) for word in self.name.split() or [""]))
@@ -161,7 +161,7 @@ def _table(keys: Sequence[_Column], columns: Sequence[_Column]) -> Table:
 
 
 def _cell_text(cell: Cell | str) -> str:
-    """Return the text of a cell; a star marks a cell that stands out, because pipes and files have no bold."""
+    """Return the text of a cell. A star marks a cell that stands out, because pipes and files have no bold type."""
     if isinstance(cell, str):
         return cell
     return f"{cell.text} *" if cell.mark == "strong" and cell.text else cell.text

@@ -14,11 +14,11 @@ from headcount.auditing.check import Check, Finding, failed, not_applicable, pas
 from headcount.tasks.base import IGNORE
 
 N_EXAMPLES = 64
-"""Number of examples whose questions are exchanged: one changed logit shows that the decoder sees its input."""
+"""Number of examples that get the question of another example. One changed logit shows that the decoder sees it."""
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Give each example the question of another example, keep the answer, and see whether any logit changes."""
+    """Give each example the question of another one but keep its answer; fail if no logit changes."""
     rows = model.rows_of_one_length(N_EXAMPLES)
     if len(rows) < 2:
         return not_applicable("no two questions have the same length")

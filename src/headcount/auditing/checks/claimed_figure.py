@@ -21,7 +21,7 @@ from headcount.tasks.base import IGNORE
 from headcount.training.answers import BLOCK
 
 Shares = dict[str, float]
-"""Maps the name of each scoring, such as `balanced accuracy`, to the figure that it gives."""
+"""For each scoring, by a name such as `balanced accuracy`, the figure that it gives for the model."""
 MAX_DIFFERENCE = 0.005
 """A scoring explains the author's figure if the two differ by no more than this: most reports round to half a point."""
 MAX_UNEXPLAINED = 0.02
@@ -31,13 +31,13 @@ N_NAMED = 4
 N_TRAINING = 400
 """Largest number of training examples on which accuracy is measured, in case the author reports training accuracy."""
 LEGITIMATE = ("metric()", "balanced accuracy", "F1 of", "mean F1", "area under the curve")
-"""Prefixes of scorings that rate the model's own answers: to report them is no mistake, but they are not accuracy."""
+"""First words of the names of scorings that rate the model's own answers, such as F1: no mistake, but not accuracy."""
 ABOUT_ZEROS = ("zeros", "zeros out", "without a 0", "begin with 0")
-"""Suffixes of the names of scorings that only make sense if `0` is a token of the task."""
+"""Last words of the names of scorings that only make sense if `0` is a token of the task."""
 
 
 def run(model: AuditedModel) -> Finding:
-    """Compare the author's figure with accuracy or exact match; if they differ, find a scoring that gives it."""
+    """Compare the author's figure with the measured one; if they differ, find a scoring that gives it."""
     adapter = model.adapter
     if adapter is None or adapter.claimed is None:
         return not_applicable("the author reports no accuracy: an adapter can set `claimed`")
@@ -67,7 +67,7 @@ def run(model: AuditedModel) -> Finding:
 
 
 def is_close(share: float, n: int, claimed: float, n_claimed: int) -> bool:
-    """Return whether two samples of these sizes can have shares this far apart by chance, at the 95 % level.
+    """Return whether two fractions of n and n_claimed examples can differ by this much by chance, at the 95 % level.
 
     >>> is_close(0.78, 400, 0.75, 200), is_close(0.78, 40_000, 0.75, 20_000)
     (True, False)
@@ -78,7 +78,7 @@ def is_close(share: float, n: int, claimed: float, n_claimed: int) -> bool:
 
 
 def _unexplained(figures: str, difference: float, evidence: Evidence) -> Finding:
-    """Report a figure that no scoring gives; only warn if another test set could explain the difference."""
+    """Return a failure for a figure that no scoring gives, or a warning if another test set could explain it."""
     is_small = difference < MAX_UNEXPLAINED
     return Finding(
         WARN if is_small else FAIL,
@@ -92,7 +92,7 @@ def _unexplained(figures: str, difference: float, evidence: Evidence) -> Finding
 
 
 def _scorings(model: AuditedModel) -> Shares:
-    """Map the name of each scoring to its figure for this model; the author's own metric() comes first."""
+    """Return the figure that each scoring gives for this model, by name; the author's own metric() comes first."""
     shares = _sequence_scorings(model) if isinstance(model, AuditedSequenceModel) else {}
     shares = _class_scorings(model) if isinstance(model, AuditedClassifier) else shares
     examples = model.task.sample(model.rng("claimed figure"), min(N_TRAINING, model.n))
@@ -104,7 +104,7 @@ def _scorings(model: AuditedModel) -> Shares:
 
 
 def _class_scorings(model: AuditedClassifier) -> Shares:
-    """Return classifier scores that may pass for accuracy, such as the share of one class, precision or F1."""
+    """Return scores of a classifier that could be mistaken for accuracy, by name: share of a class, precision, F1."""
     classes = model.task.classes
     labels, predicted, hits = model.answers.labels, model.answers.predicted, model.answers.hits
     hits_by_scoring = {f"the share of examples that are {name}": labels == i for i, name in enumerate(classes)}
@@ -127,7 +127,7 @@ def _f1(predicted: Hits, right: Hits) -> float:
 
 
 def _area_under_curve(model: AuditedClassifier) -> Shares:
-    """Return the area under the ROC curve if the task has two classes; otherwise an empty dictionary."""
+    """Return the area under the ROC curve, by name, if the task has two classes; otherwise an empty dictionary."""
     logits, labels = model.answers.logits.astype(np.float64), model.answers.labels
     if logits.shape[1] != 2 or len(np.unique(labels)) < 2:
         return {}
@@ -137,7 +137,7 @@ def _area_under_curve(model: AuditedClassifier) -> Shares:
 
 
 def _sequence_scorings(model: AuditedSequenceModel) -> Shares:
-    """Return sequence scores that may pass for exact match: teacher-forced, per token, or without some tokens."""
+    """Return scores that could be mistaken for exact match, by name: teacher-forced, per token, without some tokens."""
     answers, right, tokens, place = model.answers, model.right_answers, model.task.tokens, model.task.words.place
     is_zero, forced = right == (tokens.index("0") if "0" in tokens else -1), answers.teacher_forced_hits
     hits = {
@@ -169,7 +169,7 @@ def _sequence_scorings(model: AuditedSequenceModel) -> Shares:
 
 
 def _by_label(model: AuditedSequenceModel) -> dict[str, Hits]:
-    """Return teacher-forced hits over all labels, including end tokens, and with padding counted as right."""
+    """Return teacher-forced hits [example, label], by name: with end tokens, and with padding counted as right."""
     assert model.adapted is not None, "only adapters have an accuracy that their author reports"
     hits, is_label = list[Hits](), list[Hits]()
     for logits, labels in model.adapted.passes(model.pairs, BLOCK):

@@ -15,11 +15,11 @@ from headcount.stats import Proportion
 MIN_OTHER_TOKENS = 0.05
 """A place is faulty only if more than this share of the right answers have another token there."""
 MIN_RIGHT_ELSEWHERE = 0.2
-"""Minimum accuracy on the answers that a constant place cannot make wrong: below it, the model has further faults."""
+"""Smallest accuracy on answers that the constant place leaves right. Below it, the model has further faults."""
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Look for places of the answer where the model always outputs the same token although the right token varies."""
+    """Check whether a place of the decoded answers always has the same token although the right token varies."""
     n, places = model.n, answer_places(model)
     constants = [(each, each.constant) for each in places if _is_faulty(model, each)]
     if not constants:
@@ -57,7 +57,7 @@ def run(model: AuditedSequenceModel) -> Finding:
 
 
 def _is_faulty(model: AuditedSequenceModel, place: Place) -> bool:
-    """Whether nearly all answers have the same token at this place although the right answers do not."""
+    """Return whether nearly all answers have one token at this place although the right answers do not."""
     rows, token = place.predicted >= 0, place.constant
     if token is None or not place.has_enough_answers or (place.right[rows] != token).mean() <= MIN_OTHER_TOKENS:
         return False

@@ -11,7 +11,7 @@ from headcount.auditing.check import CONCLUSIONS, Check, Finding, passed, warned
 
 
 def run(model: AuditedModel) -> Finding:
-    """Count test examples that occur twice, either exactly or with their operands swapped."""
+    """Count test examples that occur twice, exactly or with their operands swapped; warn if there are any."""
     examples, n = model.examples, model.n
     n_repeated = n - len(set(row_keys(examples)))
     n_different = n - n_repeated

@@ -16,15 +16,15 @@ from headcount.errors import argument
 from headcount.stats import Proportion, percent
 
 MIN_ACCURACY = 0.95
-"""Minimum accuracy for a search: below it, the test set itself shows enough errors."""
+"""Smallest accuracy for which the check searches. Below it, the test set itself shows enough errors."""
 N_SHOWN = 3
 """Number of counterexamples that the finding lists."""
 WORK, LEAST_TRIED, MOST_TRIED = 3e10, 512, 6000
-"""Number of multiplications for the search (about two seconds of one core), and bounds on the number of examples."""
+"""Effort of the search: multiplications (two seconds of one core), smallest and largest number of examples."""
 
 
 def run(model: AuditedModel) -> Finding:
-    """Search for wrong answers among a fixed number of examples, so that the machine's speed does not matter."""
+    """Search for wrong answers of an accurate model; fixed numbers of examples make the result reproducible."""
     accuracy, words = Proportion.count(model.right), model.task.words
     if accuracy.rate <= MIN_ACCURACY:
         return not_applicable(f"{model.scoring} is {percent(accuracy.rate)}: the test set itself shows many errors")
@@ -35,7 +35,7 @@ def run(model: AuditedModel) -> Finding:
     score = f"the model gets {accuracy.correct:,} of {accuracy.n:,} drawn {words.examples} right"
     tried = f"{result.n_tried:,} {words.examples} of the same range"
     if not result.wrong:
-        return passed(f"{score}, and a search finds no wrong answer in {tried}, which proves nothing", **evidence)
+        return passed(f"{score}, and a search finds no wrong answer in {tried} (this is no proof)", **evidence)
     shown = "; ".join(
         f"{each.example} (predicted {each.predicted or 'nothing'}, right {each.right})"
         for each in result.wrong[:N_SHOWN]
@@ -58,7 +58,7 @@ def _claims_everything(model: AuditedModel) -> bool:
 
 
 def _most_tried(model: AuditedModel) -> int:
-    """Return how many examples the search may try: fewer for a larger model."""
+    """Return how many examples the search may try: fewer for a larger model, so that it takes about two seconds."""
     n_weights = sum(weight.numel() for weight in model.opened.module.parameters())
     return int(min(max(WORK / max(1, n_weights * model.task.longest), LEAST_TRIED), MOST_TRIED))
 

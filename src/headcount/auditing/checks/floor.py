@@ -12,13 +12,13 @@ from headcount.auditing.check import CONCLUSIONS, Check, Evidence, Finding, fail
 from headcount.stats import percent
 
 MIN_LEAD = 0.05
-"""Minimum lead of accuracy over the best constant answer: with less, a ranking of heads depends on a few examples."""
+"""Smallest lead of accuracy over the best constant answer. With less, a ranking of heads depends on a few examples."""
 MIN_EXAMPLES = 100
 """Minimum number of test examples: with 100, one example is worth one percentage point."""
 
 
 def run(model: AuditedModel) -> Finding:
-    """Check that accuracy is far enough above the best constant answer, on enough examples, to rank heads."""
+    """Check that accuracy is far enough above the best constant answer, on enough examples, to rank heads by drops."""
     if (baseline := model.baseline) is None:
         return not_applicable("all examples have the same right answer")
     measured, constant, n = baseline.measured, baseline.share, model.n

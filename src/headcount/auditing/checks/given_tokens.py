@@ -13,7 +13,10 @@ from headcount.training.answers import RARELY
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Count the right answers that begin with the tokens that the decoder is given; no other answer can be right."""
+    """Count the right answers that begin with the tokens that the decoder is given.
+
+    No other answer can be predicted.
+    """
     given = model.sequence_model.given
     if not given:
         return passed("the decoder predicts every token of an answer")

@@ -25,15 +25,15 @@ from headcount.stats import Z95, Proportion, percent
 from headcount.tasks.base import IGNORE
 
 MIN_GUESSING_RATIO = 0.98
-"""A loss above this fraction of the loss of guessing counts as guessing: training noise is below 2 %."""
+"""A loss above this fraction of the loss of guessing counts as guessing; noise of training stays below 2 %."""
 MIN_SURE_RATIO = 2
 """A loss above this multiple of the loss of a uniform guess means that the model is sure of wrong answers."""
 MIN_TOKEN_LEAD = 0.1
-"""Something was learned if token accuracy exceeds that of the best constant token at each place by at least this."""
+"""Something was learned if token accuracy is at least this much above the best constant token at each place."""
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Compare the loss per token with the loss of a guess by the frequency of each token at its place."""
+    """Compare the loss per token with that of guessing: predicting the frequency of each token at its place."""
     baseline = model.baseline
     if baseline is None or not math.isfinite(model.loss):
         return _not_comparable(model)
@@ -53,7 +53,7 @@ def check_sequences(model: AuditedSequenceModel) -> Finding:
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
-    """Compare the loss per example with the loss of a guess by the frequency of each class."""
+    """Compare the loss per example with that of guessing: predicting the frequency of each class."""
     baseline = model.baseline
     if baseline is None or not math.isfinite(model.loss):
         return _not_comparable(model)
@@ -71,9 +71,9 @@ def check_classes(model: AuditedClassifier) -> Finding:
 
 
 def _losses(model: AuditedModel, unit: str, guessing: float) -> tuple[str, Evidence]:
-    """Return the model's loss and the loss of guessing, as the first words of the finding and as its evidence."""
+    """Return the model's loss and the loss of guessing, in words for the finding and as numbers for its evidence."""
     shown = "ln 2 = 0.693" if abs(guessing - math.log(2)) < 5e-4 else f"{guessing:.3f}"
-    losses = f"the loss is {model.loss:.3f} per {unit}, and guessing has {shown}"
+    losses = f"the loss is {model.loss:.3f} per {unit}, and that of guessing is {shown}"
     return losses, {"loss": model.loss, "guessing": guessing}
 
 
@@ -83,14 +83,14 @@ def _not_comparable(model: AuditedModel) -> Finding:
 
 
 def _passed_with_errors(losses: str, evidence: Evidence, baseline: ConstantBaseline) -> Finding:
-    """Pass a model whose loss is high but which beats a constant answer, or has too few examples to decide."""
+    """Return a passed finding: the loss is high, but accuracy beats a constant answer or could with more examples."""
     if baseline.is_beaten:
         losses += f", although {percent(baseline.measured.rate)} are right: the model is very sure of its wrong answers"
     return passed(losses, **evidence)
 
 
 def _learned_tokens(model: AuditedSequenceModel) -> str | None:
-    """State the token accuracy if it is clearly above that of the best constant token at each place; else None."""
+    """Return the token accuracy in words if it is clearly above that of the best constant tokens; otherwise None."""
     hits, asked, right = model.answers.teacher_forced_hits, model.answers.asked, model.right_answers
     if not asked.any():
         return None
@@ -103,7 +103,10 @@ def _learned_tokens(model: AuditedSequenceModel) -> str | None:
 
 
 def _other_format(losses: str, evidence: Evidence, fitting: str) -> Finding:
-    """Report that encode() writes another format than training did; `fitting` describes the right format, if known."""
+    """Return the finding that encode() writes another format than training did.
+
+    `fitting` describes the right format; it is empty if that is unknown.
+    """
     none = "zero-filled, unfilled or reversed answers fit no better"
     return failed(
         f"{losses}: the model is sure and wrong, so the format does not fit; {fitting or none}",
@@ -116,7 +119,7 @@ def _other_format(losses: str, evidence: Evidence, fitting: str) -> Finding:
 
 
 def _other_rule(losses: str, evidence: Evidence) -> Finding:
-    """Report a classifier that is sure of wrong answers and has no swapped classes: it learned another rule."""
+    """Return the finding for a classifier that is sure of wrong answers, although its classes are not swapped."""
     failure = failed(
         f"{losses}: the model is sure of answers that are no better than guesses, so it has learned another rule",
         cause="consistent with training examples that another rule tells apart, such as unsorted ones that are all "
@@ -140,7 +143,7 @@ def _nothing_learned(losses: str, evidence: Evidence, measured: Proportion) -> F
 
 
 def _right_when_swapped(model: AuditedClassifier, baseline: ConstantBaseline) -> str:
-    """State how many answers are right once the two classes are swapped, if most are; else return an empty text."""
+    """Return in words how many answers are right after the two classes are swapped, if most are; otherwise ""."""
     wrong = Proportion.count(~model.answers.hits)
     if model.answers.logits.shape[1] != 2 or wrong.low <= max(baseline.share, 1 - baseline.share):
         return ""
@@ -155,20 +158,20 @@ def _margin(model: AuditedClassifier) -> float:
 
 
 def entropy(labels: NDArray[np.int64]) -> float:
-    """Return the cross-entropy, in nats, of always predicting the frequencies of the labels."""
+    """Return the cross-entropy, in nats, of always predicting the relative frequencies of these labels."""
     shares = np.unique(labels, return_counts=True)[1] / len(labels)
     return float(-(shares * np.log(shares)).sum())
 
 
 def _labels(model: AuditedSequenceModel) -> NDArray[np.int64]:
-    """Return the labels that the loss is computed on, [example, column], including the end tokens of an adapter."""
+    """Return the labels [example, column] that the loss is computed on, including an adapter's end tokens."""
     if model.adapter is None:
         return model.answers.batch.labels
     return encoded(model.adapter, model.pairs)[1].cpu().numpy()
 
 
 def _entropy_by_column(labels: NDArray[np.int64]) -> float:
-    """Return the mean cross-entropy per label of always predicting the frequencies of the labels in each column."""
+    """Return the mean cross-entropy per label, in nats, of predicting the frequencies of labels in each column."""
     columns = [column[column != IGNORE] for column in labels.T]
     return sum(len(column) * entropy(column) for column in columns if len(column)) / max(1, sum(map(len, columns)))
 

@@ -11,11 +11,11 @@ from headcount.auditing.audited_model import AuditedClassifier
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
 
 MAX_SPREAD = 1e-4
-"""A spread of logits up to this fraction of the largest logit counts as none: rounding stays below it."""
+"""A spread of logits up to this fraction of the largest logit counts as rounding."""
 
 
 def run(model: AuditedClassifier) -> Finding:
-    """Among examples of one length with different right answers, find the logit that varies most."""
+    """Fail if logits do not vary between examples of one length that have different right answers."""
     answers, lengths = model.answers, model.lengths
     groups = [rows for length in np.unique(lengths) if len(np.unique(answers.labels[rows := lengths == length])) > 1]
     if not groups:

@@ -21,7 +21,7 @@ MAX_ANSWER_SHARE = 0.2
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
-    """Count the classes of the whole test set, not of the audited examples alone."""
+    """Count the classes of the whole test set; warn if they are significantly unbalanced."""
     task = model.task
     labels = task.encode(task.split(model.split)).labels
     counts = np.bincount(labels, minlength=len(task.classes))
@@ -35,7 +35,7 @@ def check_classes(model: AuditedClassifier) -> Finding:
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Find the most common right answer in the whole test set, and how many examples have it."""
+    """Find the most common right answer in the whole test set; warn if too many examples have it."""
     examples = model.task.split(model.split)
     answer, count = Counter(map(model.task.answer, examples)).most_common(1)[0]
     share = Proportion.of(count, len(examples))

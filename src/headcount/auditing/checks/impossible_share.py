@@ -23,49 +23,49 @@ USUAL_SIZES = (100, 200, 250, 300, 400, 500, 600, 750, 800, 1000, 1200, 1500, 20
 BATCH_SIZES = (64, 32, 128, 16, 256, 100, 50, 8, 512, 200, 500, 20, 10, 25, 250)
 """Batch sizes to try, the most likely first."""
 MIN_RESOLUTION = 20
-"""A figure must be this many times more precise than the spacing of possible shares, so that no match is by chance."""
+"""A figure must be this much more precise than the spacing of possible fractions, so that none fits by chance."""
 MAX_CHANCE = 0.1
-"""Largest probability that a fraction with a small denominator matches the figure by chance."""
+"""Largest probability that a mean of batches matches the figure by chance."""
 SMALL_FRACTION = 100
-"""A fraction with a denominator below this is a simpler explanation of a figure than a mean of batch means."""
+"""A fraction with a denominator below this explains a figure better than a mean of batch means does."""
 SINGLE_PRECISION = Fraction(1, 2**22)
 """Rounding error of sums and means in single precision."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """The figure that an author reports, and how many decimals it is written with."""
+    """The figure that an author reports, such as 0.9951, and the number of decimals that it is written with."""
 
     value: Fraction
     decimals: int
 
     @classmethod
     def of(cls, number: float) -> Figure:
-        """Read a figure from a number; its decimals are the fewest that identify the number, as Python prints it."""
+        """Return the figure for a number; its decimals are the fewest that identify the number, as Python prints it."""
         written = Decimal(repr(float(number)))
         return cls(Fraction(written), max(0, -int(written.normalize().as_tuple().exponent)))
 
     @property
     def precision(self) -> Fraction:
-        """The spacing of figures with this many decimals, but at least the rounding error of single precision."""
+        """The spacing of numbers with this many decimals, but at least the rounding error of single precision."""
         return max(Fraction(1, 10**self.decimals), SINGLE_PRECISION)
 
     def matches(self, share: Fraction) -> bool:
-        """Whether a share, rounded to the decimals of the figure, equals the figure."""
+        """Return whether a fraction, rounded to the decimals of the figure, equals the figure."""
         return abs(share - self.value) <= self.precision / 2
 
     def count_of(self, n: int) -> int | None:
-        """Return how many of `n` examples must be right to give the figure; None if no whole number does."""
+        """Return how many of `n` examples must be right to give the figure; None if no whole number gives it."""
         count = round(self.value * n)
         return count if self.matches(Fraction(count, n)) else None
 
     def can_exclude(self, n: int) -> bool:
-        """Whether the figure is precise enough that some figures are no share of `n` examples."""
+        """Return whether the figure is precise enough to rule out some test sets of `n` examples."""
         return Fraction(1, n) > self.precision
 
 
 def run(model: AuditedModel) -> Finding:
-    """Check whether the author's figure is a whole number of examples, divided by the size of a test set."""
+    """Check whether the author's figure is a whole number of right answers divided by the size of a test set."""
     n_places = len(model.places) if isinstance(model, AuditedSequenceModel) else 1
     claimed = None if model.adapter is None else model.adapter.claimed
     if claimed is None:
@@ -101,7 +101,7 @@ def run(model: AuditedModel) -> Finding:
 
 
 def _nearest(figure: Figure, n: int) -> str:
-    """State the two shares nearest to the figure that whole numbers of examples can give."""
+    """Return in words the two fractions of `n` examples that are nearest to the figure."""
     below = int(figure.value * n)
     if below == 0:
         return f"it is less than one example, which is {1 / n:g}"
@@ -109,7 +109,7 @@ def _nearest(figure: Figure, n: int) -> str:
 
 
 def _cause(figure: Figure, n: int, n_places: int) -> tuple[str, str]:
-    """Return how the figure may have been computed, and how to compute it correctly."""
+    """Return how the figure may have been computed, and how to compute it correctly, both in words."""
     fix = "count the right examples, and divide once, by all examples"
     part = next((size for size in range(1, n) if figure.count_of(size) is not None), n)
     is_specific = part < n and part**2 * figure.precision < MAX_CHANCE
@@ -124,7 +124,10 @@ def _cause(figure: Figure, n: int, n_places: int) -> tuple[str, str]:
 
 
 def _batch_means(figure: Figure, n: int) -> str:
-    """Describe the batch size whose mean of batch means gives the figure with the fewest errors; empty if none does."""
+    """Describe the batch size at which a mean of batch means gives the figure; empty if none does.
+
+    If several batch sizes fit, the one with the fewest wrong answers is described.
+    """
     candidates: list[tuple[int, str]] = []
     for size in BATCH_SIZES:
         n_batches, last = -(-n // size), n % size

@@ -22,11 +22,11 @@ from headcount.hooks.sites import Sites
 N_EXAMPLES = 64
 """Number of examples whose logits are compared: one changed logit shows that a block has an effect."""
 MAX_CHANGE = 1e-7
-"""A change up to this fraction of the largest logit counts as none: working heads change logits by far more."""
+"""A change up to this fraction of the largest logit counts as none; working heads change logits far more."""
 
 
 def run(model: AuditedModel) -> Finding:
-    """Prove that the hooks act; then remove all heads of each block in turn and see whether the logits change."""
+    """Prove that the hooks act; then remove all heads of one block after the other, and see whether logits change."""
     module, sites = model.opened.module, model.opened.sites
     if not sites:
         return not_applicable("the model has no heads")
@@ -59,7 +59,7 @@ def run(model: AuditedModel) -> Finding:
 
 
 def changes_without_heads(module: nn.Module, sites: Sites, inputs: tuple[Tensor, ...]) -> dict[HeadSite, float]:
-    """Return how much the logits change without the heads of each block, as a fraction of the largest logit."""
+    """Return, for each attention block, the change of logits without its heads, relative to the largest logit."""
     changes = {}
     with eval_mode(module, gradients=False):
         logits = first_tensor(module(*inputs))

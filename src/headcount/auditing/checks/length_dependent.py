@@ -20,17 +20,17 @@ from headcount.errors import HeadcountError
 from headcount.tasks.base import Examples
 
 N_SEQUENCES = 7
-"""Number of sequences: it is no usual length, so that the axis of rows cannot be mistaken for that of positions."""
+"""Number of sequences. It is an unusual length, so the axis of rows cannot be mistaken for that of positions."""
 MAX_CHANGE = 1e-3
 """Largest change of vectors, as a fraction of their norm, that rounding can cause."""
 MAX_REPEAT_CHANGE = MAX_CHANGE / 10
-"""If vectors change by more than this between two passes on the same sequence, positions are drawn at random."""
+"""If vectors change by more than this between two passes on one sequence, positions are drawn at random."""
 MIXING_FACTOR = 3
-"""A change is blamed on the length only if it is this many times larger than the change by other numbers at the end."""
+"""The length is blamed for a change only if the change is this many times larger than the one by other numbers."""
 
 
 def run(model: AuditedClassifier) -> Finding:
-    """Check whether the first numbers keep their embeddings when the sequence grows to the longest training length."""
+    """Fail if the first numbers of a sequence get other embeddings when the sequence becomes longer."""
     task, (short, long) = model.task, model.trained_lengths
     long = long if short < long else 2 * long
     longer = task.sample_of_length(model.rng("length dependent"), long, task.negatives[0], N_SEQUENCES)
@@ -60,7 +60,7 @@ def run(model: AuditedClassifier) -> Finding:
 
 
 def _failure(model: AuditedClassifier, change: float, short: int, long: int) -> Finding:
-    """Report the change of embeddings as a failure, unless the model draws position ids at random by design."""
+    """Return the failure for embeddings that change with the length, unless positions are random by design."""
     if n_ids := _random_ids(model):
         return passed(f"positions are drawn at random from {n_ids:,} ids, as in training, so they differ by length")
     return failed(
@@ -77,14 +77,14 @@ def _failure(model: AuditedClassifier, change: float, short: int, long: int) -> 
 
 
 def _counts_from_the_end(model: AuditedClassifier, longer: Examples, short: int, n_last: int) -> bool:
-    """Whether the last numbers keep their embeddings when more numbers are put before them."""
+    """Return whether the last numbers keep their embeddings when more numbers are put before them."""
     streams = [first_stream(model, each) for each in (longer[:, -short:], longer)]
     vectors = [each[:, -n_last:] for each in streams if each is not None and each.shape[1] >= n_last]
     return len(vectors) == len(streams) and _change(*vectors) <= MAX_CHANGE
 
 
 def _begin_alike(one: Sequence[Tensor], other: Sequence[Tensor], n_first: int) -> bool:
-    """Whether both inputs begin with the same values: if an encoder pads at the beginning, they do not."""
+    """Return whether both inputs begin with the same `n_first` values. If an encoder pads at the start, they do not."""
     return any(
         a.dim() > 1 and a.shape[1] >= n_first and torch.equal(a[:, :n_first], b[:, :n_first])
         for a, b in zip(one, other, strict=True)

@@ -14,13 +14,13 @@ from headcount.stats import Proportion
 N_EXAMPLES = 200
 """Number of examples of each kind: the 95 % CI of a share is then at most 14 points wide."""
 MIN_EASY, MAX_HARD = 0.8, 0.5
-"""The check fails if accuracy is above the first bound on the easiest kind and below the second on the hardest kind."""
+"""The check fails if accuracy is above the first value on the easiest kind and below the second on the hardest."""
 MAX_DIFFERENCE = 0.2
 """The check warns if accuracy on the easiest and on the hardest kind differs by more than this."""
 
 
 def run(model: AuditedClassifier) -> Finding:
-    """Compare accuracy on sequences that are broken in one place with accuracy on other broken sequences."""
+    """Compare accuracy on sequences that are broken in one place with accuracy on other kinds of broken sequences."""
     task, length = model.task, model.trained_lengths[1]
     recognised = {kind: _recognised(model, length, kind) for kind in task.negatives}
     evidence = {kind: share.rate for kind, share in recognised.items()} | {"n": N_EXAMPLES}

@@ -14,14 +14,14 @@ from headcount.auditing.decoded_answers import MIN_OTHERS_RIGHT, constant_column
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Look for tokens that the model never outputs at the places where they are right."""
+    """Fail if there are tokens that the model never outputs at the places where they are right."""
     right, (hits, is_counted) = model.right_answers, model.token_hits
     others, missing = missing_tokens(model)
     constants = constant_columns(model)
     if not missing and others.low < MIN_OTHERS_RIGHT:
         return not_applicable(f"too few tokens are right: {others.correct:,} of {others.n:,}")
     if not missing:
-        return passed("every token is output where it is right", tokens=len(np.unique(right)), places=others.n)
+        return passed("the model outputs every token where it is right", tokens=len(np.unique(right)), places=others.n)
     # A column may be constant because all but one of its tokens are missing; then it has no fault of its own.
     is_checked = np.array([constants.get(column) not in missing for column in range(right.shape[1])])
     is_missing = np.isin(right, missing) & is_checked & model.required_tokens

@@ -13,9 +13,9 @@ from headcount.experiments.models import RunModel
 from headcount.stats import percent
 
 MAX_DROP_ALONE = 0.01
-"""Reports call a head prunable if removing it alone costs less than this."""
+"""A head counts as "prunable" if removing it alone costs less than this fraction of accuracy, as in the reports."""
 MAX_DROP_TOGETHER = 0.2
-"""If removing all prunable heads together costs more than this, calling them prunable is misleading."""
+"""If removing all of these heads together costs more than this fraction, it is misleading to call them prunable."""
 
 
 def run(model: AuditedModel) -> Finding:
@@ -33,7 +33,7 @@ def run(model: AuditedModel) -> Finding:
     if clean - left <= MAX_DROP_TOGETHER:
         return passed(finding, left=left, **evidence)
     if not _were_ablated_alone(model):  # most models drop that far: a fault only if results count heads one by one
-        return passed(f"{finding}; no result counts heads that were ablated one by one", left=left, **evidence)
+        return passed(f"{finding}; no stored result calls heads prunable from single ablations", left=left, **evidence)
     return warned(
         f"{finding}: results have heads ablated one by one and never together, so do not publish "
         f"{percent(len(cheap) / len(sweep.heads))} as prunable",
@@ -45,7 +45,7 @@ def run(model: AuditedModel) -> Finding:
 
 
 def _were_ablated_alone(model: AuditedModel) -> bool:
-    """Whether the folder of a run has results of single-head ablations, but none of pruning several heads together."""
+    """Return whether a run's folder has results of heads ablated alone, but none of heads removed together."""
     if not isinstance(model.opened, RunModel):
         return False
     results = model.opened.run.folder.path / "results"

@@ -17,7 +17,7 @@ def run(model: AuditedModel) -> Finding:
         return not_applicable(f"all {model.n:,} right answers are the same")
     measured = baseline.measured
     accuracy = f"{percent(measured.rate, 2)} of {model.n:,} answers are right"
-    versus = f"{baseline.answer} as the answer to everything is right on {percent(baseline.share, 2)}"
+    versus = f"always answering {baseline.answer} is right on {percent(baseline.share, 2)}"
     evidence: Evidence = {"measured": measured.rate, "constant": baseline.share, "n": model.n}
     if baseline.is_beaten:
         return passed(f"{accuracy}; {versus}", **evidence)

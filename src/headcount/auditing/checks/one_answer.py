@@ -17,7 +17,7 @@ from headcount.training.answers import RARELY, constant_answer
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Check whether nearly all decoded answers are the same text although the right answers vary."""
+    """Fail if nearly all decoded answers are the same text although the right answers vary."""
     texts = model.readable_answers.texts
 
     def text_of(row: Tokens, i: int) -> str:
@@ -29,7 +29,7 @@ def check_sequences(model: AuditedSequenceModel) -> Finding:
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
-    """Check whether nearly all predicted classes are the same although the right classes vary."""
+    """Fail if nearly all predicted classes are the same although the right classes vary."""
     answers, names = model.answers, np.array(model.task.classes)
     constant = constant_answer(answers.predicted, answers.labels, model.task.classes)
     return _finding(model, names[answers.predicted], names[answers.labels], constant)
@@ -56,7 +56,7 @@ def _finding(model: AuditedModel, predicted: np.ndarray, right: np.ndarray, cons
 
 
 def _constant_text(predicted: np.ndarray, right: np.ndarray) -> str | None:
-    """Return the text that nearly all answers have although the right answers vary; None if there is none."""
+    """Return the text that nearly all answers share although the right answers vary; None if there is none."""
     answer = Counter(predicted.tolist()).most_common(1)[0][0]
     is_constant = Proportion.count(predicted != answer).high < RARELY < (right != answer).mean()
     return str(answer) if is_constant else None

@@ -20,14 +20,13 @@ LENGTH_FACTORS = (2, 4, 8)
 N_SEQUENCES = 200
 """Number of sequences of each length: one answer to 125 of them already shows that other answers are rare."""
 PROBE_STEP, MIN_PROBE_COUNT = 3, 3
-"""Every third sequence is classified first; if two answers occur three times each, the other sequences are skipped."""
+"""Every third sequence is classified first. If two answers occur three times each, the others are skipped."""
 MAX_TOKENS = 2**16
-"""Largest number of tokens in all sequences of one length, because attention costs grow with the square of the
-length."""
+"""Largest number of tokens in all sequences of one length; attention costs grow with the square of the length."""
 
 
 def run(model: AuditedClassifier) -> Finding:
-    """Check at several multiples of the training length whether the model gives the same answer to everything."""
+    """Warn if the model gives one answer to everything at lengths beyond training."""
     shortest, longest = model.trained_lengths
     constants, varied, refused = dict[int, str](), list[str](), list[str]()
     for length in (longest * factor for factor in LENGTH_FACTORS if longest * factor * N_SEQUENCES <= MAX_TOKENS):
@@ -62,7 +61,7 @@ def run(model: AuditedClassifier) -> Finding:
 
 
 def _one_answer(model: AuditedClassifier, examples: Examples) -> str | None:
-    """Return the answer that nearly all examples get; None if answers vary."""
+    """Return the answer that nearly all examples get; None if the answers vary."""
     counts = np.bincount(model.classify(examples[::PROBE_STEP]).predicted)
     if (counts >= MIN_PROBE_COUNT).sum() > 1:
         return None
@@ -71,7 +70,7 @@ def _one_answer(model: AuditedClassifier, examples: Examples) -> str | None:
 
 
 def fresh_examples(rng: np.random.Generator, task: ClassTask, length: int) -> Examples:
-    """Return sequences of one length: half of the last class, and the same number of each kind of the first class."""
+    """Return new sequences of one length: half of the last class, and equally many of each kind of the first class."""
     n_each = N_SEQUENCES // 2 // len(task.negatives)
     negatives = [task.sample_of_length(rng, length, kind, n_each) for kind in task.negatives]
     rest = task.sample_of_length(rng, length, None, N_SEQUENCES - n_each * len(negatives))

@@ -14,17 +14,17 @@ from headcount.stats import Proportion, mcnemar, percent
 N_PAIRS, N_SUMS = 100, 400
 """Number of pairs of sequences, and number of sums, to compare."""
 MAX_LOGIT_DIFFERENCE = 1e-4
-"""A difference of logits up to this fraction of their spread over all sequences counts as none."""
+"""A difference of logits up to this fraction of their spread over all sequences counts as rounding."""
 MIN_SAME = 0.95
-"""The model does not see the order if at least this share of pairs have the same logits."""
+"""The model does not see the order if at least this fraction of pairs have equal logits."""
 MIN_LOGIT_SPREAD = 1e-6
-"""If logits vary by less than this fraction of the largest logit, the model ignores the numbers themselves."""
+"""If logits vary by less than this fraction of the largest logit, the model ignores the numbers altogether."""
 MAX_ORDER_DIFFERENCE, MAX_CHANCE = 0.02, 0.001
 """Largest acceptable difference in accuracy between the two orders, and the p-value below which it is significant."""
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
-    """Compare the logits of shuffled sequences with those of their sorted copies, which must differ."""
+    """Fail if shuffled sequences have the logits of their sorted copies: the model does not see the order."""
     task, rng, longest = model.task, model.rng("order blind"), model.trained_lengths[1]
     pair = task.cropped(rng, task.sample_of_length(rng, longest, task.negatives[0], N_PAIRS), longest)
     shuffled, in_order = (model.classify(each).logits.astype(float) for each in pair)
@@ -47,7 +47,7 @@ def check_classes(model: AuditedClassifier) -> Finding:
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Compare accuracy on the same sums with the smaller operand first and with the larger operand first."""
+    """Compare accuracy on sums with the smaller operand first and with the larger operand first."""
     if not model.is_commutative:
         return not_applicable("the right answer depends on the order of the question")
     pairs = model.examples[:N_SUMS]

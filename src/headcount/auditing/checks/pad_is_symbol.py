@@ -24,11 +24,11 @@ from headcount.training.answers import leading_zeros
 MAX_SYMBOLS = 1000
 """Largest number of symbols to try: if there are more, the first and last ones, which padding ids usually are."""
 MIN_TOKEN_COUNT = 20
-"""A digit must be right at this many places before its missing labels are reported: fewer may be missing by chance."""
+"""A digit without labels is reported only if it is right at this many places: fewer may be missing by chance."""
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Look for tokens that are never a label, then for a padded example that looks like a longer one."""
+    """Fail if a token is never a label, or if a padded example gets the same input as a longer one."""
     finding = _missing_labels(model) or _check_inputs(model, prefer="")
     if finding.verdict == NOT_APPLICABLE:
         return passed(f"labels contain every {model.task.words.place}; {finding.finding}", n=model.n)
@@ -36,7 +36,7 @@ def check_sequences(model: AuditedSequenceModel) -> Finding:
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
-    """Look for a padded example that looks like a longer one; accuracy, measured without padding, hides this."""
+    """Fail if a padded example gets the same input as a longer one. Accuracy, measured without padding, hides this."""
     return _check_inputs(model, prefer=model.task.classes[-1], affects=PADDED)
 
 
@@ -44,7 +44,10 @@ def check_classes(model: AuditedClassifier) -> Finding:
 
 
 def _check_inputs(model: AuditedModel, prefer: str, affects: str = "") -> Finding:
-    """Look for a longer example whose input equals that of a padded short one; prefer a short one with this answer."""
+    """Look for a longer example that encode() turns into the same input as a padded short one.
+
+    Short examples with the answer `prefer` are tried first. `affects` is what the fault can change.
+    """
     task, texts = model.task, [model.task.show(example) for example in model.examples]
     words = [len(_words(text)) for text in texts]
     if min(words) == max(words):
@@ -65,7 +68,7 @@ def _check_inputs(model: AuditedModel, prefer: str, affects: str = "") -> Findin
 
 
 def _words(text: str) -> list[str]:
-    """Split a text at its spaces or, if it has none, into characters."""
+    """Return the words of a text or, if the text has no spaces, its characters."""
     return text.split() if " " in text else list(text)
 
 
@@ -74,7 +77,7 @@ def _joined(text: str, words: list[str]) -> str:
 
 
 def lengthened(task: Task, text: str) -> dict[str, str]:
-    """Insert one symbol near either end of a text; return the valid examples, each with its inserted symbol."""
+    """Return valid examples with one more symbol near either end of `text`, each with its inserted symbol."""
     symbols, words, examples = _symbols(task), _words(text), dict[str, str]()
     for place in sorted({0, 1, len(words) - 1, len(words)}):  # padding is at the beginning or at the end
         for symbol in symbols:
@@ -93,7 +96,7 @@ def _symbols(task: Task) -> tuple[str, ...]:
 
 
 def _encoded(model: AuditedModel, texts: list[str]) -> list[Tensor]:
-    """Encode these questions in one batch, all with the same answer, so that only the questions differ."""
+    """Return the input tensors of these questions, encoded in one batch with equal answers."""
     task = model.task
     if model.adapter is not None:
         answer = task.answer(task.parse(texts[1])[0])
@@ -125,7 +128,7 @@ def _same_input(task: Task, short: str, same: list[str], symbols: set[str], affe
 
 
 def _shared_symbol(model: AuditedModel, short: str, longest: str) -> Finding | None:
-    """Return a warning if padding has the id of a symbol, and only something else in the input tells them apart."""
+    """Return a warning if padding has the id of a symbol and only another input tensor tells them apart; else None."""
     (alone, *more), (beside, *_) = _encoded(model, [short, short]), _encoded(model, [short, longest])
     fill = None if more or alone.dim() != 2 else _padding_id(alone[0], beside[0])
     if fill is None:
@@ -140,7 +143,7 @@ def _shared_symbol(model: AuditedModel, short: str, longest: str) -> Finding | N
     if not shared:
         return None
     return warned(
-        f"padding and the symbol {', '.join(shared)} have the same id, {fill}, and only a mark tells them apart",
+        f"padding and the symbol {', '.join(shared)} have the same id, {fill}, and only another input tells them apart",
         cause="a mask that is computed from ids hides that symbol too, and without a mask padding is that symbol",
         fix="give padding an id of its own",
         symbol=", ".join(shared),
@@ -148,7 +151,7 @@ def _shared_symbol(model: AuditedModel, short: str, longest: str) -> Finding | N
 
 
 def _padding_id(alone: Tensor, beside: Tensor) -> int | None:
-    """Return the id that fills a row in a batch with a longer row; None if several different ids do."""
+    """Return the id that fills up a row in a batch with a longer row; None if several ids do."""
     width = len(alone)
     for real, rest in ((beside[:width], beside[width:]), (beside[-width:], beside[:-width])):
         if len(rest) and torch.equal(real, alone) and len(rest.unique()) == 1:

@@ -36,7 +36,7 @@ MAX_ROUNDINGS = 16
 
 @dataclass(frozen=True)
 class LogitDifference:
-    """The difference between two tables of logits [example, class] of the same examples."""
+    """How far two passes differ on the same examples: their logits [example, class], and their answers."""
 
     n: int
     """The number of examples."""
@@ -47,7 +47,10 @@ class LogitDifference:
 
     @classmethod
     def between(cls, one: Logits, other: Logits) -> LogitDifference:
-        """Compare logits up to a constant added to all classes; NaN in only one table is an infinite difference."""
+        """Return the difference of two arrays of logits; a constant added to all classes does not count.
+
+        NaN in only one of the arrays is an infinite difference.
+        """
         n, n_changed = len(one), int((one.argmax(axis=1) != other.argmax(axis=1)).sum())
         if (np.isfinite(one) != np.isfinite(other)).any():  # for example by a row that is all masked
             return cls(n, n_changed, np.inf)
@@ -65,13 +68,13 @@ class LogitDifference:
         return moved if self.moved < np.inf else "logits become NaN"
 
     def is_beyond_rounding(self, model: AuditedClassifier) -> bool:
-        """Whether rounding in the model's precision cannot explain the difference."""
+        """Return whether the difference is larger than rounding in the model's precision can explain."""
         eps = torch.finfo(next(model.opened.module.parameters()).dtype).eps
         return self.moved > max(MAX_LOGIT_CHANGE, MAX_ROUNDINGS * eps)
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
-    """Check whether the logits of a short example change beside equally long or longer examples of a batch."""
+    """Check whether logits of a short example change when longer or equally long examples share its batch."""
     lengths = model.lengths
     longest, rows = int(lengths.max()), np.flatnonzero(lengths < lengths.max())
     if not len(rows):
@@ -115,7 +118,7 @@ def _logits_by_length(model: AuditedClassifier, examples: Examples, lengths: NDA
 
 
 def _always_padded(model: AuditedClassifier, lengths: NDArray[np.int64]) -> Finding | None:
-    """Return a warning if inputs always have one width and cutting their padding off changes logits; else None."""
+    """Return a warning if inputs always have one width and logits change without their padding; otherwise None."""
     short, longest = model.examples[lengths == lengths.min()][:N_PADDED], model.examples[[lengths.argmax()]]
     inputs, width = model.inputs(short), model.inputs(longest)[0].shape[1:2]
     n_padding = int(lengths.max() - lengths.min())
@@ -137,7 +140,7 @@ def _always_padded(model: AuditedClassifier, lengths: NDArray[np.int64]) -> Find
 
 
 def without_padding(inputs: tuple[Tensor, ...], n_padding: int) -> tuple[Tensor, ...]:
-    """Cut `n_padding` positions off the end, or else the beginning, if they all hold the same id; else return ()."""
+    """Return inputs without `n_padding` positions at the end, or at the start, if these hold one id; otherwise ()."""
     ids, width = inputs[0], inputs[0].shape[1]
     for kept, rest in (
         (slice(0, width - n_padding), slice(width - n_padding, width)),
@@ -163,7 +166,7 @@ PADDING_READ = (
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Check whether the decoded answer to a short question changes beside equally long or longer questions."""
+    """Check whether the decoded answer to a short question changes when longer or equally long ones share its batch."""
     adapted = model.adapted
     if adapted is None:
         return not_applicable("headcount gives every source of this task as many tokens, so nothing is padded")
@@ -190,7 +193,10 @@ def check_sequences(model: AuditedSequenceModel) -> Finding:
 
 
 def _changed_answers(changed: list[tuple[str, str, str]], n: int, longest: str | None) -> Finding:
-    """Report answers that change beside a longer question or, if `longest` is None, beside equally long ones."""
+    """Return the failure for answers that change in a batch with a longer question.
+
+    If `longest` is None, the other questions have equal lengths.
+    """
     question, there, alone = changed[0]
     beside = "others of their own length" if longest is None else longest
     cause, fix = BATCH_MIXED if longest is None else PADDING_READ
@@ -205,7 +211,7 @@ def _changed_answers(changed: list[tuple[str, str, str]], n: int, longest: str |
 
 
 def groups_without_padding(questions: Iterable[str]) -> list[list[str]]:
-    """Group questions whose numbers have the same digit counts: no code has to pad anything inside such a group.
+    """Return the questions in groups with equal digit counts of all numbers, in which no code has to pad.
 
     >>> groups_without_padding(["1+22", "3+44", "11+2"])
     [['1+22', '3+44'], ['11+2']]

@@ -23,8 +23,7 @@ from headcount.auditing.embeddings import (
 from headcount.errors import HeadcountError
 
 N_PAST, MAX_LENGTH, LENGTH_FACTOR = 8, 1024, 16
-"""Number of places past the table to try, the longest sequence to try and, if there is no table, the length to try as a
-multiple of the training length."""
+"""Number of places past the table, longest sequence and, without a table, multiple of the training length to try."""
 N_SEQUENCES = 3
 """Number of sequences, each repeating one number: two places share a row if their vectors agree in all sequences."""
 MAX_VECTOR_DIFFERENCE = 1e-6
@@ -33,7 +32,7 @@ REFUSE = "refuse sequences longer than the table, or choose an encoding that nee
 
 
 def run(model: AuditedClassifier) -> Finding:
-    """Look for places with the same position vector, inside the training lengths and past the end of the table."""
+    """Look for places that share a position vector, inside the training lengths and past the end of the table."""
     longest = model.trained_lengths[1]
     vectors = _place_vectors(model, longest)
     if vectors is None:
@@ -79,7 +78,7 @@ def _past_table(model: AuditedClassifier, longest: int, length: int, n_rows: int
 
 
 def _shared_rows(where: str, shared: dict[int, list[int]]) -> Finding:
-    """Report places that share their vector with others, as `_places_alike` returns them."""
+    """Return the finding for places that share their vector with other places, as `_places_alike` lists them."""
     place = next(place for place, others in shared.items() if others)
     first, place = sorted((shared[place][0], place))
     is_clamped = any(place + 1 in others or place - 1 in others for place, others in shared.items())
@@ -99,7 +98,7 @@ def _shared_rows(where: str, shared: dict[int, list[int]]) -> Finding:
 
 
 def _made_up_rows(model: AuditedClassifier, longest: int, length: int, n_rows: int) -> Finding:
-    """Report whether accuracy falls where the table has no rows and the model makes up position vectors."""
+    """Return a finding about rows that the model makes up past its table: whether accuracy falls there."""
     accuracies = model.compare_lengths(longest, length)
     if accuracies is None:
         return passed(f"the model refuses a sequence of {length} (position table: {n_rows} rows)", rows=n_rows)
@@ -129,7 +128,7 @@ def _place_vectors(model: AuditedClassifier, length: int) -> Tensor | None:
 
 
 def _places_alike(vectors: Tensor, places: Iterable[int]) -> dict[int, list[int]]:
-    """Map each of these places to the list of all other places with the same vectors."""
+    """Return, for each of these places, the list of all other places that have the same vectors."""
     alike = {}
     for place in places:
         differences = (vectors - vectors[:, place : place + 1]).abs().amax(dim=(0, 2))

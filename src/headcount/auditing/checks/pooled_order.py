@@ -18,14 +18,14 @@ from headcount.tasks.base import Examples
 N_PAIRS = 200
 """Number of pairs to compare: the 95 % CI is then at most 14 points wide."""
 MIN_PREFERRED = 0.85
-"""The check warns from this share on: without heads, sound models prefer the sorted sequence in at most 67 % of pairs,
-and a model that pools over differences in 95 %."""
+"""The check warns from this fraction on. Without heads, sound models prefer the sorted sequence in at most 67 % of
+pairs; a model that pools over differences does in 95 %."""
 MAX_TIE = 1e-6
 """If the logits of a pair differ by no more than this, neither sequence is preferred."""
 
 
 def run(model: AuditedClassifier) -> Finding:
-    """Count how often the model prefers a sorted sequence to one with two neighbours swapped, even without heads."""
+    """Count pairs in which the model prefers a sorted sequence to one with an adjacent swap, even without heads."""
     sites = model.opened.sites
     if not sites:
         return not_applicable("the model has no heads")
@@ -51,7 +51,7 @@ def run(model: AuditedClassifier) -> Finding:
 
 
 def _preferred(model: AuditedClassifier, pairs: tuple[Examples, Examples]) -> float:
-    """Return how often the sorted sequence of a pair has the larger margin for the last class; ties count half."""
+    """Return the fraction of pairs where the sorted sequence has the larger margin for the last class (ties half)."""
     logits = [model.classify(each).logits.astype(float) for each in pairs]
     swapped, in_order = (each[:, -1] - each[:, :-1].max(axis=1) for each in logits)
     leads = in_order - swapped

@@ -24,13 +24,13 @@ from headcount.tasks.base import IGNORE
 N_QUESTIONS, MIN_QUESTIONS = 32, 4
 """Largest and smallest number of questions that are encoded with wrong answers."""
 MAX_RETURNED = 0.5
-"""If more than this share of outputs are the wrong answers given to encode(), the model was handed them."""
+"""If more than this fraction of outputs are the wrong answers given to encode(), the model repeats what it is given."""
 KEPT = "encode() keeps the answers, and forward() or generate() uses them"
 PASSED_ON = "encode() puts the answers into the inputs of the model"
 
 
 def run(model: AuditedModel) -> Finding:
-    """Give encode() wrong answers to new questions, and see whether the model outputs them or its logits change."""
+    """Give encode() wrong answers to new questions; fail if the model outputs these or its logits change."""
     if not isinstance(adapted := model.opened.answers, AdapterModel):
         return not_applicable("headcount encodes the questions of its own runs, without their answers")
     right, wrong = _pairs(model, same_length=isinstance(adapted, AdapterSequences))
@@ -70,7 +70,7 @@ def _failure(n_returned: int, n: int, cause: str) -> Finding:
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward pass over questions that were encoded with some answers."""
+    """One forward pass over questions that were encoded together with some answers, right or wrong."""
 
     inputs: tuple[Tensor, ...]
     labels: Tensor
@@ -78,14 +78,14 @@ class Pass:
 
     @classmethod
     def of(cls, model: AdapterModel, pairs: Pairs) -> Pass:
-        """Encode these questions and answers, and run the model on the resulting inputs."""
+        """Return the pass of the model over these questions and answers, encoded anew."""
         inputs, labels = encoded(model.adapter, pairs)
         logits = _logits(model, inputs)
         require_logits(logits, labels)
         return cls(tuple(each.cpu() for each in inputs), labels.cpu(), logits)
 
     def again(self, model: AdapterModel, pairs: Pairs) -> Pass:
-        """Run the model on the old inputs again after encode() was given other answers, which it may have stored."""
+        """Run the model on the old inputs again, after encode() was given other answers, which it may have stored."""
         encoded(model.adapter, pairs)
         return Pass(self.inputs, self.labels, _logits(model, self.inputs))
 
@@ -98,13 +98,13 @@ class Pass:
 
     @property
     def passes_labels_on(self) -> bool:
-        """Whether encode() returns several inputs and one of them contains the labels unshifted."""
+        """Return whether encode() makes several inputs, one of which contains the labels unshifted."""
         is_label = self.labels != IGNORE
         same = [each for each in self.inputs if each.shape == self.labels.shape]
         return len(self.inputs) > 1 and any(torch.equal(each[is_label], self.labels[is_label]) for each in same)
 
     def has_other_logits(self, other: Pass) -> bool:
-        """Whether any logit differs from that of another pass by more than rounding can explain."""
+        """Return whether any logit differs from that of another pass by more than rounding."""
         if self.logits.shape != other.logits.shape:
             return True
         return bool((logit_changes(self.logits, other.logits) > MAX_LOGIT_CHANGE).any())
@@ -116,7 +116,7 @@ def _logits(model: AdapterModel, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def _n_decoded(model: AdapterSequences, wrong: Pairs) -> int:
-    """Count how many of the wrong answers given to encode() are then written by generate()."""
+    """Return how many of the wrong answers given to encode() generate() then writes."""
     if not model.generates:
         return 0
     encoded(model.adapter, wrong)
@@ -126,7 +126,7 @@ def _n_decoded(model: AdapterSequences, wrong: Pairs) -> int:
 
 
 def _pairs(model: AuditedModel, *, same_length: bool) -> tuple[Pairs, Pairs]:
-    """Return new questions with their right answers, and the same questions with the answers to other questions."""
+    """Return new questions with their right answers, and these questions with the answers to other questions."""
     pairs = pairs_of(model.task, model.task.sample(model.rng("returned answers"), N_QUESTIONS))
     right, wrong = list[tuple[str, str]](), list[tuple[str, str]]()
     for i, (question, answer) in enumerate(pairs):

@@ -23,23 +23,23 @@ N_EXAMPLES = 32
 
 @dataclass(frozen=True)
 class TokenChange:
-    """The effect on the logits of changing one token of the answers that the decoder is fed."""
+    """What happens to the logits when one token of the answers that are fed to the decoder is changed."""
 
     place: int
     """The index of the changed token in the answer."""
     label: int
-    """The index of the first label that is different because of the changed token."""
+    """The index of the first label that changes together with the token."""
     moved: Tensor
-    """[example, label]: change of the logits, as a fraction of the largest logit."""
+    """[example, label]: largest change of the label's logits, as a fraction of the largest logit."""
 
     @property
     def ahead(self) -> Tensor:
-        """[example, label]: whether a logit changes that must not see the changed token (up to its own label)."""
+        """[example, label]: whether a logit changes that must not see the changed token (labels up to this token)."""
         return self.moved[:, : self.label + 1] > MAX_LOGIT_CHANGE
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Change one token of the answers fed to the decoder at a time, and see whether earlier logits change."""
+    """Change one token of the answers fed to the decoder at a time; fail if an earlier logit changes."""
     rows = model.rows_of_one_length(N_EXAMPLES)
     examples, answers = model.examples[rows], model.right_answers[rows]
     logits, labels = model.logits_when_fed(examples, answers)
@@ -57,7 +57,7 @@ def run(model: AuditedSequenceModel) -> Finding:
 
 
 def _failure(model: AuditedSequenceModel, changes: list[TokenChange], leaks: list[TokenChange], n: int) -> Finding:
-    """Report the earliest place whose logits see a later token, and the token that changes them most often."""
+    """Return the failure: the earliest place whose logits see a later token, and the token that moves them most."""
     names = {each.label: model.places[each.place] for each in changes}
     earliest = min(int(each.ahead.any(dim=0).nonzero()[0]) for each in leaks)
     later = [each for each in leaks if each.label >= earliest]
@@ -84,7 +84,7 @@ def _failure(model: AuditedSequenceModel, changes: list[TokenChange], leaks: lis
 def _token_change(
     model: AuditedSequenceModel, examples: Examples, answers: Tokens, place: int, logits: Tensor, labels: Tensor
 ) -> TokenChange | None:
-    """Change the token at one place of the answers; return None if no label changes with it, as for a given token."""
+    """Return the effect of changing the answers' token at one place; None if no label changes with it."""
     changed = answers.copy()
     changed[:, place] = _other_tokens(model, answers[:, place])
     new_logits, new_labels = model.logits_when_fed(examples, changed)
@@ -96,7 +96,7 @@ def _token_change(
 
 
 def _other_tokens(model: AuditedSequenceModel, tokens: Tokens) -> Tokens:
-    """Replace each token by another one of the answers, but not by 0, which may not be written when it leads."""
+    """Return answers with each token replaced by another one, but never by 0, which may be omitted when it leads."""
     known = np.unique(model.right_answers)
     known = known[1:] if len(known) > 2 else np.array([1, 2])
     return np.asarray(known[np.searchsorted(known, tokens, side="right") % len(known)])

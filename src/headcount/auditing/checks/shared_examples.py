@@ -25,7 +25,7 @@ MAX_SHARED = 0.05
 
 
 def run(model: AuditedModel) -> Finding:
-    """Count test examples that are also in the training set, either exactly or with their operands swapped."""
+    """Count test examples that are also training examples, exactly or with their operands swapped."""
     train, where = _training_examples(model)
     same = _are_among(model.examples, train)
     swapped = np.zeros_like(same)
@@ -74,7 +74,7 @@ def _accuracy_without(model: AuditedModel, shared: Hits) -> str:
 
 
 def _authors_examples(model: AuditedModel) -> Examples | None:
-    """Return the author's training examples as examples of the task; None if the adapter does not give them."""
+    """Return the training examples that an adapter gives, as examples of the task; None if it gives none."""
     if model.adapter is None or not (pairs := training_pairs(model.adapter)):
         return None
     examples = list[Examples]()

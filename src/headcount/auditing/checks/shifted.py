@@ -20,13 +20,14 @@ from headcount.stats import Proportion
 MIN_PLACES = 3
 """Minimum number of tokens in an answer: shorter answers look shifted by chance."""
 MIN_DISPLACED, MIN_DISPLACED_SHARE = 20, 0.05
-"""Minimum number of answers that are wrong in more than one token, in absolute terms and as a share of all answers."""
+"""Smallest number of answers that are wrong in more than one token: as a count, and as a fraction of all answers."""
 MIN_SHIFTED = 0.5
-"""Share of the answers wrong in several tokens that one shift must explain (lower end of the 95 % CI)."""
+"""Fraction of the answers wrong in several tokens that one shift must explain (lower end of the 95 % CI)."""
 MIN_DIFFERENT = 5
 """Minimum number of different texts among the shifted answers: a few repeated texts may match by chance."""
 Move = Callable[[Words, Words], Words]
-"""Shifts or reverses a right answer; a token that is then missing is taken from the decoded answer."""
+"""A function of the right and the decoded answer. It returns the right answer shifted or reversed; a token that is
+then missing comes from the decoded answer."""
 MOVES: dict[str, Move] = {
     "one place late": lambda words, right: words[:1] + right[:-1],
     "behind one token too many": lambda words, right: words[:1] + right,
@@ -46,7 +47,7 @@ BACKWARDS = (
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Check whether wrong decoded answers are the right answers, shifted by one place or reversed."""
+    """Fail if wrong decoded answers are the right answers, shifted by one place or reversed."""
     if len(model.places) < MIN_PLACES:
         return not_applicable(f"answers of fewer than {MIN_PLACES} tokens may look shifted by chance")
     answers = decoded_answers(model)
@@ -57,7 +58,9 @@ def run(model: AuditedSequenceModel) -> Finding:
     )
     n = len(rows)
     if n < max(MIN_DISPLACED, MIN_DISPLACED_SHARE * model.n) or Proportion.of(count, n).low < MIN_SHIFTED:
-        return passed("decoded answers are in their place", n=model.n, wrong_in_several_places=n, moved=count)
+        return passed(
+            "decoded answers are neither shifted nor reversed", n=model.n, wrong_in_several_places=n, moved=count
+        )
     row = next(int(row) for row in rows if _is_moved(answers[row], name, form))
     cause, fix = BACKWARDS if name == "backwards" else FORWARDS
     return failed(
@@ -84,13 +87,13 @@ def _is_moved(answer: DecodedAnswer, name: str, form: str) -> bool:
 
 
 def _n_moved(answers: list[DecodedAnswer], rows: np.ndarray, name: str, form: str) -> int:
-    """Count decoded answers that are the right one moved in this way; 0 if they are only a few texts that repeat."""
+    """Return how many decoded answers are the right one moved in this way; 0 if they are a few repeated texts."""
     texts = [answers[row].words for row in rows if _is_moved(answers[row], name, form)]
     return len(texts) if len(set(texts)) >= MIN_DIFFERENT else 0
 
 
 def _right_when_moved(answers: list[DecodedAnswer], name: str, form: str) -> Hits:
-    """Return for each example whether its right answer stays the same when it is moved, such as 777 when shifted."""
+    """Return for each example whether moving its right answer leaves it unchanged, such as 777 when shifted."""
     moved = [MOVES[name](each.words, getattr(each, form)) for each in answers]
     return np.array([words in (each.full, each.plain) for words, each in zip(moved, answers, strict=True)])
 

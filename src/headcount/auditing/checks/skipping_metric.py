@@ -22,23 +22,23 @@ N_CHANGED = 60
 N_REPLACEMENTS = 3
 """Number of other tokens that replace each token of an answer, one at a time."""
 MIN_FREE = 5
-"""A kind of mistake is reported only if at least this many changes of that kind cost nothing."""
+"""A kind of mistake is reported only if at least this many changes of that kind keep full marks."""
 Score = Callable[[str, str, str], float]
 """The author's metric(): takes a question, its right answer and a predicted answer, and returns a score."""
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Put a wrong token at each place of right answers, and see whether the author's score falls."""
+    """Put a wrong token at each place of right answers; fail if the author's score does not fall."""
     return _check(model, partial(_skipped_tokens, model))
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
-    """Replace right classes by wrong ones, and see whether the author's score falls."""
+    """Replace right classes by wrong ones; fail if the author's score does not fall."""
     return _check(model, partial(_skipped_classes, model))
 
 
 def _check(model: AuditedModel, find_skipped: Callable[[Score], tuple[list[str], int]]) -> Finding:
-    """Report wrong answers to which the author's metric() gives full marks; `find_skipped` finds them."""
+    """Return the finding about the author's metric(); `find_skipped` returns wrong answers with full marks."""
     adapter = model.adapter
     if adapter is None or type(adapter).metric is Adapter.metric:
         return not_applicable("the author has no scoring of their own: an adapter's metric()")
@@ -59,7 +59,7 @@ def _check(model: AuditedModel, find_skipped: Callable[[Score], tuple[list[str],
 
 
 def _skipped_classes(model: AuditedClassifier, score: Score) -> tuple[list[str], int]:
-    """Describe the wrong classes that do not lower the author's score, and return the number of answers tried."""
+    """Return in words the wrong classes that do not lower the author's score, and how many answers were tried."""
     is_free: dict[str, list[bool]] = {}
     for question, answer in pairs_of(model.task, _some_examples(model)):
         full = score(question, answer, answer)
@@ -70,7 +70,7 @@ def _skipped_classes(model: AuditedClassifier, score: Score) -> tuple[list[str],
 
 
 def _skipped_tokens(model: AuditedSequenceModel, score: Score) -> tuple[list[str], int]:
-    """Describe the places and tokens that the author's score ignores, and return the number of answers tried."""
+    """Return in words the places and tokens that the author's score ignores, and how many answers were tried."""
     task, rng, noun = model.task, model.rng("metric"), model.task.words.place
     used = {model.token(token) for token in np.unique(model.right_answers).tolist()}
     tokens = [each for each in task.tokens if each in used or each.isdigit()]
@@ -103,7 +103,7 @@ def _skipped_tokens(model: AuditedSequenceModel, score: Score) -> tuple[list[str
 
 
 def _some_examples(model: AuditedModel) -> Examples:
-    """Return some random examples; the first examples would not do, because a test set may be sorted by class."""
+    """Return some random examples. The first ones would not do, because a test set may be sorted by class."""
     return model.examples[model.rng("metric").permutation(model.n)[:N_CHANGED]]
 
 

@@ -21,8 +21,7 @@ from headcount.stats import Proportion, percent
 MIN_AGREEMENT_FAIL, MIN_AGREEMENT_WARN = 0.97, 0.85
 """The check fails or warns if a cue predicts at least this share of the model's answers."""
 MIN_EXCESS = 0.1
-"""A cue must predict the model's answers by this much better than it predicts the right ones, and better than the
-model's most common answer does."""
+"""A cue must predict the model's answers better by this much than it predicts the right ones, and than a constant."""
 MAX_ACCURACY = 0.97
 """Maximum accuracy for the check: above it, no cue can explain the answers."""
 MIN_EXAMPLES = 40
@@ -33,7 +32,7 @@ Cue = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that predicts the last class if a cue is above a threshold (or below it)."""
+    """A rule with a threshold: it predicts the last class where a cue, such as the length, is above (or below) it."""
 
     threshold: float
     is_above: bool
@@ -74,7 +73,7 @@ def run(model: AuditedClassifier) -> Finding:
 
 @dataclass(frozen=True)
 class _Agreement:
-    """How often the threshold rule of one cue agrees with the model's answers, and with the right ones."""
+    """How often the threshold rule of one cue, such as length, agrees with the model's and with the right answers."""
 
     rule: Rule
     model: Proportion
@@ -92,7 +91,7 @@ class _Agreement:
 
     @property
     def excess(self) -> float:
-        """How much better the rule predicts this model's answers than the right ones or a constant."""
+        """How much better the rule predicts this model's answers than the right answers, or than a constant does."""
         return self.model.rate - max(self.right, self.common)
 
 

@@ -19,9 +19,9 @@ from headcount.stats import Proportion
 from headcount.tasks.base import natural_order, with_article
 
 MAX_ROUNDING_SHARE = 0.005
-"""Share of examples that may differ because rounding decides between two equal logits."""
+"""Fraction of examples that may differ between both ways, because rounding decides between two equal logits."""
 MAX_GAINED = 0.1
-"""Share of answers that may be right only in decoding: for example, a decoding loop may choose among digits alone."""
+"""Fraction of answers that may be right only when decoded: for example, if the loop chooses among digits alone."""
 MIN_GROUP = 10
 """Minimum number of examples with and without a condition: smaller groups differ by chance."""
 MIN_DIFFERENCE = 0.2
@@ -67,7 +67,7 @@ def _cause(forced: Hits, decoded: Hits) -> tuple[str, str]:
 
 
 def _first_place(model: AuditedSequenceModel, forced: Hits, decoded: Hits) -> str:
-    """State at which place decoded answers most often go wrong first, if teacher forcing has the whole answer right."""
+    """Return in words the place at which decoded answers first go wrong most often, where teacher forcing is right."""
     rows = forced & ~decoded & (model.decoded >= 0).all(axis=1)
     if not rows.any():
         return ""
@@ -77,7 +77,7 @@ def _first_place(model: AuditedSequenceModel, forced: Hits, decoded: Hits) -> st
 
 
 def _condition(model: AuditedSequenceModel, differs: Hits) -> str:
-    """Name the condition under which teacher forcing and decoding disagree most often; empty if none stands out."""
+    """Return in words the condition under which both ways disagree most often; empty if none stands out."""
     largest, sentence = MIN_DIFFERENCE, ""
     for condition, holds in _conditions(model):
         if min(int(holds.sum()), int((~holds).sum())) < MIN_GROUP:
@@ -93,7 +93,7 @@ def _condition(model: AuditedSequenceModel, differs: Hits) -> str:
 
 
 def _conditions(model: AuditedSequenceModel) -> Iterator[tuple[str, Hits]]:
-    """Yield conditions and the examples that meet them, such as a token at one place or a group of the task."""
+    """Yield conditions in words, with the examples that meet them: a token at a place, or a group of the task."""
     right = model.right_answers
     for place, name in enumerate(model.places):
         for token in np.unique(right[:, place]).tolist():

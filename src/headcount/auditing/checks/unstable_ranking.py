@@ -56,11 +56,11 @@ def run(model: AuditedModel) -> Finding:
             **evidence,
         )
     correlations = f"{halves:.2f} between halves of {n} examples and {other:.2f} between zero and mean ablation"
-    return passed(f"the rank correlation of {n_heads} heads is {correlations}", **evidence)
+    return passed(f"the rank correlation of the drops of {n_heads} heads is {correlations}", **evidence)
 
 
 def between_halves(sweep: HeadSweep, rng: np.random.Generator) -> float:
-    """Return the median rank correlation of the drops of heads between two random halves of the examples."""
+    """Return the rank correlation of heads' drops between two random halves of the examples; median over splits."""
     correlations = []
     for _ in range(N_SPLITS):
         order = rng.permutation(sweep.n)
@@ -70,7 +70,7 @@ def between_halves(sweep: HeadSweep, rng: np.random.Generator) -> float:
 
 
 def _agreement(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the rank correlation of two lists of drops; drops close to zero count as equal."""
+    """Return the rank correlation of two lists of drops, one per head; drops close to zero count as equal."""
     return rank_correlations(*(np.where(np.abs(drops) < MAX_NO_DROP, 0.0, drops) for drops in (one, other)))
 
 

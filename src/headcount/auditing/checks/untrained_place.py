@@ -17,7 +17,7 @@ from headcount.stats import Proportion, percent
 from headcount.tasks.base import with_article
 
 MAX_CONSTANT_SHARE = 0.95
-"""Places are skipped if their most common token has a larger share than this: a guess is nearly always right there."""
+"""A place is skipped if one token is right there more often than this: a guess would nearly always be right."""
 MIN_LEARNED = 0.9
 """Minimum accuracy at all other places: a model that is still learning is below it at several places."""
 
@@ -32,7 +32,7 @@ class PlaceAccuracy:
     token: str
     """The most common right token at this place."""
     n_constant: int
-    """How many right answers have the most common token."""
+    """Number of right answers that have the most common token at this place."""
 
     @property
     def is_guessed(self) -> bool:

@@ -26,7 +26,7 @@ def run(model: AuditedModel) -> Finding:
         return passed(f"all {n_rows} rows of the position table were trained", rows=n_rows, trained=n_trained)
     if isinstance(model, AuditedClassifier) and trained is not None:
         return _compare(model, n_rows, n_trained, longest=trained[1])
-    return passed(f"no sequence of this task needs more than the {n_trained} trained rows of {n_rows}")
+    return passed(f"{n_trained} of {n_rows} rows of the position table are trained, and no sequence needs more")
 
 
 def _compare(model: AuditedClassifier, n_rows: int, n_trained: int, longest: int) -> Finding:

@@ -29,7 +29,7 @@ MIN_RATIO = 1 / 8
 MIN_SIGNAL = 1e-5
 """Relative strength below which positions are not added to the embeddings at all."""
 N_NUMBERS, MIN_COMPARED = 13, 3
-"""Number of numbers to try, and the smallest number of tokens and of places that can be compared."""
+"""Number of numbers (as sequences that repeat one) to try; fewest tokens, and places, that can be compared."""
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
@@ -44,7 +44,7 @@ def check_classes(model: AuditedClassifier) -> Finding:
 
 
 def _check(model: AuditedModel, examples: Examples) -> Finding:
-    """Compare how much embeddings vary over positions with how much they vary over tokens."""
+    """Compare how much embeddings differ between positions with how much they differ between tokens."""
     streams = first_streams(model, examples)
     if not streams:
         return not_applicable(NOT_FOUND)

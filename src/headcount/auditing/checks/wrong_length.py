@@ -52,11 +52,11 @@ CAUSES = {
         "let generate() write every leading zero of the task's answers, or none",
     ),
 }
-"""Maps each kind of wrong length or format to its likely cause and the fix."""
+"""For each kind of wrong length or format, its likely cause and the fix, in words."""
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Look for decoded answers of a wrong length or format; teacher forcing shows whether decoding is at fault."""
+    """Check decoded answers for a wrong length or format; teacher forcing shows whether decoding is at fault."""
     answers = decoded_answers(model)
     kinds = np.array([each.format_error for each in answers])
     is_wrong = kinds != ""
@@ -84,7 +84,7 @@ def run(model: AuditedSequenceModel) -> Finding:
 
 
 def _with_readable_accuracy(model: AuditedSequenceModel, failure: Finding, has_other_zeros: bool) -> Finding:
-    """Add to a failure how many answers are right once the format is corrected, and limit which checks it explains."""
+    """Return a failure with two additions: how many answers are right in the corrected format, and what it explains."""
     n_right = int(model.right_when_readable.sum())
     without = "these zeros" if has_other_zeros else "what stands between the digits"
     return replace(
@@ -96,14 +96,14 @@ def _with_readable_accuracy(model: AuditedSequenceModel, failure: Finding, has_o
 
 
 def _right_in_one_pass(model: AuditedSequenceModel) -> Hits:
-    """Return for each example whether teacher forcing has every answer token right, whatever follows the end."""
+    """Return for each example whether teacher forcing has every answer token right; later tokens do not count."""
     answers = model.answers
     has_tokens = answers.asked.any(axis=1) & answers.teacher_forced_hits.all(axis=1)
     return np.asarray((has_tokens | answers.forced_right) & model.begins_as_given)
 
 
 def _counts(answers: list[DecodedAnswer], kinds: np.ndarray) -> str:
-    """Describe each kind of wrong length or format with its count and an example."""
+    """Return in words how often each kind of wrong length or format occurs, each with an example."""
     sentences = []
     for kind in CAUSES:
         rows = np.flatnonzero(kinds == kind)

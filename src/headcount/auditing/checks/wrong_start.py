@@ -28,34 +28,34 @@ from headcount.tasks.base import IGNORE, Examples, SequenceTask
 from headcount.training.answers import BLOCK
 
 MIN_DECODED, MAX_DECODED = 10, 24
-"""Smallest and largest number of examples to decode from every start token: each token takes a forward pass."""
+"""Smallest and largest number of examples to decode from every start token; each generated token costs a pass."""
 N_ONE_PASS = 64
 """Number of examples for one teacher-forced pass from every start token."""
 MAX_STARTS = 32
 """Largest number of start tokens to try."""
 MIN_DECODING_ERRORS = 0.05
-"""Decoding is examined if it is wrong on more than this share of examples and teacher forcing is right on them."""
+"""Decoding is examined if it is wrong on more than this fraction of the examples where teacher forcing is right."""
 MIN_ONE_PASS_RIGHT = 0.9
-"""Minimum accuracy of one pass if encode() starts from the right token; below it, other start tokens are tried."""
+"""Smallest accuracy of one pass if encode() feeds the right start token; below it, other start tokens are tried."""
 MIN_REPRODUCED = 0.7
-"""Share of decoded answers that another start token must reproduce (lower end of the 95 % CI)."""
+"""Fraction of decoded answers that another start token must reproduce (lower end of the 95 % CI)."""
 MIN_GAIN = 0.2
-"""Another start token must improve the accuracy of one pass by at least this."""
+"""Another start token must raise the accuracy of one pass by at least this."""
 FIX = "begin generation with the start token that the decoder was fed in training, in encode() as in generate()"
 
 
 @dataclass(frozen=True)
 class Feeding:
-    """Where the start token and the answer are in the inputs of some examples of one length."""
+    """Where the start token and the answer stand in the input tensors of some examples of one length."""
 
     inputs: tuple[Tensor, ...]
     labels: Tensor
     fed: int
-    """The index of the input tensor that contains the answer."""
+    """Index of the input tensor that contains the answer."""
     position: int
-    """The position of the start token in that tensor; the answer follows."""
+    """Position of the start token in this tensor; the answer follows it."""
     columns: tuple[int, ...]
-    """The columns of the labels that are not ignored, in order."""
+    """Columns of the labels that the loss does not ignore, in order."""
     alphabet: Alphabet
     is_reversed: bool
     """Whether answers are fed in reverse order."""
@@ -68,25 +68,25 @@ class Feeding:
         return int(self.inputs[self.fed][0, self.position])
 
     def first(self, n: int) -> Feeding:
-        """Return the feeding of the first `n` examples alone."""
+        """Return where start token and answer stand, for the first `n` examples only."""
         return replace(self, inputs=tuple(each[:n] for each in self.inputs), labels=self.labels[:n])
 
     def starts(self, module: nn.Module) -> list[int]:
-        """List start tokens to try: that of encode(), other ids in the decoder's input, ids of the embedding table."""
+        """Return start tokens to try: that of encode(), ids in the decoder's input, ids of the embedding table."""
         known = self.inputs[self.fed].unique().tolist()
         tables = [each.num_embeddings for each in module.modules() if isinstance(each, nn.Embedding)]
         more = range(min((size for size in tables if size > max(known)), default=0))
         return list(dict.fromkeys((self.start, *known, *more)))[:MAX_STARTS]
 
     def text(self, ids: list[int]) -> str:
-        """Write ids as text, up to the first id that is not a token of an answer."""
+        """Return ids as text, up to the first id that is not a token of an answer."""
         names = [self.alphabet.names.get(each, "") for each in ids]
         names = names[: names.index("")] if "" in names else names
         return self.separator.join(reversed(names) if self.is_reversed else names)
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Try other start tokens: one may reproduce the wrong answers of generate(), or make teacher forcing right."""
+    """Try other start tokens; fail if one reproduces generate()'s wrong answers, or makes teacher forcing right."""
     if (adapted := model.adapted) is None:
         return not_applicable("headcount decodes its own runs, from the token that training feeds first")
     forced = Proportion.count(model.answers.forced_right)
@@ -132,7 +132,7 @@ def _compare_decoding(model: AuditedSequenceModel, feeding: Feeding, rows: np.nd
 
 
 def _compare_one_pass(model: AuditedSequenceModel, feeding: Feeding) -> Finding:
-    """Look for a start token with which one teacher-forced pass is right far more often than with that of encode()."""
+    """Look for a start token that makes one pass right far more often than that of encode(); return the finding."""
     starts, n = feeding.starts(model.opened.module), len(feeding.labels)
     counts = [int(_hits(model, feeding, start).sum()) for start in starts]
     best = int(np.argmax(counts))
@@ -150,7 +150,7 @@ def _compare_one_pass(model: AuditedSequenceModel, feeding: Feeding) -> Finding:
 
 
 def _best_name(feeding: Feeding, starts: list[int], counts: list[int]) -> str:
-    """Return the name of the start token with the highest count, and how many others have the same count."""
+    """Return the start token with the highest count in words, with the number of others that have the same count."""
     best, n_others = int(np.argmax(counts)), counts.count(max(counts)) - 1
     return _name(feeding, starts[best]) + (f" (or one of {n_others} that do the same)" if n_others else "")
 
@@ -164,7 +164,10 @@ def _name(feeding: Feeding, token: int) -> str:
 
 
 def _feeding(model: AdapterSequences, examples: Examples) -> Feeding | None:
-    """Find the start token in the inputs: it is just before the first position that changes with the answer."""
+    """Return where the start token is: just before the first input position that changes with the answer.
+
+    Return None if there is no such position.
+    """
     pairs = _filled(model, examples)
     (inputs, labels), (others, _) = (_on_cpu(model, each) for each in (pairs, _changed(model.task, pairs)))
     changed = [i for i, (one, two) in enumerate(zip(inputs, others, strict=True)) if not torch.equal(one, two)]
@@ -190,7 +193,7 @@ def _feeding(model: AdapterSequences, examples: Examples) -> Feeding | None:
 
 
 def _filled(model: AdapterSequences, examples: Examples) -> Pairs:
-    """Return questions and right answers, with leading zeros if encode() makes the same labels of both forms."""
+    """Return questions and right answers with leading zeros, if encode() makes the same labels with and without."""
     pairs, answers = pairs_of(model.task, examples), model.task.encode(examples).answer
     full = [(question, model.task.show_tokens(tokens)) for (question, _), tokens in zip(pairs, answers, strict=True)]
     is_filled = torch.equal(encoded(model.adapter, full)[1], encoded(model.adapter, pairs)[1])
@@ -204,7 +207,7 @@ def _on_cpu(model: AdapterSequences, pairs: Pairs) -> tuple[tuple[Tensor, ...], 
 
 
 def _changed(task: SequenceTask, pairs: Pairs) -> Pairs:
-    """Replace every token of the answers by another one, but never by 0, which may not be written when it leads."""
+    """Return answers with every token replaced by another one, but never by 0, which may be omitted when it leads."""
     answer_tokens = AnswerTokens.of(task)
     answers = [answer_tokens.split(text) for _, text in pairs]
     tokens = sorted({token for answer in answers for token in answer})
@@ -219,7 +222,7 @@ def _changed(task: SequenceTask, pairs: Pairs) -> Pairs:
 
 @torch.no_grad()
 def _decode(model: AuditedSequenceModel, feeding: Feeding, starts: list[int]) -> list[list[list[int]]]:
-    """Decode from all start tokens at once and return the ids that the model writes, [start][example][token]."""
+    """Decode from all start tokens at once; return the ids that the model writes, [start][example][token]."""
     n, fed, module = len(feeding.labels), feeding.fed, model.opened.module
     with eval_mode(module, gradients=False) as device:
         inputs = [each.repeat(len(starts), *[1] * (each.dim() - 1)).to(device) for each in feeding.inputs]
@@ -242,7 +245,7 @@ def _hits(model: AuditedSequenceModel, feeding: Feeding, start: int) -> Hits:
 
 
 def _right_from(model: AuditedSequenceModel, feeding: Feeding, start: int) -> Hits | None:
-    """Return which audited answers one pass gets right from this start token; None if the token's position varies."""
+    """Return for each audited example whether one pass from this start token is right; None if its position varies."""
     assert model.adapted is not None, "feeding is found in an adapter's tensors"
     blocks, pairs = [], model.pairs
     for i in range(0, len(pairs), BLOCK):

@@ -1,1 +1,1 @@
-"""Sections of a report, one question each; a section without results returns None and is left out."""
+"""Sections of a report, each about one question. A section without results returns None and is left out."""

@@ -1,4 +1,4 @@
-"""What did the audit find? Notices and tables for models, a table of a course, and feedback for students."""
+"""What did the audit find? Notices and tables about models, a table of a course, and feedback pages for students."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from headcount.auditing.audit import Audit, Verdict
 
 POSITIONS, SHORTCUTS = "5", "6"
-"""Kinds of checks: the first digit of their ids, such as HC501."""
+"""First digit of a check's id (HC501) by kind of check: about positions, about shortcuts."""
 BEYOND = "302"
-"""The check for models that give one answer to everything beyond the training lengths."""
+"""Number in the id of the check for models that give one answer to everything beyond the training lengths."""
 URGENT = ("fail", "warn")
 MARKS: dict[str, Literal["", "strong", "weak"]] = {
     "fail": "strong",
@@ -40,7 +40,7 @@ MARKS: dict[str, Literal["", "strong", "weak"]] = {
     "pass": "",
     "not applicable": "weak",
 }
-"""How each verdict is marked in a table, the most urgent first."""
+"""By verdict, the most urgent first: how it is marked in a table."""
 ORDER = tuple(MARKS)
 QUIET = ("pass", "not applicable")
 """Verdicts of checks that found nothing."""
@@ -48,7 +48,7 @@ PAGE = "docs/traps.md"
 
 
 def describe(audit: Audit) -> list[Block]:
-    """Return the root cause, a notice for each check that fails or warns, and tables of all checks."""
+    """Return blocks: the root cause, a notice for each check that fails or warns, and tables of all checks."""
     blocks: list[Block] = [Paragraph(sentence(audit.summary)), Paragraph(measured(audit))]
     blocks += [notice(each) for each in urgent(audit)]
     if anchors := [f"#{each.id.lower()}" for each in urgent(audit)]:
@@ -57,7 +57,7 @@ def describe(audit: Audit) -> list[Block]:
 
 
 def measured(audit: Audit) -> str:
-    """Say how many answers are right, and what most errors have in common."""
+    """Return sentences on how many answers are right, and on what most errors have in common."""
     text = f"{percent(audit.measured, 2)} of the answers to {audit.n:,} test examples of {audit.task} are right."
     return f"{text} Most common error: {sentence(audit.common_error)}" if audit.common_error else text
 
@@ -66,7 +66,7 @@ def measured(audit: Audit) -> str:
 
 
 def notices(model: ModelResults, kinds: Collection[str] = ("",)) -> list[Notice]:
-    """Return a notice for each check of these kinds, such as `[POSITIONS, SHORTCUTS]`, that fails or warns."""
+    """Return a notice for each check that fails or warns, of these kinds, such as `[POSITIONS, SHORTCUTS]`."""
     return [] if model.audit is None else [notice(each, model.title) for each in urgent(model.audit, kinds)]
 
 
@@ -79,7 +79,7 @@ def urgent(audit: Audit, kinds: Collection[str] = ("",)) -> list[Verdict]:
 
 
 def notice(verdict: Verdict, title: str = "") -> Notice:
-    """Write what a check found, its likely cause and what to change."""
+    """Return a notice with what a check found, its likely cause and what to change."""
     cause = f" Likely cause: {sentence(verdict.cause)}" if verdict.cause else ""
     fix = f" What to change: {sentence(verdict.fix)}" if verdict.fix else ""
     text = f"{f'{title}: ' if title else ''}{sentence(verdict.finding)}{cause}{fix}"
@@ -92,9 +92,9 @@ def notice(verdict: Verdict, title: str = "") -> Notice:
 def verdict_tables(
     audits: Sequence[tuple[str, Audit]], name: str, command: str = "", *, is_complete: bool = False
 ) -> list[DataTable]:
-    """Tabulate the checks of audited models: first the checks that found something, then the checks that passed.
+    """Return two tables of checks of audited models: those that found something, and those that passed.
 
-    Checks that do not apply are only counted, unless the tables are to be complete.
+    Checks that do not apply are only counted, unless `is_complete`.
     """
     verdicts = [(title, each) for verdict in ORDER for title, audit in audits for each in audit.of(verdict)]
     n_left_out = 0 if is_complete else sum(each.verdict == "not applicable" for _, each in verdicts)
@@ -116,7 +116,7 @@ def verdict_tables(
 
 
 def _cells(verdict: Verdict) -> Row:
-    """Return the cells of one check: id, name, verdict and evidence."""
+    """Return the cells of one check in a table: id, name, verdict and evidence."""
     evidence = verdict.finding
     if verdict.verdict == "explained":
         evidence = f"explained by {verdict.explained_by}: {evidence}"
@@ -129,20 +129,20 @@ def _cells(verdict: Verdict) -> Row:
 # --- courses ----------------------------------------------------------------------------------------------------------
 
 Outcome: TypeAlias = "Audit | HeadcountError"
-"""The audit of a submission, or the error that prevented it."""
+"""The audit of a student's submission, or the error that prevented it."""
 MOST_CAUSES = 5
 """Largest number of causes that the summary of a course names."""
 
 
 def course_table(course: Mapping[str, Outcome]) -> DataTable:
-    """Tabulate submissions, one in a row, in the order given."""
+    """Return a table with one row per submission, in the given order."""
     columns = ("submission", "right", "fails", "warns", "most common error", "cause")
     rows = tuple((name, *_course_cells(outcome)) for name, outcome in course.items())
     return DataTable("submissions", f"Audit of {counted(len(course), 'submission')}", columns, rows)
 
 
 def _course_cells(outcome: Outcome) -> Row:
-    """Return the cells of one submission, without the cell of its name."""
+    """Return the cells of one submission in the table of a course, without the cell of its name."""
     if isinstance(outcome, HeadcountError):
         return Cell(""), "", "", "", f"broken: {outcome.what}"
     ids = (", ".join(each.id for each in outcome.of(verdict)) for verdict in URGENT)
@@ -150,7 +150,7 @@ def _course_cells(outcome: Outcome) -> Row:
 
 
 def course_summary(course: Mapping[str, Outcome]) -> list[str]:
-    """Count sound, faulty and broken submissions, and name the most common causes."""
+    """Return sentences: how many submissions are sound, faulty and broken, and the most common causes."""
     audits = [each for each in course.values() if not isinstance(each, HeadcountError)]
     errors = [each for each in course.values() if isinstance(each, HeadcountError)]
     n_sound = sum(each.is_sound for each in audits)
@@ -164,7 +164,7 @@ def course_summary(course: Mapping[str, Outcome]) -> list[str]:
 
 
 def _reason(error: HeadcountError) -> str:
-    """Return the name of the exception in an error, so that equal mistakes of several students are counted together."""
+    """Return the name of the Python exception in an error, so that equal mistakes of students are counted together."""
     exception = re.search(r"(?:fails|ends the program): (\w+)", error.what)
     return exception[1] if exception else shortened(error.what, 60)
 
@@ -173,14 +173,14 @@ def _reason(error: HeadcountError) -> str:
 
 
 def course_page(course: Mapping[str, Outcome]) -> Report:
-    """Build the teacher's page: the summary, then a row for each submission."""
+    """Return the teacher's page: a summary of the course, then a row for each submission."""
     first, *others = map(sentence, course_summary(course))
     blocks: list[Block] = [*map(Paragraph, others), course_table(course)]
     return Report("Summary of the course", first, (Section("course", "Submissions", tuple(blocks)),), "")
 
 
 def feedback_page(label: str, outcome: Outcome, name: str, output: str = "") -> Report:
-    """Build a student's page: only what to change and what to look at, or why nothing could be measured."""
+    """Return a student's page: only what to change and what to look at, or why nothing could be measured."""
     if isinstance(outcome, HeadcountError):
         summary = "Your submission could not be measured."
         command = Commands((f"headcount audit {argument(name)}",), "Run this, and fix what it shows:")
@@ -195,13 +195,13 @@ def feedback_page(label: str, outcome: Outcome, name: str, output: str = "") -> 
 
 
 def audit_page(audit: Audit) -> Report:
-    """Build a page about one model: what is wrong, how it was found, what to change, and all other checks."""
+    """Return a page about one audited model: what is wrong, how it was found, what to change, and all other checks."""
     rest = Section("others", "All checks", tuple(verdict_tables([(audit.name, audit)], "audit", is_complete=True)))
     return Report(f"Audit of {audit.name}", sentence(audit.summary), (*_urgent_sections(audit), rest), "")
 
 
 def _urgent_sections(audit: Audit) -> list[Section]:
-    """Say how much was measured, then explain each check that fails or warns in a section of its own."""
+    """Return a section on what was measured, then one section for each check that fails or warns."""
     sections = [Section("measured", "What was measured", (Paragraph(measured(audit)),))]
     for each in urgent(audit):
         texts = [sentence(each.finding)]
@@ -219,11 +219,14 @@ TABLE = "audit-verdicts"
 Audits = Sequence[tuple[str, "Audit"]]
 """Audits, each with the title of its model."""
 RESULTS = ("evaluation", "certificate", "ablation", "pruning", "stretch")
-"""Results of a model that also store the root cause found by the quick audit."""
+"""Names of results that also store the root cause which the quick audit found."""
 
 
 def section(results: ReportResults) -> Section | None:
-    """Describe every audit; for models without one, describe the fault that other results store (quick audit)."""
+    """Return the section on audits, or None without any.
+
+    For models without an audit, it describes the fault that other results store (quick audit).
+    """
     audited = [each for each in results.models if each.audit is not None]
     quick = [each for each in results.models if each.audit is None and quick_fault(each)]
     if not audited and not quick:
@@ -248,13 +251,13 @@ def section(results: ReportResults) -> Section | None:
 
 
 def quick_fault(model: ModelResults) -> str:
-    """Return the root cause that quick checks found; empty if every check passed or none was run."""
+    """Return the root cause that the quick audit stored with a result; empty if every check passed or none was run."""
     faults = (getattr(getattr(model, name), "audit", "") for name in RESULTS)
     return next((fault for fault in faults if fault), "")
 
 
 def conclusions(audits: Audits, rests_on: str) -> list[Sentence]:
-    """Say which models have faults, and compare the accuracy that a fault predicts with the measured accuracy."""
+    """Return sentences on which models have faults, with the accuracy that a fault predicts and the measured one."""
     faulty = [(title, audit) for title, audit in audits if not audit.is_sound]
     warned = [(title, audit) for title, audit in audits if audit.is_sound and urgent(audit)]
     n_checks = sum(each.verdict != "not applicable" for _, audit in audits for each in audit.verdicts)
@@ -274,7 +277,7 @@ def conclusions(audits: Audits, rests_on: str) -> list[Sentence]:
 
 
 def _checks(audits: Audits, verdict: str) -> str:
-    """List models with their checks of one verdict: `a (HC101 constant place) and b (HC502 past table)`."""
+    """Return models with their checks of one verdict: `a (HC101 constant place) and b (HC502 past table)`."""
     parts = []
     for title, audit in audits:
         checks = some([f"{each.id} {each.check.replace('-', ' ')}" for each in audit.of(verdict)], 3)

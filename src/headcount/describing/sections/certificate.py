@@ -26,7 +26,7 @@ PROVED, REFUTED = "proved", "refuted"
 
 
 def section(results: ReportResults) -> Section | None:
-    """Describe the verification of every model that has one."""
+    """Return the section on the verification of models, or None if none was verified."""
     verified = [(each, each.certificate) for each in results.models if each.certificate is not None]
     if not verified:
         return None
@@ -34,8 +34,8 @@ def section(results: ReportResults) -> Section | None:
         Paragraph(
             "A test set is a sample, and a sample misses rare errors. Here each model is verified in the strongest way "
             "that it allows. If its task is finite, every example is checked. If each of its positions sees only a few "
-            "neighbours, every such context is checked, which decides the answers at every length. Otherwise, wrong "
-            "answers are searched for; a search that finds none proves nothing."
+            "neighbours, every such context is checked, which decides the answers at every length. Otherwise, "
+            "headcount searches for wrong answers; a search that finds none proves nothing."
         )
     ]
     for model, outcome in verified:
@@ -54,12 +54,12 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _table_of(outcome: Verification) -> str:
-    """Return the id of the report's table that lists a verification; checks of all examples have their own table."""
+    """Return the id of the table that lists an outcome; checks of all examples have a table of their own."""
     return TABLE if type(outcome).__name__ == "Certificate" else VERDICTS
 
 
 def _verdict_table(verified: list[tuple[ModelResults, Verification]]) -> list[DataTable]:
-    """Tabulate the models that were not verified on every example: how they were verified, and how much was checked."""
+    """Return a table of models that were not verified on every example: the method, and how much was checked."""
     ways = {
         "ContextCertificate": "every context",
         "WorstMargins": "worst case by length",
@@ -80,12 +80,12 @@ def _verdict_table(verified: list[tuple[ModelResults, Verification]]) -> list[Da
 
 
 def _command(verified: Sequence[tuple[ModelResults, object]]) -> str:
-    """Return the command that verifies a model, or "" for several models, whose commands are in another section."""
+    """Return the command that verifies a model; "" for several models, whose commands are in another section."""
     return f"headcount verify {argument(verified[0][0].name)}" if len(verified) == 1 else ""
 
 
 def _answer(verified: list[tuple[ModelResults, Verification]]) -> Sentence:
-    """Return the verdict on a single model, or list several models by verdict."""
+    """Return a sentence with the verdict on a single model, or with several models listed by verdict."""
     if len(verified) == 1:
         model, outcome = verified[0]
         return verdict(outcome, model.title, _table_of(outcome))

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def event_name(words: TaskWords) -> str:
-    """Return the task's name for its event (what some examples have inside and others lack), such as `carry`."""
+    """Return the task's name for its event, such as `carry`. Some examples contain the event, others do not."""
     assert words.event is not None, "asked about a task with an event"
     return words.event.name
 
@@ -60,12 +60,15 @@ def event_name(words: TaskWords) -> str:
 
 
 def responding_heads(result: Specialisation) -> list[str]:
-    """Return the heads whose attention responds to the event (lower bound above 0), the most responsive first."""
+    """Return the short names of heads whose attention responds to the event, the most responsive first.
+
+    A head responds if the lower end of its interval lies above 0.
+    """
     return [each.short for each in sensitivities(result) if each.low > 0]
 
 
 def response_sentence(title: str, result: Specialisation, words: TaskWords, rests_on: str) -> Sentence:
-    """Say which head responds most to the event, whether another head may respond as much, and how many respond."""
+    """Return a sentence on the head that responds most to the event, its rivals, and how many heads respond."""
     first = leader(sensitivities(result), lambda each: (each.shift.mean, each.low, each.high), bound=0)
     top, n, event = first.top, 1 + len(first.others), event_name(words)
     doubt = f"{interval(top.low, top.high)} corrected for {n} heads, n = {top.shift.n:,}"
@@ -83,7 +86,7 @@ def response_sentence(title: str, result: Specialisation, words: TaskWords, rest
 
 @dataclass(frozen=True)
 class TargetDifference:
-    """How much more attention one head gives to one target in examples with the event than in examples without it."""
+    """How much more attention a head gives to a target (a kind of key) in examples with the event than in others."""
 
     short: str
     target: str
@@ -92,12 +95,12 @@ class TargetDifference:
     mean: float
     low: float
     high: float
-    """The ends of the 95 % CI of `mean`, which holds for all comparisons at once (Bonferroni)."""
+    """Upper end of the 95 % CI of `mean`; like `low`, it holds for all comparisons at once (Bonferroni)."""
     n: int
 
 
 def target_differences(result: Specialisation, words: TaskWords) -> list[TargetDifference]:
-    """Return the difference for every head and target, the largest first."""
+    """Return the difference in attention for every head and target, the largest first."""
     assert words.event is not None, "asked about a task with an event"
     targets = dict.fromkeys(each.measure for head in result.heads for each in head.measures if each.even is not None)
     measured = []
@@ -119,7 +122,10 @@ def target_differences(result: Specialisation, words: TaskWords) -> list[TargetD
 
 
 def difference_sentence(result: Specialisation, words: TaskWords, rests_on: str) -> Sentence | None:
-    """Say where attention differs most between examples with and without the event; None if that was not measured."""
+    """Return a sentence on where attention differs most between examples with and without the event.
+
+    Return None if that was not measured.
+    """
     differences, event = target_differences(result, words), event_name(words)
     if not differences:
         return None
@@ -140,15 +146,15 @@ def difference_sentence(result: Specialisation, words: TaskWords, rests_on: str)
 
 @dataclass(frozen=True)
 class Breaks:
-    """How often examples with the event, and examples without it, break when one head is ablated."""
+    """How often examples break (turn from right to wrong) when one head is ablated: with the event, and without it."""
 
     short: str
     with_event: Proportion
     without_event: Proportion
-    """The shares of broken examples, with 95 % CIs that hold for all heads at once (Bonferroni)."""
+    """The fraction of examples without the event that break, with a 95 % CI that holds for all heads (Bonferroni)."""
     n_decoded: int
     n_errors: int
-    """Decoded answers that are wrong about the event and about nothing else."""
+    """Number of decoded answers that are wrong about the event and about nothing else."""
 
     @property
     def is_for_event(self) -> bool:
@@ -157,7 +163,10 @@ class Breaks:
 
 
 def breaks_of(result: Ablation, words: TaskWords) -> list[Breaks]:
-    """Return what breaks when each head is removed, or under another ablation if zero ablation was not stored."""
+    """Return how often examples break when each head is removed.
+
+    If zero ablation was not stored, another kind of ablation is used.
+    """
     event = words.event
     assert event is not None, "asked about a task with an event"
     profiles = [each for condition in result.conditions[:1] for each in condition.failures]
@@ -176,7 +185,7 @@ def breaks_of(result: Ablation, words: TaskWords) -> list[Breaks]:
 
 
 def broken_sentences(breaks: list[Breaks], responding: list[str], words: TaskWords, rests_on: str) -> list[Sentence]:
-    """Say without which heads examples with the event break, and whether these heads respond to the event."""
+    """Return sentences on heads without which examples with the event break, and whether they respond to it."""
     needed, first = [each.short for each in breaks if each.is_for_event], most_broken(breaks, words)
     which = f"{words.examples} with a {event_name(words)}"
     if not needed:
@@ -188,7 +197,7 @@ def broken_sentences(breaks: list[Breaks], responding: list[str], words: TaskWor
 
 
 def error_sentences(breaks: list[Breaks], words: TaskWords, rests_on: str, most: int = 12) -> list[Sentence]:
-    """Say without which heads the broken answers are errors about the event; name at most `most` heads."""
+    """Return a sentence on the heads without which broken answers are errors about the event; it names `most` heads."""
     decoded = [each for each in breaks if each.n_decoded]
     if not decoded or words.event is None:
         return []
@@ -198,13 +207,18 @@ def error_sentences(breaks: list[Breaks], words: TaskWords, rests_on: str, most:
     rarely = [f"{head} ({_counts(each)})" for head, each in ordered.items() if each.high < 0.5]
     unsure = [head for head, each in ordered.items() if each.low <= 0.5 <= each.high]
     event = words.event.name
-    clauses = [
-        *([f"mostly {event} errors without {some(mostly, most)}"] if mostly else []),
-        *([f"rarely {event} errors without {some(rarely, min(most, 4))}"] if rarely else []),
-        *([f"undecided without {some(unsure, min(most, 6))}"] if unsure else []),
-    ]
+    errors, clauses = f"{event} errors are", list[str]()
+    if mostly:
+        clauses.append(f"{errors} most of the broken answers without {some(mostly, most)}")
+    if rarely:
+        few = "few of them" if mostly else f"{errors} few of the broken answers"
+        clauses.append(f"{few} without {some(rarely, min(most, 4))}")
+    if unsure:
+        whether = "" if mostly or rarely else f" whether {errors} most of the broken answers"
+        clauses.append(f"it is undecided without {some(unsure, min(most, 6))}{whether}")
     how = f"up to 100 decoded answers for each head; 95 % CIs corrected for {counted(len(decoded), 'head')}"
-    text = f"The answers that become wrong are {'; '.join(clauses)} ({how}). In a {event} error {words.event.error}."
+    text = sentence(f"{'; '.join(clauses)} ({how})")
+    text += f" In a {event} error, {words.event.error}."
     return [Sentence(text, rests_on, is_decided=bool(mostly or rarely))]
 
 
@@ -213,18 +227,19 @@ def _counts(proportion: Proportion) -> str:
 
 
 def most_broken(breaks: list[Breaks], words: TaskWords) -> str:
-    """Say what breaks without the head that examples with the event need most; a clause without a full stop."""
+    """Return a clause on what breaks without the head that examples with the event need most."""
     top, event = breaks[0], event_name(words)
     sides = (top.with_event, f"with a {event}"), (top.without_event, "without one")
     counts = " and ".join(
         f"{_counts(side)} {words.examples} {which} ({percent(side.rate)}, {interval(side.low, side.high)})"
         for side, which in sides
     )
-    return f"without {top.short}, the answers to {counts} become wrong, corrected for {counted(len(breaks), 'head')}"
+    doubt = f"95 % CI corrected for {counted(len(breaks), 'head')}"
+    return f"without {top.short}, the answers to {counts} become wrong ({doubt})"
 
 
 def _agreement(responding: list[str], needed: list[str], words: TaskWords, rests_on: str) -> list[Sentence]:
-    """Say on which heads attention and ablation agree, then which heads only one of the two points to."""
+    """Return sentences on the heads on which attention and ablation agree, and on heads that only one points to."""
     event = event_name(words)
     which = f"{words.examples} with a {event}"
     both = [name for name in responding if name in needed]
@@ -245,7 +260,10 @@ def _agreement(responding: list[str], needed: list[str], words: TaskWords, rests
 
 
 def cost_sentence(responding: list[str], result: Ablation, words: TaskWords, rests_on: str) -> Sentence:
-    """Say how many responding heads cost anything when ablated, if the ablation does not store which examples break."""
+    """Return a sentence on how many responding heads cost anything when ablated.
+
+    It is for an ablation that does not store which examples break.
+    """
     first, event = result.ranked_by, event_name(words)
     by_head = {each.short: each for each in result.effects(first, result.conditions[0].length)}
     effects = [by_head[name] for name in responding if name in by_head]
@@ -265,11 +283,11 @@ def cost_sentence(responding: list[str], result: Ablation, words: TaskWords, res
 # --- the section of a report ------------------------------------------------------------------------------------------
 
 SMALLEST_SHOWN = 0.0005
-"""A difference below this shows as 0.0 points in the table."""
+"""A difference below this would show as 0.0 points in the table."""
 
 
 def section(results: ReportResults) -> Section | None:
-    """Describe every model whose task has an event, if the response to the event or the broken examples are known."""
+    """Return the section on the task's event, such as the carry; None if nothing about it was measured."""
     blocks, answers, title = list[Block](), list[Sentence](), ""
     for model_results in results.models:
         words = words_of(model_results.task)
@@ -299,7 +317,7 @@ def _explanation(words: TaskWords, *, is_contrasted: bool) -> Paragraph:
 
 
 def conclusions(model_results: ModelResults, words: TaskWords, rests_on: str) -> list[Sentence]:
-    """Say which heads respond to the event with their attention, then which heads the model needs for it."""
+    """Return sentences on which heads respond to the event with their attention, and which the model needs for it."""
     sentences: list[Sentence | None] = []
     responding: list[str] = []
     breaks = _breaks(model_results, words)
@@ -336,7 +354,7 @@ def _breaks(model_results: ModelResults, words: TaskWords) -> list[Breaks]:
 
 
 def _shown(model_results: ModelResults, words: TaskWords, name: str) -> list[Block]:
-    """Build the figure of the contrast, the table of heads and, if breaks were not stored, the command for them."""
+    """Return the figure of the contrast, the table of heads and, if breaks are not stored, the command to get them."""
     model, event, result = argument(model_results.name), event_name(words), model_results.stats
     blocks: list[Block] = []
     if result is not None and _is_contrasted(model_results):
@@ -353,7 +371,7 @@ def _shown(model_results: ModelResults, words: TaskWords, name: str) -> list[Blo
 
 
 def _table(model_results: ModelResults, words: TaskWords, name: str) -> DataTable:
-    """Build one row for each head: how its attention moves, and what breaks without it."""
+    """Return a table with one row for each head: how its attention moves, and what breaks without it."""
     assert words.event is not None, "asked about a task with an event"
     event, stats = words.event.name, model_results.stats
     responses = {} if stats is None else {each.short: each for each in sensitivities(stats)}

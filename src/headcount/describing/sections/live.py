@@ -1,4 +1,4 @@
-"""Try it: the trained models of a report, running in the page."""
+"""Try it: the trained models of a report run in the page, where readers type examples and switch heads off."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headcount.describing.words import short
 from headcount.errors import argument
 
 MOST_WRONG = 2
-"""Number of wrong answers of one model that get a button."""
+"""Number of wrong answers of one model that get a button in the page."""
 
 
 def section(results: ReportResults) -> Section | None:
-    """Let readers type an example and switch heads off, for each task of the models that the page can run."""
+    """Return the section in which the page runs models, or None if it can run none."""
     models = results.with_result("live")
     if not models:
         return None
@@ -32,13 +32,13 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _task_blocks(models: list[ModelResults], suffix: str, *, is_first: bool) -> list[Block]:
-    """Describe models that read and write the same tokens, so that one figure can show all of them."""
+    """Return blocks on models that read and write equal tokens, so that one figure can show all of them."""
     first = models[0].live
     assert first is not None, "these models are live"
     words, is_class = first.task.words, first.task.kind == "class"
     typed = f"Type a {words['example']}" if first.task.script else f"Choose one of the {words['examples']}"
     typed = f"Change the row of {words['symbols']}" if is_class else typed
-    text = f"{typed}, and click on a head, one of the parts that decide where the model looks, to switch it off. "
+    text = f"{typed}. Click on a head to switch it off: heads decide which tokens the model looks at. "
     text += "The model runs in this page, without a network."
     text = text if is_first else f"{typed}."
     single = [each.title for each in models if each.live and each.live.precision == "single"]
@@ -58,12 +58,12 @@ def _entry(model: ModelResults) -> LiveEntry:
 
 
 def _worth(model: ModelResults) -> dict[str, str]:
-    """Return the drop without each head as a number alone; the page names the unit above the heads."""
+    """Return, by the head's short name, the drop without it as a bare number; the page writes the unit above."""
     return {head: text.partition(" ")[0] for head, text in worth(model).items()}
 
 
 def _harmless(model: ModelResults) -> tuple[str, ...]:
-    """Return the heads that are redundant when they alone are ablated as the report ranks heads (by zeros)."""
+    """Return the short names of heads that are redundant when ablated alone."""
     result = model.ablation
     if result is None:
         return ()
@@ -72,7 +72,7 @@ def _harmless(model: ModelResults) -> tuple[str, ...]:
 
 
 def _routes(model: ModelResults) -> tuple[dict[str, Any], ...]:
-    """Return the heads that move the task's event, for each way that was measured."""
+    """Return, for each way of the task's event (1s to 10s), a title and the heads that move the event."""
     if model.routes is None:
         return ()
     found = []
@@ -84,7 +84,7 @@ def _routes(model: ModelResults) -> tuple[dict[str, Any], ...]:
 
 
 def _examples(model: ModelResults) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-    """Return the examples that the report names, wrong answers that `verify` found, and what it proved."""
+    """Return three things: examples that the report names, wrong answers that `verify` found, and what it proved."""
     wrong = tuple(each.example for each in getattr(model.certificate, "wrong", ())[:MOST_WRONG])
     return tuple(model.texts), wrong, "" if model.certificate is None else proved_briefly(model.certificate)
 

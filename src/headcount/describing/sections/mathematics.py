@@ -1,6 +1,7 @@
 """Why do sinusoidal encodings extrapolate and learned tables not?
 
-List the identities behind attention and positions, each with its numerical error or with what the results say about it.
+The section lists the identities behind attention and positions. Each has its numerical error, or what the results
+say about it.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 PLACES, STEPS = 512, 64
-"""The largest position p and the largest step k for which the identities are computed."""
+"""Largest position p, and largest step k, for which the identities are computed."""
 EXACT = 1e-9
-"""An upper bound for rounding errors in double precision."""
+"""Errors below this are rounding errors of double precision."""
 SYMMETRIC = ("max", "min", "mean", "attention", "lse-max", "score-max", "top-score")
 """Poolings whose output does not depend on the order of the positions."""
 SURELY = 0.999
@@ -120,18 +121,18 @@ MULTISET = Formula(
 
 
 def frequencies(d_model: int) -> Array:
-    """Return ω_i of every pair of dimensions; an odd last dimension is left out, because it has no cosine."""
+    """Return the frequency ω_i of every pair of dimensions. An odd last dimension has no cosine and is left out."""
     return 10000.0 ** (-2 * np.arange(d_model // 2) / d_model)
 
 
 def sinusoids(places: Array, d_model: int) -> Array:
-    """Return the sinusoidal encoding PE of these positions: [position, pair of dimensions, sine and cosine]."""
+    """Return the sinusoidal encoding of these positions: [position, pair of dimensions, (sine, cosine)]."""
     angles = places[:, None] * frequencies(d_model)
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1)
 
 
 def rotation_error(d_model: int, places: int = PLACES, steps: int = STEPS) -> float:
-    """Return the largest entry of PE(p + k) - R(k) PE(p) over all p and k up to these bounds."""
+    """Return the largest entry of PE(p + k) - R(k) PE(p), over all p up to `places` and k up to `steps`."""
     table, w, largest = sinusoids(np.arange(places + steps + 1.0), d_model), frequencies(d_model), 0.0
     for k in range(steps + 1):
         cos, sin = np.cos(k * w), np.sin(k * w)
@@ -142,7 +143,7 @@ def rotation_error(d_model: int, places: int = PLACES, steps: int = STEPS) -> fl
 
 
 def kernel_error(d_model: int, places: int = PLACES) -> float:
-    """Return the largest |PE(t) · PE(s) - ∑_i cos(ω_i (t - s))| over all t and s up to this bound."""
+    """Return the largest |PE(t) · PE(s) - ∑_i cos(ω_i (t - s))|, over all t and s up to `places`."""
     at = np.arange(places + 1.0)
     table = sinusoids(at, d_model).reshape(places + 1, -1)
     expected = np.cos(at[:, None] * frequencies(d_model)).sum(axis=1)
@@ -151,7 +152,7 @@ def kernel_error(d_model: int, places: int = PLACES) -> float:
 
 
 def identity_sentences(width: int, rotation: float, kernel: float) -> list[Sentence]:
-    """Say whether the identities of sinusoidal encodings hold, given their numerical errors at this width."""
+    """Return sentences on whether the identities of sinusoidal encodings hold, given their numerical errors."""
     over = f"all p up to {PLACES} and k up to {STEPS} at d = {width}"
     if rotation < EXACT:
         text = f"Sinusoidal encodings satisfy PE(p + k) = R(k) PE(p) for {over}, to within {rotation:.1e}. A step of "
@@ -173,7 +174,7 @@ def identity_sentences(width: int, rotation: float, kernel: float) -> list[Sente
 
 
 def formulas(models: Sequence[ModelResults], width: int, rotation: float, kernel: float) -> list[Formula]:
-    """Return every formula with its numerical error, or with what the results of these models say about it."""
+    """Return every formula of the section, with its numerical error or with what the models' results say about it."""
     computed = f"Computed at d = {width} in double precision: the largest error is {{:.1e}} over all {{}}."
     errors = [
         (ATTENTION, _row_sums(models)),
@@ -189,7 +190,7 @@ def formulas(models: Sequence[ModelResults], width: int, rotation: float, kernel
 
 
 def _row_sums(models: Sequence[ModelResults]) -> str:
-    """Say how far the rows of the stored attention weights are from a sum of 1."""
+    """Return a sentence on how far the rows of stored attention weights are from a sum of 1; empty without weights."""
     sites = [site for each in models for first in each.patterns[:1] for site in first.sites]
     sums = [head.array.sum(axis=-1).ravel() for site in sites for head in site.heads]
     if not sums:
@@ -200,7 +201,7 @@ def _row_sums(models: Sequence[ModelResults]) -> str:
 
 
 def _proofs(models: Sequence[ModelResults]) -> str:
-    """Say what was verified before heads were ablated."""
+    """Return sentences on what was verified before heads were ablated; empty if none were."""
     sites = [proof for each in models if each.ablation for proof in each.ablation.proof]
     if not sites:
         return ""
@@ -209,12 +210,12 @@ def _proofs(models: Sequence[ModelResults]) -> str:
     text = f"Verified at {counted(len(sites), 'attention block')}: head contributions + bias = block output (max error "
     text += f"{summed:.1e} of the largest entry); with all heads off, only the bias remains, {bias}."
     if n_followed := sum(each.follows_attention for each in sites):
-        text += f" At {n_followed} of them, each head's slice of z follows its own attention pattern alone."
+        text += f" At {n_followed} of {len(sites)}, each head's slice of z follows its own attention pattern alone."
     return text
 
 
 def _table_errors(models: Sequence[ModelResults]) -> str:
-    """Compare the sinusoidal tables of models, which are single precision, with the formula."""
+    """Return sentences that compare the models' sinusoidal tables, in single precision, with the formula."""
     sentences = []
     for each in models:
         profile = each.positions.encoding if each.positions else None
@@ -230,7 +231,10 @@ def _table_errors(models: Sequence[ModelResults]) -> str:
 
 
 def untrained_rows(models: Sequence[ModelResults]) -> str:
-    """Say how close untrained rows of learned tables are to their initial direction; weight decay only shrinks rows."""
+    """Return sentences on how close untrained rows of learned tables are to their initial direction.
+
+    Weight decay shrinks such rows but does not turn them.
+    """
     sentences = []
     for each in models:
         rows = [] if each.positions is None else [row for row in each.positions.rows if row.state == "never trained"]
@@ -243,7 +247,7 @@ def untrained_rows(models: Sequence[ModelResults]) -> str:
 
 
 def _accuracy_without_order(model: ModelResults, kind: str = HARDEST) -> Proportion | None:
-    """Return the accuracy over all lengths of a model that sees only the multiset of numbers; None for other models."""
+    """Return the accuracy over all lengths, if the model can see only which numbers occur; None for other models."""
     result = model.stretch
     if result is None or result.encoding != "none" or not is_plain(result) or result.pooling not in SYMMETRIC:
         return None
@@ -254,14 +258,14 @@ def _accuracy_without_order(model: ModelResults, kind: str = HARDEST) -> Proport
 
 
 def _multiset_accuracies(models: Sequence[ModelResults]) -> str:
-    """State the accuracy of each model without positions, over all lengths."""
+    """Return a sentence with the accuracy of each model without positions, over all lengths; "" without any."""
     shares = [(each.title, share) for each in models if (share := _accuracy_without_order(each)) is not None]
     texts = "; ".join(f"{title} {rate(share)}" for title, share in shares)
     return f"Measured accuracy over all lengths: {texts}." if texts else ""
 
 
 def multiset_sentences(models: Sequence[ModelResults]) -> list[Sentence]:
-    """Say whether each model without positions has the accuracy of 50 % that the theorem requires."""
+    """Return sentences on whether each model without positions has the accuracy of 50 % that the theorem requires."""
     sentences = []
     for each in models:
         share = _accuracy_without_order(each)
@@ -281,7 +285,7 @@ def multiset_sentences(models: Sequence[ModelResults]) -> list[Sentence]:
 
 
 def extrapolation_sentences(models: Sequence[ModelResults]) -> list[Sentence]:
-    """Say whether each plain sinusoidal model does extrapolate."""
+    """Return sentences on whether each sinusoidal model without built-in structure does extrapolate."""
     sentences = []
     for each in models:
         result = each.stretch
@@ -314,11 +318,11 @@ PREDICTIONS = {
     "none": "sees which numbers occur but not their order: cannot solve the task",
     "length-normalised": "a different step at every length",
 }
-"""What the mathematics predicts, by encoding."""
+"""By encoding: what the mathematics predicts about extrapolation."""
 
 
 def section(results: ReportResults) -> Section | None:
-    """Build the section from the models that have a task."""
+    """Return the section on the mathematics of encodings; None if no model has a task."""
     models = [each for each in results.models if each.task]
     if not models:
         return None
@@ -332,7 +336,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def width_of(models: Sequence[ModelResults]) -> int:
-    """Return the width of the first sinusoidal model, else that of the first model whose width is known."""
+    """Return the width (d_model) of the first sinusoidal model, else of the first model whose width is known."""
     ordered = sorted(models, key=lambda each: each.settings.get("encoding") != "sinusoidal")
     for each in ordered:
         table = each.positions.encoding.table if each.positions else None
@@ -343,7 +347,7 @@ def width_of(models: Sequence[ModelResults]) -> int:
 
 
 def _measured(models: Sequence[ModelResults]) -> list[DataTable]:
-    """Tabulate the prediction for each model and its longest accurate length; return nothing if no model has both."""
+    """Return a table of what is predicted for each model, and its longest accurate length; none if nothing is known."""
     rows = list[Row]()
     for each in models:
         result = each.stretch
@@ -373,7 +377,10 @@ def _measured(models: Sequence[ModelResults]) -> list[DataTable]:
 
 
 def _prediction(model: ModelResults, result: Stretch) -> str:
-    """Return what the mathematics predicts for a model; one without positions may still see order through a mask."""
+    """Return in words what the mathematics predicts for a model.
+
+    Without positions, a causal mask may reveal the order.
+    """
     if result.encoding != "none" or is_plain(result):
         return PREDICTIONS[result.encoding]
     if model.settings.get("causal"):

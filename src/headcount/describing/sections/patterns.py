@@ -1,4 +1,4 @@
-"""Where does each head attend? Every head of a model, on any of the stored examples."""
+"""Where does each head attend? A section with the attention of every head, on any of the stored examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headcount.figures.attention import draw_kind
 
 
 def section(results: ReportResults) -> Section | None:
-    """Show the patterns of every model whose attention was read."""
+    """Return the section with the attention patterns of every model; None if none has any."""
     models = results.with_result("patterns")
     if not models:
         return None
@@ -34,14 +34,14 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _not_live(models: Sequence[ModelResults]) -> str:
-    """Say why the page cannot run some models, so that readers cannot switch off their heads."""
+    """Return a sentence on models that the page cannot run, so that their heads cannot be switched off."""
     reasons = dict.fromkeys(each.why_not_live for each in models if each.why_not_live)
     titles = {why: some([each.title for each in models if each.why_not_live == why]) for why in reasons}
     return "".join(f" The page cannot run {titles[why]}: {why}." for why in reasons)
 
 
 def _replaced(models: Sequence[ModelResults]) -> str:
-    """Say what replaced the output of an ablated head when the drops of these models were measured."""
+    """Return a sentence on what replaced the output of an ablated head when the drops of these models were measured."""
     names = dict.fromkeys(each.ablation.ranked_by for each in models if each.ablation is not None)
     return f" {stand_ins(list(names))} The section on ablation has the other kinds of ablation." if names else ""
 
@@ -65,7 +65,7 @@ def _book(results: ReportResults, model: ModelResults) -> HeadPatterns:
 
 
 def worth(model: ModelResults) -> dict[str, str]:
-    """Map each head's short name to the drop when the head is ablated."""
+    """Return, by the head's short name, the drop when this head is ablated, as text."""
     result = model.ablation
     if result is None:
         return {}
@@ -74,7 +74,7 @@ def worth(model: ModelResults) -> dict[str, str]:
 
 
 def _signed(drop: float, unit: str) -> str:
-    """Write `−3.1 points` for a drop, `+2.0 points` for a gain, and no sign for zero."""
+    """Return `−3.1 points` for a drop, `+2.0 points` for a gain, and no sign for zero."""
     size = amount(abs(drop), unit)
     return size if float(size.split()[0]) == 0 else f"{'−' if drop > 0 else '+'}{size}"
 

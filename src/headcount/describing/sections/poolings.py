@@ -1,4 +1,4 @@
-"""How do poolings compare? The same encodings under several poolings, and the structure that a pooling builds in."""
+"""How do poolings compare? Encodings under several poolings, and the structure of the task that a pooling builds in."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from headcount.runs.folder import TrainingRecord
 
 Model: TypeAlias = "PooledModel | Stretch"
-"""A model of a stored comparison of poolings, or a model of this report, as measured by length."""
+"""A model in a stored comparison of poolings, or a model of this report, with its accuracy by length."""
 
 KIND, EASY = HARDEST, "transpositions"
-"""The hardest kind of negative, and the kind that report 003 uses."""
+"""The hardest kind of negative (unsorted sequence), and the easier kind that report 003 used."""
 WITHOUT = "none"
 """The encoding of models without positions."""
 DIFFER = ("encoding", "pooling", "seed", "steps")
-"""Settings in which compared models may differ."""
+"""Settings in which compared models may differ; all other settings must be equal."""
 TABLE = "poolings-{}"
-"""The id of the table on one kind of negative."""
+"""The id of the table on one kind of negative (unsorted sequence)."""
 
 
 def section(results: ReportResults) -> Section | None:
-    """Compare poolings if the models of a report, or stored comparisons, have at least two different poolings."""
+    """Return the section on poolings; None unless the report's models, or stored comparisons, have two poolings."""
     models = pooled_models(results)
     if not models:
         return None
@@ -68,7 +68,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def pooled_models(results: ReportResults) -> tuple[Model, ...]:
-    """Return the models whose poolings are compared, sorted by pooling; return none if all have the same pooling.
+    """Return the models whose poolings are compared, sorted by pooling; none if all have one pooling.
 
     These are the models of stored comparisons or, if there are none, the comparable models of the report.
     """
@@ -100,7 +100,7 @@ def _is_compared(model: ModelResults) -> bool:
 
 
 def _others(model: ModelResults) -> dict[str, object]:
-    """Return the settings of a model that must be the same in all compared models."""
+    """Return the settings of a model that must be equal in all compared models."""
     return {name: value for name, value in model.settings.items() if name not in DIFFER}
 
 
@@ -108,12 +108,12 @@ def _others(model: ModelResults) -> dict[str, object]:
 
 
 def conclusions(models: Sequence[Model]) -> list[Sentence]:
-    """Say whether a pooling gives the answer away, then for each kind of negative whether any pooling extrapolates."""
+    """Return sentences: does a pooling give the answer away; and for each kind of negative, does any extrapolate?"""
     return [*_given_away(models), *(_beyond(models, kind) for kind in (KIND, EASY) if _results(models, kind))]
 
 
 def _given_away(models: Sequence[Model]) -> list[Sentence]:
-    """Say, for each pooling that contains structure of the task, whether a model without positions is accurate."""
+    """Return a sentence on each pooling that builds in structure: is a model without positions accurate with it?"""
     without = {each.pooling: each for each in models if each.encoding == WITHOUT}
     results = {name: at_training_lengths(_cells(each, KIND), each.trained) for name, each in without.items()}
     plain = {name: each for name, each in results.items() if each is not None and not without[name].hard_codes}
@@ -134,7 +134,7 @@ def _given_away(models: Sequence[Model]) -> list[Sentence]:
 
 
 def _accuracy(result: LengthResult) -> str:
-    """Write the accuracy at training lengths with its interval and n, or the one answer that everything gets."""
+    """Return in words the accuracy at training lengths with its interval and n, or the one answer to everything."""
     if result.constant:
         return f"answers “{result.constant_class}” to everything at training lengths (n = {result.n:,})"
     share, _, doubt = accuracy_words(result).partition(", ")
@@ -142,13 +142,13 @@ def _accuracy(result: LengthResult) -> str:
 
 
 def _range(results: Sequence[LengthResult]) -> str:
-    """Write the lowest and the highest accuracy."""
+    """Return the lowest and the highest accuracy, such as `49.2 to 51.0 %`."""
     shares = sorted(each.accuracy for each in results)
     return f"{' to '.join(dict.fromkeys(number(100 * each) for each in (shares[0], shares[-1])))} %"
 
 
 def _beyond(models: Sequence[Model], kind: str) -> Sentence:
-    """Say which models are accurate at the longest of the exercise's lengths."""
+    """Return a sentence on which models are accurate at the longest of the exercise's lengths."""
     results = _results(models, kind)
     right = [each for each in results if is_accurate(each[1])]
     unclear = [each for each in results if not is_decided(each[1])]
@@ -179,18 +179,18 @@ def _is(models: Sequence[object]) -> str:
 
 
 def _list(results: Sequence[tuple[Model, LengthResult]]) -> str:
-    """List models by pooling and encoding, each with its accuracy."""
+    """Return models as a list in words, by pooling and encoding, each with its accuracy."""
     return some([f"{_described(model)} ({accuracy_words(result)})" for model, result in results], 12)
 
 
 def _described(model: Model) -> str:
-    """Write the pooling and the encoding of a model: `mean pooling with sinusoidal positions`."""
+    """Return the pooling and the encoding of a model: `mean pooling with sinusoidal positions`."""
     positions = "without positions" if model.encoding == WITHOUT else f"with {model.encoding} positions"
     return f"{model.pooling} pooling {positions}"
 
 
 def _results(models: Sequence[Model], kind: str) -> list[tuple[Model, LengthResult]]:
-    """Return every model's result at the longest of the exercise's lengths that were measured."""
+    """Return every model's result at the longest measured one of the exercise's lengths."""
     lengths = [cell.length for model in models for cell in _cells(model, kind) if cell.length <= LENGTHS[-1]]
     longest = max(lengths, default=0)
     return [(model, cell) for model in models for cell in _cells(model, kind) if cell.length == longest]
@@ -200,7 +200,7 @@ def _results(models: Sequence[Model], kind: str) -> list[tuple[Model, LengthResu
 
 
 def _cells(model: Model, kind: str) -> list[LengthResult]:
-    """Return the results of a model on one kind of negative, length by length."""
+    """Return the results of a model on one kind of negative (unsorted sequence), one for each length."""
     return [cell for cell in model.cells if cell.negative == kind]
 
 
@@ -210,7 +210,7 @@ def _title(model: Model) -> str:
 
 
 def _table(models: Sequence[Model], kind: str) -> DataTable:
-    """Tabulate the models, with their seed and how long they were trained."""
+    """Return a table of accuracy by model, with the seed and the training steps."""
     seeds = sorted({each.seed for each in models})
     steps = [record.steps for _, record in _records(models) if record.steps is not None]
     flags = ["headcount lab --only sortedness", *([f"--seed {seeds[0]}"] if seeds[0] else [])]
@@ -228,12 +228,12 @@ def _table(models: Sequence[Model], kind: str) -> DataTable:
 
 
 def _records(models: Sequence[Model]) -> list[tuple[str, TrainingRecord]]:
-    """Return the training records in a stored comparison; those of the report's models are in another section."""
+    """Return the training records of a stored comparison; those of the report's own models are in another section."""
     return [(_title(each), record) for each in models if (record := getattr(each, "training", None)) is not None]
 
 
 def _picture(models: Sequence[Model]) -> Picture:
-    """Return the figure of all models, with their accuracy at the longest length as its description."""
+    """Return the figure of accuracy against length of all models; its description has the longest length."""
     caption = "Poolings on the same encodings; dashed lines are models with structure of the task built in"
     ends = [
         f"{_title(each)}: {accuracy_words(max(_cells(each, KIND), key=lambda cell: cell.length))}" for each in models

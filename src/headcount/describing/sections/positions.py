@@ -1,4 +1,4 @@
-"""How does each model represent position? Describe its encoding, what training changed, and how it continues."""
+"""How does each model represent position? Its encoding, what training changed, and how the encoding continues."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ LIKE_GUESSING = 0.95
 
 
 def describe(shown: PositionsShown) -> list[Block]:
-    """Describe how one model represents position: sentences, then a table of questions and answers."""
+    """Return blocks on how one model represents position: sentences, then a table of questions and answers."""
     return [Conclusions(tuple(conclusions(shown.name, shown, "positions"))), positions_table("positions", shown)]
 
 
 def conclusions(title: str, shown: PositionsShown, rests_on: str = "") -> list[Sentence]:
-    """Say which rows of a learned table were trained, or how another encoding continues."""
+    """Return sentences on which rows of a learned table were trained, or on how another encoding continues."""
     if not shown.rows:
         return [_step(title, shown, rests_on)]
     return [_trained_rows(title, shown, rests_on), *_moved(shown, rests_on), *_next_row(shown, rests_on)]
 
 
 def _trained_rows(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
-    """Say how many rows of a learned table were never trained."""
+    """Return a sentence on how many rows of a learned table were never trained."""
     states = [row.state for row in shown.rows]
     n, never, beyond = len(states), states.count("never trained"), states.count("past the table")
     if not never + beyond:
@@ -53,26 +53,25 @@ def _trained_rows(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
 
 
 def _is_repeated(rows: Sequence[TableRow]) -> bool:
-    """Return whether positions beyond the table all get the same row."""
+    """Return whether all positions beyond the table get one row."""
     norms = [row.norm for row in rows if row.state == "past the table"]
     return len(set(norms)) == 1 < len(norms)
 
 
 def _moved(shown: PositionsShown, rests_on: str) -> list[Sentence]:
-    """Say how far training moved the rows that it used and the rows that it did not use."""
+    """Return sentences on how far training moved the rows that it used, and the rows that it did not use."""
     trained, others = ([row for row in shown.rows if row.state == state] for state in ("trained", "never trained"))
     if not trained:
         return []
     if any(row.moved is None for row in (*trained, *others)):
         norms = [row.norm for row in trained]
-        text = "The initial rows are not known, so how far training moved them is undecided; norms of trained rows are "
+        text = "The initial rows are not known, so how far training moved them is undecided. Norms of trained rows are "
         return [Sentence(f"{text}{min(norms):.2f} to {max(norms):.2f}.", rests_on, is_decided=False)]
     text = f"Training moved the {counted(len(trained), 'trained row')} of the table by {_distances(trained)} from "
-    text += "where "
-    text += "they began"
+    text += "their initial values"
     if not others:
         return [Sentence(f"{text}.", rests_on)]
-    text += f", and the {len(others)} untrained rows"
+    text += f", and the {counted(len(others), 'untrained row')}"
     if not any(row.moved for row in others):
         return [Sentence(f"{text} not at all.", rests_on)]
     least = min(row.cosine for row in others if row.cosine is not None)
@@ -83,17 +82,17 @@ def _moved(shown: PositionsShown, rests_on: str) -> list[Sentence]:
 
 
 def _distances(rows: Sequence[TableRow]) -> str:
-    """Write the smallest and the largest distance that training moved these rows."""
+    """Return the smallest and the largest distance that training moved these rows, as text."""
     moved = [row.moved for row in rows if row.moved is not None]
     return " to ".join(dict.fromkeys(f"{each:.2f}" for each in (min(moved), max(moved))))
 
 
 def _next_row(shown: PositionsShown, rests_on: str) -> list[Sentence]:
-    """Say whether a linear map fitted on the trained rows of a table predicts the next row."""
+    """Return a sentence on whether a linear map, fitted on the trained rows of a table, predicts the next row."""
     linear = shown.encoding.shift.linear
     if linear is None:
         return []
-    text = f"A linear map from each of its {linear.n_rows} trained rows to the next misses a held-out step by "
+    text = f"A linear map from each of the {linear.n_rows} trained rows to the next one misses a held-out step by "
     text += f"{percent(linear.held_out)} of the step's size: "
     if linear.held_out >= LIKE_GUESSING:
         return [Sentence(f"{text}no better than predicting 0, so trained rows do not predict the next row.", rests_on)]
@@ -101,7 +100,7 @@ def _next_row(shown: PositionsShown, rests_on: str) -> list[Sentence]:
 
 
 def _step(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
-    """Say whether the similarity of two positions depends on their distance alone."""
+    """Return a sentence on whether the similarity of two positions depends on their distance alone."""
     encoding, beyond = shown.encoding, shown.n_positions - shown.n_trained
     if encoding.acts_on == "nothing":
         text = f"All {shown.n_positions} positions are the same to {title}: its encoding does nothing."
@@ -133,7 +132,7 @@ def _is_rotation(encoding: EncodingProfile) -> bool:
 
 
 def positions_table(name: str, shown: PositionsShown, title: str = "", command: str = "") -> DataTable:
-    """Tabulate what was measured about the encoding, in words."""
+    """Return a table of questions about a model's encoding, each with its answer in words."""
     rows = tuple(positions_rows(shown))
     return DataTable(name, f"Positions of {title or shown.name}", ("question", "answer"), rows, command=command)
 
@@ -163,7 +162,7 @@ def positions_rows(shown: PositionsShown) -> list[tuple[str, str]]:
 
 
 def _row_words(shown: PositionsShown, state: str) -> str:
-    """Say what training did to the rows of a learned table that are in this state."""
+    """Return in words what training did to the rows of a learned table in this state, such as `never trained`."""
     rows = [row for row in shown.rows if row.state == state]
     span = f"{rows[0].position} to {rows[-1].position}"
     if state == "past the table":
@@ -177,7 +176,7 @@ def _row_words(shown: PositionsShown, state: str) -> str:
 
 
 def _rotation_words(encoding: EncodingProfile) -> str:
-    """Say whether one rotation maps every P(p) to P(p + k)."""
+    """Return in words whether one rotation maps every position vector P(p) to P(p + k)."""
     shift, at = encoding.shift, f", at length {encoding.at_length}" if encoding.at_length else ""
     error, scale = f"{shift.rotation_error:.2g}", f"(entries of P: up to {shift.largest_entry:.2g})"
     if not _is_rotation(encoding):
@@ -189,7 +188,7 @@ def _rotation_words(encoding: EncodingProfile) -> str:
 
 
 def _kernel_words(encoding: EncodingProfile) -> str:
-    """Say how much of the variance of the similarity K(t, s) the distance t - s does not explain."""
+    """Return in words how much of the variance of the similarity K(t, s) the distance t - s leaves unexplained."""
     if encoding.acts_on == "nothing":
         return "yes: all positions are the same"
     shift, among = encoding.shift, encoding.shift.variance_beyond_distance_trained
@@ -204,7 +203,7 @@ def _kernel_words(encoding: EncodingProfile) -> str:
 
 
 def section(results: ReportResults) -> Section | None:
-    """Build the section from every model whose positions were measured."""
+    """Return the section on every model whose positions were measured; None if there is none."""
     models = results.with_result("positions")
     if not models:
         return None
@@ -230,7 +229,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _side_by_side(models: Sequence[ModelResults]) -> list[Picture]:
-    """Draw the encodings of the exercise that models of the report have; return nothing for fewer than two."""
+    """Return a figure of the exercise's encodings that models of the report have; nothing for fewer than two."""
     shown = {name: each.positions for name in EXERCISE for each in reversed(models) if _has_encoding(each, name)}
     encodings = [each for each in shown.values() if each is not None]
     if len(encodings) < 2:
@@ -251,7 +250,7 @@ def _has_encoding(model: ModelResults, name: str) -> bool:
 
 
 def _one_model(results: ReportResults, model: ModelResults) -> list[Block]:
-    """Build the figure and the table of one model; an encoding that does nothing has no figure."""
+    """Return the figure and the table on the positions of one model; an encoding that does nothing has no figure."""
     shown, name = model.positions, results.block_id("positions", model)
     assert shown is not None, "only models whose positions were measured are in the section"
     command = f"headcount positions {argument(model.name)}"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def section(report_results: ReportResults) -> Section | None:
-    """Build the section from every model that was measured at several lengths."""
+    """Return the section on every model that was measured at several lengths; None if there is none."""
     all_models = [each for each in report_results.models if each.stretch is not None and each.stretch.cells]
     if not all_models:
         return None
@@ -73,7 +73,10 @@ def _curves(models: Sequence[Model], kind: str, command: str) -> Picture:
 
 
 def _on_common_lengths(results: Sequence[Stretch]) -> list[Stretch]:
-    """Reduce runs that differ only in their seed to their common lengths, because the figure draws them as one line."""
+    """Return the results with only the lengths that runs have in common which differ in their seed alone.
+
+    The figure draws such runs as one line.
+    """
     shared: dict[tuple[object, ...], set[tuple[str, int]]] = {}
     for each in results:
         have = {(cell.negative, cell.length) for cell in each.cells}
@@ -87,9 +90,10 @@ def _on_common_lengths(results: Sequence[Stretch]) -> list[Stretch]:
 
 
 def _dispersions(report_results: ReportResults, all_models: Sequence[ModelResults], kind: str) -> list[Picture]:
-    """Draw attention and confidence by length: of the first plain model, and of the model that extrapolates farthest.
+    """Return figures of attention and confidence by length.
 
-    Models with built-in structure of the task are drawn only if there are no others.
+    They show the first model without built-in structure, and the model that extrapolates farthest. Models with
+    built-in structure of the task are drawn only if there are no others.
     """
     generic = [each for each in all_models if each.stretch and not each.stretch.hard_codes] or list(all_models)
     plain = [each for each in generic if each.stretch and is_plain(each.stretch)] or generic
@@ -99,7 +103,7 @@ def _dispersions(report_results: ReportResults, all_models: Sequence[ModelResult
 
 
 def _length(model: ModelResults, kind: str) -> int:
-    """Return the longest accurate length of a model on one kind of negative, or 0."""
+    """Return the longest length at which a model is accurate on one kind of negative, or 0."""
     reach = extrapolation_of(model.stretch, kind) if model.stretch else None
     return reach.length if reach else 0
 

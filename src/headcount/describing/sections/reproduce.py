@@ -23,7 +23,7 @@ PER_LENGTH = 400
 
 
 def commands_of(model: ModelResults) -> list[str]:
-    """Return the commands that reproduce the results of one model; `stretch_commands` returns `headcount stretch`."""
+    """Return the commands that reproduce the results of one model, without `headcount stretch` (see below)."""
     name = argument(model.name)
     commands = [train_command(model), _evaluate(model, name), *_heads(model, name), ablate_command(model)]
     commands += [prune_command(model), _positions(model, name)]
@@ -32,7 +32,7 @@ def commands_of(model: ModelResults) -> list[str]:
 
 
 def report_command(models: Sequence[ModelResults], *, is_thorough: bool = False) -> str:
-    """Write the command, or for models in memory the call, that makes a report on these models."""
+    """Return the command (for models in memory, the Python call) that makes a report on these models."""
     if any(each.name == IN_MEMORY for each in models):
         return f"headcount.report(...{', thorough=True' if is_thorough else ''})"
     names = [argument(each.name) for each in models]
@@ -42,7 +42,7 @@ def report_command(models: Sequence[ModelResults], *, is_thorough: bool = False)
 
 
 def train_command(model: ModelResults) -> str:
-    """Write the command that trains a model with its settings; return "" for samples, pruned and external models."""
+    """Return the command that trains a model with its settings; "" for samples, pruned and external models."""
     settings = model.settings
     if not settings or model.task is None or model.name.startswith(SAMPLE) or settings.get("pruned"):
         return ""
@@ -57,7 +57,7 @@ def train_command(model: ModelResults) -> str:
 
 
 def _flag(name: str, value: Any) -> str:
-    """Write a setting of a run as a flag of `headcount train`.
+    """Return a setting of a run as a flag of `headcount train`.
 
     >>> _flag("n_heads", 2), _flag("start_token", False), _flag("window", None), _flag("negatives", "a:1,b:2")
     ('--n-heads 2', '--no-start-token', '--window none', '--negatives a:1,b:2')
@@ -71,7 +71,7 @@ def _flag(name: str, value: Any) -> str:
 
 
 def _n_flag(model: ModelResults, n: int) -> str:
-    """Write `--n` unless n is the size of the test set according to the evaluation."""
+    """Return the flag `--n` with the number of examples; "" if n is the size of the test set."""
     tested = None if model.evaluation is None else main_share(model.evaluation)
     return f" --n {n}" if tested is not None and tested.n != n else ""
 
@@ -84,7 +84,7 @@ def _evaluate(model: ModelResults, name: str) -> str:
 
 
 def _heads(model: ModelResults, name: str) -> list[str]:
-    """Write the commands for the certificate, the patterns (of one example) and the head statistics."""
+    """Return the commands for the certificate, the patterns (of one example) and the head statistics of a model."""
     commands = [f"headcount verify {name}"] if model.certificate else []
     if model.task is not None and any(each.example is None for each in model.patterns):
         commands.append(f"headcount heads {name} --all-test")
@@ -95,12 +95,12 @@ def _heads(model: ModelResults, name: str) -> list[str]:
 
 
 def on_flag(example: str) -> str:
-    """Write `--on`, with `=` for a text that begins with a dash."""
+    """Return the flag `--on` with an example; with `=` if the example begins with a dash."""
     return f"--on={quote(example)}" if example.startswith("-") else f"--on {quote(example)}"
 
 
 def ablate_command(model: ModelResults) -> str:
-    """Write the command with the settings of the ablation; return "" without an ablation."""
+    """Return the command that repeats the ablation of a model, with its settings; "" without an ablation."""
     result = model.ablation
     if result is None:
         return ""
@@ -118,12 +118,12 @@ def ablate_command(model: ModelResults) -> str:
 
 
 def _data_flag(model: ModelResults) -> str:
-    """Write the data of a model without a task; return "" for a model with a task."""
+    """Return the data flags of a model without a task, such as `--data FILE`; "" for a model with a task."""
     return "" if model.task is not None else f" {model.data_flags or '--data FILE'}"
 
 
 def prune_command(model: ModelResults) -> str:
-    """Write the command with the settings of the pruning; return "" without a pruning."""
+    """Return the command that repeats the pruning of a model, with its settings; "" without a pruning."""
     result = model.pruning
     if result is None:
         return ""
@@ -134,7 +134,7 @@ def prune_command(model: ModelResults) -> str:
 
 
 def _positions(model: ModelResults, name: str) -> str:
-    """Write the command `headcount positions`, with `--n` if the number of positions is not the default."""
+    """Return the command `headcount positions`, with `--n` if the number of positions is not the default."""
     shown = model.positions
     if shown is None:
         return ""
@@ -143,7 +143,7 @@ def _positions(model: ModelResults, name: str) -> str:
 
 
 def stretch_command(models: Sequence[ModelResults]) -> str:
-    """Write one command for all models that were measured with the same settings as the first model."""
+    """Return one `headcount stretch` command for those models that have the settings of the first model."""
     results = [(argument(each.name), each.stretch) for each in models if each.stretch is not None]
     settings = _stretch_settings(results[0][1])
     names = [name for name, result in results if _stretch_settings(result) == settings]
@@ -152,7 +152,7 @@ def stretch_command(models: Sequence[ModelResults]) -> str:
 
 
 def stretch_commands(models: Sequence[ModelResults]) -> list[str]:
-    """Write one command for each group of models that were measured with the same settings."""
+    """Return `headcount stretch` commands, one for each group of models with equal settings."""
     groups: dict[str, list[ModelResults]] = {}
     for each in models:
         if each.stretch is not None:
@@ -161,7 +161,7 @@ def stretch_commands(models: Sequence[ModelResults]) -> list[str]:
 
 
 def _stretch_settings(result: Stretch) -> Mapping[str, str]:
-    """Return the flags of `headcount stretch` with their values; an empty value stands for the default."""
+    """Return the flags of `headcount stretch` and their values for a result; an empty value means the default."""
     lengths = sorted({cell.length for cell in result.cells} | set(result.refused_lengths))
     kinds, sizes = dict.fromkeys(cell.negative for cell in result.cells), {cell.n for cell in result.cells}
     return {
@@ -176,7 +176,7 @@ def _stretch_settings(result: Stretch) -> Mapping[str, str]:
 
 
 def section(results: ReportResults) -> Section:
-    """List the commands of each model, then those for several models."""
+    """Return the section with the commands of each model, then those for several models."""
     blocks: list[Block] = [
         Paragraph(
             "Results with a seed are reproducible on the same kind of machine. A report reads the results that are "
@@ -196,7 +196,7 @@ def section(results: ReportResults) -> Section:
 
 
 def _origin(model: ModelResults) -> str:
-    """Say why the report has no training command for a model: it is a sample, pruned or external."""
+    """Return in words why a report has no training command for a model: it is a sample, pruned or external."""
     if train_command(model):
         return ""
     if model.name.startswith(SAMPLE):

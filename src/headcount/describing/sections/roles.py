@@ -33,19 +33,19 @@ TARGETS = {
     "induction": "the token after an earlier copy (induction)",
     "matching": "a copy across a separator (matching token)",
 }
-"""What a head attends to in each role, as sentences say it."""
+"""By role: the words in sentences for the keys that a head attends to in this role."""
 MEANINGS = (
     "Duplicate token: another copy of the same token. Induction: the token after an earlier copy. Matching token: a "
     "copy across a separator."
 )
 MOST_ROWS = 200
-"""Largest number of heads in the table of all heads; for larger models, the table has only heads that stand out."""
+"""Largest number of heads in the table of all heads. For a larger model, the table has only heads that stand out."""
 RoleScores = list[tuple["HeadRole", "RoleScore"]]
-"""Heads of one kind of attention, each with its measured attention in one role."""
+"""Heads of one kind of attention, each with its attention in one role."""
 
 
 def describe(result: HeadRoles) -> list[Block]:
-    """Return the conclusions, the maps, and the table of heads that stand out."""
+    """Return blocks on what heads attend to in texts: sentences, maps, and the table of heads that stand out."""
     tables = [named_table(result, result.name, "roles"), unnamed_table(result, result.name, "roles")]
     return [
         Conclusions(tuple(conclusions(result, result.name, ""))),
@@ -58,7 +58,7 @@ def describe(result: HeadRoles) -> list[Block]:
 
 
 def conclusions(result: HeadRoles, title: str, rests_on: str) -> list[Sentence]:
-    """Say how many heads stand out, which heads stand out for each role, and for which roles none does."""
+    """Return sentences on how many heads stand out, which ones stand out for each role, and roles without any."""
     named, n = [head for head in result.heads if head.named], len(result.heads)
     if not named:
         text = f"What the heads of {title} do is undecided: on {_inputs(result)}, none of {n} stands out from the rest."
@@ -75,29 +75,31 @@ def _inputs(result: HeadRoles) -> str:
 
 
 def _measured(heads: Sequence[HeadRole], role: str, on: str) -> RoleScores:
-    """Return the heads in which a role was measured, sorted by attention, the largest first."""
+    """Return the heads in which a role was measured, with their attention, the largest first."""
     standings = [(head, standing) for head in heads if (standing := head.find(role, on))]
     return sorted(standings, key=lambda pair: -pair[1].mean)
 
 
 def _named(heads: Sequence[HeadRole], role: str, on: str) -> RoleScores:
-    """Return the heads that stand out for a role, sorted by attention, the largest first."""
+    """Return the heads that stand out for a role, with their attention, the largest first."""
     return [(head, standing) for head, standing in _measured(heads, role, on) if standing.is_named]
 
 
 def _role_sentence(role: str, on: str, standings: RoleScores, rests_on: str) -> Sentence:
-    """Name the heads that stand out for a role, and say how much attention the first of them gives."""
+    """Return a sentence that names the heads which stand out for a role, with the attention of the first of them."""
     head, most = standings[0]
     names = some([each.short for each, _ in standings], 8)
     verb = "stands" if len(standings) == 1 else "stand"
     which = "" if len(standings) == 1 else f"{head.short} most, "
-    doubt = f"{interval(most.low, most.high)}; n = {most.n:,} queries; even attention would give {percent(most.even)}"
+    doubt = (
+        f"{interval(most.low, most.high)}; n = {most.n:,} queries; uniform attention would give {percent(most.even)}"
+    )
     text = f"On {on}, {names} {verb} out for attention to {TARGETS.get(role, role)}: "
     return Sentence(f"{text}{which}with {percent(most.mean)} of its attention ({doubt}).", rests_on)
 
 
 def _without_heads(result: HeadRoles, rests_on: str) -> list[Sentence]:
-    """List the roles that no head stands out for, for each kind of input."""
+    """Return sentences that name, for each kind of input, the roles that no head stands out for."""
     sentences = []
     for each in result.inputs:
         measured = dict.fromkeys(
@@ -110,7 +112,7 @@ def _without_heads(result: HeadRoles, rests_on: str) -> list[Sentence]:
 
 
 def maps(result: HeadRoles, title: str, name: str, command: str = "") -> list[Block]:
-    """Return one figure per kind of attention: a map of all heads for each role."""
+    """Return one figure per kind of attention: a map of all heads for each role (previous token, copies, ...)."""
     alt = f"Framed heads stand out: {some([head.short for head in result.heads if head.named], 40)}."
     pictures = list[Block]()
     for heads in filter(roles_of, heads_by_kind(result.heads).values()):
@@ -121,7 +123,7 @@ def maps(result: HeadRoles, title: str, name: str, command: str = "") -> list[Bl
 
 
 def named_table(result: HeadRoles, title: str, name: str, command: str = "") -> DataTable | None:
-    """Tabulate each head with each role that it stands out for, or return None if no head does."""
+    """Return a table of heads and the roles that they stand out for; None if no head stands out."""
     rows = list[Row]()
     for heads in heads_by_kind(result.heads).values():
         for role, on in roles_of(heads):
@@ -132,11 +134,11 @@ def named_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
                 rows.append((*row, percentage(standing.even), percentage(middle), top))
     if not rows:
         return None
-    numbers = ("rank", "weight [95 % CI] (%)", "if even (%)", "median head (%)", "largest weight there")
+    numbers = ("rank", "weight [95 % CI] (%)", "if uniform (%)", "median head (%)", "largest weight there")
     caption = f"Heads of {title} that stand out ({_inputs(result)})"
     note = (
-        "If even: the weight that even attention would give. Largest weight there: how many queries give their largest "
-        "weight to this target."
+        "If uniform: the weight that uniform attention would give. Largest weight there: how many queries give their "
+        "largest weight to this target."
     )
     return DataTable(
         f"{name}-named", caption, ("head", "stands out for", *numbers), tuple(rows), note, command, n_keys=2
@@ -144,7 +146,7 @@ def named_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
 
 
 def unnamed_table(result: HeadRoles, title: str, name: str, command: str = "") -> DataTable | None:
-    """Tabulate each role that no head stands out for, with the head of the largest weight; None if there is none."""
+    """Return a table of roles that no head stands out for, with the head of the largest weight; None without any."""
     rows = list[Row]()
     for heads in heads_by_kind(result.heads).values():
         for role, on in roles_of(heads):
@@ -159,7 +161,7 @@ def unnamed_table(result: HeadRoles, title: str, name: str, command: str = "") -
 
 
 def heads_table(result: HeadRoles, title: str, name: str, command: str = "") -> DataTable:
-    """Tabulate every head with its weight in every role; in a large model, only the heads that stand out."""
+    """Return a table of every head with its weight in every role; in a large model, only heads that stand out."""
     measured = dict.fromkeys((each.role, each.on) for head in result.heads for each in head.standings)
     roles = [role for role in measured if role[0] in ROLE_WORDS]
     is_long = len(result.heads) > MOST_ROWS
@@ -176,20 +178,20 @@ def heads_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
 
 
 def weight(standing: RoleScore) -> Cell:
-    """Write a weight with its 95 % CI in percent: `99.2 [98.8, 99.6]`."""
+    """Return a table cell with a weight and its 95 % CI in percent: `99.2 [98.8, 99.6]`."""
     mark: Literal["", "strong"] = "strong" if standing.is_named else ""
     return interval_cell(standing.mean, standing.low, standing.high, mark=mark)
 
 
 def rank(standing: RoleScore, n_heads: int) -> str:
-    """Write `1st of 72`, with the range of ranks that the intervals allow where it is wider: `1st of 72 [1, 3]`."""
+    """Return the rank of a head as `1st of 72`, or as `1st of 72 [1, 3]` where intervals allow other ranks."""
     place, low, high = standing.rank, standing.rank_low, standing.rank_high
     ending = "th" if place % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
     return f"{place}{ending} of {n_heads}" + ("" if low == high else f" [{low}, {high}]")
 
 
 def percentage(share: float, mark: Literal["", "strong"] = "") -> Cell:
-    """Write a share of attention in percent, to one decimal."""
+    """Return a table cell with a share of attention in percent, to one decimal."""
     return Cell(f"{100 * share:.1f}", share, mark)
 
 
@@ -202,13 +204,13 @@ EXPLANATION = (
 
 
 def section(results: ReportResults) -> Section | None:
-    """Describe every model whose heads were measured, in the terms of its task or of any text."""
+    """Return the section on what heads attend to, in the terms of the task or of any text; None if not measured."""
     models = [*results.with_result("stats"), *(each for each in results.with_result("roles") if not each.stats)]
     return section_by_model(results, "roles", "What does each head attend to?", EXPLANATION, models, _describe)
 
 
 def _describe(model: ModelResults, name: str) -> tuple[list[Sentence], list[Block]]:
-    """Return the conclusions, figures and tables about the heads of one model."""
+    """Return the sentences, figures and tables on what the heads of one model attend to."""
     title, command = model.title, f"headcount heads {argument(model.name)} --stats"
     if model.stats is not None:
         picture = specialisation.stats_picture(model.stats, title, name, command)

@@ -1,4 +1,4 @@
-"""Where does the carry travel? Describe which heads move an event of the task, and where it is held, by patching."""
+"""Where does the carry travel? Which heads move an event of the task, and where it is held, as patching shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIGURE = "routes-map"
 
 
 def section(results: ReportResults) -> Section | None:
-    """Describe every model whose event was followed, with one map of all of them."""
+    """Return the section on every model whose event was followed, with one map of all of them; None without any."""
     followed = [(each, each.routes) for each in results.models if each.routes is not None]
     if not followed:
         return None

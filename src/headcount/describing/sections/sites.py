@@ -1,4 +1,4 @@
-"""Where in the model are the important heads? Compare attention blocks by the mean drop of their heads."""
+"""Where in the model are the important heads? A comparison of attention blocks by the mean drop of their heads."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadGroup:
-    """The heads of one attention block or of one kind of attention, each ablated alone, by one kind of ablation."""
+    """The heads of one attention block, or of one kind of attention, with the drop when each is ablated alone."""
 
     name: str
     effects: tuple[Effect, ...]
 
     @property
     def estimate(self) -> Estimate:
-        """Return the mean drop of the heads, and the means of the lower and of the upper bounds of their intervals.
+        """Return the mean drop over the heads, with the means of the lower and of the upper ends of their intervals.
 
         This interval is valid even if the drops of the heads depend on each other.
         """
@@ -39,21 +39,21 @@ class HeadGroup:
         return drop, low, high
 
     def cell(self, unit: str) -> Cell:
-        """Return the mean drop with its bounds as the cell of a table."""
+        """Return a table cell with the mean drop and its interval."""
         return amount_cell(*self.estimate, unit)
 
     def count(self, band: str) -> int:
-        """Count the heads in a band of importance, such as `critical` or `redundant`."""
+        """Return the number of heads in a band of importance, such as `critical` or `redundant`."""
         return sum(each.band == band for each in self.effects)
 
 
 def by_block(result: Ablation, replacement: str) -> list[HeadGroup]:
-    """Group the heads by attention block, in the order of the model."""
+    """Return the heads grouped by attention block, in the order of the model, with their drops under a replacement."""
     return [HeadGroup(f"{site} ({site.short})", _at(result, replacement, [site])) for site in sites_of(result)]
 
 
 def by_kind(result: Ablation, replacement: str) -> list[HeadGroup]:
-    """Group the heads by kind of attention, over all layers."""
+    """Return the heads grouped by kind of attention over all layers, with their drops under a replacement."""
     sites: dict[tuple[str, str], list[HeadSite]] = {}
     for site in sites_of(result):
         sites.setdefault((site.stack, site.kind), []).append(site)
@@ -75,7 +75,7 @@ def _at(result: Ablation, replacement: str, sites: Sequence[HeadSite]) -> tuple[
 
 
 def conclusions(result: Ablation, title: str, rests_on: str) -> list[Sentence]:
-    """Say which attention block is most important, where critical heads are, and whether all ablations agree."""
+    """Return sentences on the most important attention block, the critical heads, and whether all ablations agree."""
     return [
         _most_important(result, title, f"{rests_on}-table"),
         *_critical(result, f"{rests_on}-table"),
@@ -85,13 +85,13 @@ def conclusions(result: Ablation, title: str, rests_on: str) -> list[Sentence]:
 
 
 def _cost(result: Ablation, group: HeadGroup) -> str:
-    """Write `20.1 points per head (95 % CI 19.0-21.2)`."""
+    """Return the mean drop of a group of heads as `20.1 points per head (95 % CI 19.0-21.2)`."""
     drop, low, high = group.estimate
     return f"{amount(drop, result.unit)} per head ({amount_interval(low, high, result.unit)})"
 
 
 def _most_important(result: Ablation, title: str, rests_on: str) -> Sentence:
-    """Name the block whose heads cost most, if its interval lies above those of all others."""
+    """Return a sentence on the block whose heads cost most; it is undecided if intervals of others overlap."""
     blocks = by_block(result, result.ranked_by)
     ranking = leader(blocks, lambda group: group.estimate, bound=0)
     top, n = ranking.top, min(each.n for group in blocks for each in group.effects)
@@ -100,11 +100,11 @@ def _most_important(result: Ablation, title: str, rests_on: str) -> Sentence:
     cost += f", n = {n:,} or more"
     if not ranking.is_shown:
         text = f"Which attention block of {title} is most important is undecided: no mean drop is significantly above "
-        return Sentence(f"{text}zero. It is largest at {top.name}: {cost}.", rests_on, is_decided=False)
+        return Sentence(f"{text}zero. It is largest in {top.name}: {cost}.", rests_on, is_decided=False)
     if ranking.rivals:
         n_less = len(ranking.others) - len(ranking.rivals)
         less = f"; the heads of the other {counted(n_less, 'block')} cost less" if n_less else ""
-        text = f"Which attention block of {title} is most important is undecided: at {top.name}, {cost}, and the heads "
+        text = f"Which attention block of {title} is most important is undecided: in {top.name}, {cost}, and the heads "
         names = some([group.name for group in ranking.rivals], 4)
         return Sentence(f"{text}of {names} may cost as much{less}.", rests_on, is_decided=False)
     text = f"{top.name} is the most important attention block of {title}: its {cost}. Next is {ranking.others[0].name}"
@@ -112,7 +112,7 @@ def _most_important(result: Ablation, title: str, rests_on: str) -> Sentence:
 
 
 def _critical(result: Ablation, rests_on: str) -> list[Sentence]:
-    """Count the critical heads, by kind of attention."""
+    """Return a sentence on the number of critical heads, by kind of attention."""
     kinds = by_kind(result, result.ranked_by)
     if len(kinds) < 2 or not any(each.band for group in kinds for each in group.effects):
         return []
@@ -130,7 +130,7 @@ def _critical(result: Ablation, rests_on: str) -> list[Sentence]:
 
 
 def _agreement(result: Ablation, rests_on: str) -> list[Sentence]:
-    """Say whether the costliest block is the same under every ablation under which a block has a drop above 0."""
+    """Return a sentence on whether all ablations agree on the costliest block with a drop above 0."""
     leaders = {
         name: leader(by_block(result, name), lambda each: each.estimate, bound=0) for name in result.replacements
     }
@@ -139,7 +139,7 @@ def _agreement(result: Ablation, rests_on: str) -> list[Sentence]:
 
 
 def _sum(result: Ablation, rests_on: str) -> list[Sentence]:
-    """Point out that the drops of single heads do not add up, if their sum is larger than the score of the model."""
+    """Return a warning that drops do not add up, if their sum is larger than the score that the model can lose."""
     condition = result.conditions[0]
     total = sum(each.drop for each in result.effects(result.ranked_by, condition.length))
     if result.unit != "points" or total <= condition.clean:
@@ -153,7 +153,7 @@ def _sum(result: Ablation, rests_on: str) -> list[Sentence]:
 
 
 def block_table(result: Ablation, title: str, name: str, command: str) -> DataTable:
-    """Tabulate the mean drop per head for each attention block and, if there are several, each kind of attention."""
+    """Return a table of the mean drop per head, for each attention block and each kind of attention."""
     groupings = [by_block] if len(by_kind(result, result.ranked_by)) == 1 else [by_block, by_kind]
     listings = [[group for make in groupings for group in make(result, each)] for each in result.replacements]
     bands = BANDS if any(each.band for each in result.heads) else ()
@@ -186,14 +186,14 @@ EXPLANATION = (
 
 
 def section(results: ReportResults) -> Section | None:
-    """Describe every model whose heads were ablated and that has more than one attention block."""
+    """Return the section on models whose heads were ablated and that have several attention blocks, or None."""
     models = [each for each in results.with_result("ablation") if each.ablation and len(sites_of(each.ablation)) > 1]
     title = "Where in the model are the important heads?"
     return section_by_model(results, "sites", title, EXPLANATION, models, _described)
 
 
 def _described(model: ModelResults, name: str) -> tuple[list[Sentence], list[Block]]:
-    """Return the conclusions, and the map and table of the blocks of one model."""
+    """Return the sentences, and the map and table of the attention blocks of one model."""
     result, command = model.ablation, ablate_command(model)
     assert result is not None, "only models with an ablation are described"
     drops = [f"{each.name} {amount(each.estimate[0], result.unit)}" for each in by_block(result, result.ranked_by)]

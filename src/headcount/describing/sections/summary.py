@@ -1,4 +1,4 @@
-"""The beginning of a report: the question, the models and how heads are named; the answers of all sections follow."""
+"""The beginning of a report: its question, its models, and how heads are named. The answers of all sections follow."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LETTERS = {
     "X": "X0H1 is head 1 of the decoder's cross-attention in layer 0",
     "L": "L0H1 is head 1 of layer 0 in a model with one stack",
 }
-"""What the short name of a head means, by its first letter."""
+"""By first letter of a head's short name (E, D, X, L): what the name means."""
 MOST_NAMED = 3
-"""Largest number of omitted measurements that the summary names; the section on reproduction names all of them."""
+"""Largest number of omitted measurements that the summary names; the section on reproduction names all."""
 
 
 def section(results: ReportResults) -> Section:
-    """Describe the question, the models, and what was left out to be quick; the cards come before."""
+    """Return the section with the question, the models, and what was left out to be quick."""
     blocks: list[Block] = []
     for task in dict.fromkeys(each.task for each in results.models):
         titles = [each.title for each in results.models if each.task == task]
@@ -36,7 +36,7 @@ def section(results: ReportResults) -> Section:
 
 
 def _key(results: ReportResults) -> str:
-    """Explain how heads are named, and what an ablation does."""
+    """Return sentences on how heads are named, and on what an ablation does."""
     stacks = {site.short[0] for each in results.models for site in _sites(each)}
     names = [words for letter, words in LETTERS.items() if letter in stacks]
     naming = f"The name of a head says where it is, counted from 0: {some(names)}." if names else ""
@@ -49,7 +49,7 @@ def _key(results: ReportResults) -> str:
 
 
 def _sites(model: ModelResults) -> list[HeadSite]:
-    """Return the sites of heads that are shown or ablated."""
+    """Return the attention blocks of a model whose heads the report shows or ablates."""
     ablated = [] if model.ablation is None else [each.head for each in model.ablation.heads]
     shown = [head.head for each in model.patterns[:1] for site in each.sites for head in site.heads]
     return [HeadId.parse(head).site for head in (*shown, *ablated)]

@@ -40,14 +40,14 @@ FAULTS = {
     "splits_may_overlap": (True, "training, validation and test set may share examples"),
     "padding_is_zero": (True, "padding is a 0, which is also a number"),
 }
-"""Settings that make a run faulty on purpose, with the faulty value and its effect."""
+"""By setting that makes a run faulty on purpose: the faulty value, and its effect in words."""
 LEFT_OUT = ("task_name", "device", "threads", "eval_every", "checkpoint_every", "n_validation", "n_test")
-"""Settings that change neither the model nor its training."""
+"""Settings that are not listed, as they change neither the model nor its training."""
 NOT_RECORDED = "not recorded"
 
 
 def recipe_blocks(task: str | None, models: Sequence[ModelResults], name: str) -> list[Block]:
-    """Describe the settings of all runs of one task; nothing for models that headcount did not train."""
+    """Return blocks on the settings of all runs of one task; nothing for models that headcount did not train."""
     runs = [each for each in models if each.settings]
     if not runs:
         return []
@@ -68,7 +68,7 @@ def recipe_blocks(task: str | None, models: Sequence[ModelResults], name: str) -
 
 
 def _given(model: ModelResults) -> str:
-    """Name the structure of the task that is built into a model, or `none`; `not known` if that was not measured."""
+    """Return in words the structure of the task that a model has built in: `none` or `not known` are possible."""
     structure = given_structure(model)
     is_known = model.stretch is not None or model.positions is not None
     return some(structure) if structure else "none" if is_known else "not known"
@@ -81,7 +81,7 @@ def _cell(value: Any) -> Cell:
 
 
 def losses_table(name: str, records: Sequence[tuple[str, TrainingRecord]]) -> DataTable:
-    """Tabulate steps, final losses, seconds and device of each run."""
+    """Return a table of training steps, final losses, seconds and device of each run."""
     rows: list[Row] = [
         (
             title,
@@ -102,7 +102,7 @@ def losses_table(name: str, records: Sequence[tuple[str, TrainingRecord]]) -> Da
 
 
 def _recorded(value: float | None, form: str) -> Cell:
-    """Format a number of a training record, or say that the record lacks it."""
+    """Return a table cell with a number of a training record, or with a note that the record lacks it."""
     return Cell(NOT_RECORDED, None, "weak") if value is None else Cell(f"{value:{form}}", float(value))
 
 
@@ -115,14 +115,14 @@ def shared(models: Sequence[ModelResults]) -> dict[str, Any]:
 
 
 def differing(models: Sequence[ModelResults]) -> list[str]:
-    """Return the names of the settings in which runs differ."""
+    """Return the names of the settings in which the runs differ."""
     names = dict.fromkeys(name for each in models for name in each.settings)
     same = shared(models)
     return [name for name in names if name not in same and name not in LEFT_OUT]
 
 
 def recipe_words(whose: str, task: str | None, settings: Settings) -> str:
-    """Describe the settings in sentences; settings that are missing are left out."""
+    """Return sentences that describe the settings of a run; settings that are missing are left out."""
     data = TASKS.get(task).describe_data(settings) if task in TASKS.names() else ""
     task_words = f"{whose} was trained {data or 'by headcount'}."
     return " ".join(filter(None, (task_words, _size(settings), _steps(settings), _faults(settings))))
@@ -141,7 +141,7 @@ def given_structure(model: ModelResults) -> list[str]:
 
 
 def _size(settings: Settings) -> str:
-    """Describe the layers, heads, width, encoding and pooling."""
+    """Return a sentence on the layers, heads, width, encoding and pooling of a model."""
     stacks = {"n_encoder_layers": "encoder", "n_decoder_layers": "decoder", "n_layers": ""}
     parts = [counted(settings[key], f"{name} layer".strip()) for key, name in stacks.items() if key in settings]
     parts += [f"{counted(settings['n_heads'], 'head')} in each attention block"] if "n_heads" in settings else []
@@ -153,7 +153,7 @@ def _size(settings: Settings) -> str:
 
 
 def _steps(settings: Settings) -> str:
-    """Say how long the model was trained, on which examples and with which seed."""
+    """Return sentences on how long the model was trained, on which examples and with which seed."""
     if "steps" not in settings:
         return ""
     steps = f"{settings['steps']:,} steps"
@@ -167,7 +167,7 @@ def _steps(settings: Settings) -> str:
 
 
 def _faults(settings: Settings) -> str:
-    """Name the known faults with which a run was trained."""
+    """Return a sentence on the known faults that a run was trained with on purpose; empty if there are none."""
     faults = [words for name, (value, words) in FAULTS.items() if settings.get(name) is value]
     return f"It was trained with {counted(len(faults), 'known fault')}: {'; '.join(faults)}." if faults else ""
 
@@ -176,7 +176,7 @@ def _faults(settings: Settings) -> str:
 
 
 def section(results: ReportResults) -> Section | None:
-    """Build the section: settings and accuracies of all models, task by task."""
+    """Return the section on settings and accuracies of all models, task by task; None without any."""
     blocks: list[Block] = []
     answers = []
     for task in dict.fromkeys(each.task for each in results.models):
@@ -198,7 +198,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _accuracies(all_models: Sequence[ModelResults], name: str) -> tuple[list[Sentence], DataTable]:
-    """Describe the accuracy of a single model by group, or compare the accuracies of several models."""
+    """Return sentences and a table on accuracy: of a single model by group, or of several models compared."""
     models = [(each.title, each.evaluation) for each in all_models if each.evaluation is not None]
     title, evaluation = models[0]
     command = f"headcount evaluate {' '.join(argument(each.name) for each in all_models)}"
@@ -208,7 +208,7 @@ def _accuracies(all_models: Sequence[ModelResults], name: str) -> tuple[list[Sen
 
 
 def _answer(first: Sequence[Sentence], settings: Mapping[str, Any]) -> Sentence | None:
-    """Join the first sentence about each task into one answer, or return None if there is none."""
+    """Return one sentence that joins the first sentence about each task, or None if there is none."""
     if not first:
         return None
     parts = [
@@ -222,7 +222,7 @@ def _answer(first: Sequence[Sentence], settings: Mapping[str, Any]) -> Sentence 
 
 
 def _pictures(all_models: Sequence[ModelResults], name: str) -> list[Block]:
-    """Draw the training curves and the accuracy by group of one model; of several models, one figure of all curves."""
+    """Return figures: for one model, training curves and accuracy by group; for several, the curves in one figure."""
     logs = [(each.title, each.log) for each in all_models if any("n" in line for line in each.log)]
     if len(all_models) > 1:
         caption = "Validation accuracy during training"
@@ -250,7 +250,7 @@ def _groups(model: ModelResults, name: str) -> Picture:
 
 
 def _last(log: Sequence[Any]) -> str:
-    """Write the score of the last evaluation in a log."""
+    """Return the score of the last evaluation in a training log, such as `99.9 % at step 2,000`."""
     last = [line for line in log if "n" in line][-1]
     key = next(key for key in ("free_running", "accuracy", "teacher_forced") if key in last)
     return f"{percent(last[key])} at step {last['step']:,}"
