@@ -121,6 +121,14 @@ def test_a_simpler_order_that_leaves_more_is_told(score, words) -> None:
     assert words in texts(found)
 
 
+def test_a_budget_that_ended_before_the_first_removal_decides_nothing() -> None:
+    nothing = {"kept": point(0, 0.99, 0.0), "n_tried": 0, "by_zero": (), "by_zero_left": point(0, 0.99, 0.0)}
+    found = told(chosen=(), budget=5.0, not_measured=("greedy removal beyond 0 of 24 heads",), **nothing)
+    assert "is undecided: greedy removal did not fit into the budget of 5 s" in found.answer.text
+    assert not found.answer.is_decided
+    assert "No head of adder" not in texts(found)
+
+
 def test_where_no_head_can_go() -> None:
     found = told(chosen=(), kept=point(0, 0.99, 0.0), n_tried=0, by_zero=(), by_zero_left=point(0, 0.99, 0.0))
     require_sound(found)

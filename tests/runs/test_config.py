@@ -84,7 +84,7 @@ def test_defaults_of_a_task_stand_behind_presets_and_settings():
 
 
 def test_settings_of_another_task_are_refused():
-    with pytest.raises(InputError, match="are for addition, not for sortedness"):
+    with pytest.raises(InputError, match="are for the task addition, not for sortedness"):
         RunConfig.build("sortedness", base=RunConfig.build("addition"))
     base = RunConfig.build("sortedness", longest=12, n_heads=2)
     assert RunConfig.build("sortedness", base=base, n_layers=3).task.longest == 12

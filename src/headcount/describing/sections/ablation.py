@@ -113,7 +113,8 @@ def _redundant(result: Ablation, condition: AblationCondition) -> list[Sentence]
     effects = result.effects(result.ranked_by, condition.length)
     redundant, undecided = ([e.short for e in effects if e.band == band] for band in ("redundant", "undecided"))
     text = f"For {fraction(len(redundant), len(effects))}, the 95 % CI of the drop under {result.ranked_by} ablation "
-    text += f"lies {LIMITS['redundant']}, so {'it is' if len(redundant) == 1 else 'they are'} redundant"
+    text += f"lies {LIMITS['redundant']}"
+    text += f", so {'it is' if len(redundant) == 1 else 'they are'} redundant" if redundant else ""
     text += f"; for {some(undecided)} this is undecided." if undecided else "."
     if len(result.replacements) > 1:
         heads = [short(head) for head in result.harmless(condition.length)]

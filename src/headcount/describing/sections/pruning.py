@@ -79,6 +79,9 @@ def conclusions(
 def greedy_sentence(title: str, result: Pruning) -> Sentence:
     """Say what is left of the model without the heads that greedy removal takes, on held-out examples."""
     limit, n, of = limit_text(result.loss, result.unit), len(result.chosen), f" of {title}" if title else ""
+    if not n and _was_cut_short(result):
+        text = f"How many heads{of} can be removed for a drop of at most {limit} is undecided: greedy removal did not fit "
+        return Sentence(f"{text}into the budget of {result.budget:g} s.", is_decided=False)
     if not n:
         text = f"No head{of} can be removed for a drop of at most {limit} (greedy removal, on {result.chosen_on})."
         return Sentence(text)
@@ -93,6 +96,11 @@ def greedy_sentence(title: str, result: Pruning) -> Sentence:
     if result.share is not None:
         return Sentence(f"{text} {_drop(result, result.kept.drop)}.")
     return _with_verdict(text, result, result.kept.drop, result.loss)
+
+
+def _was_cut_short(result: Pruning) -> bool:
+    """Return whether the budget ended before greedy removal had removed a single head."""
+    return any(text.startswith("greedy removal beyond 0 of ") for text in result.not_measured)
 
 
 def _with_verdict(text: str, result: Pruning, drop: PairedDifference, loss: float) -> Sentence:
