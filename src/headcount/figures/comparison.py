@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -111,7 +111,7 @@ def _draw_small_curves(summary: SeedSummary, measure: str) -> Figure:
             curve = {int(each.about["length"]): each for each in of_variant if _kind(each) == kind}
             _draw_curve(grid[i, j], curve, lengths, scale, k)
     for i, j in np.ndindex(grid.shape):
-        axes: Axes = grid[i, j]
+        axes = cast(Axes, grid[i, j])
         axes.grid(color="#dddddd", linewidth=0.5)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
