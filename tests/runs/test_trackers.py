@@ -97,7 +97,8 @@ class FakeRun:
     """The part of a `wandb.Run` that is used."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        self.options, self.logged, self.exit_code = options, list[tuple[int, dict[str, float]]](), None
+        self.options, self.logged = options, list[tuple[int, dict[str, float]]]()
+        self.exit_code: int | None = None
 
     def log(self, data: dict[str, float], step: int) -> None:
         assert not self.logged or step >= self.logged[-1][0], "W&B leaves out steps that go back"
