@@ -153,7 +153,7 @@ def _train(
         flags = "".join(f" --tracker {name}" for name in trackers)
         raise Interrupted(
             f"stopped at step {state.step:,}; everything is saved in {folder.path}",
-            f"resume with: headcount train {config.task_name} -o {argument(folder.path)} --resume{flags}",
+            f"resume with: headcount train {config.task_name} -o {argument(folder.path)} --resume" + flags,
             signal=asked_to_stop.signal,
         )
     write_atomically(folder.weights_file, _trained_weights(state))
