@@ -197,8 +197,8 @@ def _variants(part: PartResults) -> Answer | None:
                     each.variant,
                     scale * each.median,
                     f"{scale * each.median:.3g}",
-                    low=scale * _ends(each)[0],
-                    high=scale * _ends(each)[1],
+                    scale * min(each.values),
+                    scale * max(each.values),
                 )
                 for each in rows
             ]
@@ -209,10 +209,6 @@ def _variants(part: PartResults) -> Answer | None:
     told = "Bars are medians over runs, with the range of all runs. Which measure a variant is ranked by is said above."
     question = f"Which {by} is best?"
     return Answer("variants", question, tuple(sentences), (Paragraph(told),), draw, in_words(bars), rank=0)
-
-
-def _ends(each: VariantSummary) -> tuple[float, float]:
-    return min(each.values), max(each.values)
 
 
 def _hardest(summary: SeedSummary, measure: str) -> list[VariantSummary]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -102,7 +102,7 @@ def _draw_small_curves(summary: SeedSummary, measure: str) -> Figure:
     kinds = list(dict.fromkeys(_kind(each) for each in shown))
     rows, columns, cells = _grid(summary)
     figure = Page(max(7.0, 1.5 + CELL[0] * len(columns)), CELL[1] * len(rows) + 0.5)
-    grid: Any = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
+    grid = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
     unit = shown[0].unit
     scale = SCALED.get(unit, (1, ""))[0]
     for (i, j), variant in cells.items():
@@ -111,7 +111,7 @@ def _draw_small_curves(summary: SeedSummary, measure: str) -> Figure:
             curve = {int(each.about["length"]): each for each in of_variant if _kind(each) == kind}
             _draw_curve(grid[i, j], curve, lengths, scale, k)
     for i, j in np.ndindex(grid.shape):
-        axes = grid[i, j]
+        axes = cast(Axes, grid[i, j])
         axes.grid(color="#dddddd", linewidth=0.5)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)

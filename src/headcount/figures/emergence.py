@@ -112,7 +112,7 @@ def _tidy(axes: Axes) -> None:
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    axes.axhline(0, color="#dddddd", linewidth=0.6, zorder=0)  # the axis begins at 0 or below
 
 
 def _handle(i: int) -> Line2D:

@@ -80,7 +80,9 @@ def greedy_sentence(title: str, result: Pruning) -> Sentence:
     """Say what is left of the model without the heads that greedy removal takes, on held-out examples."""
     limit, n, of = limit_text(result.loss, result.unit), len(result.chosen), f" of {title}" if title else ""
     if not n and _was_cut_short(result):
-        text = f"How many heads{of} can be removed for a drop of at most {limit} is undecided: greedy removal did not fit "
+        text = (
+            f"How many heads{of} can be removed for a drop of at most {limit} is undecided: greedy removal did not fit "
+        )
         return Sentence(f"{text}into the budget of {result.budget:g} s.", is_decided=False)
     if not n:
         text = f"No head{of} can be removed for a drop of at most {limit} (greedy removal, on {result.chosen_on})."
