@@ -8,6 +8,7 @@ the exercise's way, a loop over heads with greedy decoding in batches of 64 and 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import cast
@@ -22,8 +23,9 @@ from benchmarks.textbook import ZeroedHead, generate
 from headcount.data.from_task import held_out
 from headcount.experiments.decoding_check import DecodingCheck
 from headcount.experiments.experiment import task_experiment
-from headcount.experiments.interventions import run_interventions
+from headcount.experiments.interventions import run_interventions, run_on_cores
 from headcount.heads import HeadSite
+from headcount.hooks.proof import prove
 from headcount.hooks.replay import Intervention
 from headcount.models.attention import MultiHeadAttention
 from headcount.models.transformer import EncoderDecoder
@@ -37,6 +39,7 @@ ROUNDS, AT_ONCE = 3, 64
 def measure() -> Iterator[Ratio]:
     """Compare the processor time of whole sweeps over all heads; rounds alternate."""
     yield _against_the_exercise()
+    yield _two_processes()
     sweeps = run_race("benchmarks.lens")
     for name, other, least in (("lens", "TransformerLens", 3.0), ("hooks", "a loop of plain PyTorch hooks", 1.5)):
         question = f"teacher-forced sweep over 32 heads (4x8, d_model {sweeps['d_model']}, 256 rows of 20 tokens)"
@@ -56,6 +59,25 @@ def _against_the_exercise() -> Ratio:
     question += "same hits on every sum)" if is_equal else "THE HITS DIFFER)"
     own_time, other_time = (f"{statistics.median(seconds):.2f} s" for seconds in (ours, others))
     return Ratio.at_least(question, own_time, other_time, ratio, 10, valid=is_equal)
+
+
+def _two_processes() -> Ratio:
+    """Compare the elapsed time of one sweep in two processes with that in one; the rounds alternate."""
+    run, seconds = load("sample:addition"), dict[int, list[float]]({1: [], 2: []})
+    experiment = task_experiment(run, *held_out(run.task, "test", None))
+    interventions = [Intervention((head,)) for head in experiment.sites.heads]
+    prove(experiment.model, experiment.sites, experiment.batches[0].inputs)
+    scores = []
+    for _ in range(ROUNDS):
+        for n, times in seconds.items():
+            with n_threads(n):
+                started = time.perf_counter()
+                scores.append(run_on_cores(experiment, interventions).scores)
+                times.append(time.perf_counter() - started)
+    is_equal = all(np.array_equal(each, scores[0]) for each in scores)
+    one, two = (statistics.median(seconds[n]) for n in (1, 2))
+    question = "elapsed time of a sweep over 24 heads, 2,000 sums: two processes against one"
+    return Ratio.at_least(question, f"{two:.2f} s", f"{one:.2f} s", one / two, 1.8, valid=is_equal)
 
 
 def _sweep(run: Run) -> NDArray[np.bool_]:
