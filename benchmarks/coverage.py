@@ -217,14 +217,13 @@ def _stopping() -> Iterator[Ratio]:
         yield _row(
             f"{what}; n = {n_mean:,.0f} on average", *_missed(drops, worse - better), len(drops), promise=STOPPED
         )
-        wrong = {0.01: "redundant", 0.1: "critical"}.get(worse - better)
+        wrong = {0.01: "redundant", 0.1: "critical"}.get(round(worse - better, 9))
         if wrong:
             n_wrong = sum(band_of(drop) not in ("undecided", "important") for drop in drops)
-            what = f"called {wrong} at {100 * (worse - better):.1f} points, stopped when decided"
-            yield _stopped_errors(what, n_wrong, len(drops))
+            where = f"at {100 * (worse - better):.1f} points, {100 * better:g} % get better, stopped when decided"
+            yield _stopped_errors(f"called {wrong} {where}", n_wrong, len(drops))
             n_wrong = sum(band_of(drop) != "undecided" for drop in drops)
-            what = f"called anything but undecided at {100 * (worse - better):.1f} points, stopped when decided"
-            yield _stopped_errors(what, n_wrong, len(drops))
+            yield _stopped_errors(f"called anything but undecided {where}", n_wrong, len(drops))
     for name, draw, truth in (
         ("normal", lambda n: rng.normal(0.02, 0.1, size=n), 0.02),
         ("exponential", lambda n: rng.exponential(0.1, size=n), 0.1),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -78,6 +79,10 @@ A model with a symmetric pooling and no encoding gets fewer steps, because it st
 """
 SEARCH_SECONDS = 5.0
 """Seconds of the search for wrong answers of one sortedness model."""
+PAUSE = 5.0
+"""Pause between two reports of an unfinished lab, in durations of the last one."""
+SHOWN_AT_ONCE = "adder-ablation"
+"""The part whose results the report shows without a pause."""
 REPORT = "report"
 """Name under which a process of its own writes the report; it is not a part of the plan, for it is never done."""
 N_WRONG = 4
@@ -426,25 +431,38 @@ def _run_side_by_side(plan: LabPlan, processes: int, quiet: bool) -> None:
 
 
 class _Reporter:
-    """Write the report in a process of its own whenever parts have ended, one report at a time."""
+    """Write the report in a process of its own when parts have ended, one report at a time.
+
+    The first report waits for the adder. Later ones leave most of the time to the parts, but the ablation of the
+    adder's heads is shown at once.
+    """
 
     def __init__(self, plan: LabPlan, quiet: bool) -> None:
         self._plan, self._say = plan, announcer(quiet)
         self._process: subprocess.Popen[bytes] | None = None
         self._n_done = 0
         self._is_announced = False
+        self._shown: set[str] = set()
+        self._started = self._next = 0.0
 
     def __call__(self, progress: Progress) -> None:
         """Start to write the report if a part has ended since the last report began."""
         if self._process is not None:
             if self._process.poll() is None:
                 return
+            if self._started:
+                self._next = time.monotonic() + PAUSE * (time.monotonic() - self._started)
+                self._started = 0.0
             if not self._is_announced and self._plan.report.exists():
                 self._is_announced = True
                 self._say(f"a first report, which is rewritten as parts end: {self._plan.report}")
-        n_done = len(progress.of("done"))
-        if n_done > self._n_done and n_done < len(progress.states) and self._plan.trained:
-            self._n_done = n_done
+        done = {state.run.name for state in progress.of("done")}
+        first = self._plan.jobs[0].name
+        if first not in done or not self._n_done < len(done) < len(progress.states):
+            return
+        is_shown_at_once = SHOWN_AT_ONCE in done and SHOWN_AT_ONCE not in self._shown
+        if time.monotonic() >= self._next or is_shown_at_once:
+            self._n_done, self._shown, self._started = len(done), done, time.monotonic()
             command = [sys.executable, "-m", "headcount", *self._plan.arguments_of(REPORT)]
             log = self._plan.log_of(REPORT)
             log.parent.mkdir(parents=True, exist_ok=True)
