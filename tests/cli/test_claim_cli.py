@@ -43,7 +43,11 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> s
         ),
         ("encoder carries-the-carry 10s", 0, "Undecided (a control fails): encoder of sample:addition"),
         ("D1 prunable-together", 0, "Undecided: D1 of sample:addition can be removed together"),
-        ("model extrapolates-to 64", 2, "Not judged: sample:addition extrapolates to length 64: sample:addition does"),
+        (
+            "model extrapolates-to 64",
+            2,
+            "Not judged: sample:addition extrapolates to length 64: this claim is about",
+        ),
     ],
 )
 def test_the_verdict_is_the_first_line_and_the_exit_code(

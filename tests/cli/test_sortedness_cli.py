@@ -74,7 +74,7 @@ def test_help_shows_the_defaults_of_the_task(capsys):
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["--config", "sample:addition"], "are for addition, not for sortedness"),
+        (["--config", "sample:addition"], "are for the task addition, not for sortedness"),
         (["--preset", "farther"], "no preset 'farther' for sortedness"),
         (["--longest", "20", "--encoding", "learned"], "raise n_positions to 20"),
         (["--random-positions", "3"], "raise random_positions"),

@@ -256,7 +256,7 @@ def test_tables_of_every_kind_give_the_same_scores(suffix: str, tmp_path: Path) 
 
 def test_an_adapter_and_a_run_have_examples_of_their_own(in_tmp: Path) -> None:
     Path("lines.txt").write_text(LINES)
-    with pytest.raises(InputError, match="leave --data out"):
+    with pytest.raises(InputError, match="leave --data and --lines out"):
         ablate_heads("sample:addition", "lines.txt", lines=True, quiet=True)
     with pytest.raises(InputError, match="name the file"):
         ablate_heads("sample:addition", lines=True, quiet=True)

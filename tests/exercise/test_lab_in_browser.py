@@ -129,7 +129,8 @@ def test_the_ranking_is_that_of_the_ablation(opened: Opened) -> None:
     effects = {(each.short, each.replacement): each for each in found.heads}
     rows = rows_of(opened.page, "ablation-addition-0-ranking")
     assert len(rows) == len(effects) / 3
-    for head, _, _, *cells in rows:  # behind the rank and the gradient
+    n_columns = 3 + len(found.replacements)
+    for head, _, _, *cells in (row[:n_columns] for row in rows):  # between rank and gradient, and the number of sums
         for replacement, cell in zip(found.replacements, cells, strict=True):
             each = effects[head, replacement]
             drop = f"{100 * each.drop:.2f} [{100 * each.low:.2f}, {100 * each.high:.2f}]"

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from published_by_hand import write_adder
 from told_results import require_sound
 
 from headcount import registry
@@ -279,18 +280,6 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     registry._loaders.cache_clear()
     study_file._shipped.cache_clear()
-
-
-def write_adder(path: Path, seed: int, rate: float) -> None:
-    """Write the files of a finished run without a start token."""
-    (path / "results").mkdir(parents=True)
-    config = json.loads(RunConfig.build("addition", seed=seed, start_token=False).to_json())
-    (path / "config.json").write_text(json.dumps(config))
-    (path / "manifest.json").write_text(json.dumps({"schema": 1, "steps": 10, "files": {}}))
-    share = {"correct": int(2000 * rate), "n": 2000, "rate": rate, "low": rate, "high": rate}
-    exact = {"facet": "exact match", "group": "all", "teacher_forced": None, "free_running": share}
-    result = {"type": "Evaluation", "schema": 2, "exact": exact, "digits": [], "groups": []}
-    (path / "results" / "evaluation-test.json").write_text(json.dumps(result))
 
 
 @pytest.mark.usefixtures("installed")

@@ -147,7 +147,7 @@ def test_a_moved_adapter(smaller, tmp_path):
         ({"digest": "0"}, "not those that were written"),
         ({"cuts": []}, "do not fit the model"),
         ({"cuts": [{"site": "E0"}]}, "'cuts' in .* is damaged"),
-        ({"cuts": None, "adapter": 3}, "does not say 'adapter', 'cuts'"),
+        ({"cuts": None, "adapter": 3}, "has no valid entry 'adapter', 'cuts'"),
     ],
 )
 def test_damage_is_told(smaller, tmp_path, told, explanation):

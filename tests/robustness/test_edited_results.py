@@ -20,8 +20,9 @@ import hub_models as hub
 import pytest
 import torch
 from edited_sorters import edited, shift, with_settings
+from published_by_hand import write_adder
 from routes_by_hand import routes as routes_by_hand
-from rows_by_hand import head_rows, rows_of
+from rows_by_hand import COSTLY, HARMLESS, OPEN, head_rows, judged_rows, over_training, rows_of
 from weights_by_hand import weights as weights_by_hand
 
 import headcount
@@ -33,10 +34,12 @@ from headcount.analysis.specialisation import specialise
 from headcount.api.reporting import gather
 from headcount.cli import main
 from headcount.errors import ResultError, RunError
+from headcount.exercise.comparison import compare as compare_published
 from headcount.rendering.notebook import _section
 from headcount.results import Result
-from headcount.runs.folder import TrainingRecord
+from headcount.runs.folder import RunFolder, TrainingRecord
 from headcount.runs.run import Run
+from headcount.studies.head_findings import find_over_seeds
 from headcount.studies.summary import summarise
 
 pytestmark = pytest.mark.slow  # a result of every kind is measured
@@ -56,6 +59,7 @@ def results(
     tiny_run: Run, tiny_sorter: Run, proved_sorter: Run, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Result]:
     """One result of every kind that headcount writes, by name."""
+    adders = tmp_path_factory.mktemp("adders")
     sample, small = headcount.load("sample:sortedness"), tmp_path_factory.mktemp("cut") / "small"
     model = api.open_model(texts.model(hub.build("gpt2"), "$A"))
     with pytest.MonkeyPatch.context() as patch:
@@ -95,6 +99,11 @@ def results(
                     ),
                 ]
             ),
+            "findings": find_over_seeds(
+                judged_rows({"E0H0": [COSTLY] * 3, "E0H1": [HARMLESS] * 3, "E1H0": [OPEN] * 3})
+            ),
+            "emergence": over_training(3),
+            "published": compare_published([RunFolder(write_adder(adders / f"{i}", i, 0.395)) for i in range(3)]),
             "encodings": all_encodings(d_model=4, n_heads=2, n_positions=4),
             "audit": api.audit(tiny_run, only=["HC101", "HC102", "HC201"], quiet=True).result,
             "intervention": headcount.audit_intervention(

@@ -140,10 +140,6 @@ class AblationCondition:
     stopping: StoppingRule | None = None
     """When the measurement of a head ended; None if the number of examples was fixed."""
 
-    def is_remeasured(self, effect: Effect) -> bool:
-        """Return whether a head was measured again on `decided_on`, because its ablation changed an answer."""
-        return self.stopping is None and effect.n != self.n
-
 
 @dataclass(frozen=True)
 class Ablation(Result):

@@ -48,8 +48,8 @@ def draw_ranking(result: Ablation, condition: AblationCondition) -> Figure:
         )
     names = []
     for head, effects in shown:
-        is_remeasured = any(map(condition.is_remeasured, effects.values()))
-        names.append(f"{head}  ({HeadId.parse(head).short}){' †' if is_remeasured else ''}")
+        is_dagger = any(is_remeasured(condition, effect) for effect in effects.values())
+        names.append(f"{head}  ({HeadId.parse(head).short}){' †' if is_dagger else ''}")
     axes.set_yticks(range(len(shown)), names, fontsize=8)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     _mark_borders(axes, result, min(effect.low for effects in ranking.values() for effect in effects.values()))
@@ -84,7 +84,7 @@ def draw_map(result: Ablation, condition: AblationCondition) -> Figure:
     panels = []
     for replacement in result.replacements:
         effects = result.effects(replacement, condition.length)
-        remeasured = {effect.head for effect in effects if condition.is_remeasured(effect)}
+        remeasured = {effect.head for effect in effects if is_remeasured(condition, effect)}
         drops = {effect.head: _scale(result) * effect.drop for effect in effects}
         panels.append((f"{replacement}: {drop_label(result)}", drops, remeasured))
     if condition.importances:
@@ -210,6 +210,11 @@ def _about(result: Ablation, condition: AblationCondition) -> str:
         least, most = n_range(result, condition)
         return f"{about}; each head on {least:,} to {most:,} of them"
     return f"{about}; †: {condition.decided_on}" if condition.decided_on else about
+
+
+def is_remeasured(condition: AblationCondition, effect: Effect) -> bool:
+    """Return whether a head was measured again on other examples (`decided_on`), as its ablation changed an answer."""
+    return condition.stopping is None and effect.n != condition.n
 
 
 def n_range(result: Ablation, condition: AblationCondition) -> tuple[int, int]:

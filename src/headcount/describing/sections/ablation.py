@@ -23,7 +23,7 @@ from headcount.describing.leader import Leader, leader
 from headcount.describing.report import ModelResults, ReportResults, section_by_model
 from headcount.describing.sections.reproduce import ablate_command
 from headcount.describing.words import amount, amount_cell, amount_interval, counted, fraction, short, some
-from headcount.figures.ablation import clean_text, draw_ranking, drop_label, score_text
+from headcount.figures.ablation import clean_text, draw_ranking, drop_label, is_remeasured, score_text
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation, AblationCondition, Effect
@@ -218,7 +218,7 @@ def stopping_sentence(result: Ablation, condition: AblationCondition) -> str:
 def _drop_cell(result: Ablation, condition: AblationCondition, effect: Effect) -> Cell:
     """Return `16.60 [14.99, 18.30] critical†`; a dagger marks a head that was measured again on other examples."""
     cell = amount_cell(effect.drop, effect.low, effect.high, result.unit)
-    text = f"{cell.text} {effect.band or ''}".rstrip() + "†" * condition.is_remeasured(effect)
+    text = f"{cell.text} {effect.band or ''}".rstrip() + "†" * is_remeasured(condition, effect)
     return Cell(text, cell.value, "strong" if effect.p < 0.05 else "")
 
 
