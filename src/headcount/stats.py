@@ -438,13 +438,33 @@ def skewed_quantile(quantile: float, skewness: Values, n: int) -> Values:
     return 3 * shifted / (root**2 + root + 1)
 
 
+def mean_ranks(values: Values) -> Values:
+    """Return the ranks of values along the last axis, from 1; equal values share their mean rank.
+
+    It is `scipy.stats.rankdata`, without the most of a second that `scipy.stats` takes to load.
+
+    >>> mean_ranks(np.array([[3.0, 1, 3], [5, 5, 5]])).tolist()
+    [[2.5, 1.0, 2.5], [2.0, 2.0, 2.0]]
+    """
+    order, places = values.argsort(axis=-1), np.arange(values.shape[-1])
+    ordered = np.take_along_axis(values, order, axis=-1)
+    differs = ordered[..., 1:] != ordered[..., :-1]
+    edge = np.ones_like(ordered[..., :1], dtype=bool)
+    first = np.maximum.accumulate(np.where(np.concatenate([edge, differs], axis=-1), places, 0), axis=-1)
+    ends = np.where(np.concatenate([differs, edge], axis=-1), places, places[-1:])
+    last = np.minimum.accumulate(ends[..., ::-1], axis=-1)[..., ::-1]
+    ranks = np.empty(values.shape)
+    np.put_along_axis(ranks, order, (first + last) / 2 + 1, axis=-1)
+    return ranks
+
+
 def rank_correlations(x: Values, y: Values) -> Values:
     """Return Spearman's rank correlation of `x` and `y` along the last axis; 0 where one of the two is constant.
 
     >>> rank_correlations(np.array([[1.0, 2, 3], [3, 2, 1]]), np.array([[1.0, 5, 9], [1, 5, 9]])).round(6).tolist()
     [1.0, -1.0]
     """
-    a, b = (scipy.stats.rankdata(values, axis=-1) for values in (x, y))
+    a, b = (mean_ranks(values) for values in (x, y))
     a, b = (ranks - ranks.mean(axis=-1, keepdims=True) for ranks in (a, b))
     spread = np.sqrt((a * a).sum(axis=-1) * (b * b).sum(axis=-1))
     return np.divide((a * b).sum(axis=-1), spread, out=np.zeros_like(spread), where=spread > 0)

@@ -35,8 +35,9 @@ FIRST_HITS, FIRST_SCORES = 540, 128
 losses."""
 MOST_GROWTH, LEAST_GROWTH = 2.0, 1.25
 """How much the number of examples grows at least and at most from one look to the next, while a band is undecided."""
-MARGIN = 1.03
-"""Factor by which the planned number of examples exceeds the estimate."""
+MARGIN, FIRST_MARGIN = 1.03, 0.87
+"""Ratio of the planned number of examples to the estimate. The first plan for a narrow interval is below the estimate,
+because intervals at few examples are too wide; a second plan then corrects it."""
 GRID = 1.06
 """Ratio of neighbouring numbers of examples at which heads are looked at, so that heads share their blocks."""
 HOPE = 0.5
@@ -51,7 +52,7 @@ class StoppingRule:
     """Largest half-width of the interval of a drop, in the unit of the drop (0.01 is 1 point)."""
     first: int = FIRST_HITS
     """Number of examples at the first look."""
-    most: int = 40_000
+    most: int = 30_000
     """Largest number of examples."""
 
 
@@ -101,16 +102,17 @@ class Looks:
         """
         wider = wider or drop
         level, half = self.level, (drop.high - drop.low) / 2
-        self.low, self.high = max(self.low, wider.low), min(self.high, wider.high)
-        whole = PairedDifference(
-            drop.mean, min(self.low, drop.mean), max(self.high, drop.mean), min(1.0, drop.p * ALPHA / level)
-        )
+        low, high = max(self.low, wider.low), min(self.high, wider.high)
+        whole = PairedDifference(drop.mean, min(low, drop.mean), max(high, drop.mean), min(1.0, drop.p * ALPHA / level))
         is_decided = not has_bands or band_of(whole) != "undecided"
         is_narrow = half <= self.rule.precision
+        if self.is_last and not is_narrow and n < self.rule.most:
+            # Still too wide: this look does not count, and a later one spends its probability.
+            self._plan(MARGIN * n * (half / self.rule.precision) ** 2)
+            return whole
+        self.low, self.high = low, high
         if (is_narrow and (is_decided or self.is_last)) or n >= self.rule.most:
             self.is_settled = True
-        elif self.is_last:  # a little too wide: the spread was larger than it seemed
-            self._plan(MARGIN * n * (half / self.rule.precision) ** 2)
         else:
             self.spent += level
             self.n_looks += 1
@@ -119,7 +121,7 @@ class Looks:
             if is_decided or self._is_hopeless(n, whole, error, noise):
                 self.is_settled, self.is_last = is_narrow, True
                 growth = (_quantile(ALPHA - self.spent) * error / self.rule.precision) ** 2
-                self._plan(max(n + 1, MARGIN * growth * n))
+                self._plan(max(n + 1, FIRST_MARGIN * growth * n))
             else:
                 self._plan_for_band(n, whole, error)
         return whole
@@ -137,7 +139,8 @@ class Looks:
             return
         gap, level = _gap(drop), LEVELS[self.n_looks]
         needed = n * (_quantile(level) * error / gap) ** 2 if gap else math.inf
-        self._plan(min(max(MARGIN * needed, LEAST_GROWTH * n), MOST_GROWTH * n))
+        planned = min(max(MARGIN * needed, LEAST_GROWTH * n), MOST_GROWTH * n)
+        self._plan(planned if LEAST_GROWTH * planned < self.rule.most else self.rule.most)
 
     def _is_hopeless(self, n: int, drop: PairedDifference, error: float, noise: float) -> bool:
         """Whether the most examples would not decide the band, even with the drop `HOPE` standard errors farther away.

@@ -64,7 +64,7 @@ def ablate_heads(
     * `replacements` selects replacements, such as `["zero"]`; the default is all of them.
     * `precision`: each head is measured on more and more examples until its band is decided and its 95 % CI is at most
       this much to either side (0.01: 1 point, or 0.01 of another unit). The examples are those of the test set or the
-      file, then, for a run, new ones of its task, up to 40,000.
+      file, then, for a run, new ones of its task, up to 30,000.
     * `budget` ends the measurement after a time such as `"30s"`; the heads that are undecided then stay undecided.
     * `n` measures exactly this number of examples instead, and `exhaust` the whole test set; with `exhaust`, heads that
       change an answer there are measured again on 40,000 new examples.

@@ -23,7 +23,7 @@ from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.registry import suggestion
 from headcount.results import ROUNDING, Contradiction, Count, Positive, Result, Share, outside, unequal
-from headcount.stats import Proportion, Values, holm, mcnemar
+from headcount.stats import Proportion, Values, holm, mcnemar, mean_ranks
 from headcount.studies.tidy import ABOUT, COLUMNS, Row, label_column
 
 FEWEST = 3
@@ -484,7 +484,7 @@ def concordance_test(blocks: Sequence[Values], rng: np.random.Generator) -> tupl
 
     Each run's values are shuffled within each block. Blocks with one item have nothing to rank and are left out.
     """
-    ranked = [scipy.stats.rankdata(block, axis=1) for block in blocks if block.shape[1] > 1]
+    ranked = [mean_ranks(block) for block in blocks if block.shape[1] > 1]
     observed = float(np.mean([kendall_w(ranks) for ranks in ranked]))
     n_values = sum(ranks.size for ranks in ranked)
     at_once, n_beyond = max(1, AT_ONCE // n_values), 0
