@@ -28,7 +28,7 @@ from typing import ClassVar, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 from torch import Tensor
 
 from headcount.analysis.event_positions import Layout, is_readable, layouts_of, positions_by_layout, read_positions
@@ -84,7 +84,7 @@ class Share:
         share = float(both.sum()) / total
         residuals = (both - share * gap) * n / total
         error, skew = float(residuals.std(ddof=1)) / n**0.5, skewness(residuals)
-        quantile = float(stats.t.ppf(1 - (1 - CONFIDENCE) / (2 * n_comparisons), n - 1))
+        quantile = float(stdtrit(n - 1, 1 - (1 - CONFIDENCE) / (2 * n_comparisons)))
         low, high = (share - error * float(skewed_quantile(end, skew, n)) for end in (quantile, -quantile))
         return cls(share, low, high, float(on.sum()) / total, float(off.sum()) / total)
 

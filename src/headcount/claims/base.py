@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
-from scipy import stats
+from scipy.special import stdtrit
 
 from headcount.bands import POWER, limit_text
 from headcount.claims import CLAIMS
@@ -265,7 +265,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """
     n, mean = len(values), sum(values) / len(values)
     error = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) / n)
-    half = float(stats.t.ppf(0.975, n - 1)) * error
+    half = float(stdtrit(n - 1, 0.975)) * error
     return mean, mean - half, mean + half
 
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from shlex import join
@@ -70,17 +70,17 @@ The last one is trained until it is proved right at every length.
 """
 POOLINGS = ("mean", "score-max", "neighbour-difference")
 """Poolings that are compared with the default (max) on the encodings of the exercise."""
-POOLING_STEPS, STEPS_AT_CHANCE = 2000, 300
+POOLING_STEPS, STEPS_AT_CHANCE = 1000, 300
 """Training steps of the models with other poolings, and of those that stay at chance.
-
-All nine models take about four minutes on one core.
 
 A model with a symmetric pooling and no encoding gets fewer steps, because it stays at 50 % however long it trains.
 """
-SEARCH_SECONDS = 5.0
+SEARCH_SECONDS = 3.0
 """Seconds of the search for wrong answers of one sortedness model."""
-PAUSE = 5.0
+PAUSE = 8.0
 """Pause between two reports of an unfinished lab, in durations of the last one."""
+BANDS_BUDGET = "4s"
+"""Time for the first bands of the adder's heads, which the first report shows."""
 SHOWN_AT_ONCE = "adder-ablation"
 """The part whose results the report shows without a pause."""
 REPORT = "report"
@@ -88,9 +88,20 @@ REPORT = "report"
 N_WRONG = 4
 """Number of wrong sums whose attention the report shows."""
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024)
-WEIGHTS = {"adder": 1000, "adder-ablation": 2500, "adder-heads": 500, "adder-routes": 900, "adder-pruning": 1300}
-WEIGHTS |= {"adder-sums": 1200, "lengths": 250}
-"""How long measurements take, in training steps, for the estimate of the remaining time (docs/LOG.md)."""
+WEIGHTS = {
+    "adder": 85,
+    "adder-bands": 12,
+    "adder-ablation": 25,
+    "adder-heads": 22,
+    "adder-sums": 100,
+    "adder-routes": 38,
+    "adder-pruning": 60,
+    "sorter-far": 70,
+    "lengths": 16,
+}
+"""How long parts take, in seconds of one core, for the estimate of the remaining time (docs/LOG.md)."""
+STEP_SECONDS = 0.017
+"""Seconds of one core that a training step of a sortedness model takes."""
 N_SEQUENCES = 200
 """Number of sequences per length and kind."""
 MOST_POOLED = 256
@@ -144,8 +155,9 @@ class LabPart:
 
     @property
     def weight(self) -> float:
-        """How long the part takes, compared with the others: measurements by `WEIGHTS`, in training steps."""
-        return self.n_steps or WEIGHTS.get(self.name, WEIGHTS[self.name.partition("-")[0]])
+        """How long the part takes, in seconds of one core, for the estimate of the remaining time."""
+        known = WEIGHTS.get(self.name) or WEIGHTS.get(self.name.partition("-")[0])
+        return known or STEP_SECONDS * self.n_steps
 
     def progress(self) -> float:
         """Return the fraction of the training steps that are done; 0 for a measurement."""
@@ -201,6 +213,11 @@ class LabPlan:
         """The parts: the adder first, because everything about heads waits for it."""
         parts = [*(self._addition() if "addition" in self.experiments else ())]
         return (*parts, *(self._sortedness() if "sortedness" in self.experiments else ()))
+
+    @property
+    def first_shown(self) -> str:
+        """The name of the part that the first report waits for: the first bands of the adder's heads, or a training."""
+        return self.jobs[1 if "addition" in self.experiments else 0].name
 
     def find(self, name: str) -> LabPart:
         """Return the part of this name; raise an error that suggests a name."""
@@ -278,7 +295,9 @@ class LabPlan:
             return self._part(f"adder-{name}", words, self.adder, lambda: work(load(self.adder)), "adder")
 
         quiet = self.quiet
-        yield part("ablation", "ablating each head alone", partial(ablate_heads, examples=True, save=True, quiet=quiet))
+        ablate = partial(ablate_heads, examples=True, save=True, quiet=quiet)
+        yield part("bands", "ablating each head alone, on few sums", partial(ablate, budget=BANDS_BUDGET))
+        yield part("ablation", "ablating each head alone", ablate)
         yield part("heads", "drawing the attention of every head", self._show_heads)
         yield part("sums", "checking all sums", lambda run: _verified(run, quiet))
         yield part("routes", "following the carry through the heads", partial(routes, save=True, quiet=quiet))
@@ -306,13 +325,10 @@ class LabPlan:
             yield self._part(f"lengths-{name}", words, self.sorter(name), work, f"sorter-{name}")
         for encoding in _plain():
             for pooling in POOLINGS:
-                words = f"training with another pooling: {encoding}, {pooling}"
-                folder, name = self.pooled(encoding, pooling), f"pooling-{encoding}-{pooling}"
-                yield self._training(name, words, folder, "sortedness", pooling_settings(encoding, pooling))
-                work = partial(self._pooled_lengths, folder)
-                yield self._part(
-                    f"lengths-{encoding}-{pooling}", "measuring how far it extrapolates", folder, work, name
-                )
+                words = f"training with another pooling, and measuring how far it extrapolates: {encoding}, {pooling}"
+                name, settings = f"pooling-{encoding}-{pooling}", pooling_settings(encoding, pooling)
+                training = self._training(name, words, self.pooled(encoding, pooling), "sortedness", settings)
+                yield replace(training, work=partial(self._pooled_lengths, training))
 
     def _extrapolate(self, name: str) -> None:
         """Measure a sortedness model at all lengths, and search for wrong answers unless it was proved right."""
@@ -323,8 +339,10 @@ class LabPlan:
         if not SORTEDNESS[name].get("until_proved"):
             _verified(run, self.quiet)
 
-    def _pooled_lengths(self, folder: Path) -> None:
-        run, lengths = load(folder), [length for length in LENGTHS if length <= MOST_POOLED]
+    def _pooled_lengths(self, training: LabPart) -> None:
+        """Train a model, and measure it at the shorter lengths."""
+        training.work()
+        run, lengths = load(training.folder), [length for length in LENGTHS if length <= MOST_POOLED]
         result = measure_lengths(RunModel.of(run), lengths, n=self.n, draw=REPORTED, explain=False)
         save_in(run.output, "stretch-compared", result)
 
@@ -433,8 +451,8 @@ def _run_side_by_side(plan: LabPlan, processes: int, quiet: bool) -> None:
 class _Reporter:
     """Write the report in a process of its own when parts have ended, one report at a time.
 
-    The first report waits for the adder. Later ones leave most of the time to the parts, but the ablation of the
-    adder's heads is shown at once.
+    The first report waits for the adder and the first bands of its heads. Later ones leave most of the time to the
+    parts, but the ablation of the adder's heads is shown at once.
     """
 
     def __init__(self, plan: LabPlan, quiet: bool) -> None:
@@ -457,8 +475,7 @@ class _Reporter:
                 self._is_announced = True
                 self._say(f"a first report, which is rewritten as parts end: {self._plan.report}")
         done = {state.run.name for state in progress.of("done")}
-        first = self._plan.jobs[0].name
-        if first not in done or not self._n_done < len(done) < len(progress.states):
+        if self._plan.first_shown not in done or not self._n_done < len(done) < len(progress.states):
             return
         is_shown_at_once = SHOWN_AT_ONCE in done and SHOWN_AT_ONCE not in self._shown
         if time.monotonic() >= self._next or is_shown_at_once:
