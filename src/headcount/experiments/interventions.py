@@ -99,10 +99,10 @@ def run_interventions(
     """Return the scores of every example with all heads and under each intervention (ablation).
 
     The hooks are first proven to act on the model, unless `proven` says that this was done. Mean head outputs are
-    computed if they are needed and not given as `means`. At the end, the model runs on rows of the first batch again, and
-    must give the same output as at the beginning. If the model's modules keep state, every intervention takes a full pass
-    instead of a cached one. `on_batch` is called with the scores of each batch. `only` has the indices of the batches
-    to measure (default: all); the scores of the other examples stay undefined.
+    computed if they are needed and not given as `means`. At the end, the model runs on rows of the first batch again,
+    and must give the same output as at the beginning. If the model's modules keep state, every intervention takes a
+    full pass instead of a cached one. `on_batch` is called with the scores of each batch. `only` has the indices of the
+    batches to measure (default: all); the scores of the other examples stay undefined.
     """
     if not all(each.heads for each in interventions):
         raise InputError("an intervention names no heads", "name at least one head to ablate")
