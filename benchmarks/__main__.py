@@ -21,8 +21,8 @@ SPEED = (
     *("hugging_face", "gpt2_size", "patching", "pruning", "auditing", "report", "live_page"),
 )
 """Benchmarks of speed and size, which run by default."""
-STUDIES = ("coverage", "labels", "matching", "audited_runs", "route_errors", "stopping", "study_faults")
-"""Studies of error rates, which run by name only."""
+STUDIES = ("coverage", "labels", "matching", "audited_runs", "route_errors", "stopping", "studies", "study_faults")
+"""Studies of error rates, and of many runs, which run by name only."""
 
 
 def jobs_of(words: list[str]) -> list[tuple[str, list[str]]]:

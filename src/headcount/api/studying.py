@@ -40,7 +40,6 @@ class StudyOutcome:
 
     plan: Plan
     states: tuple[RunState, ...]
-
     parts: tuple[PartResults, ...] = ()
     """What the finished runs of each part say together; a part with fewer than two runs is left out."""
     report: Path | None = None
@@ -115,10 +114,14 @@ def run_study(
             signal=getattr(stop, "exit_code", 130) - 128,
         ) from stop
     finished = [run for run, state in zip(plan.runs, progress.states, strict=True) if state.state == "done"]
-    parts = _summarise(plan, finished)
-    published = _published(plan, finished)
+    return replace(summarise_runs(plan, finished), states=tuple(progress.states))
+
+
+def summarise_runs(plan: Plan, finished: Sequence[PlannedRun]) -> StudyOutcome:
+    """Write the rows, the summaries and the page of the finished runs of a study."""
+    parts, published = _summarise(plan, finished), _published(plan, finished)
     report = _write_report(plan, parts, len(finished), published) if parts else None
-    return StudyOutcome(plan, tuple(progress.states), tuple(parts), report, published)
+    return StudyOutcome(plan, (), tuple(parts), report, published)
 
 
 def _place(

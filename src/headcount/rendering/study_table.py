@@ -39,7 +39,7 @@ def watching(quiet: bool) -> Iterator[Callable[[Progress], None]]:
         def show(progress: Progress) -> None:
             nonlocal last
             if time.monotonic() - last >= REFRESH:
-                live.update(_table(progress), refresh=True)
+                live.update(study_table(progress), refresh=True)
                 last = time.monotonic()
 
         yield show
@@ -89,7 +89,8 @@ def _counts(progress: Progress) -> str:
     return text
 
 
-def _table(progress: Progress) -> Table:
+def study_table(progress: Progress) -> Table:
+    """Return the table of a study that runs: the running and the failed runs, with counts of all in the title."""
     left = progress.seconds_left()
     title = f"{progress.plan.title}: {_counts(progress)}"
     title += f", {duration(left)} left" if left is not None else ""
