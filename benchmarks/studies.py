@@ -32,8 +32,8 @@ seeds = 6
 [settings]
 steps = 1000
 eval_every = 500
-[[measure]]
-verb = "evaluate"
+[measure]
+evaluate = true
 """
 MANY = """
 title = "Many runs"
