@@ -113,13 +113,13 @@ def test_the_plan_starts_with_the_adder_and_measures_what_is_trained(tmp_path):
     plan = LabPlan(tmp_path)
     names = [part.name for part in plan.jobs]
     assert names[0] == "adder"
-    assert len(set(names)) == len(names) == 6 + 2 * len(SORTEDNESS) + 2 * 9
+    assert len(set(names)) == len(names) == 7 + 2 * len(SORTEDNESS) + 9
     for part in plan.jobs:
         assert set(part.needs) <= set(names[: names.index(part.name)])
         assert part.needs or part.n_steps, "what needs nothing is a training"
         assert not part.is_done
         assert plan.arguments(part)[-2:] == ["--part", part.name]
-    assert [part.name for part in LabPlan(tmp_path, experiments=("addition",)).jobs] == names[:6]
+    assert [part.name for part in LabPlan(tmp_path, experiments=("addition",)).jobs] == names[:7]
     with pytest.raises(InputError, match="did you mean 'adder-routes'"):
         plan.find("adder-route")
 
