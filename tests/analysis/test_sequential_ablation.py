@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from headcount.analysis import sequential_ablation
 from headcount.analysis.ablation import AblationRun, ablate
 from headcount.analysis.sequential_ablation import SweepState, ablate_until_decided, can_stop_early
 from headcount.analysis.stopping import StoppingRule
+from headcount.experiments import interventions
 from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.experiments.interventions import run_interventions, run_on_cores
 from headcount.hooks.replay import Intervention
 from headcount.runs.run import Run
-from headcount.training.device import forked, n_threads
+from headcount.training.device import Copies, n_threads
 
 
 @pytest.fixture(scope="module")
@@ -133,16 +138,44 @@ def test_several_processes_give_the_same_scores_as_one(experiment: Experiment) -
     np.testing.assert_array_equal(alone.clean, shared.clean)
 
 
-def test_a_process_that_fails_returns_nothing() -> None:
-    def work(part: int) -> np.ndarray:
-        if part == 1:
-            raise ValueError("one part fails")
-        return np.full(3, float(part))
+def test_a_sweep_in_several_processes_is_the_sweep_of_one(
+    experiment: Experiment, more: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process must really measure: this process measures its part again only if the copy fails."""
+    monkeypatch.setattr(sequential_ablation, "ROWS_PER_PROCESS", 10)
+    rule, measured, again = StoppingRule(precision=0.05), list[AblationRun](), list[int]()
+    here, measure = os.getpid(), interventions.scores_of_part
 
-    with forked(work, [0, 1, 2]) as results:
-        first, second, third = results()
-    assert second is None
-    assert first is not None
-    assert third is not None
-    assert first.tolist() == [0.0, 0.0, 0.0]
-    assert third.tolist() == [2.0, 2.0, 2.0]
+    def scores_of_part(*args: Any) -> Any:
+        if os.getpid() == here:
+            again.append(1)
+        return measure(*args)
+
+    monkeypatch.setattr(interventions, "scores_of_part", scores_of_part)
+    for n in (1, 2):
+        with n_threads(n):
+            run = ablate_until_decided(experiment, more, rule, ["zero", "mean"], donors=1)
+        measured.append(run)
+    assert not again
+    assert measured[0].effects == measured[1].effects
+    assert measured[0].condition.n_passes == measured[1].condition.n_passes
+
+
+def test_copies_take_several_messages_and_one_that_fails_returns_nothing() -> None:
+    def work(numbers: Sequence[int]) -> np.ndarray:
+        if numbers[0] == 1:
+            raise ValueError("one part fails")
+        return np.full(numbers[1], float(numbers[0]))
+
+    with Copies(work, 3) as copies:
+        for n in (3, 100_000):  # more than a pipe holds
+            for i in range(3):
+                copies.send(i, [i, n])
+            first, second, third = (copies.receive(i) for i in range(3))
+            assert second is None
+            assert first is not None
+            assert third is not None
+            assert first.tolist() == [0.0] * n
+            assert third.tolist() == [2.0] * n
+        copies.send(0, [0, 0])
+        assert np.array_equal(copies.receive(0), [])

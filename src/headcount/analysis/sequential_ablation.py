@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -36,13 +37,19 @@ from headcount.experiments.interventions import (
     Scores,
     compare,
     donors_of,
+    run_interventions,
     run_on_cores,
+    scores_of_part,
     widened,
 )
 from headcount.hooks import REPLACEMENTS
+from headcount.hooks.replay import Intervention
 from headcount.limits import BATCH
 from headcount.seeds import stream
+from headcount.training.device import Copies, n_processes
 
+ROWS_PER_PROCESS = 2000
+"""Number of examples from which another process is worth its start."""
 N_NOISE = 512
 """Number of examples of the first block on which the noise of mean ablation is estimated."""
 
@@ -98,12 +105,13 @@ def ablate_until_decided(
     pool = _Pool([more] if more is not None and more.is_all else [experiment, *([more] if more is not None else [])])
     rule = replace(rule, most=min(rule.most, pool.n))
     sampling = _Sampling(sweep, pool, rule, donors, batch_size, examples, noise)
-    while any(not state.looks.is_settled for state in sampling.states):
-        target = min(state.looks.next_n for state in sampling.states if not state.looks.is_settled)
-        sampling.extend(target)
-        is_over = target < rule.most and is_time_up()
-        sampling.look(is_over=is_over)
-        on_block(SweepState(sampling.run(), sampling.n, sampling.n_settled, rule.most))
+    with Copies(sampling.measure_part, sampling.n_copies) as copies:
+        while any(not state.looks.is_settled for state in sampling.states):
+            target = min(state.looks.next_n for state in sampling.states if not state.looks.is_settled)
+            sampling.extend(target, copies)
+            is_over = target < rule.most and is_time_up()
+            sampling.look(is_over=is_over)
+            on_block(SweepState(sampling.run(), sampling.n, sampling.n_settled, rule.most))
     run = sampling.run(importances(experiment))
     return with_agreements(replace(run, condition=replace(run.condition, failures=sampling.failures())))
 
@@ -194,11 +202,33 @@ class _Sampling:
         """The scores with all heads, [example]."""
         return np.concatenate(self._clean)
 
-    def extend(self, end: int) -> None:
-        """Measure all heads that are not settled on the examples up to `end`."""
-        active = [state for state in self.states if not state.looks.is_settled]
+    @property
+    def n_copies(self) -> int:
+        """The number of other processes that share the work."""
+        if self.check.explains:  # this process must see every batch
+            return 0
+        return n_processes(self._pool.experiments[0].model, -(-self._pool.n // ROWS_PER_PROCESS)) - 1
+
+    def measure_part(self, numbers: Sequence[int]) -> Scores:
+        """Return the scores [1 + intervention, example] of part of a block; a copy of this process calls it.
+
+        The numbers are the first and the last example, the index of the block, those of the ablations, and the part.
+        """
+        start, end, which, *active, i, n = map(int, numbers)
+        block = list(self._pool.blocks(start, end))[which]
+        interventions = interventions_of([self.states[number].pair for number in active], self._donors)
+        return scores_of_part(partial(self._run, block, interventions), block, i, n)
+
+    def _run(self, block: Experiment, interventions: Sequence[Intervention], only: Sequence[int]) -> Outcome:
+        means = self._sweep.means
+        return run_interventions(block, interventions, batch_size=self._batch_size, proven=True, means=means, only=only)
+
+    def extend(self, end: int, copies: Copies) -> None:
+        """Measure all heads that are not settled on the examples up to `end`; `copies` measure part of each block."""
+        numbers = [i for i, state in enumerate(self.states) if not state.looks.is_settled]
+        active, start = [self.states[i] for i in numbers], self.n
         interventions = interventions_of([state.pair for state in active], self._donors)
-        for block in self._pool.blocks(self.n, end):
+        for which, block in enumerate(self._pool.blocks(start, end)):
             self.check.experiment = block
             outcome = run_on_cores(
                 block,
@@ -207,6 +237,7 @@ class _Sampling:
                 means=self._sweep.means,
                 on_batch=self.check if self.check.is_needed else None,
                 sees_all=self.check.explains,
+                copies=(copies, (start, end, which, *numbers)),
             )
             self.check.next_block(block)
             for state, scores in zip(active, by_pair(interventions, outcome.scores), strict=True):

@@ -28,6 +28,9 @@ from headcount.rendering.markdown import markdown_text
 from headcount.rendering.progress import counting
 from headcount.rendering.refining import refining
 
+SHORT = 16
+"""Largest number of tokens of a short example."""
+
 
 def ablate_heads(
     model: AnyModel,
@@ -80,7 +83,8 @@ def ablate_heads(
     >>> [effect.short for effect in ablation.heads]
     ['L0H0', 'L0H1', 'L0H2', 'L0H3']
     """
-    opened, at_once = open_model(model, sites=sites, run_adapter=run_adapter), batch_rows(batch_size)
+    opened = open_model(model, sites=sites, run_adapter=run_adapter)
+    at_once = batch_rows(batch_size, opened)
     data = text_lines(data) if lines else data
     clock = _clock(n, precision, budget, exhaust=exhaust, lengths=lengths)
     measured_lengths = tuple(dict.fromkeys(lengths)) or (None,)
@@ -223,13 +227,18 @@ def _join_runs(opened: OpenModel, metric: Metric, runs: Sequence[AblationRun]) -
     )
 
 
-def batch_rows(batch_size: int) -> int:
-    """Return the number of examples per batch, such that four ablations fit into one forward pass."""
+def batch_rows(batch_size: int, model: OpenModel | None = None) -> int:
+    """Return the number of examples per batch, such that four ablations fit into one forward pass.
+
+    If the examples of the model's task are short, only one ablation fits: recording the pass without ablations, which
+    is done once per batch, then costs more than ablating.
+    """
     if batch_size < 1:
         raise InputError(
             f"--batch-size must be at least 1, got {batch_size}", "it is the number of rows per forward pass"
         )
-    return max(1, batch_size // 4)
+    longest = None if model is None or model.task is None else getattr(model.task, "longest", None)
+    return batch_size if longest is not None and longest <= SHORT else max(1, batch_size // 4)
 
 
 def _draw(name: str, result: Ablation) -> dict[str, Figure]:

@@ -30,7 +30,7 @@ LONGEST = 8192
 """Largest length of sequences that are drawn."""
 N_LENGTH = 400
 """Default number of sequences that are drawn for each length."""
-REFERENCE = 2**19
+REFERENCE = 2**18
 """Number of tokens over which the mean output of a head is computed, for mean ablation."""
 
 

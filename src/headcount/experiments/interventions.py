@@ -10,6 +10,7 @@ one part of the inputs, so that this noise can be measured.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, cast
@@ -43,12 +44,16 @@ from headcount.stats import (
     paired_figures,
     paired_hits,
 )
-from headcount.training.device import forked, n_processes, n_threads
+from headcount.training.device import Copies, n_processes, n_threads
 
 Means = Sequence[Mapping[HeadSite, Tensor]]
 """Mean head outputs by attention block: first over all inputs, then over each of `PARTS` parts of the inputs."""
 PARTS = 8
 """Number of parts into which inputs are divided, to see how much a mean head output varies between them."""
+GROUPS = 8
+"""Number of groups into which blocks of inputs are divided to compute means, whatever the number of processes."""
+Sums = dict[HeadSite, tuple[Tensor, Tensor]]
+"""Sums of head outputs and numbers of rows, both by part of the inputs and by position, for each attention block."""
 SAME_ROWS = 16
 """Number of rows that are passed through the model again at the end, to see that it still gives the same output."""
 Scores = NDArray[np.float64]
@@ -153,39 +158,50 @@ def run_on_cores(
     progress: Progress | None = None,
     on_batch: Callable[[BatchOutcome], None] | None = None,
     sees_all: bool = True,
+    copies: tuple[Copies, Sequence[int]] | None = None,
 ) -> Outcome:
     """Run interventions as `run_interventions` does, but divide the batches among one process per core.
 
     The hooks must have been proven to act on the model. The processes share the model's weights, and results do not
     depend on their number. `on_batch` is called in this process only: if it must see every batch (`sees_all`), all
-    batches are measured here; otherwise it sees the first batch and some others.
+    batches are measured here; otherwise it sees the first batch and some others. `copies` are processes that exist,
+    with the numbers that say what to measure; they compute `scores_of_part` of the same experiment.
     """
     run = partial(run_interventions, experiment, interventions, batch_size=batch_size, proven=True, means=means)
-    n = n_processes(experiment.model, len(experiment.batches))
+    n_batches = len(experiment.batches)
+    n = min(len(copies[0]) + 1, n_batches) if copies else n_processes(experiment.model, n_batches)
     if n == 1 or (on_batch is not None and sees_all):
         return run(progress=progress, on_batch=on_batch)
-    parts = [range(i, len(experiment.batches), n) for i in range(n)]
-
-    def measure(part: range) -> Scores:
-        outcome = run(only=part)
-        assert not outcome.is_plain, "with modules that keep state, each process would have another state"
-        rows = _rows_of(experiment, part)
-        return np.concatenate([outcome.clean[None, rows], outcome.scores[:, rows]])
 
     def count(done: int, total: int) -> None:
         if progress:
-            progress(min(n * done, len(experiment.batches)), len(experiment.batches))
+            progress(min(n * done, n_batches), n_batches)
 
-    with forked(measure, parts[1:]) as others, n_threads(1):
-        outcome = run(only=parts[0], progress=count, on_batch=on_batch)
-        for part, values in zip(parts[1:], others(), strict=True):
-            rows = _rows_of(experiment, part)
+    def own_copies() -> Copies:
+        return Copies(lambda numbers: scores_of_part(run, experiment, *numbers), n - 1)
+
+    with nullcontext(copies[0]) if copies else own_copies() as others, n_threads(1):
+        for i in range(1, n):
+            others.send(i - 1, (*(copies[1] if copies else ()), i, n))
+        outcome = run(only=range(0, n_batches, n), progress=count, on_batch=on_batch)
+        for i in range(1, n):
+            values = others.receive(i - 1)
             if values is None or outcome.is_plain:  # the process failed: its error is raised here, if it is lasting
-                again = run(only=part)
-                values = np.concatenate([again.clean[None, rows], again.scores[:, rows]])
+                values = scores_of_part(run, experiment, i, n)
+            rows = _rows_of(experiment, range(i, n_batches, n))
             both = values.reshape(-1, len(rows))
             outcome.clean[rows], outcome.scores[:, rows] = both[0], both[1:]
     return outcome
+
+
+def scores_of_part(run: Callable[..., Outcome], experiment: Experiment, i: int, n: int) -> Scores:
+    """Return the clean and the ablated scores [1 + intervention, example] of every n-th batch, from batch `i` on.
+
+    `run` is `run_interventions` with its experiment and its interventions.
+    """
+    part = range(i, len(experiment.batches), n)
+    outcome, rows = run(only=part), _rows_of(experiment, part)
+    return np.concatenate([outcome.clean[None, rows], outcome.scores[:, rows]])
 
 
 def _rows_of(experiment: Experiment, part: Sequence[int]) -> NDArray[np.int64]:
@@ -249,16 +265,60 @@ def means_of(experiment: Experiment) -> Means:
 
     The means over parts of the inputs are returned as well.
     """
-    sums: dict[HeadSite, tuple[Tensor, Tensor]] = {}
     blocks = experiment.reference or experiment.batches
+    widths = {tuple(tensor.shape[1:2] for tensor in batch.inputs) for batch in blocks}
+    # The sums of one group of blocks have the shape of the others only if all inputs are equally long.
+    n_groups = min(GROUPS, len(blocks)) if len(widths) == 1 else 1
+    n = n_processes(experiment.model, n_groups)
+
+    def flat(numbers: Sequence[int]) -> NDArray[np.float64]:
+        groups = [_sums_of(experiment, blocks, group, n_groups) for group in range(numbers[0], n_groups, n)]
+        return np.concatenate([_flat(sums) for sums in groups])
+
+    with Copies(flat, n - 1) as copies, n_threads(1 if n > 1 else torch.get_num_threads()):
+        for i in range(1, n):
+            copies.send(i - 1, [i])
+        by_group = {group: _sums_of(experiment, blocks, group, n_groups) for group in range(0, n_groups, n)}
+        size = len(_flat(by_group[0]))
+        for i in range(1, n):
+            values = copies.receive(i - 1)
+            values = flat([i]) if values is None else values
+            for group, part in zip(range(i, n_groups, n), values.reshape(-1, size), strict=True):
+                by_group[group] = _unflat(part, by_group[0])
+    sums = by_group[0]
+    for group in range(1, n_groups):  # in one order, so that the number of processes does not change the rounding
+        sums = {site: _added(sums[site], by_group[group][site]) for site in sums}
+    return [{site: _mean(*sums[site], part) for site in sums} for part in range(PARTS + 1)]
+
+
+def _sums_of(experiment: Experiment, blocks: Sequence[EvalBatch], group: int, n_groups: int) -> Sums:
+    """Return the sums of head outputs over every `n_groups`-th block, from the block `group` on."""
+    sums: Sums = {}
+    chosen = list(zip(blocks, parts_of(blocks), strict=True))[group::n_groups]
     with eval_mode(experiment.model), torch.no_grad():
-        for batch, part in zip(blocks, parts_of(blocks), strict=True):
+        for batch, part in chosen:
             with Capture(experiment.sites) as capture:
                 experiment.model(*batch.inputs)
             for site in experiment.sites:
                 of_batch = _summed(capture.z(site), batch, site, part)
                 sums[site] = _added(sums[site], of_batch) if site in sums else of_batch
-    return [{site: _mean(*sums[site], part) for site in sums} for part in range(PARTS + 1)]
+    return sums
+
+
+def _flat(sums: Sums) -> NDArray[np.float64]:
+    return np.concatenate([tensor.numpy().ravel() for pair in sums.values() for tensor in pair])
+
+
+def _unflat(values: NDArray[np.float64], like: Sums) -> Sums:
+    """Return the sums whose numbers `_flat` has put into one array; they have the shapes of `like`."""
+    sums, start = dict[HeadSite, tuple[Tensor, Tensor]](), 0
+    for site, pair in like.items():
+        parts = []
+        for tensor in pair:
+            parts.append(torch.from_numpy(values[start : start + tensor.numel()].copy()).view(tensor.shape))
+            start += tensor.numel()
+        sums[site] = (parts[0], parts[1])
+    return sums
 
 
 def parts_of(blocks: Sequence[EvalBatch]) -> list[NDArray[np.int64]]:

@@ -8,9 +8,9 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -90,56 +90,85 @@ def n_processes(model: torch.nn.Module, n_parts: int) -> int:
     return max(1, min(torch.get_num_threads(), n_cores(), n_parts)) if can_fork else 1
 
 
-@contextmanager
-def forked(
-    function: Callable[[Any], NDArray[np.float64]], parts: Sequence[Any]
-) -> Iterator[Callable[[], list[NDArray[np.float64] | None]]]:
-    """Start a process for each part, a copy of this one that shares its memory; yield a function that waits for them.
+class Copies:
+    """Copies of this process that share its memory; each computes `function` of the numbers that are sent to it.
 
-    The function returns one array per part: what `function(part)` returned in its process, without its shape, or None
-    if the process failed. Leaving the context ends all processes.
+    A copy is made once and takes any number of messages, because the first pages that it writes have to be copied.
+    Leaving the context ends all copies.
     """
-    started = [_fork(function, part) for part in parts]
-    waiting = dict(started)
 
-    def results() -> list[NDArray[np.float64] | None]:
-        values: list[NDArray[np.float64] | None] = []
-        for process, pipe in started:
-            with os.fdopen(pipe, "rb") as stream:
-                data = stream.read()
-            del waiting[process]
-            _, status = os.waitpid(process, 0)
-            values.append(np.frombuffer(data) if status == 0 else None)
-        return values
+    def __init__(self, function: Callable[[Sequence[int]], NDArray[np.float64]], n: int) -> None:
+        self._copies = [_fork(function) for _ in range(n)]
 
-    try:
-        yield results
-    finally:
-        for process, pipe in waiting.items():
-            os.close(pipe)
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for process, sending, receiving in self._copies:
+            os.close(sending)
+            os.close(receiving)
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
+        self._copies = []
+
+    def send(self, number: int, message: Sequence[int]) -> None:
+        """Let one copy compute the function of these numbers."""
+        with suppress(BrokenPipeError):  # the copy has failed; `receive` says so
+            _write(self._copies[number][1], np.array(message, dtype=np.int64))
+
+    def receive(self, number: int) -> NDArray[np.float64] | None:
+        """Wait for the array that one copy computes, without its shape; return None if the copy has failed."""
+        data = _read(self._copies[number][2])
+        return None if data is None else np.frombuffer(data)
 
 
-def _fork(function: Callable[[Any], NDArray[np.float64]], part: Any) -> tuple[int, int]:
-    """Start a process that writes `function(part)` into a pipe; return its number and the pipe to read from."""
-    reading, writing = os.pipe()
+def _fork(function: Callable[[Sequence[int]], NDArray[np.float64]]) -> tuple[int, int, int]:
+    """Start a copy of this process; return its number, the pipe to send to and the pipe to receive from."""
+    (asked, sending), (receiving, answering) = os.pipe(), os.pipe()
     with warnings.catch_warnings():
         # The copy has one thread and calls no code that waits for the others, like a worker of PyTorch's DataLoader.
         warnings.simplefilter("ignore", DeprecationWarning)
         process = os.fork()
     if process:
-        os.close(writing)
-        return process, reading
-    code = 1
+        os.close(asked)
+        os.close(answering)
+        return process, sending, receiving
     try:  # the copy: it must never return to the code that called it
+        os.close(sending)
+        os.close(receiving)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         torch.set_num_threads(1)
-        with os.fdopen(writing, "wb") as stream:
-            stream.write(np.ascontiguousarray(function(part), dtype=np.float64).tobytes())
-        code = 0
+        while (data := _read(asked)) is not None:
+            _write(answering, np.ascontiguousarray(function(np.frombuffer(data, dtype=np.int64)), dtype=np.float64))
     finally:
-        os._exit(code)
+        os._exit(1)
+
+
+def _write(pipe: int, array: NDArray[Any]) -> None:
+    """Write the number of bytes of an array into a pipe, and then these bytes."""
+    data = memoryview(len(array.tobytes()).to_bytes(8, "little") + array.tobytes())
+    while data:
+        data = data[os.write(pipe, data) :]
+
+
+def _read(pipe: int) -> bytes | None:
+    """Read what `_write` wrote into a pipe; return None if the process at the other end has ended."""
+    size = _read_exactly(pipe, 8)
+    return None if size is None else _read_exactly(pipe, int.from_bytes(size, "little"))
+
+
+def _read_exactly(pipe: int, n_bytes: int) -> bytes | None:
+    """Read this number of bytes from a pipe; return None if it ends before."""
+    parts = list[bytes]()
+    while n_bytes:
+        if not (part := os.read(pipe, min(n_bytes, 2**20))):
+            return None
+        parts.append(part)
+        n_bytes -= len(part)
+    return b"".join(parts)
 
 
 def n_cores() -> int:
