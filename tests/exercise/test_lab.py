@@ -113,13 +113,13 @@ def test_the_plan_starts_with_the_adder_and_measures_what_is_trained(tmp_path):
     plan = LabPlan(tmp_path)
     names = [part.name for part in plan.jobs]
     assert names[0] == "adder"
-    assert len(set(names)) == len(names) == 7 + 2 * len(SORTEDNESS) + 9
+    assert len(set(names)) == len(names) == 6 + len(SORTEDNESS) + 9
     for part in plan.jobs:
         assert set(part.needs) <= set(names[: names.index(part.name)])
         assert part.needs or part.n_steps, "what needs nothing is a training"
         assert not part.is_done
         assert plan.arguments(part)[-2:] == ["--part", part.name]
-    assert [part.name for part in LabPlan(tmp_path, experiments=("addition",)).jobs] == names[:7]
+    assert [part.name for part in LabPlan(tmp_path, experiments=("addition",)).jobs] == names[:6]
     with pytest.raises(InputError, match="did you mean 'adder-routes'"):
         plan.find("adder-route")
 
@@ -129,9 +129,13 @@ def test_a_part_can_be_done_alone(tmp_path, monkeypatch, capsys):
     assert "did you mean 'adder-routes'?" in capsys.readouterr().err
     done = []
     monkeypatch.setattr(LabPlan, "_train", lambda self, *asked: done.append(asked[0]))
+    monkeypatch.setattr(LabPlan, "_first_bands", lambda self, training, ablate: training.work())
+    monkeypatch.setattr(LabPlan, "write_report", lambda self, unfinished: done.append(unfinished))
     for _ in range(2):
         assert main(["lab", "-o", str(tmp_path), "--part", "adder"]) == 0
-    assert done == ["addition"]
+    assert done[:1] == ["addition"]
+    assert done[1].startswith("20 of 21 parts: ablating each head alone"), "the first part writes the first report"
+    assert main(["lab", "-o", str(tmp_path), "--part", "report"]) == 0
 
 
 def test_a_part_is_done_with_its_settings_and_weights(tmp_path):

@@ -5,7 +5,7 @@ sortedness models extrapolate, and how that depends on encoding and pooling.
 
 A part, such as the ablation of the adder's heads, is done when its receipt fits the weights that it worked on. Parts
 run one after the other in this process, or side by side in processes of their own (`headcount lab --part NAME`). Side
-by side, the report is first written when a model is trained, and again whenever parts have ended.
+by side, the report is first written at the end of the first part, and again when other parts have ended.
 """
 
 from __future__ import annotations
@@ -55,10 +55,15 @@ EXAMPLE = "374+814"
 """A sum that the model of report 003 answers wrongly, with 0188."""
 EXPERIMENTS = ("addition", "sortedness")
 SORTEDNESS: dict[str, dict[str, Any]] = {
-    "sinusoidal": {"encoding": "sinusoidal"},
+    "sinusoidal": {"encoding": "sinusoidal", "steps": 2000},
     "learned": {"encoding": "learned"},
-    "none": {"encoding": "none", "steps": 1000},
-    "length-normalised": {"encoding": "length-normalised", "pooling": "mean", "negatives": "shuffle"},
+    "none": {"encoding": "none", "steps": 500},
+    "length-normalised": {
+        "encoding": "length-normalised",
+        "pooling": "mean",
+        "negatives": "shuffle",
+        "steps": 1000,
+    },
     "far-generic": {"preset": "far-generic"},
     "far": {"preset": "far", "until_proved": True},
 }
@@ -66,8 +71,9 @@ SORTEDNESS: dict[str, dict[str, Any]] = {
 
 There is one model for each of the three encodings of the exercise, one as in report 000, and two that extrapolate far.
 
-The model without encoding trains for fewer steps, because it stays at 50 % however long it trains. The last one is
-trained until it is proved right at every length.
+Some train for fewer steps than the default: the model without encoding, because it stays at 50 % however long it
+trains, and those that are right on 99 % of the test set earlier. The last one is trained until it is proved right at
+every length.
 """
 POOLINGS = ("mean", "score-max", "neighbour-difference")
 """Poolings that are compared with the default (max) on the encodings of the exercise."""
@@ -78,31 +84,29 @@ A model with a symmetric pooling and no encoding gets fewer steps, because it st
 """
 SEARCH_SECONDS = 3.0
 """Seconds of the search for wrong answers of one sortedness model."""
-PAUSE = 8.0
+PAUSE = 10.0
 """Pause between two reports of an unfinished lab, in durations of the last one."""
+FIRST_PAUSE = 60.0
+"""Seconds from the first report to the second at least."""
 BANDS_BUDGET = "4s"
 """Time for the first bands of the adder's heads, which the first report shows."""
-SHOWN_AT_ONCE = "adder-ablation"
-"""The part whose results the report shows without a pause."""
 REPORT = "report"
 """Name under which a process of its own writes the report; it is not a part of the plan, for it is never done."""
 N_WRONG = 4
 """Number of wrong sums whose attention the report shows."""
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024)
 WEIGHTS = {
-    "adder": 85,
-    "adder-bands": 12,
-    "adder-ablation": 25,
+    "adder": 105,
+    "adder-ablation": 28,
     "adder-heads": 22,
     "adder-sums": 100,
     "adder-routes": 38,
     "adder-pruning": 60,
-    "sorter-far": 70,
-    "lengths": 16,
+    "sorter-far": 85,
 }
 """How long parts take, in seconds of one core, for the estimate of the remaining time (docs/LOG.md)."""
-STEP_SECONDS = 0.017
-"""Seconds of one core that a training step of a sortedness model takes."""
+STEP_SECONDS, LENGTHS_SECONDS = 0.017, 16
+"""Seconds of one core that a training step of a sortedness model takes, and the measurement of its lengths."""
 N_SEQUENCES = 200
 """Number of sequences per length and kind."""
 MOST_POOLED = 256
@@ -157,8 +161,7 @@ class LabPart:
     @property
     def weight(self) -> float:
         """How long the part takes, in seconds of one core, for the estimate of the remaining time."""
-        known = WEIGHTS.get(self.name) or WEIGHTS.get(self.name.partition("-")[0])
-        return known or STEP_SECONDS * self.n_steps
+        return WEIGHTS.get(self.name, STEP_SECONDS * self.n_steps + LENGTHS_SECONDS)
 
     def progress(self) -> float:
         """Return the fraction of the training steps that are done; 0 for a measurement."""
@@ -214,11 +217,6 @@ class LabPlan:
         """The parts: the adder first, because everything about heads waits for it."""
         parts = [*(self._addition() if "addition" in self.experiments else ())]
         return (*parts, *(self._sortedness() if "sortedness" in self.experiments else ()))
-
-    @property
-    def first_shown(self) -> str:
-        """The name of the part that the first report waits for: the first bands of the adder's heads, or a training."""
-        return self.jobs[1 if "addition" in self.experiments else 0].name
 
     def find(self, name: str) -> LabPart:
         """Return the part of this name; raise an error that suggests a name."""
@@ -290,19 +288,24 @@ class LabPlan:
         return train(task, out=folder, seed=self.seed, resume=is_there, quiet=self.quiet, **settings)
 
     def _addition(self) -> Iterator[LabPart]:
-        yield self._training("adder", "training an adder on 3-digit sums", self.adder, "addition", {})
+        training = self._training("adder", "training an adder on 3-digit sums", self.adder, "addition", {})
+        ablate = partial(ablate_heads, examples=True, save=True, quiet=self.quiet)
+        yield replace(training, work=partial(self._first_bands, training, partial(ablate, budget=BANDS_BUDGET)))
 
         def part(name: str, words: str, work: Callable[[Run], object]) -> LabPart:
             return self._part(f"adder-{name}", words, self.adder, lambda: work(load(self.adder)), "adder")
 
         quiet = self.quiet
-        ablate = partial(ablate_heads, examples=True, save=True, quiet=quiet)
-        yield part("bands", "ablating each head alone, on few sums", partial(ablate, budget=BANDS_BUDGET))
         yield part("ablation", "ablating each head alone", ablate)
         yield part("heads", "drawing the attention of every head", self._show_heads)
         yield part("sums", "checking all sums", lambda run: _verified(run, quiet))
         yield part("routes", "following the carry through the heads", partial(routes, save=True, quiet=quiet))
         yield part("pruning", "removing heads together", self._prune)
+
+    def _first_bands(self, training: LabPart, ablate: Callable[[Run], object]) -> None:
+        """Train the adder, and ablate its heads for a few seconds, so that the first report has something to show."""
+        training.work()
+        ablate(load(training.folder))
 
     def _show_heads(self, run: Run) -> None:
         show_heads(run, examples_of(cast(Addition, run.task))[0], save=True)
@@ -316,24 +319,22 @@ class LabPlan:
             announcer(self.quiet)(str(error))
 
     def _sortedness(self) -> Iterator[LabPart]:
-        # The last models take longest: they start first.
+        # Those that take longest start first.
         for name, settings in reversed(SORTEDNESS.items()):
-            words = f"training on lengths 8-16: {name}"
-            yield self._training(f"sorter-{name}", words, self.sorter(name), "sortedness", settings)
-        for name in SORTEDNESS:
-            words = f"measuring how far it extrapolates: {name}"
-            work = partial(self._extrapolate, name)
-            yield self._part(f"lengths-{name}", words, self.sorter(name), work, f"sorter-{name}")
-        for encoding in _plain():
-            for pooling in POOLINGS:
-                words = f"training with another pooling, and measuring how far it extrapolates: {encoding}, {pooling}"
-                name, settings = f"pooling-{encoding}-{pooling}", pooling_settings(encoding, pooling)
-                training = self._training(name, words, self.pooled(encoding, pooling), "sortedness", settings)
-                yield replace(training, work=partial(self._pooled_lengths, training))
+            words = f"training on lengths 8-16, and measuring how far it extrapolates: {name}"
+            training = self._training(f"sorter-{name}", words, self.sorter(name), "sortedness", settings)
+            yield replace(training, work=partial(self._extrapolate, name, training))
+        poolings = [(encoding, pooling) for encoding in _plain() for pooling in POOLINGS]
+        for encoding, pooling in sorted(poolings, key=lambda pair: -pooling_settings(*pair)["steps"]):
+            words = f"training with another pooling, and measuring how far it extrapolates: {encoding}, {pooling}"
+            name, settings = f"pooling-{encoding}-{pooling}", pooling_settings(encoding, pooling)
+            training = self._training(name, words, self.pooled(encoding, pooling), "sortedness", settings)
+            yield replace(training, work=partial(self._pooled_lengths, training))
 
-    def _extrapolate(self, name: str) -> None:
-        """Measure a sortedness model at all lengths, and search for wrong answers unless it was proved right."""
-        run = load(self.sorter(name))
+    def _extrapolate(self, name: str, training: LabPart) -> None:
+        """Train a sortedness model, measure it at all lengths, and search for wrong answers unless it was proved."""
+        training.work()
+        run = load(training.folder)
         stretch(run, lengths=LENGTHS, n=self.n, draw=REPORTED, save=True, quiet=self.quiet)
         if name == "learned":
             show_positions(run, save=True)
@@ -364,6 +365,11 @@ class LabPlan:
             others = [(each.read_result("stretch-compared", Stretch), each.read_training()) for each in folders]
             own = RunFolder(self.sorter(encoding))
             save_in(own, "poolings", compare_poolings(stretches[encoding], others, own.read_training()))
+
+    def write_unfinished_report(self) -> None:
+        """Write the report about the parts that are done, and say in it which ones are missing."""
+        missing = [part.words for part in self.jobs if not part.is_done]
+        self.write_report(unfinished=f"{len(missing)} of {len(self.jobs)} parts: {'; '.join(missing)}")
 
     def write_report(self, *, unfinished: str = "") -> None:
         """Write the report about the models that are trained, with all results that are stored.
@@ -450,10 +456,9 @@ def _run_side_by_side(plan: LabPlan, processes: int, quiet: bool) -> None:
 
 
 class _Reporter:
-    """Write the report in a process of its own when parts have ended, one report at a time.
+    """Write the report again in a process of its own when parts have ended, one report at a time.
 
-    The first report waits for the adder and the first bands of its heads. Later ones leave most of the time to the
-    parts, but the ablation of the adder's heads is shown at once.
+    The first part writes the first report itself. The later ones leave most of the time to the parts.
     """
 
     def __init__(self, plan: LabPlan, quiet: bool) -> None:
@@ -461,8 +466,7 @@ class _Reporter:
         self._process: subprocess.Popen[bytes] | None = None
         self._n_done = 0
         self._is_announced = False
-        self._shown: set[str] = set()
-        self._started = self._next = 0.0
+        self._started, self._next = 0.0, time.monotonic()
 
     def __call__(self, progress: Progress) -> None:
         """Start to write the report if a part has ended since the last report began."""
@@ -472,15 +476,15 @@ class _Reporter:
             if self._started:
                 self._next = time.monotonic() + PAUSE * (time.monotonic() - self._started)
                 self._started = 0.0
-            if not self._is_announced and self._plan.report.exists():
-                self._is_announced = True
-                self._say(f"a first report, which is rewritten as parts end: {self._plan.report}")
         done = {state.run.name for state in progress.of("done")}
-        if self._plan.first_shown not in done or not self._n_done < len(done) < len(progress.states):
+        n_done = len(done)
+        if not self._is_announced and self._plan.report.exists():
+            self._is_announced, self._next = True, time.monotonic() + FIRST_PAUSE
+            self._say(f"a first report, which is rewritten as parts end: {self._plan.report}")
+        if self._plan.jobs[0].name not in done:
             return
-        is_shown_at_once = SHOWN_AT_ONCE in done and SHOWN_AT_ONCE not in self._shown
-        if time.monotonic() >= self._next or is_shown_at_once:
-            self._n_done, self._shown, self._started = len(done), done, time.monotonic()
+        if self._n_done < n_done < len(progress.states) and time.monotonic() >= self._next:
+            self._n_done, self._started = n_done, time.monotonic()
             command = [sys.executable, "-m", "headcount", *self._plan.arguments_of(REPORT)]
             log = self._plan.log_of(REPORT)
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -504,11 +508,11 @@ def run_part(out: Path, name: str, *, seed: int = 0, experiments: tuple[str, ...
     with exclusively(out / f".{name}-lock") as is_ours:
         if not is_ours:
             return BUSY
-        if name == REPORT:
-            missing = [part.words for part in plan.jobs if not part.is_done]
-            plan.write_report(unfinished=f"{len(missing)} of {len(plan.jobs)} parts: {'; '.join(missing)}")
-        elif not (part := plan.find(name)).is_done:
+        part = None if name == REPORT else plan.find(name)
+        if part is not None and not part.is_done:
             part.run()
+        if part is None or (part.name == plan.jobs[0].name and not plan.report.exists()):
+            plan.write_unfinished_report()
     return 0
 
 
