@@ -12,7 +12,7 @@ A classifier consists of layers over a sequence, a pooling, and one logit per cl
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -176,7 +176,7 @@ class Transformer(nn.Module):
         self.config, self.pad_id = config, pad_id
         self.dropout = nn.Dropout(config.dropout)
 
-    @property
+    @cached_property
     def blocks(self) -> dict[HeadSite, AttentionBlock]:
         """All attention blocks by their names (sites), including blocks whose heads are all cut out."""
         blocks = {module.site: module for module in self.modules() if isinstance(module, AttentionBlock)}

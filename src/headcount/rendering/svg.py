@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_hex
 
 from headcount.figures.style import BLUE, DARK, GREY, LIGHT, SKY
@@ -47,8 +48,14 @@ _FIXED = {"#000000": DARK, "#ffffff": LIGHT}
 def svg(figure: Figure, salt: str = "headcount", paper: str = "auto") -> str:
     """Return a figure as an SVG file. Text is stored as text, not as paths, and equal data give equal bytes."""
     data = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
-        figure.savefig(data, format="svg", facecolor=paper, metadata={"Date": None, "Creator": None})
+    before = figure.get_facecolor()
+    figure.set_facecolor(before if paper == "auto" else paper)
+    try:
+        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+            # Figure.savefig draws everything twice, the first time for canvases that need to know their size before.
+            FigureCanvasSVG(figure).print_svg(data, metadata={"Date": None, "Creator": None})
+    finally:
+        figure.set_facecolor(before)
     return data.getvalue()
 
 
