@@ -28,16 +28,16 @@ from weights_by_hand import weights as weights_by_hand
 
 from headcount import figures
 from headcount.analysis.attention import AttentionPatterns, HeadAttention, SiteAttention
-from headcount.analysis.contrasts import MOVED, ContrastShift
-from headcount.analysis.labels import THRESHOLDS, Calibration, MeasureMean
-from headcount.analysis.likeness import SAME_JOB, KindMatch, Likeness, Overall, Pair
+from headcount.analysis.attention_contrasts import MOVED, ContrastShift
+from headcount.analysis.head_labels import THRESHOLDS, Calibration, MeasureMean
 from headcount.analysis.matching import Effort, Matching
+from headcount.analysis.matching_transplants import Restored, Transplant
+from headcount.analysis.matching_verdicts import SAME_JOB, KindMatch, Likeness, Overall, Pair
 from headcount.analysis.pair_patching import HeadShift, PairPatch, PlaceShift
-from headcount.analysis.poolings import compare_poolings
+from headcount.analysis.pooling_comparison import compare_poolings
 from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow, all_encodings
 from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, RoleScore
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation
-from headcount.analysis.transplants import Restored, Transplant
 from headcount.analysis.weights import HeadWeights
 from headcount.analysis.worst_margins import ConstantStretches, LengthMargins, WorstCase, WorstMargins
 from headcount.figures import (

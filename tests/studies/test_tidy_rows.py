@@ -17,7 +17,7 @@ from headcount.analysis.ablation import Ablation
 from headcount.analysis.attention import AttentionPatterns
 from headcount.analysis.context_proof import ContextCertificate
 from headcount.analysis.counterexamples import CounterexampleSearch
-from headcount.analysis.exhaustive import Certificate
+from headcount.analysis.exhaustive_check import Certificate
 from headcount.analysis.length_generalisation import Stretch
 from headcount.analysis.pruning import Point, Pruning, PruningCurve
 from headcount.analysis.routes import PatchShare, Routes, Share, Way

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headcount.cli._command import Command, add_int, add_json, add_out, advanced
 from headcount.cli._output import Line, Output
 from headcount.errors import InputError
-from headcount.limits import parse_seconds
+from headcount.limits import RETRIES, parse_seconds
 
 if TYPE_CHECKING:
     from headcount.api.studying import StudyOutcome
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from headcount.studies.plan import Plan
     from headcount.studies.running import JobPlan
 
-RETRIES = 2
-"""Default of --retries, as in `headcount.studies.running`, which is not imported for `--help`."""
 CRASHED = 70
 """Exit code of a run that ended with an unexpected exception (EX_SOFTWARE of sysexits.h)."""
 WITHOUT_FILES = ("claims",)

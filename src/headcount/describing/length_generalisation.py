@@ -32,7 +32,7 @@ from headcount.figures.length_generalisation import given_structure, size_range
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
-    from headcount.analysis.poolings import PooledModel
+    from headcount.analysis.pooling_comparison import PooledModel
     from headcount.stats import Proportion
 
 TableId = Callable[[str], str]

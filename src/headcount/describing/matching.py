@@ -11,8 +11,8 @@ from headcount.describing.words import interval_cell, short
 from headcount.figures.head_stats import HALF, draw_matching
 
 if TYPE_CHECKING:
-    from headcount.analysis.likeness import Likeness, Pair
     from headcount.analysis.matching import Matching
+    from headcount.analysis.matching_verdicts import Likeness, Pair
 
 COLUMNS = ("head", "partner", "verdict", "overlap", "by chance", "p", "CKA", "by chance", "p", "restored [95 % CI]")
 NOTE = (

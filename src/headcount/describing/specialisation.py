@@ -13,8 +13,8 @@ from headcount.tasks import target_meanings
 from headcount.tasks.base import with_article
 
 if TYPE_CHECKING:
-    from headcount.analysis.contrasts import ContrastShift
-    from headcount.analysis.labels import MeasureMean
+    from headcount.analysis.attention_contrasts import ContrastShift
+    from headcount.analysis.head_labels import MeasureMean
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
 PART_OF_LABEL = re.compile(r"(mostly|partly) (.+?)(?: in ([^()]+))? \(")

@@ -21,10 +21,10 @@ from pathlib import Path
 from shlex import join
 from typing import Any, cast
 
-from headcount.analysis.exhaustive import Certificate
+from headcount.analysis.exhaustive_check import Certificate
 from headcount.analysis.length_generalisation import REPORTED, Stretch
 from headcount.analysis.length_generalisation import stretch as measure_lengths
-from headcount.analysis.poolings import compare_poolings
+from headcount.analysis.pooling_comparison import compare_poolings
 from headcount.analysis.pruning import Pruning
 from headcount.analysis.verification import Verification
 from headcount.api.ablation import ablate_heads

@@ -20,12 +20,13 @@ from matplotlib.patches import Rectangle
 from headcount.figures.attention import KINDS, heads_by_kind, write_cells
 from headcount.figures.style import BLUE, GREY, ORANGE, PALETTE, SEQUENTIAL, Page
 from headcount.heads import HeadId
+from headcount.limits import SIGNIFICANT
 
 if TYPE_CHECKING:
-    from headcount.analysis.contrasts import ContrastShift
-    from headcount.analysis.labels import MeasureMean
-    from headcount.analysis.likeness import KindMatch
+    from headcount.analysis.attention_contrasts import ContrastShift
+    from headcount.analysis.head_labels import MeasureMean
     from headcount.analysis.matching import Matching
+    from headcount.analysis.matching_verdicts import KindMatch
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
 SPREAD = ("entropy share", "sparsity")
@@ -189,7 +190,7 @@ def sensitivities(result: Specialisation) -> list[Sensitivity]:
     shifts = [(head.short, shift) for head in result.heads if (shift := head.sensitivity())]
     rows = list[Sensitivity]()
     for short, shift in shifts:
-        half = shift.half(1 - 0.05 / len(shifts))
+        half = shift.half(1 - SIGNIFICANT / len(shifts))
         rows.append(Sensitivity(short, shift, shift.mean - half, shift.mean + half))
     return sorted(rows, key=lambda row: -row.shift.mean)
 

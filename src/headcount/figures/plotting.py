@@ -29,7 +29,7 @@ from headcount.registry import suggestion
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
     from headcount.analysis.attention import Attention
-    from headcount.analysis.poolings import PoolingComparison
+    from headcount.analysis.pooling_comparison import PoolingComparison
     from headcount.analysis.roles import HeadRoles
     from headcount.analysis.routes import Routes
     from headcount.analysis.specialisation import Specialisation
