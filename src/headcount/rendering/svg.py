@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -53,7 +53,8 @@ def svg(figure: Figure, salt: str = "headcount", paper: str = "auto") -> str:
     try:
         with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
             # Figure.savefig draws everything twice, the first time for canvases that need to know their size before.
-            FigureCanvasSVG(figure).print_svg(data, metadata={"Date": None, "Creator": None})
+            canvas: Any = FigureCanvasSVG(figure)  # matplotlib does not annotate it
+            canvas.print_svg(data, metadata={"Date": None, "Creator": None})
     finally:
         figure.set_facecolor(before)
     return data.getvalue()
