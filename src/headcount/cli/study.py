@@ -13,6 +13,7 @@ from shlex import join
 from typing import TYPE_CHECKING, Any
 
 from headcount.cli._command import Command, add_int, add_json, add_out, advanced
+from headcount.cli._exit_codes import of_failures
 from headcount.cli._output import Line, Output
 from headcount.errors import InputError
 from headcount.limits import RETRIES, parse_seconds
@@ -254,7 +255,7 @@ def _finished(outcome: StudyOutcome) -> Output:
     summaries = [summary.to_dict() for summary in outcome.summaries]
     published = {each.name: each.result.to_dict() for each in outcome.published}
     data = {"study": plan.study.name, "runs": runs, "summaries": summaries, "published": published}
-    return Output(data, lines, exit_code=int(bool(failed)))
+    return Output(data, lines, exit_code=of_failures(failed))
 
 
 PART = Command(

@@ -40,7 +40,6 @@ from headcount.errors import CheckFailed, HeadcountError, InputError, Interrupte
 from headcount.experiments.models import RunModel
 from headcount.files import read_json, write_atomically
 from headcount.models.poolings import PARTS
-from headcount.registry import suggestion
 from headcount.rendering.progress import announcer
 from headcount.rendering.study_table import watching
 from headcount.runs.config import RunConfig
@@ -48,6 +47,7 @@ from headcount.runs.folder import RunFolder, digest
 from headcount.runs.run import Run, load
 from headcount.studies.plan import Named, training_progress
 from headcount.studies.running import BUSY, LocalProcesses, Progress, environment, exclusively, execute
+from headcount.suggestions import suggestion
 from headcount.tasks.addition import Addition
 from headcount.training.evaluation import Evaluation
 

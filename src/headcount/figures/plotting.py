@@ -24,7 +24,7 @@ from headcount.figures.routes import draw_routes
 from headcount.figures.training import draw_accuracy
 from headcount.figures.weights import draw_heads_weights, pages_of
 from headcount.figures.worst_margins import draw_worst_margins
-from headcount.registry import suggestion
+from headcount.suggestions import suggestion
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
