@@ -36,7 +36,7 @@ from headcount.runs.folder import RunFolder
 from headcount.studies import file as study_file
 from headcount.studies.file import build_config, read_study, shipped
 from headcount.studies.plan import make_plan
-from headcount.studies.tidy import COLUMNS, label_column
+from headcount.studies.rows import COLUMNS, label_column
 
 HEADS = [f"{site}H{i}" for site in ("E0", "E1", "D0", "D1", "X0", "X1") for i in range(4)]
 

@@ -55,8 +55,9 @@ from headcount.figures import (
     weights,
     worst_margins,
 )
-from headcount.figures import head_stats as stats
 from headcount.figures import length_generalisation as stretch
+from headcount.figures import matching as matching_figures
+from headcount.figures import specialisation as stats
 from headcount.figures import training as accuracy
 from headcount.figures import training as curves
 from headcount.figures.style import Page, plain, png
@@ -66,8 +67,8 @@ from headcount.runs.folder import TrainingRecord
 from headcount.stats import Proportion
 from headcount.studies.emergence import Emergence
 from headcount.studies.head_findings import HeadFindings, find_over_seeds
+from headcount.studies.rows import COLUMNS
 from headcount.studies.summary import Concordance, SeedSummary, summarise
-from headcount.studies.tidy import COLUMNS
 from headcount.training.evaluation import Evaluation, Scores, WrongAnswer
 
 pytestmark = pytest.mark.slow  # every figure is drawn, in many sizes
@@ -389,7 +390,7 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     ),
     "draw_mosaic": lambda shape: attention.draw_mosaic(summarised(shape), "layer", "self"),
     "draw_head_on_text": lambda shape: attention.draw_head_on_text(summarised(shape), "L0H0", np.eye(shape.tokens)),
-    "draw_matching": lambda shape: stats.draw_matching(matched(of_few_heads(shape))),
+    "draw_matching": lambda shape: matching_figures.draw_matching(matched(of_few_heads(shape))),
     "draw_positions": lambda shape: {
         name: positions.draw_positions(placed(shape, name)) for name in ("learned", "rotary", "t5")
     },

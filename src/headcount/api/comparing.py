@@ -12,8 +12,8 @@ from headcount.files import read_json, require_writable
 from headcount.runs.folder import RunFolder
 from headcount.studies.file import shipped
 from headcount.studies.plan import PLAN, POOL
+from headcount.studies.rows import Row, label_column, run_settings, tidy_rows, write_rows
 from headcount.studies.summary import SeedSummary, summarise, varying_labels
-from headcount.studies.tidy import Row, label_column, run_settings, tidy_rows, write_rows
 from headcount.suggestions import suggestion
 
 MACHINE = ("device", "threads", "checkpoint_every")

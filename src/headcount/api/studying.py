@@ -24,9 +24,9 @@ from headcount.studies.emergence import emergence
 from headcount.studies.file import Flags, Part, Variant, build_config, read_study
 from headcount.studies.head_findings import find_over_seeds
 from headcount.studies.plan import Plan, PlannedRun, make_plan
+from headcount.studies.rows import Row, RowWriter, label_column, table_columns, tidy_rows
 from headcount.studies.running import Backend, LocalProcesses, RunState, execute, n_cores
 from headcount.studies.summary import SeedSummary, summarise
-from headcount.studies.tidy import Row, RowWriter, label_column, table_columns, tidy_rows
 from headcount.training.loop import fit, new_state
 
 OF_HEADS = ("drop", *HEAD_MEASURES, LEFT, TOGETHER)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 
 from headcount.figures.strips import EXPLANATION, Panel, Strip, strip_figure
-from headcount.figures.style import BLUE, ORANGE, Page, plain
+from headcount.figures.style import BLUE, LIGHT_GREY, ORANGE, Page, plain
 from headcount.limits import SIGNIFICANT
 
 if TYPE_CHECKING:
     from headcount.studies.head_findings import VariantFindings
     from headcount.studies.summary import Concordance
 
-LIGHT_GREY = "#b0b0b0"
 MOST_WAYS = 6
 """Largest number of ways that one figure shows."""
 

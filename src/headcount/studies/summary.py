@@ -23,7 +23,7 @@ from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.results import ROUNDING, Contradiction, Count, Positive, Result, Share, outside, unequal
 from headcount.stats import AT_ONCE, N_RESAMPLES, Proportion, Values, holm, mcnemar, mean_ranks
-from headcount.studies.tidy import ABOUT, COLUMNS, Row, label_column
+from headcount.studies.rows import ABOUT, COLUMNS, Row, label_column
 from headcount.suggestions import suggestion
 
 FEWEST = 3

@@ -40,7 +40,7 @@ from headcount.describing.words import (
     some,
 )
 from headcount.errors import argument
-from headcount.figures.head_stats import draw_sensitivity, sensitivities
+from headcount.figures.specialisation import draw_sensitivity, sensitivities
 from headcount.limits import SIGNIFICANT
 from headcount.stats import Proportion
 from headcount.tasks import words_of
