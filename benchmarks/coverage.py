@@ -28,8 +28,8 @@ from torch import nn
 
 from benchmarks import Ratio
 from headcount.analysis.ablation import measure as measure_heads
-from headcount.analysis.stopping import FIRST_SCORES, Looks, StoppingRule
-from headcount.analysis.transplants import restored_interval
+from headcount.analysis.ablation_stopping import FIRST_SCORES, Looks, StoppingRule
+from headcount.analysis.matching_transplants import restored_interval
 from headcount.bands import CRITICAL, IMPORTANT, band_of, examples_needed
 from headcount.data.dataset import LOSS
 from headcount.data.from_file import clusters_of

@@ -10,9 +10,10 @@ import pytest
 
 from headcount import registry
 from headcount.errors import InputError
-from headcount.registry import OTHER_NAMES, Registry
+from headcount.registry import Registry
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
+from headcount.suggestions import OTHER_NAMES
 
 
 @pytest.fixture

@@ -25,7 +25,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from headcount.errors import ConfigError, Fault
-from headcount.registry import Registry, suggestion
+from headcount.registry import Registry
+from headcount.suggestions import suggestion
 
 T = TypeVar("T")
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}

@@ -1,4 +1,7 @@
-"""Default sizes, such as the rows of a forward pass, and checks that a computation fits into memory."""
+"""Numbers that several files share: defaults, thresholds and limits; and checks that a computation fits into memory.
+
+A number that only one file uses is at the top of that file. The limits of bands (critical, redundant) are in `bands`.
+"""
 
 import math
 import os
@@ -18,6 +21,24 @@ LOSS = 0.01
 """Default accuracy that pruning may lose, as a fraction: 0.01 is 1 point."""
 ORDERS = 20
 """Default number of random orders of removing heads with which pruning is compared."""
+SIGNIFICANT = 0.05
+"""Level of significance: a p-value below it, after correction for several tests, is called significant."""
+ACCURATE = 0.9
+"""Accuracy that a classifier must exceed at a length, by its whole 95 % CI, to count as accurate there."""
+N_NOISE = 512
+"""Number of examples on which the noise of mean ablation (of its estimated means) is measured."""
+MIN_N = 20
+"""Smallest number of examples, or of quartets (sets of four examples), from which routes and claims are judged."""
+MIN_TEST_EXAMPLES = 100
+"""Number of examples below which a test set is called small: each example then counts more than 1 point of accuracy."""
+N_MEANS = 16_384
+"""Largest number of examples over which the mean outputs of heads are taken, for mean ablation and for folding."""
+RETRIES = 2
+"""Default number of times that a run of a study is started again after a crash, before it counts as failed."""
+MOST_LOST = 3
+"""Number of times that a run of a study, started alone, may lose its Dask worker before it counts as failed."""
+PATIENCE = 300.0
+"""Default number of seconds that a study waits for a Dask scheduler that has stopped answering."""
 MOST_CELL = 2**20
 """Largest number of characters in one cell of a table; more than any model's context holds."""
 TIMEOUT = 300.0

@@ -7,9 +7,7 @@ number may be infinite. Any dataclass inside a result may have a method `contrad
 agree with each other. Finally, each field must match the digest that `to_json` wrote. An error names the field.
 """
 
-import csv
 import hashlib
-import io
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,6 +22,7 @@ from pydantic import AfterValidator, ConfigDict, ValidationError
 from headcount.config import plain_message, type_adapter
 from headcount.errors import Fault, HeadcountError, InputError, ResultError
 from headcount.heads import HeadId
+from headcount.result_tables import csv_text, rows_at, scalars, text_table
 
 ROUNDING = 1e-6
 """Relative and absolute tolerance within which two numbers count as equal up to rounding."""
@@ -68,15 +67,15 @@ class Result:
 
     def __repr__(self) -> str:
         name = getattr(self, "name", None)
-        return f"{type(self).__name__}{f' of {name}' if name else ''}\n{_text_table(self.printed_rows())}"
+        return f"{type(self).__name__}{f' of {name}' if name else ''}\n{text_table(self.printed_rows())}"
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Return the result as a table: a list of rows, for example one per head, that map column names to values.
 
         Fields that are lists are left out.
         """
-        rows = [row for path in self.ROWS for row in _rows_at(self, path.split("."))]
-        return rows or [_scalars(self)]
+        rows = [row for path in self.ROWS for row in rows_at(self, path.split("."))]
+        return rows or [scalars(self)]
 
     def printed_rows(self) -> list[dict[str, Any]]:
         """Return the rows of `to_rows` in the order in which `repr` prints them, the most important first."""
@@ -277,81 +276,3 @@ def plain_json(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [plain_json(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
-
-
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-SHOWN_ROWS, SHOWN_WIDTH = 6, 110
-"""Largest number of rows, and largest number of characters per line, in the table that `repr` of a result prints."""
-
-
-def _rows_at(holder: Any, path: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield one table row per entry of the field at `path` in `holder`.
-
-    Each row also has the scalar fields of the objects on the way from `holder` to the entry.
-    """
-    entries = getattr(holder, path[0])
-    for entry in entries if isinstance(entries, (tuple, list)) else (entries,):
-        own = _scalars(entry)
-        yield from ({**own, **row} for row in _rows_at(entry, path[1:])) if len(path) > 1 else (own,)
-
-
-def _scalars(entry: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the fields of a dataclass whose values are a number, a text, None or a pair of numbers, by name.
-
-    Fields of nested dataclasses are included, named `part.field`.
-    """
-    row: dict[str, Any] = {}
-    for field in fields(entry):
-        value, name = getattr(entry, field.name), f"{prefix}{field.name}"
-        if is_dataclass(value):
-            row |= _scalars(value, f"{name}.")
-        elif value is None or isinstance(value, (str, int, float)) or _is_pair(value):
-            row[name] = value
-    return row
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
-    """Return rows as CSV in full precision, with the given columns (default: all); unknown values are empty."""
-    names = list(columns) or list(dict.fromkeys(name for row in rows for name in row))
-    out = io.StringIO(newline="")
-    writer = csv.DictWriter(out, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: without_formula(value) for name, value in row.items()} for row in rows)
-    return out.getvalue()
-
-
-def without_formula(value: Any) -> Any:
-    """Return a value as it is, but put an apostrophe before a text that a spreadsheet would read as a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(number, (int, float)) for number in value)
-
-
-def _text_table(rows: list[dict[str, Any]]) -> str:
-    """Format rows as a plain-text table: the first `SHOWN_ROWS` rows, with as many columns as fit on a line."""
-    shown = rows[:SHOWN_ROWS]
-    columns = []
-    for name in dict.fromkeys(name for row in shown for name, value in row.items() if value not in (None, "")):
-        part, _, last = name.rpartition(".")
-        if last == "weights_sha256" or (last != "rate" and f"{part}.rate" in shown[0]):
-            continue  # a proportion is shown by its rate alone
-        cells = [name, *(_cell(row.get(name)) for row in shown)]
-        width = max(map(len, cells))
-        columns.append([cell.ljust(width) for cell in cells])
-    while sum(len(column[0]) + 2 for column in columns) > SHOWN_WIDTH and len(columns) > 1:
-        columns.pop()
-    lines = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
-    return "\n".join([*lines, *([f"... {len(rows) - len(shown):,} more"] if len(rows) > len(shown) else [])])
-
-
-def _cell(value: Any) -> str:
-    """Format a value of a table briefly: four digits of a number, at most 40 characters of a text."""
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_cell, value))}]"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    text = "" if value is None else " ".join(str(value).split())
-    return text if len(text) <= 40 else f"{text[:39]}…"

@@ -160,7 +160,7 @@ def test_models_that_are_right_are_not_refuted(adapter: type[Adapter]) -> None:
 
 
 def test_the_packaged_adder_is_not_refuted() -> None:
-    """It is right on all 810,000 sums (tests/analysis/test_exhaustive.py)."""
+    """It is right on all 810,000 sums (tests/analysis/test_exhaustive_check.py)."""
     found = search(open_model("sample:addition"), most_tried=1024)
     assert (found.verdict, found.n_tried) == ("not refuted", 1024)
     assert found.least_margin is not None

@@ -31,7 +31,7 @@ from headcount.analysis.routes import (
 from headcount.errors import InputError, ResultError
 from headcount.experiments.models import RunModel
 from headcount.heads import HeadId
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.runs.run import load
 from headcount.seeds import stream
 from headcount.tasks.addition import Addition, digits_of

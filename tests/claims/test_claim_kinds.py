@@ -11,7 +11,7 @@ from told_results import cell
 
 from headcount import api
 from headcount.analysis import routes
-from headcount.analysis.labels import Bar, Calibration, MeasureMean, Thresholds
+from headcount.analysis.head_labels import Bar, Calibration, MeasureMean, Thresholds
 from headcount.analysis.length_generalisation import Stretch
 from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleBar, RoleScore
 from headcount.analysis.specialisation import HeadStats, Specialisation

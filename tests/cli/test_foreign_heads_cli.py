@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.head_measures import eval_inputs
+from headcount.analysis.attention_measures import eval_inputs
 from headcount.analysis.matching import Effort
 from headcount.analysis.specialisation import specialise
 from headcount.api import open_model

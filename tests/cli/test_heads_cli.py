@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headcount.analysis.labels import N_CONTROLS, RANK, THRESHOLDS
+from headcount.analysis.head_labels import N_CONTROLS, RANK, THRESHOLDS
 from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.cli import main
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headcount.errors import InputError
 from headcount.heads import HeadSite
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.sites import Sites, guess
 from headcount.hooks.wrapping import Wrapped, wrap
 

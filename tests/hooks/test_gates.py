@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from headcount.errors import InputError, InstrumentError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import Capture, Gates, closed_gates, eval_mode
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.replay import CachedPass, Intervention, plain_pass, sweep
 from headcount.hooks.sites import Site, Sites
 from headcount.models.transformer import EncoderDecoder, Model

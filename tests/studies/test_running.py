@@ -18,10 +18,11 @@ import pytest
 from headcount.api.studying import run_study
 from headcount.cli import main
 from headcount.errors import Interrupted
+from headcount.limits import MOST_LOST
 from headcount.studies import running
 from headcount.studies.file import read_study
 from headcount.studies.plan import Plan, PlannedRun, make_plan
-from headcount.studies.running import BUSY, complete, execute
+from headcount.studies.running import BUSY, LOST, complete, execute
 
 TINY = """
 title = "Tiny"
@@ -106,6 +107,43 @@ def test_a_crash_is_retried_and_takes_down_nothing_else(tmp_path: Path) -> None:
     again = FakeBackend()
     assert [state.state for state in execute(plan, again).states] == ["done"] * 3
     assert again.started == ["seed=2"]  # finished runs are not repeated
+
+
+@dataclass
+class DyingWorkers(FakeBackend):
+    """Two runs at a time on one worker, which dies with both of them whenever it has a run of these names."""
+
+    killers: tuple[str, ...] = ()
+    alone: list[str] = field(default_factory=list)
+    """Names of the runs that were started while no other one ran."""
+
+    def start(self, plan: Plan, run: PlannedRun) -> FakeProcess:
+        running_now = [each for each in self.processes if each.code is None]
+        process = super().start(plan, run)
+        process.code = None
+        if not running_now:
+            self.alone.append(run.name)
+        return process
+
+    def check(self) -> str:
+        on_worker = [each for each in self.processes if each.code is None]
+        has_killer = any(each.run.name in self.killers for each in on_worker)
+        for each in on_worker:
+            each.code = LOST if has_killer else 0
+        return ""
+
+
+def test_a_run_that_was_only_on_a_worker_that_died_is_done(tmp_path: Path) -> None:
+    """Whoever was on the worker may have killed it, so each is tried alone, after all others."""
+    plan = tiny_plan(tmp_path, 5)
+    backend = DyingWorkers(killers=("seed=1",))
+    progress = execute(plan, backend, retries=0)
+    assert [state.state for state in progress.states] == ["done", "failed", "done", "done", "done"]
+    assert progress.states[1].error.startswith("its workers died whenever they had this run")
+    assert backend.started[:5] == ["seed=0", "seed=1", "seed=2", "seed=3", "seed=4"]
+    assert backend.started[5:] == ["seed=0", *["seed=1"] * MOST_LOST]
+    assert backend.alone[-1 - MOST_LOST :] == backend.started[5:]
+    assert progress.states[0].n_lost == 0
 
 
 def test_a_run_of_another_launcher_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

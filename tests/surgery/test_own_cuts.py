@@ -22,8 +22,8 @@ from headcount.models.config import ClassifierConfig, EncoderDecoderConfig
 from headcount.models.transformer import AttentionBlock, Classifier, EncoderDecoder, HeadlessAttention, Model, greedy
 from headcount.runs import prune
 from headcount.runs.run import Run
+from headcount.surgery.cut_proof import prove_cut, prove_folded
 from headcount.surgery.cutting import Inputs, Means, cut_heads, fold, mean_outputs
-from headcount.surgery.proof import prove_cut, prove_folded
 
 pytestmark = pytest.mark.slow  # seconds together
 

@@ -6,7 +6,7 @@ changes any answer are measured again on many new examples, and only the second 
 head that is picked for a large effect on some examples has a smaller effect on others (regression to the mean). For
 heads that change no answer, the first measurement decides, at 99.9 % confidence.
 
-Gradient importance, a cheap proxy for the effect of ablation, is measured as well (importance.py).
+Gradient importance, a cheap proxy for the effect of ablation, is measured as well (gradient_importance.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from headcount.analysis.ablation_stopping import StoppingRule
 from headcount.analysis.contradictions import ablation_contradictions, effect_contradictions
-from headcount.analysis.importance import Agreement, Importance, agreements, importances
-from headcount.analysis.stopping import StoppingRule
+from headcount.analysis.gradient_importance import Agreement, Importance, agreements, importances
 from headcount.bands import CRITICAL, FEW, band_of, examples_needed, ranked_by
 from headcount.errors import InputError
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile, require_same_answers
@@ -37,17 +37,15 @@ from headcount.experiments.interventions import (
 )
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
-from headcount.hooks.proof import SiteProof, prove
+from headcount.hooks.intervention_proof import SiteProof, prove
 from headcount.hooks.replay import Intervention
-from headcount.limits import BATCH, DONORS
+from headcount.limits import BATCH, DONORS, N_NOISE
 from headcount.results import Contradiction, Count, HeadName, Positive, Result, Share, misnamed, outside
 from headcount.stats import PairedDifference, holm
 
 MOST_DONORS = 64
 EARLY = 0.999
 """Confidence level at which the first measurement of a head is final."""
-N_NOISE = 512
-"""Number of examples on which the noise of mean ablation is estimated."""
 
 Ablated = tuple[HeadId, str]
 """A head and the name of the replacement for its output."""

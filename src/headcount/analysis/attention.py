@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headcount.analysis.head_measures import Matrix, matrix_of
+from headcount.analysis.attention_measures import Matrix, matrix_of
 from headcount.analysis.role_measures import (
     ROLES,
     SPREAD,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headcount.analysis.attention import PARTS, Array, Attention, Axis, HeadAttention, SiteAttention, shortened
-from headcount.analysis.head_measures import rounded
+from headcount.analysis.attention_measures import rounded
 from headcount.analysis.role_measures import RoleSums, in_clusters, marks_of, only_row, site_measures, stacks_of
 from headcount.analysis.roles import TEXTS, name_heads
 from headcount.data.dataset import TokenizedText

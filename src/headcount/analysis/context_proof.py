@@ -8,7 +8,7 @@ With a window, a position sees a bounded context, so a finite table determines t
     fires, quiet  a context fires if its lead is positive, and is quiet otherwise
     broken pair   two neighbours that no sequence of the last class contains, such as 5 4
 
-The table is computed in double precision with a bound of its error (analysis/rounding.py). The decision is exact
+The table is computed in double precision with a bound of its error (context_rounding.py). The decision is exact
 (training/violations.py): proved, refuted with sequences that the model answers wrong, or undecided if rounding could
 change a verdict.
 
@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headcount.analysis.rounding import Arithmetic, BoundedPass, first_order_error
+from headcount.analysis.context_rounding import Arithmetic, BoundedPass, first_order_error
 from headcount.errors import CheckFailed
 from headcount.experiments.models import OpenModel
 from headcount.hooks.gates import eval_mode

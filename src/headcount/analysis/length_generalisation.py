@@ -38,10 +38,10 @@ from headcount.limits import require_room_for
 from headcount.models.attention import Weights
 from headcount.models.finite import require_numbers
 from headcount.models.transformer import Classifier
-from headcount.registry import suggestion
 from headcount.results import ROUNDING, Contradiction, Count, HeadName, Positive, Result, Share, Size, unequal
 from headcount.seeds import stream
 from headcount.stats import Proportion
+from headcount.suggestions import suggestion
 from headcount.tasks.base import ClassTask, Examples
 from headcount.training.answers import ClassAnswers, constant_answer, on_device, rows_at_once
 from headcount.training.device import workers

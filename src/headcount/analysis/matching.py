@@ -7,15 +7,15 @@ queries that see more than one key. Heads of one kind of attention, of any layer
 sum of overlaps is largest.
 
 The best pairing also finds partners among unrelated heads. It is therefore compared with the best pairing of null
-models, which cannot have learned the same (pairing.py). A pair attends alike if its overlap is significantly larger,
-with a family-wise error rate of 5 %, than all three of these:
+models, which cannot have learned the same (matching_pairs.py). A pair attends alike if its overlap is significantly
+larger, with a family-wise error rate of 5 %, than all three of these:
 
 - the overlap of the head with its partner in untrained models that stand in for the other model;
 - the overlap of the partner with its own partner in untrained models that stand in for this model;
 - the overlap of the head with its partner in the other model after the keys of that model were relabelled.
 
 Two heads that attend alike need not do the same job. Their outputs are compared by CKA against the same null models
-(pairing.py), and the partner's output is put in the head's place (transplants.py).
+(matching_pairs.py), and the partner's output is put in the head's place (matching_transplants.py).
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from torch import nn
 
-from headcount.analysis.head_measures import eval_inputs
-from headcount.analysis.labels import NOT_DRAWN
-from headcount.analysis.likeness import ERROR_RATE, SAME_JOB, Evidence, KindMatch, Overall
-from headcount.analysis.pairing import (
+from headcount.analysis.attention_measures import eval_inputs
+from headcount.analysis.head_labels import NOT_DRAWN
+from headcount.analysis.matching_pairs import (
     Activity,
     Draws,
     Pairing,
@@ -47,12 +46,14 @@ from headcount.analysis.pairing import (
     pair_with_stand_ins,
     stand_in_seed,
 )
+from headcount.analysis.matching_transplants import transplant
+from headcount.analysis.matching_verdicts import SAME_JOB, Evidence, KindMatch, Overall
 from headcount.analysis.roles import control_makers
-from headcount.analysis.transplants import transplant
 from headcount.data.dataset import TokenizedText
 from headcount.errors import InputError, shortened
 from headcount.experiments.task_attention import TaskAttention
 from headcount.hooks.sites import Sites
+from headcount.limits import SIGNIFICANT
 from headcount.results import Contradiction, Positive, Result, Share
 from headcount.runs.run import Run
 from headcount.seeds import stream
@@ -274,7 +275,7 @@ def _matching(
         *names,
         n=n,
         data=data,
-        error_rate=ERROR_RATE,
+        error_rate=SIGNIFICANT,
         effort=effort,
         overall=evidence.overall(kinds),
         kinds=kinds,

@@ -21,8 +21,8 @@ from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId
 from headcount.hooks.gates import eval_mode
+from headcount.hooks.intervention_proof import first_tensor, prove
 from headcount.hooks.patching import outputs_of
-from headcount.hooks.proof import first_tensor, prove
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.results import Contradiction, HeadName, Result
 

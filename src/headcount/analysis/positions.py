@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headcount.analysis.head_measures import rounded
+from headcount.analysis.attention_measures import rounded
 from headcount.encodings import ENCODINGS, EncodingSettings
 from headcount.encodings.base import Encoding, EncodingInUse, Positions, build_encoding
 from headcount.errors import InputError

@@ -1,6 +1,6 @@
 """How many heads can be removed, and which? Heads are removed together, not one at a time.
 
-Six ways to remove heads are compared. Orders are chosen on one set of examples (removal_orders.py) and measured on
+Six ways to remove heads are compared. Orders are chosen on one set of examples (pruning_orders.py) and measured on
 another:
 
     alone      sum of the drops of single heads under zero ablation: the prediction if heads were independent
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from headcount.analysis.ablation import Ablation
 from headcount.analysis.contradictions import pruning_contradictions
-from headcount.analysis.greedy import Clock
-from headcount.analysis.removal_orders import HeadChoice, choose_heads, one_by_one
+from headcount.analysis.greedy_pruning import Clock
+from headcount.analysis.pruning_orders import HeadChoice, choose_heads, one_by_one
 from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import Progress, compare, interval_of, run_interventions
 from headcount.experiments.removal import scores_along

@@ -28,8 +28,8 @@ import torch
 from scipy.special import stdtrit
 from torch import nn
 
-from headcount.analysis.head_measures import rounded
-from headcount.analysis.labels import above_even, bars_of
+from headcount.analysis.attention_measures import rounded
+from headcount.analysis.head_labels import above_even, bars_of
 from headcount.analysis.role_measures import (
     ROLES,
     Marks,

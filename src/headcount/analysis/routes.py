@@ -31,15 +31,16 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 from torch import Tensor
 
-from headcount.analysis.event_positions import Layout, is_readable, layouts_of, positions_by_layout, read_positions
+from headcount.analysis.route_positions import Layout, is_readable, layouts_of, positions_by_layout, read_positions
 from headcount.bands import PART, Role, role_of
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel, RunModel
 from headcount.heads import HeadId
 from headcount.hooks.gates import Capture, eval_mode
-from headcount.hooks.proof import first_tensor, prove
+from headcount.hooks.intervention_proof import first_tensor, prove
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.streams import StreamCapture, StreamId, StreamPatches, Streams
+from headcount.limits import MIN_N
 from headcount.results import Contradiction, Count, Positive, Result
 from headcount.seeds import stream
 from headcount.stats import Proportion, skewed_quantile, skewness
@@ -55,8 +56,6 @@ N_RELIABLE = 100
 N_DONORS = 400
 """Number of examples whose heads get the outputs of a random donor example."""
 CONFIDENCE = 0.95
-FEWEST = 20
-"""Smallest number of quartets with right answers from which shares are computed."""
 Moves = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
@@ -353,7 +352,7 @@ def routes(model: OpenModel, n: int = N_SCAN, *, seed: int = 0, progress: Progre
     `n` is the number of quartets (four examples that differ in the event) for each way.
     """
     task = require_event(model)
-    quartets = measurable(model, task.quartets(stream(seed, "quartets"), n), min(n, FEWEST))
+    quartets = measurable(model, task.quartets(stream(seed, "quartets"), n), min(n, MIN_N))
     some, _ = cast(SequenceModel, model.answers).teacher_forced(quartets[0].examples[1][:4])
     prove(model.module, model.sites, some)
     streams = Streams.of(model.module, model.sites, some)
@@ -395,7 +394,7 @@ def _measure_way(
     patches, sites = EventPatches(model, quartets), model.sites
     gap = float(patches.gap.mean()) if patches.n else 0.0
     way = _way(task, quartets, patches.n, gap)
-    if patches.n < FEWEST or gap <= 0:
+    if patches.n < MIN_N or gap <= 0:
         return _WayResult(way)
     heads = [
         PatchShare(sites.heads[i].short, way.name, moved, placebo)

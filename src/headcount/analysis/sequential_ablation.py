@@ -1,7 +1,8 @@
 """Ablate each head alone on more and more examples, until its band is decided and its interval is narrow.
 
 The examples come in blocks: those of the experiment in random order, then new ones of the task. All heads start with
-the first block. A head leaves at a look (stopping.py) that decides it, and the next blocks measure the other heads.
+the first block. A head leaves at a look (ablation_stopping.py) that decides it, and the next blocks measure the other
+heads.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from headcount.analysis.ablation import (
     prepare,
     with_agreements,
 )
-from headcount.analysis.importance import Importance, importances
-from headcount.analysis.stopping import FIRST_HITS, FIRST_SCORES, Looks, StoppingRule
+from headcount.analysis.ablation_stopping import FIRST_HITS, FIRST_SCORES, Looks, StoppingRule
+from headcount.analysis.gradient_importance import Importance, importances
 from headcount.data.dataset import Rows, mean_score
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile
 from headcount.experiments.experiment import Experiment
@@ -44,14 +45,12 @@ from headcount.experiments.interventions import (
 )
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replay import Intervention
-from headcount.limits import BATCH
+from headcount.limits import BATCH, N_NOISE
 from headcount.seeds import stream
 from headcount.training.device import Copies, n_processes
 
 ROWS_PER_PROCESS = 2000
 """Number of examples from which another process is worth its start."""
-N_NOISE = 512
-"""Number of examples of the first block on which the noise of mean ablation is estimated."""
 
 
 @dataclass(frozen=True)

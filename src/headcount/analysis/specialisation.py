@@ -2,7 +2,7 @@
 
 The task names the targets, the column of each query, and a condition that holds in some examples. Every measure is
 reported overall and by column, for all examples, for those where the condition holds and for those where it does not.
-If the task has a contrast, the effect of a single token is measured too (contrasts.py).
+If the task has a contrast, the effect of a single token is measured too (attention_contrasts.py).
 
 Over all columns, examples with and without the condition are compared within each column, with equal weights for all
 columns. Columns where the condition always or never holds are left out: otherwise a difference between columns would
@@ -15,9 +15,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from headcount.analysis.contrasts import MOVED, ContrastShift, contrast_of, shifts
-from headcount.analysis.head_measures import MeasureSums, control_inputs, eval_inputs, measure, rounded
-from headcount.analysis.labels import (
+from headcount.analysis.attention_contrasts import MOVED, ContrastShift, contrast_of, shifts
+from headcount.analysis.attention_measures import MeasureSums, control_inputs, eval_inputs, measure, rounded
+from headcount.analysis.head_labels import (
     ALL,
     DIFFERENCE,
     N_CONTROLS,
@@ -71,7 +71,7 @@ class HeadStats:
 
 @dataclass(frozen=True)
 class Named:
-    """The task's contrast by name and description: examples in which one fact changes (see contrasts.py)."""
+    """The task's contrast by name and description: examples in which one fact changes (see attention_contrasts.py)."""
 
     name: str
     words: str

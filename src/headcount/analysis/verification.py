@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 from headcount.analysis.context_proof import ContextCertificate, context_shape, prove
 from headcount.analysis.counterexamples import CounterexampleSearch, search
-from headcount.analysis.exhaustive import LARGEST_DOMAIN, Certificate, check_every_example, domain_size
+from headcount.analysis.exhaustive_check import LARGEST_DOMAIN, Certificate, check_every_example, domain_size
 from headcount.analysis.worst_margins import WorstMargins, worst_margins
 from headcount.experiments.models import OpenModel
 from headcount.training.contexts import Undecidable

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from headcount.analysis.composition import Compositions, compositions
-from headcount.analysis.head_inputs import N_EXAMPLES, read_inputs, require_own
-from headcount.analysis.head_weights import HeadReading, read_heads
-from headcount.analysis.probes import Probes, probe
 from headcount.analysis.routes import Progress, Routes
+from headcount.analysis.weights_circuits import HeadReading, read_heads
+from headcount.analysis.weights_composition import Compositions, compositions
+from headcount.analysis.weights_inputs import N_EXAMPLES, read_inputs, require_own
+from headcount.analysis.weights_probes import Probes, probe
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from headcount.api.comparing import compare_runs as compare_runs
     from headcount.api.courses import CourseInterrupted as CourseInterrupted
     from headcount.api.courses import Submission as Submission
-    from headcount.api.head_weights import weights as weights
     from headcount.api.intervening import ByHead as ByHead
     from headcount.api.intervening import HeadIntervention as HeadIntervention
     from headcount.api.intervening import ablated as ablated
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from headcount.api.opening import open_on_task as open_on_task
     from headcount.api.opening import open_run as open_run
     from headcount.api.opening import predict as predict
-    from headcount.api.pairs import patch_pair as patch_pair
+    from headcount.api.patching import patch_pair as patch_pair
     from headcount.api.pruning import SavedPruning as SavedPruning
     from headcount.api.pruning import prune_heads as prune_heads
     from headcount.api.published import compare_published as compare_published
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
     from headcount.api.viewing import stretch as stretch
     from headcount.api.viewing import stretch_all as stretch_all
     from headcount.api.viewing import summarise_attention as summarise_attention
+    from headcount.api.weighing import weights as weights
 
 _EXPORTS: dict[str, tuple[str, ...]] = {
     "ablation": ("ablate_heads",),
@@ -73,13 +73,13 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "claiming": ("claim", "claim_all"),
     "comparing": ("compare_runs",),
     "courses": ("CourseInterrupted", "Submission"),
-    "head_weights": ("weights",),
+    "weighing": ("weights",),
     "intervening": (
         *("ByHead", "HeadIntervention", "ablated", "attention", "head_outputs"),
         *("patched", "path_patched", "streams"),
     ),
     "opening": ("PredictionPair", "open_model", "open_on_task", "open_run", "predict"),
-    "pairs": ("patch_pair",),
+    "patching": ("patch_pair",),
     "pruning": ("SavedPruning", "prune_heads"),
     "published": ("compare_published",),
     "reporting": ("report",),

@@ -37,8 +37,8 @@ from headcount.hooks import REPLACEMENTS
 from headcount.hooks.attention import attention_of
 from headcount.hooks.decoding import DecodingPositions
 from headcount.hooks.gates import Capture, Gates, ValuesOf, closed_gates, eval_mode
+from headcount.hooks.intervention_proof import SiteProof, first_tensor, prove
 from headcount.hooks.patching import path_patch
-from headcount.hooks.proof import SiteProof, first_tensor, prove
 from headcount.hooks.replacements import Replacement, ReplacementInputs
 from headcount.hooks.sites import Sites
 from headcount.hooks.streams import KINDS as STREAM_KINDS

@@ -13,7 +13,7 @@ from headcount.errors import InputError
 from headcount.experiments.models import OpenModel, RunModel, no_task
 from headcount.heads import HeadId
 from headcount.hooks.gates import Gates, closed_gates
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.sites import Sites
 from headcount.rendering.progress import announcer
 from headcount.runs.folder import SAMPLE

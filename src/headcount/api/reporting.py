@@ -17,7 +17,8 @@ from headcount.analysis.length_generalisation import REPORTED, Stretch
 from headcount.analysis.pruning import Pruning
 from headcount.api.inputs import ModuleWithInputs, are_tensors
 from headcount.api.live import live_model
-from headcount.api.measurements import (
+from headcount.api.opening import AnyModel, open_model
+from headcount.api.report_measurements import (
     BRIEF_LENGTH,
     LARGEST_TIME_SHARE,
     MEASUREMENTS,
@@ -26,8 +27,7 @@ from headcount.api.measurements import (
     brief_names,
     measure,
 )
-from headcount.api.opening import AnyModel, open_model
-from headcount.api.patterns import is_example, patterns_of, text_book
+from headcount.api.report_patterns import is_example, patterns_of, text_book
 from headcount.api.saving import data_setting, result_name
 from headcount.data.dataset import tensor_dataset
 from headcount.data.tables import TextLines, text_lines
@@ -386,7 +386,11 @@ def _read(
     if not model.has_output:
         return None
     stem = measurement.stem
-    named = [f"{stem}-examples", result_name(stem, draw=REPORTED), stem]  # the names that measurements.py saves under
+    named = [
+        f"{stem}-examples",
+        result_name(stem, draw=REPORTED),
+        stem,
+    ]  # the names that report_measurements.py saves under
     if data is not None and measurement.field in ON_DATA:
         stem = result_name(measurement.stem, data=data_setting(data))
         named = [stem, result_name(measurement.stem, data=data_setting(data), budget=f"{SEARCH_SECONDS}s")]

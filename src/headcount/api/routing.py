@@ -23,10 +23,8 @@ from headcount.auditing.audit import quick_audit
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
 from headcount.figures.routes import draw_routes
+from headcount.limits import MIN_N
 from headcount.rendering.progress import counting
-
-FEWEST = 20
-"""Smallest number of quartets (sets of four examples) for each way of the event."""
 
 
 def routes(
@@ -95,8 +93,8 @@ def _name(n: int, seed: int) -> str:
 
 
 def _require(n: int) -> None:
-    if n < FEWEST:
+    if n < MIN_N:
         raise InputError(
-            f"--n must be at least {FEWEST}, got {n}",
+            f"--n must be at least {MIN_N}, got {n}",
             "--n is the number of sets of four examples for each way, and fewer give no usable interval",
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from headcount.analysis.context_proof import ContextCertificate, prove
-from headcount.analysis.exhaustive import LARGEST_DOMAIN
+from headcount.analysis.exhaustive_check import LARGEST_DOMAIN
 from headcount.analysis.length_generalisation import LENGTHS
 from headcount.api.courses import AT_ONCE, Submission, run_course
 from headcount.api.opening import AnyModel, open_on_task

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from headcount.analysis.context_proof import ContextCertificate
-from headcount.analysis.exhaustive import Certificate
+from headcount.analysis.exhaustive_check import Certificate
 from headcount.analysis.verification import VERIFICATIONS, Verification
 from headcount.analysis.verification import verify as verify_strongly
 from headcount.api.opening import AnyModel, open_on_task

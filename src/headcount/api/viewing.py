@@ -42,10 +42,11 @@ from headcount.auditing.audit import quick_audit
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel, RunModel
 from headcount.figures.attention import draw_head_on_text, draw_heads, draw_over_examples, draw_over_texts, draw_pages
-from headcount.figures.head_stats import draw_conditions, draw_matching, draw_stats
 from headcount.figures.length_generalisation import draw_dispersion, draw_stretch
+from headcount.figures.matching import draw_matching
 from headcount.figures.positions import draw_encodings, draw_positions
 from headcount.figures.roles import draw_roles
+from headcount.figures.specialisation import draw_conditions, draw_stats
 from headcount.heads import HeadId
 from headcount.hooks.sites import Sites
 from headcount.limits import TIMEOUT

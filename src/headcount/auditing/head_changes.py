@@ -16,7 +16,7 @@ from torch import Tensor
 from headcount.auditing.dependence import Following
 from headcount.auditing.module_watch import is_same
 from headcount.hooks.gates import project
-from headcount.hooks.proof import difference
+from headcount.hooks.intervention_proof import difference
 from headcount.hooks.sites import Site
 
 UNTOUCHED, ZERO, MEAN, CONSTANT, RESAMPLE = "untouched", "zero", "mean", "constant", "resample"

@@ -38,8 +38,8 @@ from headcount.errors import InputError, InstrumentError
 from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import eval_mode
-from headcount.hooks.own_attention import check_heads
-from headcount.hooks.proof import difference, tolerance
+from headcount.hooks.head_check import check_heads
+from headcount.hooks.intervention_proof import difference, tolerance
 from headcount.hooks.sites import Sites, unwrap
 from headcount.hooks.wrapping import Wrapped, input_names
 from headcount.results import Contradiction, Result, Size

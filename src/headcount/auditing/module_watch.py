@@ -27,8 +27,8 @@ from torch.utils import _pytree as pytree
 from headcount.errors import InputError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import split_heads, unfused_forward
+from headcount.hooks.intervention_proof import difference
 from headcount.hooks.parameters import ParameterProjection
-from headcount.hooks.proof import difference
 from headcount.hooks.sites import Sites
 
 MAX_DIFFERENCE = {torch.float64: 1e-11, torch.float32: 1e-5}

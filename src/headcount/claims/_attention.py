@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from headcount.analysis.labels import THRESHOLDS, above_even
+from headcount.analysis.head_labels import THRESHOLDS, above_even
 from headcount.analysis.roles import REPEATED, TEXTS, HeadRoles, head_roles
 from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.bands import IMPORTANT

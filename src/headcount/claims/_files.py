@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headcount.claims.base import Statement, parse
 from headcount.errors import InputError
-from headcount.registry import suggestion
+from headcount.suggestions import suggestion
 
 HOME = Path(__file__).parent / "statements"
 """The folder of the files that come with headcount."""

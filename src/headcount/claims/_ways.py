@@ -7,8 +7,8 @@ from typing import cast
 from headcount.analysis.routes import require_event
 from headcount.claims.base import ClaimCase
 from headcount.errors import InputError
-from headcount.registry import suggestion
 from headcount.seeds import stream
+from headcount.suggestions import suggestion
 from headcount.tasks.base import Quartets, SequenceTask
 
 

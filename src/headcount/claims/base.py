@@ -29,9 +29,9 @@ from headcount.claims import CLAIMS
 from headcount.errors import InputError
 from headcount.experiments.models import Data, OpenModel
 from headcount.heads import HeadId
-from headcount.registry import suggestion
 from headcount.results import ROUNDING, Contradiction, Count, Positive, Result
 from headcount.stats import Z95
+from headcount.suggestions import suggestion
 from headcount.tasks import TASKS
 from headcount.tasks.base import with_article
 

@@ -12,6 +12,7 @@ from headcount.claims._ways import construction, way_into
 from headcount.claims.base import ClaimCase, ClaimKind, Evidence, Judgement
 from headcount.errors import InputError
 from headcount.hooks.gates import eval_mode
+from headcount.limits import MIN_N
 from headcount.tasks.base import with_article
 
 SETS = "sets of four examples"
@@ -26,7 +27,7 @@ def measure(case: ClaimCase) -> Judgement:
     quartets = way_into(case, n)
     with eval_mode(model.module), torch.no_grad():
         patches = routes.EventPatches(model, quartets)
-        if patches.n < routes.FEWEST:
+        if patches.n < MIN_N:
             raise InputError(
                 f"too few examples: in {patches.n} of {len(quartets)} sets of four, the model answers all four right",
                 "raise --n",

@@ -7,10 +7,8 @@ from typing import cast
 from headcount.analysis.length_generalisation import LengthResult, stretch
 from headcount.claims.base import ClaimCase, ClaimKind, Evidence, Judgement
 from headcount.errors import InputError
+from headcount.limits import ACCURATE
 from headcount.tasks.base import ClassTask
-
-LEAST = 0.9
-"""A model extrapolates if its accuracy lies above this."""
 
 
 def measure(case: ClaimCase) -> Judgement:
@@ -33,11 +31,13 @@ def measure(case: ClaimCase) -> Judgement:
         refused = Evidence(
             f"the model refuses sequences of {length:,}, so {{}} are right", 0, 0, 0, 0, "examples", "share"
         )
-        return Judgement((refused.at_least(LEAST),), by_construction="its table of positions ends before this length")
+        return Judgement(
+            (refused.at_least(ACCURATE),), by_construction="its table of positions ends before this length"
+        )
     cells = {cell.length: cell for cell in outcome.cells}
     note = f"It answers {cells[length].constant_class} to nearly all examples." if cells[length].constant else ""
     controls = tuple(_accuracy(cells[at], kind) for at in lengths[:-1])
-    return Judgement((_accuracy(cells[length], kind).above(LEAST),), controls, note=note)
+    return Judgement((_accuracy(cells[length], kind).above(ACCURATE),), controls, note=note)
 
 
 def _accuracy(cell: LengthResult, kind: str) -> Evidence:

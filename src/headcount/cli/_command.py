@@ -13,7 +13,7 @@ from headcount.cli._output import Output, print_error
 from headcount.config import NameIn
 from headcount.errors import InputError
 from headcount.limits import TIMEOUT, parse_seconds
-from headcount.registry import suggestion
+from headcount.suggestions import suggestion
 
 
 class Parser(argparse.ArgumentParser):

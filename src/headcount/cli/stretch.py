@@ -17,6 +17,7 @@ from headcount.cli._command import (
     keywords,
     lengths,
 )
+from headcount.cli._exit_codes import of_failures
 from headcount.cli._output import Line, Output, course_output, verification_line
 
 HOW_MANY = "[1000; 200 above length 1,024 unless attention has a window]"
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> Output:
         lines += verification_line(api.open_on_task(names[0], run_adapter=args.run_adapter))
     lines += [f"broken: {message}" for message in broken]
     data = {"cells": cells, "runs": [result.to_dict() for result in shown.result], "broken": broken}
-    return Output(data, lines, [shown], code or int(bool(broken)))
+    return Output(data, lines, [shown], of_failures(broken, interrupted=code))
 
 
 PART = Command(

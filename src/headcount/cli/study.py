@@ -13,9 +13,10 @@ from shlex import join
 from typing import TYPE_CHECKING, Any
 
 from headcount.cli._command import Command, add_int, add_json, add_out, advanced
+from headcount.cli._exit_codes import of_failures
 from headcount.cli._output import Line, Output
 from headcount.errors import InputError
-from headcount.limits import parse_seconds
+from headcount.limits import RETRIES, parse_seconds
 
 if TYPE_CHECKING:
     from headcount.api.studying import StudyOutcome
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from headcount.studies.plan import Plan
     from headcount.studies.running import JobPlan
 
-RETRIES = 2
-"""Default of --retries, as in `headcount.studies.running`, which is not imported for `--help`."""
 CRASHED = 70
 """Exit code of a run that ended with an unexpected exception (EX_SOFTWARE of sysexits.h)."""
 WITHOUT_FILES = ("claims",)
@@ -256,7 +255,7 @@ def _finished(outcome: StudyOutcome) -> Output:
     summaries = [summary.to_dict() for summary in outcome.summaries]
     published = {each.name: each.result.to_dict() for each in outcome.published}
     data = {"study": plan.study.name, "runs": runs, "summaries": summaries, "published": published}
-    return Output(data, lines, exit_code=int(bool(failed)))
+    return Output(data, lines, exit_code=of_failures(failed))
 
 
 PART = Command(

@@ -3,6 +3,7 @@
 import argparse
 
 from headcount.cli._command import Command, add_int, add_json, add_model_argument
+from headcount.cli._exit_codes import of_verification
 from headcount.cli._output import Output
 
 
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> Output:
     seconds = SECONDS if args.seconds is None else args.seconds
     outcome = api.verify(model, seconds=seconds, seed=args.seed or 0, save=True, quiet=args.quiet)
     lines = *describe(outcome), f"saved: {model.output.result_file('certificate')}"
-    return Output(outcome, lines, exit_code=1 if outcome.verdict == "refuted" else 0)
+    return Output(outcome, lines, exit_code=of_verification(outcome.verdict))
 
 
 PART = Command(

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """Measure what the weights of the heads match and copy, and describe the result."""
     from headcount import api
-    from headcount.analysis.head_inputs import N_EXAMPLES
+    from headcount.analysis.weights_inputs import N_EXAMPLES
     from headcount.describing.weights import describe
 
     saved = api.weights(

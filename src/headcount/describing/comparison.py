@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Row, Sentence
 from headcount.describing.words import counted, interval, some
 from headcount.figures.comparison import draw_comparison
+from headcount.limits import SIGNIFICANT
 from headcount.stats import number
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 MOST_VALUES = 10
 """Largest number of single values in a cell of a table; all of them are in the JSON."""
-SIGNIFICANT = 0.05
 HALF = 0.5
 """Share of seeds above which something holds in most of them."""
 METHODS = {

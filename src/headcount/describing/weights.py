@@ -12,10 +12,10 @@ from headcount.figures.weights import draw_heads_weights, pages_of
 from headcount.stats import fixed
 
 if TYPE_CHECKING:
-    from headcount.analysis.composition import Composition, Compositions
-    from headcount.analysis.head_weights import Grid, HeadReading
-    from headcount.analysis.probes import Probe, Probes
     from headcount.analysis.weights import HeadWeights
+    from headcount.analysis.weights_circuits import Grid, HeadReading
+    from headcount.analysis.weights_composition import Composition, Compositions
+    from headcount.analysis.weights_probes import Probe, Probes
 
 WELL, LITTLE = 0.9, 0.5
 """Bounds of R^2: from the first on, tokens and positions explain where a head attends; below the second, they fail."""

@@ -21,10 +21,10 @@ from pathlib import Path
 from shlex import join
 from typing import Any, cast
 
-from headcount.analysis.exhaustive import Certificate
+from headcount.analysis.exhaustive_check import Certificate
 from headcount.analysis.length_generalisation import REPORTED, Stretch
 from headcount.analysis.length_generalisation import stretch as measure_lengths
-from headcount.analysis.poolings import compare_poolings
+from headcount.analysis.pooling_comparison import compare_poolings
 from headcount.analysis.pruning import Pruning
 from headcount.analysis.verification import Verification
 from headcount.api.ablation import ablate_heads
@@ -41,7 +41,6 @@ from headcount.errors import CheckFailed, HeadcountError, InputError, Interrupte
 from headcount.experiments.models import RunModel
 from headcount.files import read_json, write_atomically
 from headcount.models.poolings import PARTS
-from headcount.registry import suggestion
 from headcount.rendering.progress import announcer
 from headcount.rendering.study_table import watching
 from headcount.runs.config import RunConfig
@@ -49,6 +48,7 @@ from headcount.runs.folder import RunFolder, digest
 from headcount.runs.run import Run, load
 from headcount.studies.plan import Named, training_progress
 from headcount.studies.running import BUSY, LocalProcesses, Progress, environment, exclusively, execute
+from headcount.suggestions import suggestion
 from headcount.tasks.addition import Addition
 from headcount.training.evaluation import Evaluation
 

@@ -24,7 +24,7 @@ from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import BatchOutcome
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import Gates, closed_gates, eval_mode
-from headcount.hooks.proof import first_tensor
+from headcount.hooks.intervention_proof import first_tensor
 from headcount.hooks.replay import Intervention
 from headcount.models.transformer import EncoderDecoder, greedy
 from headcount.results import Contradiction, Count, HeadName, Positive

@@ -25,6 +25,7 @@ from headcount.data.from_task import task_dataset
 from headcount.errors import InputError
 from headcount.hooks.replay import rows_per_pass
 from headcount.hooks.sites import Sites
+from headcount.limits import N_MEANS
 from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.stats import Aggregator
@@ -37,8 +38,6 @@ ROOM = 2**25
 
 The pass itself needs a few times as much memory.
 """
-N_REFERENCE = 16_384
-"""Largest number of examples over which mean head outputs are computed."""
 WORK = 2**40
 """Largest number of multiplications for computing mean head outputs: about a minute of one core."""
 REFERENCE_BYTES = 2**28
@@ -276,7 +275,7 @@ def _reference(
     Return an empty tuple, which means the batches `measured`, if there are no other examples. Do so also if a forward
     pass over the others would take more than about a minute, and longer than ablating every head.
     """
-    most = N_REFERENCE
+    most = N_MEANS
     if dataset.width:
         longest = int(dataset.lengths.argmax())
         n_weights, length = sum(weight.numel() for weight in model.parameters()), int(dataset.lengths[longest])

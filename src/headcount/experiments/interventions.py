@@ -27,7 +27,7 @@ from headcount.experiments.experiment import Experiment
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.gates import Capture, eval_mode
-from headcount.hooks.proof import difference, first_tensor, prove, tolerance
+from headcount.hooks.intervention_proof import difference, first_tensor, prove, tolerance
 from headcount.hooks.replacements import Replacement, ReplacementInputs
 from headcount.hooks.replay import CachedPass, Intervention, plain_pass, sweep
 from headcount.hooks.sites import Sites

@@ -52,7 +52,7 @@ from headcount.external.user_code import import_class, relative_path, user_code_
 from headcount.files import friendly_os_errors, read_json, require_regular, write_atomically
 from headcount.heads import HeadSite
 from headcount.hooks.gates import eval_mode
-from headcount.hooks.proof import difference
+from headcount.hooks.intervention_proof import difference
 from headcount.hooks.sites import Sites
 from headcount.hooks.wrapping import Wrapped, input_names, output_tensor, wrap
 from headcount.models.finite import require_finite_model

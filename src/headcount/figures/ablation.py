@@ -20,8 +20,8 @@ from headcount.stats import fixed
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation, AblationCondition, Effect
-    from headcount.analysis.cost import Cost
     from headcount.analysis.pruning import Pruning
+    from headcount.analysis.pruning_cost import Cost
 
     Scored: TypeAlias = Ablation | Pruning | Cost
 

@@ -18,6 +18,7 @@ from headcount.figures.style import (
     DARK,
     DIVERGING,
     GREY,
+    HIDDEN,
     LIGHT,
     ORANGE,
     PALETTE,
@@ -40,8 +41,6 @@ STATES: dict[str, dict[str, Any]] = {
 }
 LINES = [(colour, style) for style in ("-", "--", ":") for colour in PALETTE[:4]]
 """Colour and line style of each head: four colours with solid lines, then with dashed and with dotted ones."""
-HIDDEN = "#d9d9d9"
-"""The colour of keys that a query does not see."""
 MOST_NAMED = 8
 """Largest number of heads in a legend inside a panel; a larger legend would cover the curves."""
 ACROSS = 5

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from headcount.errors import InstrumentError, ReplayError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import Gates, Values, closed_gates, gated, project, split_heads, unfused
-from headcount.hooks.proof import difference, first_tensor, tolerance
+from headcount.hooks.intervention_proof import difference, first_tensor, tolerance
 from headcount.hooks.recording import BatchTiler, ModuleCall, PassRecorder, ReplayPatcher, SiteRecord
 from headcount.hooks.sites import Sites
 from headcount.limits import BATCH

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.parameters import ParameterProjection
-from headcount.registry import suggestion
+from headcount.suggestions import suggestion
 
 NamedPatterns = str | Sequence[str]
 LISTED = 40

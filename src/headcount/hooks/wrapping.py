@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.families import BOTH, AttentionLayout, Family, family_of, model_type_of, model_types
+from headcount.hooks.intervention_proof import first_tensor
 from headcount.hooks.parameters import ParameterProjection
-from headcount.hooks.proof import first_tensor
 from headcount.hooks.sites import SUPPORTED, Site, Sites, find_mha, guess, in_one_stack, modules_at, sites_calls, unwrap
 
 CUT = "headcount_cut"

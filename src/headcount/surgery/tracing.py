@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from headcount.errors import CheckFailed, HeadcountError, InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import Capture, eval_mode
+from headcount.hooks.intervention_proof import difference
 from headcount.hooks.parameters import ParameterProjection
-from headcount.hooks.proof import difference
 from headcount.hooks.sites import Sites
+from headcount.surgery.cut_proof import DOUBLE_TOLERANCE, in_double_precision, prove_cut
 from headcount.surgery.plan import CustomCut, Places, SitePlan, apply_to_sites, is_linear, n_inputs
-from headcount.surgery.proof import DOUBLE_TOLERANCE, in_double_precision, prove_cut
 
 FAILURES = (HeadcountError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """Exceptions by which trying a plan may fail; errors in the user's own code are raised as HeadcountError."""

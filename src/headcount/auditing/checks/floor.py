@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Evidence, Finding, failed, not_applicable, passed, warned
+from headcount.limits import MIN_TEST_EXAMPLES
 from headcount.stats import percent
 
 MIN_LEAD = 0.05
 """Smallest lead of accuracy over the best constant answer. With less, a ranking of heads depends on a few examples."""
-MIN_EXAMPLES = 100
-"""Minimum number of test examples: with 100, one example is worth one percentage point."""
 
 
 def run(model: AuditedModel) -> Finding:
@@ -25,7 +24,7 @@ def run(model: AuditedModel) -> Finding:
     accuracy = f"{percent(measured.rate)} of {n:,} answers are right"
     versus = f"the best constant answer reaches {percent(constant)}"
     evidence: Evidence = {"measured": measured.rate, "constant": constant, "n": n}
-    if measured.low <= constant and n >= MIN_EXAMPLES:
+    if measured.low <= constant and n >= MIN_TEST_EXAMPLES:
         return failed(
             f"{accuracy}, and {versus}: no head can cost anything, so a ranking of heads by drops is noise",
             cause="the model is no better than a constant answer",
@@ -39,11 +38,11 @@ def run(model: AuditedModel) -> Finding:
             fix="rank heads by loss, or train the model further",
             **evidence,
         )
-    if n < MIN_EXAMPLES:
+    if n < MIN_TEST_EXAMPLES:
         return warned(
             f"{accuracy}: one example is {100 / n:.1f} points, so heads that cost a point cannot be told apart",
             cause="there are too few examples",
-            fix=f"measure on at least {MIN_EXAMPLES} examples, better on 2,000",
+            fix=f"measure on at least {MIN_TEST_EXAMPLES} examples, better on 2,000",
             **evidence,
         )
     return passed(f"{accuracy}, and {versus}", **evidence)

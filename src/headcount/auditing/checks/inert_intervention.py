@@ -16,7 +16,7 @@ from headcount.auditing.check import CONCLUSIONS, Check, Finding, failed, not_ap
 from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import Gates, eval_mode
-from headcount.hooks.proof import ROWS, difference, first_tensor, prove
+from headcount.hooks.intervention_proof import ROWS, difference, first_tensor, prove
 from headcount.hooks.sites import Sites
 
 N_EXAMPLES = 64

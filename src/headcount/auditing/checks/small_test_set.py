@@ -8,11 +8,10 @@ import math
 
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, passed, warned
+from headcount.limits import MIN_TEST_EXAMPLES
 from headcount.stats import Z95, Proportion, percent
 from headcount.training.evaluation import Claim
 
-MIN_EXAMPLES = 100
-"""Minimum number of test examples: with fewer, each one is worth more than a percentage point."""
 MAX_CONFIRMED_DIFFERENCE = 0.005
 """A measurement confirms the author's figure if they differ by at most this: most reports round to half a point."""
 
@@ -22,11 +21,11 @@ def run(model: AuditedModel) -> Finding:
     share = Proportion.count(model.right)
     half = (share.high - share.low) / 2
     finding = f"{percent(share.rate, 2)} of {share.n:,} answers are right (95 % CI ± {100 * half:.1f} points)"
-    if share.n < MIN_EXAMPLES:
+    if share.n < MIN_TEST_EXAMPLES:
         return warned(
             finding,
             cause=f"a test set of {share.n} examples, so that each counts {100 / share.n:.1f} points",
-            fix=f"test on at least {MIN_EXAMPLES} examples, and on 2,000 for half a point at 99 %",
+            fix=f"test on at least {MIN_TEST_EXAMPLES} examples, and on 2,000 for half a point at 99 %",
             n=share.n,
             half_width=half,
         )

@@ -14,7 +14,7 @@ import torch
 from small_sorters import MODELS, classifier
 from torch import nn
 
-from headcount.analysis.rounding import DOUBLE, SINGLE, Arithmetic, Bounded, BoundedPass, first_order_error
+from headcount.analysis.context_rounding import DOUBLE, SINGLE, Arithmetic, Bounded, BoundedPass, first_order_error
 from headcount.models.attention import MultiHeadAttention
 from headcount.models.transformer import Classifier, FourierNumberEmbedding
 from headcount.training.contexts import ContextShape, context_leads, enumerate_contexts, layers_of

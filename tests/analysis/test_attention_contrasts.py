@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.contrasts import MOVED, contrast_of, shifts
+from headcount.analysis.attention_contrasts import MOVED, contrast_of, shifts
 from headcount.models.attention import AttentionCache
 from headcount.tasks.base import Contrast
 

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from headcount.errors import CheckFailed
 from headcount.heads import HeadId
 from headcount.hooks.gates import Gates, closed_gates, eval_mode
-from headcount.hooks.proof import difference
+from headcount.hooks.intervention_proof import difference
 from headcount.hooks.wrapping import Wrapped, wrap
 from headcount.surgery.cutting import Means, fold_in_place
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from headcount.analysis.labels import THRESHOLDS, MeasureMean, Thresholds, label
+from headcount.analysis.head_labels import THRESHOLDS, MeasureMean, Thresholds, label
 from headcount.stats import estimate
 
 

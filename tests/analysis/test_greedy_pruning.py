@@ -12,16 +12,16 @@ import pytest
 import torch
 from benchmarks.pruning import full_greedy
 
-from headcount.analysis import greedy
-from headcount.analysis.greedy import GreedyOrder, best_set, greedy_order
+from headcount.analysis import greedy_pruning
+from headcount.analysis.greedy_pruning import GreedyOrder, best_set, greedy_order
 from headcount.analysis.pruning import prune_curves
-from headcount.analysis.removal_orders import TIE, with_ties_broken
+from headcount.analysis.pruning_orders import TIE, with_ties_broken
 from headcount.data.dataset import mean_score
 from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.experiments.interventions import compare, run_interventions
 from headcount.experiments.removal import Removal, scores_along
 from headcount.heads import HeadId
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.replay import CachedPass, Intervention
 from headcount.runs.run import Run
 
@@ -192,7 +192,7 @@ def test_time_that_is_up_ends_a_search(run: Run, search: GreedyOrder, monkeypatc
     short = greedy_order(on(run), is_time_up=lambda: next(looks))
     assert 0 < len(short.order) < len(search.order)
     assert short.order == search.order[: len(short.order)]
-    monkeypatch.setattr(greedy, "AT_ONCE", 2)
+    monkeypatch.setattr(greedy_pruning, "AT_ONCE", 2)
     sets = [(head,) for head in run.model.heads]
     assert best_set(on(run), sets, is_time_up=lambda: True)[1] == 2
 

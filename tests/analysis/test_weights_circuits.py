@@ -12,19 +12,19 @@ import torch
 from known_carries import KnownModel, task_of
 from torch import nn
 
-from headcount.analysis import composition, head_weights, probes
-from headcount.analysis.composition import PROJECTIONS, Composition, compositions
-from headcount.analysis.head_inputs import read_inputs, require_own
-from headcount.analysis.head_weights import HeadReading, copying_score, fold_norm, read_heads
-from headcount.analysis.probes import probe
+from headcount.analysis import weights_circuits, weights_composition, weights_probes
 from headcount.analysis.routes import EventPatches, routes
+from headcount.analysis.weights_circuits import HeadReading, copying_score, fold_norm, read_heads
+from headcount.analysis.weights_composition import PROJECTIONS, Composition, compositions
+from headcount.analysis.weights_inputs import read_inputs, require_own
+from headcount.analysis.weights_probes import probe
 from headcount.encodings import ENCODINGS
 from headcount.errors import InputError, InstrumentError
 from headcount.experiments.models import OpenModel, RunModel
 from headcount.heads import HeadSite
 from headcount.hooks.gates import eval_mode
+from headcount.hooks.intervention_proof import first_tensor
 from headcount.hooks.patching import path_patch
-from headcount.hooks.proof import first_tensor
 from headcount.hooks.sites import Sites
 from headcount.models.config import ClassifierConfig, EncoderDecoderConfig
 from headcount.models.transformer import Classifier, EncoderDecoder, Residual
@@ -173,10 +173,10 @@ def test_the_direct_path_goes_through_every_norm_after_the_block() -> None:
         path = fold_norm(path, norm) * inputs.scales[norm]
         paths.append(path)
     for site, expected in ((X0, paths[1]), (HeadSite("decoder", 0), paths[2])):
-        actual = head_weights._direct_path(model, site, inputs)
+        actual = weights_circuits._direct_path(model, site, inputs)
         assert actual is not None
         assert torch.allclose(actual, expected)
-    assert head_weights._direct_path(model, E0, inputs) is None
+    assert weights_circuits._direct_path(model, E0, inputs) is None
 
 
 # --- which models are read --------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def path_share(model: OpenModel, patches: EventPatches, pair: Composition) -> fl
     inputs, donor = ([each[rows] for each in patches.inputs] for rows in (patches.receivers, patches.donors["event"]))
     heads = [[model.find_head(name)] for name in (pair.sender, pair.receiver)]
     with eval_mode(model.module), torch.no_grad():
-        (share,) = composition._path_shares(patches, [pair], 1)
+        (share,) = weights_composition._path_shares(patches, [pair], 1)
         on, off = patches.moves(first_tensor(path_patch(model.module, model.sites, inputs, donor, *heads)))
     assert share.share == pytest.approx(float((on + off).sum() / 2 / patches.gap.sum()), abs=1e-5)
     return share.share
@@ -245,7 +245,7 @@ def test_values_that_are_read_compose() -> None:
 def test_composition_does_not_find_the_path_of_the_packaged_adder(monkeypatch: pytest.MonkeyPatch) -> None:
     """The words of the warning and of docs/heads.md rest on this rank."""
     model = RunModel.of(load("sample:addition"))
-    monkeypatch.setattr(composition, "_with_paths", lambda model, pairs, *_: pairs)
+    monkeypatch.setattr(weights_composition, "_with_paths", lambda model, pairs, *_: pairs)
     result = compositions(model)
     by_pair = {(each.sender, each.receiver): each for each in result.pairs}
     pair = by_pair["E0H2", "E1H0"]
@@ -266,8 +266,8 @@ def test_composition_does_not_find_the_path_of_the_packaged_adder(monkeypatch: p
 @pytest.mark.slow
 def test_a_carry_that_nothing_reads_is_decodable_and_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """E0H1 finds the carry of each column and writes it where nothing reads it."""
-    monkeypatch.setattr(probes, "N_FIT", 600)
-    monkeypatch.setattr(probes, "N_HELD_OUT", 300)
+    monkeypatch.setattr(weights_probes, "N_FIT", 600)
+    monkeypatch.setattr(weights_probes, "N_HELD_OUT", 300)
     task = task_of(1)
     model = known.one_carrier(task, echo="unread")
     result = probe(model, routes(model, 40))

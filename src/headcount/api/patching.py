@@ -19,7 +19,7 @@ from headcount.experiments.external_models import ExternalModel
 from headcount.experiments.models import OpenModel
 from headcount.figures.pair_patching import draw_pair_patch
 from headcount.heads import HeadId
-from headcount.registry import suggestion
+from headcount.suggestions import suggestion
 from headcount.tasks.base import ClassTask, SequenceTask
 from headcount.training.evaluation import SequenceModel
 

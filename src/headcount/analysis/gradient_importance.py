@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from headcount.experiments.experiment import Experiment
 from headcount.heads import HeadSite
 from headcount.hooks.gates import Gates, eval_mode
-from headcount.hooks.proof import first_tensor
+from headcount.hooks.intervention_proof import first_tensor
 from headcount.results import Count, HeadName, Share, Size
 from headcount.seeds import stream
 from headcount.stats import RankAgreement, rank_agreement

@@ -1,8 +1,4 @@
-"""Draw what each head attends to, and which heads of two models match.
-
-The attention of heads is drawn as one page of all heads, and as pages that compare examples with and without a
-condition. Matching is drawn as one page of heat maps with frames around the matched pairs.
-"""
+"""Draw what each head attends to: one page of all heads, and pages that compare examples by a condition (a carry)."""
 
 from __future__ import annotations
 
@@ -14,29 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 
 from headcount.figures.attention import KINDS, heads_by_kind, write_cells
-from headcount.figures.style import BLUE, GREY, ORANGE, PALETTE, SEQUENTIAL, Page
-from headcount.heads import HeadId
+from headcount.figures.style import BLUE, GREY, HALF_CI, ORANGE, PALETTE, SEQUENTIAL, Page
+from headcount.limits import SIGNIFICANT
 
 if TYPE_CHECKING:
-    from headcount.analysis.contrasts import ContrastShift
-    from headcount.analysis.labels import MeasureMean
-    from headcount.analysis.likeness import KindMatch
-    from headcount.analysis.matching import Matching
+    from headcount.analysis.attention_contrasts import ContrastShift
+    from headcount.analysis.head_labels import MeasureMean
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
 SPREAD = ("entropy share", "sparsity")
-HALF = "half of the 95 % CI"
-"""What ± stands for in figures and tables."""
 LOOKS = ((ORANGE, "s", ORANGE), (BLUE, "o", "white"))
 """Colour, marker and fill: of examples where the task's condition holds (a carry comes in), then of the others."""
-CELL = 0.52
-"""Width of a cell in inches."""
-COLOURS = {"o": BLUE, "s": ORANGE, "^": PALETTE[2]}
-"""By marker: its colour. The markers are similarity of attention, similarity of outputs, and restored fraction."""
 
 
 def draw_stats(result: Specialisation) -> Figure:
@@ -66,7 +52,7 @@ def draw_stats(result: Specialisation) -> Figure:
         axes.axvline(len(targets) - 0.5, color=GREY, linewidth=1.5)
         axes.set_title(KINDS[kind].capitalize(), fontsize=11, loc="left")
     figure.colorbar(grid[0].images[0], ax=grid, label="mean", shrink=0.6, pad=0.02)
-    what = f"{result.weighting}, mean ± {HALF} over {result.n:,} examples ({result.data})"
+    what = f"{result.weighting}, mean ± {HALF_CI} over {result.n:,} examples ({result.data})"
     figure.headline(f"{result.name}: {what}", size=12)
     figure.caption(caption(result))
     return figure
@@ -189,7 +175,7 @@ def sensitivities(result: Specialisation) -> list[Sensitivity]:
     shifts = [(head.short, shift) for head in result.heads if (shift := head.sensitivity())]
     rows = list[Sensitivity]()
     for short, shift in shifts:
-        half = shift.half(1 - 0.05 / len(shifts))
+        half = shift.half(1 - SIGNIFICANT / len(shifts))
         rows.append(Sensitivity(short, shift, shift.mean - half, shift.mean + half))
     return sorted(rows, key=lambda row: -row.shift.mean)
 
@@ -217,74 +203,3 @@ def draw_sensitivity(result: Specialisation) -> Figure:
     figure.headline(f"{result.name}: {name} of each head", words, size=10)
     figure.key(*axes.get_legend_handles_labels(), columns=3)
     return figure
-
-
-# --- two runs, head by head -------------------------------------------------------------------------------------------
-
-
-def draw_matching(result: Matching) -> Figure:
-    """Draw heat maps of the overlap of two models' heads, with the best pairs framed, and each pair against chance."""
-    widths = max(max(CELL * len(kind.others) for kind in result.kinds), 2.9), 3.4
-    heights = [max(CELL * len(kind.heads), 1.6) for kind in result.kinds]
-    figure = Page(sum(widths) + 2.2, sum(heights) + 0.9 * len(heights) + 0.4)
-    panels = figure.subplots(len(heights), 2, squeeze=False, width_ratios=widths, height_ratios=heights)
-    for (overlaps, measures), kind in zip(panels, result.kinds, strict=True):
-        _draw_overlaps(overlaps, kind)
-        _draw_measures(measures, kind, result.error_rate)
-    panels[-1][0].set_xlabel("head of the other run")
-    panels[-1][1].set_xlabel("overlap, CKA, share restored")
-    figure.headline(
-        "Which heads attend alike? Frames: the best pairing; dotted where it is not beyond chance",
-        f"down: {result.name}; across: {result.other} (n = {result.n:,}: {result.data})",
-        result.words,
-        size=10,
-    )
-    key = {
-        "attention: overlap": Line2D([], [], marker="o", color=COLOURS["o"], linestyle=""),
-        "outputs: CKA": Line2D([], [], marker="s", color=COLOURS["s"], linestyle=""),
-        "effect restored by the partner, 95 % CI": Line2D([], [], marker="^", color=COLOURS["^"]),
-        "up to here by chance": Line2D([], [], color=GREY, linewidth=4, alpha=0.3),
-        "hollow: not beyond chance": Line2D([], [], marker="o", color=BLUE, markerfacecolor="white", linestyle=""),
-    }
-    figure.key([*key.values()], [*key], columns=3)
-    return figure
-
-
-def _draw_overlaps(axes: Axes, kind: KindMatch) -> None:
-    axes.imshow(kind.overlaps, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
-    write_cells(axes, kind.overlaps)
-    for y, pair in enumerate(kind.pairs):
-        if pair.partner is not None:
-            corner, style = (kind.others.index(pair.partner) - 0.47, y - 0.47), "-" if pair.is_alike else ":"
-            axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor=ORANGE, linewidth=2.5, linestyle=style))
-    axes.set_xticks(range(len(kind.others)), map(_short, kind.others), fontsize=8, rotation=60)
-    axes.set_yticks(range(len(kind.heads)), map(_short, kind.heads), fontsize=8)
-    axes.set_title(f"{KINDS[kind.stack, kind.kind].capitalize()}: attention shared", fontsize=9)
-
-
-def _draw_measures(axes: Axes, kind: KindMatch, error_rate: float) -> None:
-    """Draw the three measures of each pair (overlap, CKA, restored fraction) beside its row of the heat map."""
-
-    def draw(marker: str, y: float, value: float, chance: float, p: float, *interval: float) -> None:
-        colour = COLOURS[marker]
-        axes.plot([0, max(chance, 0)], [y, y], color=GREY, linewidth=4, alpha=0.3, solid_capstyle="butt")
-        if interval:
-            axes.plot(interval, [y, y], color=colour)
-        axes.plot(value, y, marker, color=colour, markersize=5, markerfacecolor=colour if p <= error_rate else "white")
-
-    for y, pair in enumerate(kind.pairs):
-        for marker, lane, likeness in (("o", y - 0.27, pair.attention), ("s", y, pair.outputs)):
-            if likeness is not None:
-                draw(marker, lane, likeness.value, max(likeness.untrained, likeness.relabelled), likeness.p)
-        if pair.transplant and (restored := pair.transplant.restored):
-            draw("^", y + 0.27, restored.share, restored.untrained, restored.p, restored.low, restored.high)
-    axes.set_xlim(-0.06, 1.06)  # a partner that restores less than nothing is beyond the edge, and in the table
-    axes.set_ylim(len(kind.heads) - 0.5, -0.5)
-    axes.set_yticks(range(len(kind.pairs)), [_short(pair.partner) for pair in kind.pairs], fontsize=8)
-    axes.yaxis.tick_right()
-    axes.grid(axis="x", alpha=0.3)
-    axes.set_title("each head with its partner", fontsize=9)
-
-
-def _short(head: str | None) -> str:
-    return "none" if head is None else HeadId.parse(head).short

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headcount.analysis.head_inputs import N_EXAMPLES, require_own
 from headcount.analysis.routes import Routes, require_event
 from headcount.analysis.weights import HeadWeights
 from headcount.analysis.weights import weights as read_weights
+from headcount.analysis.weights_inputs import N_EXAMPLES, require_own
 from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import Place, Saved, folder_for, result_name, save_in, unless_default, within
 from headcount.auditing.audit import quick_audit

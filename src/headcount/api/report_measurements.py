@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from headcount.analysis.ablation import Ablation
-from headcount.analysis.exhaustive import domain_size
+from headcount.analysis.exhaustive_check import domain_size
 from headcount.analysis.length_generalisation import LENGTHS, REPORTED, Stretch
-from headcount.analysis.poolings import PoolingComparison
+from headcount.analysis.pooling_comparison import PoolingComparison
 from headcount.analysis.positions import EncodingsShown, PositionsShown
 from headcount.analysis.pruning import Pruning
 from headcount.analysis.roles import N_CONTROLS, HeadRoles

@@ -18,7 +18,7 @@ from headcount.api.opening import open_model
 from headcount.cli import main
 from headcount.errors import InputError, InstrumentError
 from headcount.heads import HeadSite
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.sites import Sites
 from headcount.hooks.wrapping import wrap
 

@@ -12,9 +12,9 @@ import numpy as np
 from torch import Tensor
 
 from headcount.analysis.ablation import Ablation, AblationRun, Measurement, ablate, measure
-from headcount.analysis.greedy import Clock, best_set, greedy_order
+from headcount.analysis.ablation_stopping import StoppingRule
+from headcount.analysis.greedy_pruning import Clock, best_set, greedy_order
 from headcount.analysis.sequential_ablation import SweepState, ablate_until_decided, can_stop_early, first_look
-from headcount.analysis.stopping import StoppingRule
 from headcount.bands import IMPORTANT, band_of
 from headcount.data.dataset import EvalBatch, Score
 from headcount.experiments.experiment import Experiment
@@ -22,7 +22,7 @@ from headcount.experiments.interventions import Progress, run_interventions
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replay import Intervention
-from headcount.limits import DONORS
+from headcount.limits import DONORS, LOSS
 from headcount.seeds import stream
 from headcount.stats import PairedDifference
 
@@ -35,7 +35,7 @@ SEARCH, RANDOM = 0.5, 0.6
 """Fractions of the time budget at which greedy removal and then the search among random sets end."""
 SETS = 16
 """Smallest number of random sets of heads that is worth measuring."""
-LIMITS = (0.01, 0.05)
+REPORTED_LOSSES = (LOSS, 0.05)
 """Losses of score (1 and 5 points) for which the number of removable heads is reported, alone and together."""
 
 
@@ -52,8 +52,8 @@ class HeadChoice:
     n_random: int
     best_random: tuple[HeadId, ...]
     prunable: tuple[tuple[float, int, tuple[HeadId, ...]], ...]
-    """For each loss in `LIMITS`: the loss, the number of heads that cost less when removed alone, and the heads that
-    greedy removal takes within this loss."""
+    """For each loss in `REPORTED_LOSSES`: the loss, the number of heads that cost less when removed alone, and the
+    heads that greedy removal takes within this loss."""
     orders: Mapping[str, Sequence[HeadId]]
     """For each curve, by name: its heads in the order of removal."""
 
@@ -103,7 +103,7 @@ def choose_heads(
         n_under_1_point=sum(drop.mean < IMPORTANT for drop in drops.values()),
         prunable=tuple(
             (limit, sum(drop.high < limit for drop in drops.values()), greedy.order[: greedy.within(limit + TIE)])
-            for limit in LIMITS
+            for limit in REPORTED_LOSSES
         ),
         replacements=replacements,
         chosen=chosen,

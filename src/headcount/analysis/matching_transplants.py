@@ -19,15 +19,16 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headcount.analysis.pairing import Partners
+from headcount.analysis.matching_pairs import Partners
 from headcount.data.from_task import held_out, of_length
 from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.experiments.interventions import means_of
 from headcount.heads import HeadId
 from headcount.hooks.gates import Capture, eval_mode
-from headcount.hooks.proof import first_tensor, prove
+from headcount.hooks.intervention_proof import first_tensor, prove
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Sites
+from headcount.limits import SIGNIFICANT
 from headcount.models.transformer import Model
 from headcount.results import Contradiction, Positive, Share, outside
 from headcount.runs.run import Run
@@ -40,7 +41,7 @@ PAIRS = 2**21
 """Largest number of query-key pairs over all examples of a set, which limits the number of long sequences."""
 RIDGE = 1e-4
 """Ridge penalty of the fit, relative to the mean variance of the partner's output."""
-ALPHA, N_RESAMPLES = 0.05, 999
+N_RESAMPLES = 999
 Outputs = dict[HeadId, Float[Tensor, "example query d_head"]]
 Hits = NDArray[np.bool_]
 
@@ -167,7 +168,7 @@ def transplant(
         head: Transplant(_lost(clean, without[head]), stage.test.n, stage.test.n_reference, p, None)
         for head, p in zip(partners, corrected, strict=True)
     }
-    costly = [head for head, result in transplants.items() if result.p <= ALPHA and result.drop > 0]
+    costly = [head for head, result in transplants.items() if result.p <= SIGNIFICANT and result.drop > 0]
     if not costly:
         return transplants
     others = dict[HeadId, list[HeadId]]()

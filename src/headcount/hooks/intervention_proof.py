@@ -8,7 +8,7 @@ output projection, and a closed gate replaces a head's slice of z by zeros:
     noise in place of z changes the model's output, or the model         (no other code computes the block)
         uses neither z nor the projection outside of that call
     noise in one row changes the output of that row only                 (rows are the first axis, and do not mix)
-    each head's slice of z depends only on its own attention pattern     (each slice is a head: own_attention.py)
+    each head's slice of z depends only on its own attention pattern     (each slice is a head: head_check.py)
 
 If the model does not use a block's output at all, this is not an error: its heads truly have no effect (`is_used`).
 """
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import Capture, Gates, SharedSiteCounter, eval_mode, input_of, unfused
-from headcount.hooks.own_attention import check_heads
+from headcount.hooks.head_check import check_heads
 from headcount.hooks.parameters import ParameterProjection
 from headcount.hooks.sites import Site, Sites, layers_inside
 

@@ -28,7 +28,7 @@ from headcount.experiments.interventions import Progress, Scores, run_interventi
 from headcount.experiments.removal import Removal
 from headcount.heads import HeadId
 from headcount.hooks.gates import eval_mode
-from headcount.hooks.proof import first_tensor
+from headcount.hooks.intervention_proof import first_tensor
 from headcount.hooks.replay import Intervention
 from headcount.limits import BATCH
 from headcount.seeds import stream

@@ -11,8 +11,8 @@ import torch
 from asked_runs import verify
 from printing import printed
 
-from headcount.analysis import exhaustive
-from headcount.analysis.exhaustive import Certificate, Nearest
+from headcount.analysis import exhaustive_check
+from headcount.analysis.exhaustive_check import Certificate, Nearest
 from headcount.describing.verification import describe
 from headcount.errors import CheckFailed, InputError
 from headcount.runs.config import RunConfig
@@ -44,7 +44,7 @@ def test_every_sum_is_checked_and_every_error_listed(tiny_run):
 def test_cores_change_nothing(tiny_run, monkeypatch, cores):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
     before, certificate = torch.get_num_threads(), verify(tiny_run)
-    monkeypatch.setattr(exhaustive, "workers", lambda model: contextlib.nullcontext(map))
+    monkeypatch.setattr(exhaustive_check, "workers", lambda model: contextlib.nullcontext(map))
     assert replace(certificate, environment={}) == replace(verify(tiny_run), environment={})
     assert certificate.environment["threads"] == str(cores)
     assert torch.get_num_threads() == before

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from headcount.analysis.head_measures import ENTROPY_SHARE, EvalInputs, measure, rounded
+from headcount.analysis.attention_measures import ENTROPY_SHARE, EvalInputs, measure, rounded
 from headcount.experiments.task_attention import TaskAttention
 from headcount.results import Count, Positive, Share, Size
 from headcount.seeds import integer

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from headcount.analysis.head_measures import rounded
-from headcount.analysis.labels import ALL
+from headcount.analysis.attention_measures import rounded
+from headcount.analysis.head_labels import ALL
 from headcount.experiments.task_attention import SiteWeights, TaskAttention, task_weights
 from headcount.heads import HeadSite
 from headcount.results import Contradiction, Positive, Size

@@ -15,7 +15,7 @@ from torch import Tensor
 from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import Gates, closed_gates
-from headcount.hooks.proof import TOLERANCE, difference, first_tensor, prove
+from headcount.hooks.intervention_proof import TOLERANCE, difference, first_tensor, prove
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Site, Sites
 from headcount.models.transformer import Model

@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headcount.analysis.head_inputs import require_own
-from headcount.analysis.head_weights import fold_norm
 from headcount.analysis.routes import EventPatches, Progress, Share, measurable
+from headcount.analysis.weights_circuits import fold_norm
+from headcount.analysis.weights_inputs import require_own
 from headcount.bands import PART
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
@@ -33,6 +33,7 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import Capture, Gates, closed_gates, eval_mode
 from headcount.hooks.patching import merged
 from headcount.hooks.replay import Intervention, sweep
+from headcount.limits import MIN_N
 from headcount.models.attention import MultiHeadAttention
 from headcount.models.transformer import EncoderDecoder, Transformer
 from headcount.results import Contradiction, Size
@@ -41,8 +42,6 @@ from headcount.tasks.base import SequenceTask
 
 N_QUARTETS = 40
 """Number of quartets on which paths are patched. A quartet is four examples that differ in one event (a carry)."""
-FEWEST = 20
-"""Smallest number of quartets with right answers from which the share of a path is computed."""
 N_RANDOM = 20
 """Number of pairs of random matrices whose mean ratio is the baseline of composition scores."""
 PROJECTIONS = {"Q": "query", "K": "key", "V": "value"}
@@ -182,14 +181,14 @@ def _with_paths(
     if task is None or task.output_type != "sequence" or task.words.event is None:
         return list(pairs)
     try:
-        ways = measurable(model, cast(SequenceTask, task).quartets(stream(seed, "quartets"), N_QUARTETS), FEWEST)
+        ways = measurable(model, cast(SequenceTask, task).quartets(stream(seed, "quartets"), N_QUARTETS), MIN_N)
     except InputError:  # there are too few examples that differ in the event alone
         return list(pairs)
     shares: dict[tuple[str, str], list[tuple[Share, str]]] = {}
     with eval_mode(model.module), torch.no_grad():
         for i, way in enumerate(ways):
             patches = EventPatches(model, way)
-            if patches.n >= FEWEST and patches.gap.mean() > 0:
+            if patches.n >= MIN_N and patches.gap.mean() > 0:
                 name = f"{way.source} to {way.read}"
                 for pair, share in zip(pairs, _path_shares(patches, pairs, len(pairs) * len(ways)), strict=True):
                     shares.setdefault((pair.sender, pair.receiver), []).append((share, name))

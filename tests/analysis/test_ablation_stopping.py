@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.betting import betting_interval
 
-from headcount.analysis.stopping import ALPHA, LEVELS, Looks, StoppingRule
+from headcount.analysis.ablation_stopping import ALPHA, LEVELS, Looks, StoppingRule
 from headcount.bands import band_of
 from headcount.stats import PairedDifference, paired_hits
 

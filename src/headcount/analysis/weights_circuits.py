@@ -34,8 +34,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headcount.analysis.head_inputs import InputParts, ModelInputs, SiteInputs, require_own
 from headcount.analysis.routes import position_labels
+from headcount.analysis.weights_inputs import InputParts, ModelInputs, SiteInputs, require_own
 from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId, HeadSite
 from headcount.models.transformer import EncoderDecoder, Residual, Transformer

@@ -17,7 +17,7 @@ from headcount.analysis.ablation import Ablation
 from headcount.analysis.attention import AttentionPatterns
 from headcount.analysis.context_proof import ContextCertificate
 from headcount.analysis.counterexamples import CounterexampleSearch
-from headcount.analysis.exhaustive import Certificate
+from headcount.analysis.exhaustive_check import Certificate
 from headcount.analysis.length_generalisation import Stretch
 from headcount.analysis.pruning import Point, Pruning, PruningCurve
 from headcount.analysis.routes import PatchShare, Routes, Share, Way
@@ -28,8 +28,8 @@ from headcount.claims.base import ClaimResult, ClaimsResult
 from headcount.errors import InputError, RunError
 from headcount.results import Result, plain_json
 from headcount.runs.folder import RunFolder
-from headcount.studies import tidy
-from headcount.studies.tidy import COLUMNS, READERS, Row, run_settings, tidy_rows, write_rows
+from headcount.studies import rows as study_rows
+from headcount.studies.rows import COLUMNS, READERS, Row, run_settings, tidy_rows, write_rows
 from headcount.training.evaluation import Classification, Evaluation
 
 SMALL: dict[str, Any] = {
@@ -234,9 +234,9 @@ def test_pandas_reads_both_files(tmp_path: Path, measured: Path) -> None:
 
 
 def test_reading_rows_needs_no_torch() -> None:
-    code = "import sys, headcount.studies.tidy; sys.exit('torch' in sys.modules)"
+    code = "import sys, headcount.studies.rows; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    assert tidy.__doc__
+    assert study_rows.__doc__
 
 
 def _copy_of_the_run(source: Path, path: Path) -> RunFolder:

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 from torch import nn
 
-from headcount.analysis.cost import ROUNDS, TIMED, Cost, compare_cost
+from headcount.analysis.pruning_cost import ROUNDS, TIMED, Cost, compare_cost
 from headcount.experiments.experiment import task_experiment
 from headcount.experiments.models import RunModel
 from headcount.runs.run import Run
@@ -95,7 +95,7 @@ def test_times_are_medians_over_rounds_after_the_first(
         return module.register_forward_pre_hook(pass_time)
 
     hooks = [moves(module, which) for which, module in enumerate((experiment.model, cut.model.module))]
-    monkeypatch.setattr("headcount.analysis.cost.time", SimpleNamespace(perf_counter=lambda: clock))
+    monkeypatch.setattr("headcount.analysis.pruning_cost.time", SimpleNamespace(perf_counter=lambda: clock))
     cost = compare_cost(parent, cut, experiment)
     for hook in hooks:
         hook.remove()

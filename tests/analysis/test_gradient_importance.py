@@ -16,7 +16,7 @@ from tensor_experiments import tensor_experiment
 from torch import Tensor
 from torch.nn import functional as F
 
-from headcount.analysis.importance import Importance, agreements, importances
+from headcount.analysis.gradient_importance import Importance, agreements, importances
 from headcount.data.dataset import EvalBatch
 from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.heads import HeadId

@@ -25,7 +25,7 @@ from headcount.bands import PART, limit_text, role_of
 from headcount.errors import InputError, RunError
 from headcount.files import friendly_os_errors, parse_json, read_bytes, read_json, written_atomically
 from headcount.heads import HeadId
-from headcount.results import csv_text, without_formula
+from headcount.result_tables import csv_text, without_formula
 from headcount.runs.folder import FINAL_STEPS, MOST_RESULT, RunFolder
 
 Row = dict[str, Any]

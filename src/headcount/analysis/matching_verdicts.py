@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headcount.analysis.head_measures import Matrix, matrix_of, rounded
-from headcount.analysis.pairing import Draws, Pairing, PairMeasure, pair_cka, pair_overlap
-from headcount.analysis.transplants import Transplant
+from headcount.analysis.attention_measures import Matrix, matrix_of, rounded
+from headcount.analysis.matching_pairs import Draws, Pairing, PairMeasure, pair_cka, pair_overlap
+from headcount.analysis.matching_transplants import Transplant
 from headcount.heads import HeadId
+from headcount.limits import SIGNIFICANT
 from headcount.results import Contradiction, Count, HeadName, Share, is_close, unequal
 from headcount.stats import holm, share_above, step_down
 
-ERROR_RATE = 0.05
-"""Family-wise error rate: largest probability of calling any two unrelated heads alike."""
 HALF = 0.5
 """To do the same job, a partner must restore at least this fraction of a head's effect (lower bound of the CI)."""
 NOT_ALIKE, ALIKE, WRITES_ALIKE, SAME_JOB = "not alike", "attend alike", "attend, write alike", "same job"
@@ -169,7 +168,7 @@ class Evidence:
         # Test each untrained model against the other ones: how many heads are called alike by chance?
         draws = np.array(self.untrained[0].values[pair_overlap])
         indices = np.arange(len(draws))
-        n_alike = np.array([(step_down(draws[i], draws[indices != i]) <= ERROR_RATE).sum() for i in indices])
+        n_alike = np.array([(step_down(draws[i], draws[indices != i]) <= SIGNIFICANT).sum() for i in indices])
         return Overall(
             alike=sum(pair.is_alike for pair in pairs),
             same_job=sum(pair.verdict == SAME_JOB for pair in pairs),
@@ -218,11 +217,11 @@ def _verdict(attention: Likeness | None, outputs: Likeness | None, transplant: T
     """Return the strongest verdict that the evidence supports: each verdict requires all weaker ones."""
     if attention is None:
         return ALONE
-    if attention.p > ERROR_RATE:
+    if attention.p > SIGNIFICANT:
         return NOT_ALIKE
-    if outputs is None or outputs.p > ERROR_RATE:
+    if outputs is None or outputs.p > SIGNIFICANT:
         return ALIKE
     restored = None if transplant is None else transplant.restored
-    if restored is None or restored.p > ERROR_RATE or restored.low < max(HALF, restored.untrained):
+    if restored is None or restored.p > SIGNIFICANT or restored.low < max(HALF, restored.untrained):
         return WRITES_ALIKE
     return SAME_JOB
