@@ -353,9 +353,7 @@ def lengths_table(
     spans = {model.trained for _, model in models}
     only = spans.pop() if len(spans) == 1 else None
     columns = (column, f"{only[0]}-{only[1]}" if only else "training lengths", *map(str, LENGTHS))
-    note = (
-        f"n = {size_range(sizes)} sequences per length, half of them sorted; all training lengths share one column. "
-    )
+    note = f"n = {size_range(sizes)} sequences per length, half of them sorted; all training lengths share one column. "
     note += f"{INTERVALS} {MARKED}"
     return DataTable(name, caption, columns, tuple(rows), note, command, is_narrow=True)
 

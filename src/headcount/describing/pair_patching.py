@@ -22,12 +22,14 @@ def describe(result: PairPatch) -> list[Block]:
     names = some([short(head) for head in result.heads])
     at = f" at {some(list(result.at))}" if result.at else ""
     first = result.places[0]
-    heading = f"With the output of {names}{at} on {result.donor}, {result.name} answers {result.receiver} with"
+    heading = f"With the output of {names}{at} patched in from {result.donor}, {result.name}"
     if result.patched_answer:
-        others = f"without the patch it answers {result.own_answer}, and on {result.donor} {result.donor_answer}"
-        texts = [f"{heading} {result.patched_answer}; {others}."]
+        others = f"without the patch, its answer is {result.own_answer}; to {result.donor}, it is {result.donor_answer}"
+        texts = [f"{heading} answers {result.receiver} with {result.patched_answer}; {others}."]
     else:
-        texts = [f"{heading} {first.donor!r} more by {first.patched_difference - first.own_difference:+.2f} logits."]
+        moved = first.patched_difference - first.own_difference
+        text = f"{heading} shifts its logits on {result.receiver} by {moved:+.2f} from {first.own!r} towards "
+        texts = [f"{text}{first.donor!r}."]
     texts.append(
         f"At {with_article(first.place)}, the patch closes {percent(first.share)} of the logit gap between "
         f"{first.own!r}, the token of the unpatched answer, and {first.donor!r}, the token of the answer on the donor "
