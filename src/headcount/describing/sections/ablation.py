@@ -163,8 +163,8 @@ def warnings(result: Ablation, condition: AblationCondition) -> list[Notice]:
         names = some([f"{effect.short} ({effect.replacement})" for effect in few], 8)
         least = min(effect.n for effect in few)
         texts.append(
-            f"For {names}, ten of {least:,}{' or more' if condition.stopping else ''} examples make up over half of the "
-            "total absolute difference. With more examples, the drop may change."
+            f"For {names}, ten of {least:,}{' or more' if condition.stopping else ''} examples make up over half of "
+            "the total absolute difference. With more examples, the drop may change."
         )
     return [Notice("warn", text) for text in texts]
 
@@ -346,7 +346,7 @@ def _proof_sentence(result: Ablation) -> str:
         f"head contributions + bias = block output (max error {max(each.sum_error for each in result.proof):.0e})",
         "with all heads off, only the bias remains",
     ]
-    own_pattern = "each head's output follows its own attention pattern"
+    own_pattern = "each head's output depends only on its own attention pattern"
     unchecked = "" if n_followed == n else f" At {n - n_followed} of them, it was not checked whether {own_pattern}."
     verified = "; ".join(parts if unchecked else [*parts, own_pattern])
     names = ", ".join(each.site for each in result.proof if not each.is_used)
