@@ -205,9 +205,7 @@ def _probe_blocks(probes: Probes) -> list[Block]:
         f"{text}with an accuracy of {raw} (n = {probes.n_held_out:,}). So a probe that decodes the {event} shows that "
         f"the tokens are still there, not that the model uses the {event}."
     )
-    cells = (
-        f"At {probes.n_decodable} of {counted(len(probes.cells), 'place')} (a residual stream at one position), a "
-    )
+    cells = f"At {probes.n_decodable} of {counted(len(probes.cells), 'place')} (a residual stream at one position), a "
     cells += f"probe decodes the {event} with an accuracy above 90 %, by the whole 95 % CI."
     if probes.n_moved:
         cells += f" Of these places, {probes.n_moved} were patched, and {probes.n_idle} of them move nothing: the "
