@@ -1,7 +1,7 @@
 """Draw what each head attends to, and which heads of two models match.
 
-The attention of heads is drawn as one page of all heads, and as pages that compare examples with and without a
-condition. Matching is drawn as one page of heat maps with frames around the matched pairs.
+One figure shows what all heads attend to. Other figures compare the attention on examples with and without a condition
+of the task, such as a carry. Matching is drawn as heat maps with frames around the matched pairs of heads.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 SPREAD = ("entropy share", "sparsity")
 HALF = "half of the 95 % CI"
-"""What ± stands for in figures and tables."""
+"""The meaning of ± in figures and tables."""
 LOOKS = ((ORANGE, "s", ORANGE), (BLUE, "o", "white"))
-"""Colour, marker and fill: of examples where the task's condition holds (a carry comes in), then of the others."""
+"""Colour, marker and fill for examples in which the task's condition holds (a carry comes in), then for the others."""
 CELL = 0.52
-"""Width of a cell in inches."""
+"""Width of a cell of the heat map of matched heads, in inches."""
 COLOURS = {"o": BLUE, "s": ORANGE, "^": PALETTE[2]}
-"""By marker: its colour. The markers are similarity of attention, similarity of outputs, and restored fraction."""
+"""Maps a marker to its colour: for the similarity of attention, the similarity of outputs, and the share restored."""
 
 
 def draw_stats(result: Specialisation) -> Figure:
-    """Draw heads in rows, measures in columns and labels at the right, with one panel per kind of attention."""
+    """Draw a table of colours: heads in rows, attention measures in columns, and the heads' labels at the right."""
     kinds, contrast = heads_by_kind(result.heads), _contrast(result)
     rows = [len(heads) for heads in kinds.values()]
     widest = max(len(_targets(heads)) for heads in kinds.values()) + len(SPREAD) + 1 + len(contrast)
@@ -73,7 +73,7 @@ def draw_stats(result: Specialisation) -> Figure:
 
 
 def caption(result: Specialisation) -> str:
-    """Return a caption on when a head gets a label, and on what the task's contrast compares."""
+    """Return a caption that says when a head gets a label, and which pairs of examples the task's contrast compares."""
     if not result.contrast:
         return result.words
     n = sorted({shift.n for head in result.heads if (shift := head.sensitivity())})
@@ -92,16 +92,16 @@ def _heading(name: str, measure: MeasureMean | None) -> str:
     """Return the heading of a measure's column, with the value that uniform attention would give."""
     if name == "entropy":
         return "entropy\n(nats)"
-    return f"{name}\n(even: {measure.even:.2f})" if measure and measure.even is not None else name.replace(" ", "\n")
+    return f"{name}\n(uniform: {measure.even:.2f})" if measure and measure.even is not None else name.replace(" ", "\n")
 
 
 def draw_conditions(result: Specialisation) -> dict[str, Figure]:
-    """Return one figure per kind of attention, by name: examples with the task's condition against the others."""
+    """Return one figure per kind of attention, by name: attention with and without the task's condition (a carry)."""
     return {"-".join(kind): draw_condition(result, *kind) for kind in heads_by_kind(result.heads)}
 
 
 def draw_condition(result: Specialisation, stack: str, kind: str) -> Figure:
-    """Draw the measures of the heads of one kind, with and without the task's condition, by column of the task."""
+    """Draw the attention measures of heads of one kind, with and without the task's condition, by column of digits."""
     heads = heads_by_kind(result.heads)[stack, kind]
     shown = [*_targets(heads), "entropy share"]
     # The columns in which something shown was measured, as they are written; without columns, `all`.
@@ -126,7 +126,7 @@ def draw_condition(result: Specialisation, stack: str, kind: str) -> Figure:
 
 
 def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) -> None:
-    """Draw one measure of one head by column; a dash marks the value that uniform attention would give."""
+    """Draw one measure of one head by column of digits; a dash marks the value that uniform attention would give."""
     conditions = dict.fromkeys(m.condition for m in head.measures if m.condition not in ("all", "difference"))
     for i, (condition, (colour, marker, filling)) in enumerate(zip(conditions, LOOKS, strict=False)):
         points = [(x, m) for x, column in enumerate(columns) if (m := head.find(name, column, condition))]
@@ -147,26 +147,26 @@ def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) 
 
 
 def measures_of(result: Specialisation) -> list[str]:
-    """Return the names of all measures: the targets, the measures of spread, and the contrast of the task."""
+    """Return the names of all measures: attention to each target, measures of spread, and the task's contrast."""
     targets = dict.fromkeys(name for heads in heads_by_kind(result.heads).values() for name in _targets(heads))
     return [*targets, *SPREAD, *_contrast(result)]
 
 
 def _contrast(result: Specialisation) -> list[str]:
-    """Return the contrast's name in a list, or an empty list if the task has no contrast."""
+    """Return a list with the name of the task's contrast (such as `carry sensitivity`), empty without a contrast."""
     return [result.contrast.name] if result.contrast else []
 
 
 def find_measure(result: Specialisation, head: HeadStats, name: str) -> MeasureMean | ContrastShift | None:
-    """Return one measure of a head over all columns; None if it was not measured.
+    """Return one attention measure of a head over all queries; None if it was not measured.
 
-    The name of the task's contrast stands for the head's sensitivity to this contrast.
+    For the name of the task's contrast, return the head's sensitivity to this contrast.
     """
     return head.sensitivity() if name in _contrast(result) else head.find(name)
 
 
 def _targets(heads: Sequence[HeadStats]) -> list[str]:
-    """Return the names of the measures that are attention on a target: only these have a value `even`."""
+    """Return the names of those measures that are attention to a target (a kind of key)."""
     return list(dict.fromkeys(m.measure for head in heads for m in head.measures if m.even is not None))
 
 
@@ -175,17 +175,17 @@ def _targets(heads: Sequence[HeadStats]) -> list[str]:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How much more a head's attention moves when a fact of the task changes than when only a token changes."""
+    """How much more a head's attention changes when a changed token causes the task's event (a carry) than when not."""
 
     short: str
     shift: ContrastShift
     low: float
     high: float
-    """Upper end of the 95 % CI; like `low`, it is corrected for the number of heads (Bonferroni)."""
+    """Upper end of the 95 % CI; `low` and `high` are Bonferroni-corrected for the number of heads."""
 
 
 def sensitivities(result: Specialisation) -> list[Sensitivity]:
-    """Return the sensitivity of every head for which it was measured, the largest first."""
+    """Return the sensitivity to the task's event of every head for which it was measured, the largest first."""
     shifts = [(head.short, shift) for head in result.heads if (shift := head.sensitivity())]
     rows = list[Sensitivity]()
     for short, shift in shifts:
@@ -195,14 +195,14 @@ def sensitivities(result: Specialisation) -> list[Sensitivity]:
 
 
 def draw_sensitivity(result: Specialisation) -> Figure:
-    """Draw how far each step of the contrast moves the attention of each head, and their difference with its CI."""
+    """Draw how much attention each head moves if a token changes without and with the event, and the difference."""
     rows = sensitivities(result)
     figure = Page(8, 0.2 * len(rows) + 1.0)
     axes, y = figure.subplots(), np.arange(len(rows))
     contrast = result.contrast
     name, words = ("sensitivity", "") if contrast is None else (contrast.name, contrast.words)
     changed, more = "one token changed", name.removesuffix("sensitivity").strip()
-    both = f"{changed}, and a {more} with it"
+    both = f"{changed}, which makes a {more}"
     axes.plot([each.shift.beside for each in rows], y, "|", color=GREY, markersize=8, label=changed)
     axes.plot([each.shift.across for each in rows], y, "d", color=PALETTE[2], markersize=4, label=both)
     means, lows, highs = np.array([(each.shift.mean, each.low, each.high) for each in rows]).T
@@ -212,7 +212,7 @@ def draw_sensitivity(result: Specialisation) -> Figure:
     axes.axvline(0, color="black", linewidth=0.6)
     axes.set_yticks(y, [each.short for each in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel("share of attention that moves")
+    axes.set_xlabel("share of attention that moves to other keys")
     axes.grid(axis="x", alpha=0.25)
     figure.headline(f"{result.name}: {name} of each head", words, size=10)
     figure.key(*axes.get_legend_handles_labels(), columns=3)
@@ -223,7 +223,7 @@ def draw_sensitivity(result: Specialisation) -> Figure:
 
 
 def draw_matching(result: Matching) -> Figure:
-    """Draw heat maps of the overlap of two models' heads, with the best pairs framed, and each pair against chance."""
+    """Draw heat maps of the overlap of two models' heads, with the best pairs framed, and compare pairs with chance."""
     widths = max(max(CELL * len(kind.others) for kind in result.kinds), 2.9), 3.4
     heights = [max(CELL * len(kind.heads), 1.6) for kind in result.kinds]
     figure = Page(sum(widths) + 2.2, sum(heights) + 0.9 * len(heights) + 0.4)
@@ -231,20 +231,20 @@ def draw_matching(result: Matching) -> Figure:
     for (overlaps, measures), kind in zip(panels, result.kinds, strict=True):
         _draw_overlaps(overlaps, kind)
         _draw_measures(measures, kind, result.error_rate)
-    panels[-1][0].set_xlabel("head of the other run")
+    panels[-1][0].set_xlabel("head of the other model")
     panels[-1][1].set_xlabel("overlap, CKA, share restored")
     figure.headline(
-        "Which heads attend alike? Frames: the best pairing; dotted where it is not beyond chance",
-        f"down: {result.name}; across: {result.other} (n = {result.n:,}: {result.data})",
+        "Which heads attend alike? Frames: the best pairing; dotted: not above chance",
+        f"rows: {result.name}; columns: {result.other} (n = {result.n:,}: {result.data})",
         result.words,
         size=10,
     )
     key = {
         "attention: overlap": Line2D([], [], marker="o", color=COLOURS["o"], linestyle=""),
         "outputs: CKA": Line2D([], [], marker="s", color=COLOURS["s"], linestyle=""),
-        "effect restored by the partner, 95 % CI": Line2D([], [], marker="^", color=COLOURS["^"]),
-        "up to here by chance": Line2D([], [], color=GREY, linewidth=4, alpha=0.3),
-        "hollow: not beyond chance": Line2D([], [], marker="o", color=BLUE, markerfacecolor="white", linestyle=""),
+        "drop restored by the partner, 95 % CI": Line2D([], [], marker="^", color=COLOURS["^"]),
+        "values that chance explains": Line2D([], [], color=GREY, linewidth=4, alpha=0.3),
+        "hollow: not above chance": Line2D([], [], marker="o", color=BLUE, markerfacecolor="white", linestyle=""),
     }
     figure.key([*key.values()], [*key], columns=3)
     return figure
@@ -263,7 +263,7 @@ def _draw_overlaps(axes: Axes, kind: KindMatch) -> None:
 
 
 def _draw_measures(axes: Axes, kind: KindMatch, error_rate: float) -> None:
-    """Draw the three measures of each pair (overlap, CKA, restored fraction) beside its row of the heat map."""
+    """Draw the three measures of each pair of heads (overlap, CKA, share restored) beside its row of the heat map."""
 
     def draw(marker: str, y: float, value: float, chance: float, p: float, *interval: float) -> None:
         colour = COLOURS[marker]
