@@ -23,7 +23,7 @@ from headcount.errors import InputError
 from headcount.experiments.models import Data, OpenModel
 from headcount.rendering.progress import counting
 
-FAILS_AUDIT = "the model fails its audit, so its heads say nothing about the task"
+FAILS_AUDIT = "the model fails its audit, so measurements of its heads show nothing about the task"
 LEAST_N = 20
 """Smallest number of examples, or of quartets (sets of four), on which a claim can be judged."""
 
@@ -44,7 +44,7 @@ def claim(
     * `seed` draws quartets, random donors, random sets of heads and sequences.
     * `data` is a file for a model without a task.
     * `anyway` judges a model that fails its quick audit, or is no better than a constant answer.
-    * `run_adapter` allows running the adapter's Python file that a pruned folder names.
+    * `run_adapter` allows running the adapter (the user's Python file) that the folder of a pruned model names.
 
     >>> claim("sample:addition", "D1 prunable-together", n=200).verdict
     'undecided'
@@ -121,5 +121,5 @@ def _statement(claim: str | Statement) -> Statement:
 def _require(n: int | None) -> None:
     if n is not None and n < LEAST_N:
         raise InputError(
-            f"--n must be at least {LEAST_N}, got {n}", "or leave it out: each kind of claim has its own default"
+            f"--n must be at least {LEAST_N}, got {n}", "or leave --n out: each kind of claim has its own default"
         )
