@@ -95,7 +95,7 @@ def _stack_sizes(module: nn.Module, opened: OpenModel, row: Sequence[Tensor]) ->
 
 
 def _token_tensor(batch: EvalBatch, stack: str, n: int, names: Sequence[str]) -> Tensor | None:
-    """Return the token ids [row, position] of a stack (such as the encoder) of `n` positions; None without token ids."""
+    """Return the token ids [row, position] of a stack (such as the encoder) with `n` positions, or None."""
     tensors = list(batch.inputs)
     if names:
         tensors = [

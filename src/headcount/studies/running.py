@@ -28,7 +28,7 @@ from headcount.runs.folder import RunFolder
 from headcount.studies.plan import PlannedRun
 
 STUDY_LOCK = ".study-lock"
-"""Name of the file, inside a run folder, that the process that works on the run has locked."""
+"""Name of the lock file, inside a run folder, that is locked while a process trains or measures the run."""
 BUSY = 75
 """Exit code of a process that finds its run folder locked by another process (EX_TEMPFAIL of sysexits.h)."""
 AGAIN, LOST = 1000, 1001
@@ -38,9 +38,9 @@ MOST_LOST = 3
 RETRIES = 2
 """Number of times that a run that has crashed is started again."""
 TICK = 0.05
-"""Seconds between two looks at the running processes."""
+"""Seconds between two checks of the running processes."""
 BUSY_AFTER = 1.0
-"""Seconds until a run that another process holds is looked at again."""
+"""Seconds between two checks of a run that another process works on."""
 STOPPING = 30.0
 """Seconds that processes have to save their state after an interrupt, before they are killed."""
 TAIL = 2_000
@@ -49,7 +49,7 @@ THREADS = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
     "MPLBACKEND": "agg",
 }
-"""Environment of the process of a run, set before it imports torch."""
+"""Environment variables of the process of a run, which must be set before it imports torch."""
 LAUNCHER = "HEADCOUNT_LAUNCHER"
 """Environment variable with the process id of the launcher, whose end also ends the process of a run."""
 
@@ -67,14 +67,14 @@ class Job(Protocol):
 
     @property
     def weight(self) -> float:
-        """How long the job takes, compared with the other jobs of its plan."""
+        """The duration of the job relative to the other jobs of its plan."""
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the job has nothing left to do."""
 
     def progress(self) -> float:
-        """Return the fraction of the work that a running process has done."""
+        """Return the fraction of the job's work that its running process has done, from 0 to 1."""
 
 
 class JobPlan(Protocol):
@@ -82,14 +82,14 @@ class JobPlan(Protocol):
 
     @property
     def title(self) -> str:
-        """What the jobs are for, as the table of a running plan shows it."""
+        """A title of the jobs, which is shown above the table of their progress."""
 
     @property
     def jobs(self) -> Sequence[Job]:
         """All jobs, in the order in which they start."""
 
     def log_file(self, job: Job) -> Path:
-        """Return the file that takes what the process of a job prints."""
+        """Return the path of the file that gets all text that the process of a job prints."""
 
     def arguments(self, job: Any) -> list[str]:
         """Return the arguments of `headcount` with which the process of a job is started."""
@@ -97,18 +97,18 @@ class JobPlan(Protocol):
 
 @dataclass
 class RunState:
-    """What the launcher knows about one run."""
+    """What headcount knows about one run while a study runs: whether it waits, runs, is done or has failed."""
 
     run: Job
     state: str = "waiting"
-    """waiting, running, elsewhere (another process holds it), done or failed."""
+    """One of `waiting`, `running`, `elsewhere` (another process works on it), `done` and `failed`."""
     n_crashes: int = 0
     n_lost: int = 0
-    """Number of workers that have died while they had this run, since it last made progress."""
+    """Number of cluster workers that have died while they worked on this run, since it last made progress."""
     process: Process | None = None
-    """The process of a job that runs."""
+    """The process that works on the run; None unless the run is running."""
     seconds: float = 0.0
-    """Seconds of the process that ended last, or since the start of the one that runs."""
+    """Duration of the run's last process in seconds; up to now, if it is still running."""
     started: float = 0.0
     is_reused: bool = False
     """Whether the run was done before the study started."""
@@ -150,17 +150,17 @@ class Process(Protocol):
 
 
 class Backend(Protocol):
-    """A place where runs are executed."""
+    """The interface of a place where runs are executed, such as this machine or a cluster."""
 
     @property
     def n_slots(self) -> int:
-        """Number of runs at a time, at present."""
+        """Number of runs that may be executed at the same time now."""
 
     def start(self, plan: JobPlan, job: Job) -> Process:
         """Start the process of a job."""
 
     def check(self) -> str:
-        """Return what the user should know, such as that no worker is there; raise an error if the place is gone."""
+        """Return a notice for the user, such as that there is no worker, or ""; raise an error if no run can start."""
 
 
 @dataclass
@@ -220,12 +220,12 @@ class LocalProcesses:
             os.close(handle)
 
     def check(self) -> str:
-        """Return nothing: this machine is always there."""
+        """Return an empty notice, because this machine is always available."""
         return ""
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of the process of a run."""
+    """Return the environment variables for the process of a run."""
     return {**os.environ, **THREADS, LAUNCHER: str(os.getpid())}
 
 
@@ -242,11 +242,11 @@ class Progress:
     states: list[RunState]
     n_slots: int
     notice: str = ""
-    """What the user should know about the place where the runs are executed."""
+    """A notice for the user about the place where runs are executed, such as that a cluster has no workers; or ""."""
     started: float = field(default_factory=time.monotonic)
 
     def of(self, state: str) -> list[RunState]:
-        """Return the runs in this state."""
+        """Return the runs in this state, such as `waiting`."""
         return [each for each in self.states if each.state == state]
 
     def seconds_left(self) -> float | None:
@@ -267,7 +267,7 @@ def execute(
     retries: int = RETRIES,
     on_change: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
-    """Run all open jobs of a plan, `backend.n_slots` at a time, and return their states.
+    """Run all jobs of a plan that are not done, `backend.n_slots` at a time, and return the states of all jobs.
 
     A job that crashes is started again `retries` times; then it counts as failed, as do the jobs that need it, and the
     others go on. An interrupt stops all processes, which save their state first, and is raised again.
@@ -311,7 +311,7 @@ def execute(
 
 
 def _next(waiting: deque[RunState], progress: Progress) -> RunState | None:
-    """Take the first waiting job that can start, or return None; a job that needs a failed one fails."""
+    """Remove and return the first waiting job that can start, or return None; a job that needs a failed job fails."""
     if waiting and not waiting[0].run.needs:
         return waiting.popleft()
     for state in list(waiting):
@@ -326,7 +326,7 @@ def _next(waiting: deque[RunState], progress: Progress) -> RunState | None:
 
 
 def _settle(plan: JobPlan, state: RunState, code: int, error: str, retries: int) -> None:
-    """Set the state of a run whose process has ended with this code, and with this error if its log has none."""
+    """Set the new state of a run whose process has ended, from its exit code and its error."""
     if code == BUSY:
         state.state = "elsewhere"
     elif code in (0, AGAIN) and state.run.is_done:
@@ -335,7 +335,7 @@ def _settle(plan: JobPlan, state: RunState, code: int, error: str, retries: int)
         state.state, state.n_lost = "waiting", 0
     elif code == LOST:
         state.n_lost += 1
-        state.error = f"its workers died {state.n_lost} times while they had this run: {error}"
+        state.error = f"workers died {state.n_lost} times while they worked on this run: {error}"
         state.state = "failed" if state.n_lost >= MOST_LOST else "waiting"
     else:
         state.n_crashes += 1
@@ -348,7 +348,7 @@ def _ending(code: int) -> str:
 
 
 def last_line(log: Path) -> str:
-    """Return the last error in a log, or its last line; empty if there is none."""
+    """Return the last line of a log that begins with `error:`, or else its last line; "" for an empty log."""
     try:
         lines = read_bytes(log)[-TAIL:].decode(errors="replace").splitlines()
     except RunError:
@@ -381,7 +381,7 @@ CHECKS = ("train", "audit", "verify", "claims")
 
 
 def complete(run: PlannedRun, measure: Measure) -> int:
-    """Run every command of a run that has no receipt, and return 0, the exit code of a failure, or BUSY."""
+    """Run every command of a run that has no receipt (is not done); return 0, the exit code of a failure, or BUSY."""
     RunFolder(run.folder).require_name()
     with exclusively(run.folder / STUDY_LOCK) as is_ours:
         if not is_ours:
@@ -396,9 +396,9 @@ def complete(run: PlannedRun, measure: Measure) -> int:
 
 @contextmanager
 def exclusively(file: Path) -> Iterator[bool]:
-    """Lock a file for this process, which ends with its launcher; yield False if another process has the lock.
+    """Lock a file while a `with` block runs and yield True; yield False if another process has the lock.
 
-    The system releases the lock when the process ends, however it ends.
+    The system releases the lock when this process ends, however it ends. It also ends when its launcher ends.
     """
     end_with_launcher()
     lock = take_lock(file)
@@ -439,4 +439,4 @@ def end_with_launcher() -> None:
             set_death_signal = 1
             ctypes.CDLL(None).prctl(set_death_signal, 15)
     if os.getppid() != int(launcher):  # it ended before this line
-        raise RunError("the launcher of this run has ended", "start the study again")
+        raise RunError("the headcount process that started this run has ended", "start the study again")
