@@ -68,7 +68,7 @@ def adapter_dataset(
 
     def fresh(n: int) -> EvalDataset:
         more = task.sample(stream(0, "reference"), n) if length is None else reference_for(task, length)[:n]
-        what = f"{len(more):,} examples such as it was trained on"
+        what = f"{len(more):,} new examples, drawn as in training"
         return _of_pairs(adapter, model, pairs_of(task, more), what)
 
     return replace(dataset, fresh=fresh, task=task, examples=examples)

@@ -70,7 +70,7 @@ class TrainingHistory:
 
     @property
     def before(self) -> SnapshotHeads | None:
-        """The last snapshot before any head counts (costs over 1 point); None if one counts at the first, or none ever."""
+        """The last snapshot before any head counts (costs over 1 point); None if one counts at the first, or none."""
         places = [i for i, each in enumerate(self.snapshots) if each.n_counting][:1]
         return self.snapshots[places[0] - 1] if places and places[0] else None
 
