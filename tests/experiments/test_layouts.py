@@ -170,7 +170,7 @@ class Strict(Sums):
 @pytest.mark.parametrize(
     ("adapter", "example", "told"),
     [
-        (Letters(), list(range(9)), "give each token one position"),
+        (Letters(), list(range(9)), "give each token its own position"),
         (Strict(), [37, 81], "it should accept any tokens"),
     ],
 )

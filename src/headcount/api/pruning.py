@@ -162,7 +162,7 @@ def _require_sense(
     if heads is not None:
         if not heads:
             raise InputError(
-                "the list of heads to cut out is empty", f"list the heads: headcount heads {argument(opened.name)}"
+                "no heads to cut out were given", f"list the heads: headcount heads {argument(opened.name)}"
             )
         for head in heads:
             opened.find_head(head)

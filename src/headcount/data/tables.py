@@ -94,7 +94,7 @@ class Table:
             if "" in row:
                 raise InputError(f"{self.where(i)} has an empty cell", f"fill in {', '.join(own)}")
         if len(rows) < 2:
-            raise InputError(f"{self.name} has only {len(rows)} examples", "give at least 2")
+            raise InputError(f"{self.name} has {len(rows)} examples", "give at least 2 examples")
         return rows
 
     def texts(self) -> list[str]:

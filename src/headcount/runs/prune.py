@@ -64,7 +64,7 @@ def prune_run(
     gone = tuple(dict.fromkeys(run.find_head(head) for head in heads))
     if not gone:
         raise InputError(
-            "the list of heads to cut out is empty", f"list the heads: headcount heads {argument(run.name)}"
+            "no heads to cut out were given", f"list the heads: headcount heads {argument(run.name)}"
         )
     if learning_rate is not None and not fine_tune:
         raise InputError(

@@ -232,7 +232,7 @@ def _choose(rng: np.random.Generator, choices: Marks, same: int) -> int:
 
 
 def _forward(nodes: Marks, edges: Marks) -> Marks:
-    """Return a mask of the nodes (token windows) that one step from `nodes` reaches; `edges` are the allowed contexts."""
+    """Return a mask of the nodes (token windows) that one step from `nodes` reaches; `edges` are allowed contexts."""
     return np.asarray((nodes[..., None] & edges).any(axis=0))
 
 
