@@ -76,7 +76,11 @@ def test_one_run_per_variant_has_no_interval(runs: Path, capsys: pytest.CaptureF
     ("names", "settings", "message"),
     [
         (["learned-0", "sorter"], {}, "different tasks: addition, sortedness"),
-        (["learned-0", "learned-1"], {"by": "encoding"}, "runs cannot be compared by encoding, which is learned in all of them"),
+        (
+            ["learned-0", "learned-1"],
+            {"by": "encoding"},
+            "runs cannot be compared by encoding, which is learned in all of them",
+        ),
         (["learned-0", "rotary-0"], {"by": "encodin"}, "did you mean 'encoding'"),
         (["learned-0", "rotary-0"], {"by": "seed"}, "cannot be compared by seed"),
         (["learned-0", "rotary-0"], {"measures": ["exact mtch"]}, "did you mean 'exact match'"),

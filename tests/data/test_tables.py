@@ -151,7 +151,11 @@ WRONG: dict[str, tuple[str, str, str]] = {
         r"line 3 of .*x.csv cannot be read as CSV[\s\S]*doubled",
     ),
     "a stray quote": ("x.csv", 'text,label\n"a" b,c\n', r"line 2 of .*x.csv cannot be read as CSV"),
-    "ragged": ("x.csv", 'text,label\n"a\nb",c\nd\n', r"line 4 of .*x.csv has 1 cells, but the header has 2[\s\S]*quote"),
+    "ragged": (
+        "x.csv",
+        'text,label\n"a\nb",c\nd\n',
+        r"line 4 of .*x.csv has 1 cells, but the header has 2[\s\S]*quote",
+    ),
     "empty": ("x.csv", "text,label\na,b\n,c\n", r"line 3 of .*x.csv has an empty cell\s+fill in text, label"),
     "few": ("x.csv", "text,label\na,b\n", "x.csv has 1 examples"),
     "no JSON": (

@@ -56,7 +56,7 @@ def test_one_weight_that_is_no_number_is_told_by_its_name(
 
 def test_weights_of_another_shape_are_refused(tiny_run: Run, rewritten: Callable[[dict[str, Tensor]], Path]) -> None:
     name = next(iter(tiny_run.model.state_dict()))
-    with pytest.raises(HeadcountError, match="does not fit the settings in config.json"):
+    with pytest.raises(HeadcountError, match=r"does not fit the settings in config\.json"):
         load(rewritten({name: torch.zeros(3)}))
 
 

@@ -63,9 +63,7 @@ def prune_run(
     """
     gone = tuple(dict.fromkeys(run.find_head(head) for head in heads))
     if not gone:
-        raise InputError(
-            "no heads to cut out were given", f"list the heads: headcount heads {argument(run.name)}"
-        )
+        raise InputError("no heads to cut out were given", f"list the heads: headcount heads {argument(run.name)}")
     if learning_rate is not None and not fine_tune:
         raise InputError(
             f"a learning rate of {learning_rate:g} does nothing without fine-tuning",
