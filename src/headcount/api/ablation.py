@@ -159,7 +159,9 @@ def _clock(
 ) -> Callable[[], bool]:
     """Check the flags that end the measurement; return a function that returns whether the time budget is used up."""
     if not 0 < precision < 1:
-        raise InputError(f"--precision must be in (0, 1), got {precision:g}", "0.01 is 1 point of an accuracy")
+        raise InputError(
+            f"--precision must be in (0, 1), got {precision:g}", "a precision of 0.01 means 1 percentage point"
+        )
     fixed = [flag for flag, is_given in (("--n", n), ("--exhaust", exhaust), ("--lengths", lengths)) if is_given]
     if len(fixed) > 1 and exhaust:
         raise InputError(
@@ -214,7 +216,7 @@ def _on_fixed_examples(
 
 
 def _join_runs(opened: OpenModel, metric: Metric, runs: Sequence[AblationRun]) -> Ablation:
-    """Join the measurements at all lengths into one result."""
+    """Join the ablations at several sequence lengths into one result."""
     effects = [effect for run in runs for effect in run.effects]
     return Ablation(
         name=opened.label,
@@ -230,7 +232,7 @@ def _join_runs(opened: OpenModel, metric: Metric, runs: Sequence[AblationRun]) -
 
 
 def batch_rows(batch_size: int, model: OpenModel | None = None) -> int:
-    """Return the number of examples per batch, such that four ablations fit into one forward pass.
+    """Return the number of examples per batch, so that one forward pass has room for four ablations of a batch.
 
     If the examples of the model's task are short, a batch has room for one ablation per pass only: the forward pass
     without ablations, which is needed once per batch, then costs more than the ablations.
@@ -244,7 +246,7 @@ def batch_rows(batch_size: int, model: OpenModel | None = None) -> int:
 
 
 def _draw(name: str, result: Ablation) -> dict[str, Figure]:
-    """Return the figures of an ablation by file name: a ranking and a map per length."""
+    """Return the figures of an ablation by file name: a ranking and a map of heads for each sequence length."""
     by_length = len(result.conditions) > 1
     figures = {f"{name}-by-length": draw_lengths(result)} if by_length else {}
     for condition in result.conditions:

@@ -40,8 +40,8 @@ def claim(
 ) -> ClaimResult:
     """Judge one claim about the heads of a model: SUBJECT KIND [OBJECT].
 
-    * `n` is the number of quartets, examples or sequences; each kind of claim has a default.
-    * `seed` draws quartets, random donors, random sets of heads and sequences.
+    * `n` is the number of examples, sequences or quartets (sets of four examples); each kind of claim has a default.
+    * `seed` is the seed of everything that is drawn: examples, sequences, quartets and sets of heads.
     * `data` is a file for a model without a task.
     * `anyway` judges a model that fails its quick audit, or is no better than a constant answer.
     * `run_adapter` allows running the adapter (the user's Python file) that the folder of a pruned model names.
@@ -103,7 +103,7 @@ def _judged(
     *,
     anyway: bool,
 ) -> ClaimResult:
-    """Judge one of several claims. If the model lacks the subject of the claim, the verdict is `not judged`."""
+    """Judge one of several claims; the verdict is `not judged` if the model lacks the heads that the claim is about."""
     parsed = parse(statement.text)
     if audit and not anyway:
         return not_judged(model, parsed, FAILS_AUDIT, audit)

@@ -22,7 +22,7 @@ MAIN = (
     *("exact match", "accuracy", "proved", "wrong answers", "removable heads", "redundant heads", "failed checks"),
     *("accuracy by length", "validation loss"),
 )
-"""The measures that are shown by default, in this order, if they are stored."""
+"""The measures that a comparison shows by default, in this order; those that no run has are left out."""
 
 
 @dataclass(frozen=True)

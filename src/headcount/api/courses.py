@@ -51,7 +51,7 @@ MOST_OUTPUT = 2_000
 MOST_MESSAGE = 500
 """Largest number of characters in a line of an error message."""
 MOST_RESULT = 2**28
-"""Largest size of a result that is read, in bytes."""
+"""Largest size, in bytes, of the result file of a submission that is read."""
 TICK = 0.05
 """Seconds between two checks of the time limits."""
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
@@ -188,7 +188,7 @@ def _path_parts(name: str) -> list[str]:
 
 
 def _file_name(text: str) -> str:
-    """Return a text with characters replaced that should not be in a file name."""
+    """Return a text in which hyphens replace the characters that should not be in a file name."""
     return re.sub(r"[^\w.+=-]+", "-", text).strip("-.")
 
 
@@ -286,7 +286,7 @@ class _Process:
 
 
 def fork_is_safe() -> bool:
-    """Return whether a child can use torch after a fork.
+    """Return whether a child process can use torch after a fork.
 
     It cannot if the parent may have used a GPU, nor on macOS, whose libraries forbid it.
     """

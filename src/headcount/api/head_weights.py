@@ -65,7 +65,7 @@ def weights(
 
 
 def stored_routes(model: OpenModel) -> Routes | None:
-    """Return the result of `headcount routes` that is stored for these weights; None if there is none."""
+    """Return the result of `headcount routes` that is stored for this model's weights; None if there is none."""
     if not model.has_output or not model.output.result_file("routes").exists():
         return None
     try:

@@ -93,7 +93,8 @@ class HeadIntervention:
     heads: tuple[HeadId, ...]
     what: str
     n_proven: int
-    """Number of attention blocks at which the hooks were verified first; 0 if there were no inputs to verify on."""
+    """Number of attention blocks whose hooks were verified before the `with` block; 0 if there were no inputs for that.
+    """
     _gates: Gates = field(repr=False)
 
     @property

@@ -28,7 +28,7 @@ from headcount.training.answers import answer, classify
 N_EXAMPLES = 500
 """Number of held-out examples in the page, on which it measures the drop in accuracy if heads are switched off."""
 LONGEST = 256
-"""Length in tokens of the longest sequence that the page offers."""
+"""Length in tokens of the longest sequence that the page accepts."""
 N_FOR_MEANS = 2_000
 """Number of test examples over which the mean outputs of heads are computed."""
 

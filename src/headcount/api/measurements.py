@@ -73,7 +73,7 @@ class Measurement:
 
 
 def measure(measurement: Measurement, model: OpenModel, data: Data, quiet: bool) -> Result | None:
-    """Return the result of a measurement of a model; raise `OutOfTime` if no time is left."""
+    """Carry out a measurement of a model, and return its result; raise `OutOfTime` if no time is left."""
     limit = time_limit()
     if limit is not None and limit.seconds_left <= 0:
         raise OutOfTime(measurement.words, 0.0)
@@ -82,7 +82,7 @@ def measure(measurement: Measurement, model: OpenModel, data: Data, quiet: bool)
 
 
 def brief_names(measurement: Measurement, model: OpenModel, data: Data) -> list[str]:
-    """Return the file names of this result in a report with a time limit, the most complete result first."""
+    """Return the file names under which reports with a time limit save this result, the most complete result first."""
     settings: dict[str, Any] = {"data": data_setting(data)}
     if measurement.field == "stretch":
         return [result_name(measurement.stem, lengths=BRIEF_LENGTHS, n=BRIEF_N, draw=REPORTED)]

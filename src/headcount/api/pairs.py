@@ -148,7 +148,7 @@ def _queries(opened: OpenModel, pair: Pair, heads: Sequence[HeadId], at: Sequenc
     queries: list[int] = []
     for name in at:
         if name not in known:
-            raise InputError(f"no position {name!r} for {heads[0].short}", suggestion(name, known))
+            raise InputError(f"the head {heads[0].short} has no position {name!r}", suggestion(name, known))
         queries += known[name]
     return sorted(set(queries))
 

@@ -26,7 +26,7 @@ from headcount.rendering.progress import TrainingProgress, announcer, counting
 from headcount.runs.folder import require_vacant
 
 MOST_ORDERS = 10_000
-"""Largest number of random orders of removal."""
+"""Largest number of random orders in which heads are removed, to compare the search with."""
 SEARCH_ROWS = 2
 """Factor on the batch size in the search for removable heads, which ablates one set of heads per forward pass."""
 
@@ -180,7 +180,9 @@ def _require_searchable(opened: OpenModel, selection_set: Experiment, loss: floa
             f"--loss must be in [0, 1), got {loss}", "it is the largest drop that is allowed; 0.01 is one point"
         )
     if not 1 <= n_orders <= MOST_ORDERS:
-        raise InputError(f"--orders must be from 1 to {MOST_ORDERS:,}, got {n_orders:,}")
+        raise InputError(
+            f"--orders must be from 1 to {MOST_ORDERS:,}, got {n_orders:,}", "it is the number of random removal orders"
+        )
     scores = run_interventions(selection_set, [])
     clean, baseline = float(selection_set.aggregate(scores.clean)), scores.majority_baseline
     if selection_set.metric.is_loss and clean <= baseline:

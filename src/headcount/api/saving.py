@@ -113,7 +113,7 @@ def join(parts: Sequence[Saved[T]], *more: Path) -> Saved[tuple[T, ...]]:
 def join_with_figure(
     parts: Sequence[Saved[R]], folder: str | Path | None, name: str, draw: Callable[[Sequence[R]], Figure]
 ) -> Saved[tuple[R, ...]]:
-    """Join the saved results of several models into one, and draw all models in one figure, which the folder gets.
+    """Join the saved results of several models into one, and save one figure of all models in the folder.
 
     The name of the figure contains the number of models and a digest of their weights.
     """

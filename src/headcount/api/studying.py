@@ -142,7 +142,7 @@ def _place(
 
 
 def _summarise(plan: Plan, finished: Sequence[PlannedRun]) -> list[PartResults]:
-    """Write the rows of all finished runs as CSV and JSON lines, and summarise each part over its seeds."""
+    """Write all measures of finished runs as CSV and JSON lines, and summarise each part of the study over seeds."""
     parts, folder = list[PartResults](), RunFolder(plan.folder)
     if not finished:
         return parts
@@ -166,7 +166,7 @@ def _summarise(plan: Plan, finished: Sequence[PlannedRun]) -> list[PartResults]:
 
 
 def _part_results(name: str, rows: Sequence[Row], n_planned: int) -> PartResults:
-    """Summarise the rows of one part: measures by variant, statements about heads, and snapshots."""
+    """Summarise one part of a study: its measures by variant, statements about heads, and effects at snapshots."""
     stored = {row["measure"] for row in rows}
     measures = dict.fromkeys([*shown_measures(rows, ()), *(each for each in OF_HEADS if each in stored)])
     # The heads of snapshots have a result of their own.

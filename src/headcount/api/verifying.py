@@ -54,7 +54,7 @@ def verify(
 
 
 def stored_verification(model: OpenModel) -> Verification | None:
-    """Return the result of `verify` that is stored for these weights; None if there is none."""
+    """Return the result of `verify` that is stored for this model's weights; None if there is none."""
     folders = [model.output] if model.has_output else []
     folders += [model.run.folder] if isinstance(model, RunModel) else []
     for folder in folders:

@@ -348,7 +348,7 @@ def stretch_all(
 def join_stretches(
     saved: Sequence[Saved[Stretch]], folder: str | Path | None, **settings: Any
 ) -> Saved[tuple[Stretch, ...]]:
-    """Join the results of `stretch_one` for several models, and draw all models in one figure, which the folder gets.
+    """Join the results of `stretch_one` for several models, and save one figure of all models in the folder.
 
     `settings` are those of `stretch_one` with which the models were measured.
     """

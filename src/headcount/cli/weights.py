@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--probes", action="store_true", help=probes)
     add_int(parser, "--n", "number of examples over which inputs are averaged [512]")
-    add_int(parser, "--seed", "seed of the examples [0]")
+    add_int(parser, "--seed", "seed with which the examples are drawn [0]")
     add_json(parser, quiet=True)
 
 

@@ -44,7 +44,7 @@ from headcount.studies.running import AGAIN, BUSY, LOST, STUDY_LOCK, environment
 from headcount.studies.transfer import read_folder, receive, write_folder
 
 LOCAL = "dask"
-"""Name of a cluster that is started on this machine and ends with the launcher."""
+"""Name of a cluster that is started on this machine for one study, and ends with it."""
 PATIENCE = 300.0
 """Seconds to wait for a scheduler that has stopped answering."""
 CONNECTING = 10.0
@@ -52,13 +52,13 @@ CONNECTING = 10.0
 ANSWERING = 30.0
 """Seconds until a scheduler that does not answer counts as gone."""
 LOOK = 1.0
-"""Seconds between two questions to the scheduler: whether it is there, and how many threads its workers have."""
+"""Seconds between two checks of the scheduler: whether it answers, and how many threads its workers have."""
 SLICE = 600.0
 """Seconds after which a training is interrupted, so that its checkpoint comes back to the launcher."""
 TICK = 0.1
 """Seconds between two checks of a worker whether the process of its run has ended."""
 REPORT_EVERY = 2.0
-"""Seconds between two reports of the progress."""
+"""Seconds between two reports of a worker on the progress of its run."""
 STOPPING = 20.0
 """Seconds that a process has to save its state, before a worker kills it."""
 MOST_LOG = 2**20
@@ -154,7 +154,7 @@ def _is_wanted(worker: Any, key: str) -> bool:
 
 
 class IgnoreInterrupts(WorkerPlugin):
-    """Let workers of this terminal ignore Ctrl-C, which is for the launcher."""
+    """A plugin with which Dask workers on this machine ignore Ctrl-C; headcount, which started them, stops them itself."""
 
     name = "headcount-ignore-interrupts"
 
@@ -286,9 +286,9 @@ class DaskCluster:
     client: Client | None
     fetchers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(8))
     launcher: str = field(default_factory=lambda: f"headcount-{uuid.uuid4().hex[:12]}")
-    """Name of this launcher, to which its workers report."""
+    """Name of this launcher (the process that runs the study), under which workers report their progress."""
     n_threads: int = 0
-    """Number of threads of all workers."""
+    """Total number of threads of all workers."""
     _processes: dict[str, DaskProcess] = field(default_factory=dict)
     _looked: float = 0.0
     _away_since: float | None = None

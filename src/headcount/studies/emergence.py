@@ -26,11 +26,11 @@ class SnapshotHeads:
 
     step: Count
     accuracy: float
-    """The score with all heads."""
+    """The accuracy (or other score) with all heads."""
     low: float | None
     high: float | None
     n: Positive
-    """Number of examples."""
+    """Number of examples on which the heads were ablated."""
     largest: HeadName
     """The head whose ablation costs most."""
     drop: float
@@ -96,7 +96,7 @@ class Emergence(Result):
 
     @property
     def variants(self) -> list[str]:
-        """The variants, in the order of the runs."""
+        """The names of the variants (sets of settings), in the order of the runs."""
         return list(dict.fromkeys(each.variant for each in self.runs))
 
     @property

@@ -17,8 +17,9 @@
     stretch = { lengths = [16, 64], n = 100 }
 
 `snapshots = [0, 100]` keeps the weights at these training steps and measures them as well. Several `[[part]]` tables,
-each with the keys above, make one study of several tasks. `published = true` shows published figures beside the
-results, if any are known for these runs. A study is checked whole before anything starts: one error lists every fault.
+each with the keys above, make one study of several tasks. `published = true` shows published results beside those of
+the runs, if headcount has some for such runs. A study is checked whole before anything starts: one error lists every
+fault.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ MEASURES = (
     *("evaluate", "verify", "stretch", "ablate", "prune", "heads"),
     *("routes", "audit", "claims", "positions", "weights", "report"),
 )
-"""Verbs that can measure a run of a study."""
+"""Verbs (commands of headcount) that can measure a run of a study."""
 PART_KEYS = ("name", "task", "seeds", "settings", "grid", "variants", "measure", "snapshots")
 STUDY_KEYS = ("title", "question", "published", "part", *PART_KEYS)
 FORM = "docs/studies.md shows a whole file"
@@ -80,7 +81,7 @@ class Part:
     seeds: tuple[int, ...]
     variants: tuple[Variant, ...]
     measures: tuple[tuple[str, Flags], ...]
-    """Verbs and their flags, in the order in which they run."""
+    """The verbs (commands of headcount) that measure each run, with their flags, in the order in which they run."""
     snapshots: tuple[int, ...] = ()
     """Training steps at which the weights are kept and measured."""
     trackers: tuple[str, ...] = ()
@@ -98,7 +99,7 @@ class Study:
     source: str
     """The file, or the name of a study that comes with headcount."""
     published: bool = False
-    """Whether published figures are shown beside the results of the runs."""
+    """Whether published results are shown beside the results of the runs."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,7 @@ def _variants(
 
 
 def _setting_faults(where: str, task: str, variant: Variant, known: Sequence[Fault]) -> list[Fault]:
-    """Return the faults of a variant's settings, without those that other variants have, too (`known`)."""
+    """Return the faults of a variant's settings that are not in `known`, which are the faults of other variants."""
     try:
         build_config(task, variant, 0)
     except ConfigError as error:

@@ -19,7 +19,7 @@ from headcount.stats import Proportion
 from headcount.studies.summary import Method, mean_interval, variant_rows
 
 BLOCK_SUFFIX = ", all heads of a block"
-"""End of the name of the measure that patches all heads of a block together."""
+"""End of the names of measures for which all heads of an attention block are patched together."""
 SHARE = "share of the "
 """Beginning of the names of measures that give the share of an event, such as the carry, that patched heads move."""
 LABEL = "attention: "
@@ -86,7 +86,7 @@ class FunctionFinding:
     runs: Proportion
     """Runs in which at least one head of the block has this function."""
     heads: tuple[str, ...]
-    """For each run with such a head, the head with the largest effect."""
+    """For each run in which a head of the block has this function, the head that has it most."""
 
     @property
     def n_indices(self) -> int:

@@ -28,7 +28,7 @@ POOL = "models"
 PLAN = "plan.json"
 """Name of the file, in the study's folder, that lists all runs."""
 RECEIPTS = "receipts"
-"""Name of the folder, inside a run, that holds the receipts of finished commands."""
+"""Name of the folder, inside a run folder, that holds the receipts (records) of finished commands."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ def settings_digest(config: RunConfig, seed: int) -> str:
 def _digest_of(settings: str, seed: int) -> str:
     """Return the digest of settings, given as JSON of seed 0, with another seed.
 
-    Only the seed's line begins with one space and the seed: settings of sections are further to the right.
+    In this JSON, only the line of the run's seed begins with a single space, so no other setting is replaced.
     """
     return digest(settings.replace('\n "seed": 0,\n', f'\n "seed": {seed},\n').encode())[:12]
 

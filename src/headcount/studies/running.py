@@ -250,7 +250,7 @@ class Progress:
         return [each for each in self.states if each.state == state]
 
     def seconds_left(self) -> float | None:
-        """Estimate the seconds until the end from the runs that have ended; None before the first one."""
+        """Estimate the seconds until the end of the study from the runs that have ended; None before the first one."""
         ended = [each for each in self.states if each.state == "done" and not each.is_reused]
         if not ended:
             return None
@@ -377,7 +377,7 @@ def _stop(processes: Sequence[Process]) -> None:
 Measure = Callable[[Sequence[str]], tuple[int, Any]]
 """A function that runs `headcount` with these arguments, and returns the exit code and, for some verbs, its output."""
 CHECKS = ("train", "audit", "verify", "claims")
-"""Verbs whose exit code 1 is a finding: their result is stored all the same."""
+"""Verbs whose exit code 1 reports a finding about the model, not a failure, so that their result is stored."""
 
 
 def complete(run: PlannedRun, measure: Measure) -> int:
@@ -398,7 +398,8 @@ def complete(run: PlannedRun, measure: Measure) -> int:
 def exclusively(file: Path) -> Iterator[bool]:
     """Lock a file while a `with` block runs and yield True; yield False if another process has the lock.
 
-    The system releases the lock when this process ends, however it ends. It also ends when its launcher ends.
+    The system releases the lock when this process ends, however it ends. This process also ends when its launcher,
+    which started it, ends.
     """
     end_with_launcher()
     lock = take_lock(file)

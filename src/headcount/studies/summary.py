@@ -27,11 +27,11 @@ from headcount.stats import Proportion, Values, holm, mcnemar, mean_ranks
 from headcount.studies.tidy import ABOUT, COLUMNS, Row, label_column
 
 FEWEST = 3
-"""Smallest number of runs from which a mean has an interval."""
+"""Smallest number of runs for which a mean gets a confidence interval."""
 MOST_EXACT = 12
 """Largest number of pairs for which all sign flips are enumerated: 4,096 of them."""
 N_DRAWS = 1999
-"""Number of random sign flips, and of random rankings."""
+"""Number of random sign flips, and of random rankings, in permutation tests."""
 MOST_PAIRS = 6
 """Up to this many variants, all pairs are compared; of more variants, each one is compared with the first one."""
 AT_ONCE = 2**22
@@ -101,7 +101,7 @@ class PairedVariants:
     n: Positive
     """Number of pairs: runs that differ in the variant only."""
     difference: float
-    """Mean of second - first."""
+    """The mean difference: second variant minus first variant."""
     low: float | None
     high: float | None
     """The ends of the 95 % CI of the mean difference (Student's t); None without an interval."""
@@ -213,7 +213,7 @@ class SeedSummary(Result):
 
 
 def varying_labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the labels that differ between the rows."""
+    """Return the names of the labels (settings) whose values differ between the rows."""
     first: dict[str, Any] = {}
     differing = dict[str, None]()
     labels = [name for name in dict.fromkeys(itertools.chain.from_iterable(rows)) if name not in COLUMNS]
@@ -266,7 +266,9 @@ def summarise(
     known = [name for name in dict.fromkeys(itertools.chain.from_iterable(rows)) if name not in COLUMNS]
     for name in chosen:
         if name == "seed":
-            raise InputError("runs cannot be compared by seed", "seeds are what is averaged over: name a setting")
+            raise InputError(
+                "runs cannot be compared by seed", "results are averaged over seeds: name a setting, such as encoding"
+            )
         if name not in known:
             raise InputError(f"no setting {name!r} in these runs", suggestion(name, varying or known))
     _require_measures(rows, measures)
@@ -298,7 +300,7 @@ Key = tuple[Any, ...]
 
 
 class _Table:
-    """The values of rows by measure and subject, variant, and pair (seed and other settings)."""
+    """The values of rows, found by measure and subject, then by variant, then by pair (seed and other settings)."""
 
     def __init__(self, rows: Sequence[Row], by: Sequence[str], others: Sequence[str], measures: set[str]) -> None:
         self.names: list[str] = []

@@ -170,7 +170,7 @@ def _config(folder: RunFolder) -> dict[str, Any]:
         raise RunError(f"no run in {folder.path}", "train one: headcount train addition")
     config = read_json(folder.config_file)
     if not isinstance(config, dict):
-        raise RunError(f"{folder.config_file} is damaged: it is not a JSON object", "restore it")
+        raise RunError(f"{folder.config_file} is damaged: it is not a JSON object", "restore the file from a copy")
     return config
 
 

@@ -49,7 +49,8 @@ def receive(folder: Path, files: Files) -> None:
 
     All files are first written into a hidden folder and flushed to the disk. If that fails, nothing has changed. Then
     each file is moved to its place: what a checkpoint needs, checkpoints and weights, the manifest, and the receipts
-    last. After a crash at any moment, the folder is therefore as that of a training that was killed.
+    last. After a crash at any moment, the folder is therefore in the state of a training that was killed, which can be
+    resumed.
     """
     run = RunFolder(folder)
     with run.locked():  # nobody trains in it
