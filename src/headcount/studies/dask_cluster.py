@@ -154,7 +154,7 @@ def _is_wanted(worker: Any, key: str) -> bool:
 
 
 class IgnoreInterrupts(WorkerPlugin):
-    """A plugin with which Dask workers on this machine ignore Ctrl-C; headcount, which started them, stops them itself."""
+    """A Dask plugin with which workers on this machine ignore Ctrl-C, because headcount stops them itself."""
 
     name = "headcount-ignore-interrupts"
 
