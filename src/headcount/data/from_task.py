@@ -166,5 +166,5 @@ def given_examples(task: Task, examples: Any) -> Examples:
 
 def _require_possible(n: int, length: int) -> None:
     if n < 2:
-        raise InputError(f"n = {n} is too few for a confidence interval", "give at least 2")
+        raise InputError(f"n = {n} examples are too few for a confidence interval", "give at least 2")
     require_room_for(n, length, "lower --n")

@@ -125,7 +125,7 @@ class QuestionProbe:
 
 @dataclass(frozen=True)
 class AnswerProbe:
-    """The tensors that an adapter's encode() makes of random answers with one number of written tokens.
+    """The tensors that an adapter's encode() makes of random answers which all have the same number of tokens.
 
     They show which token of an answer is at which position.
     """
@@ -160,7 +160,7 @@ class AnswerProbe:
         except HeadcountError as error:
             raise InputError(
                 f"encode() fails on the question {questions[0]!r} with the wrong answer {answers[0]!r}",
-                "it should accept any tokens, so that headcount can find out where they go",
+                "encode() should accept any tokens, so that headcount can find out which position holds which token",
                 error.what,
             ) from error
         if labels.dim() != 2:

@@ -65,7 +65,7 @@ class Table:
     """A table of texts, labels or scores, with named columns."""
 
     name: str
-    """Name of the data, for messages."""
+    """Name of the data, such as the file's name, which messages use."""
     header: tuple[str, ...]
     cells: Callable[[str], Sequence[Any]]
     """A function that takes the name of a column in the header and returns the column's cells."""

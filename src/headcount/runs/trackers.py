@@ -181,7 +181,7 @@ class TensorBoard:
         return cls(SummaryWriter(str(folder.path / "tensorboard"), purge_step=step + 1))
 
     def write(self, step: int, scalars: Scalars) -> None:
-        """Write one event for each number."""
+        """Write one TensorBoard event for each number of this training step."""
         for name, value in scalars.items():
             self.writer.add_scalar(name, value, step)
         if "validation/loss" in scalars:

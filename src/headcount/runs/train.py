@@ -279,6 +279,6 @@ class Timings:
         """Do nothing: `log.jsonl` has a line for each step already."""
 
     def on_evaluation(self, step: int, scores: StepScores) -> None:
-        """Write the file again with one more line."""
+        """Write `timings.jsonl` again, with one more line for this evaluation."""
         self._lines.append({"step": step, "seconds": self.seconds})
         write_atomically(self._file, b"".join(json.dumps(line).encode() + b"\n" for line in self._lines))

@@ -320,7 +320,7 @@ class Addition(SequenceTask):
         return Batch(source, decoder_input, labels, answer)
 
     def _in_order(self, columns: Columns) -> Columns:
-        """Return digits that are in order of their significance in the order in which the task writes them, or back."""
+        """Convert digits between order of significance, least first, and the order in which the task writes them."""
         return columns if self.config.least_first else np.ascontiguousarray(columns[..., ::-1])
 
     # --- meaning ------------------------------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ def _read(pipe: int) -> bytes | None:
 
 
 def _read_exactly(pipe: int, n_bytes: int) -> bytes | None:
-    """Read this number of bytes from a pipe; return None if it ends before."""
+    """Read this number of bytes from a pipe; return None if the pipe is closed before."""
     parts = list[bytes]()
     while n_bytes:
         if not (part := os.read(pipe, min(n_bytes, 2**20))):

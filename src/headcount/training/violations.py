@@ -117,7 +117,7 @@ class Decision:
 
     @cached_property
     def wrong_edges(self) -> NDArray[np.int64]:
-        """The contexts with a broken pair, in sequences of the first class in which no context votes for this class.
+        """The contexts with a forbidden pair of neighbours, in sequences of the first class without a vote for it.
 
         The model answers such sequences wrong.
         """
