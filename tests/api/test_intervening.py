@@ -292,7 +292,7 @@ def test_a_patch_while_decoding_with_a_cache(gpt2: Any) -> None:
 @pytest.mark.parametrize("shape", [(3, 3, 8), (2, 4, 8), (2, 3, 1), (2, 3, 7), (1, 2, 3, 8)], ids=str)
 def test_a_patch_of_another_shape_is_told_with_both(gpt2: Any, shape: tuple[int, ...]) -> None:
     patches = {"L0H0": torch.zeros(shape)}
-    both = rf"L0H0 has shape \({', '.join(map(str, shape))}\), but its output has shape \(2, 3, 8\)"
+    both = rf"L0H0 has shape \({', '.join(map(str, shape))}\), but the head outputs shape \(2, 3, 8\)"
     with pytest.raises(InputError, match=both), headcount.patched(gpt2, patches):
         gpt2(PROMPT)
 

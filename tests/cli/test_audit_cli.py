@@ -150,7 +150,10 @@ def test_every_student_gets_a_file_with_only_what_to_fix(course: str, capsys: py
     assert list(files) == names
     assert files["alice.md"].startswith("# Feedback for alice\n\nNothing needs to be fixed.")
     assert "## To fix: HC101, constant place" in files["bob.md"]
-    assert "Most common error: 263 of 263 errors: a 1 was right, and the 100s place was wrong." in files["bob.md"]
+    assert (
+        "Most common error: 263 of 263 errors: a 1 would have been right, and the 100s place was wrong."
+        in files["bob.md"]
+    )
     assert "HC102" not in files["bob.md"], "what passed is no feedback"
     assert r"ModuleNotFoundError: No module named 'nothing\_of\_that\_name'" in files["ivan.md"]
     assert r"at line 2 of adapter.py: import nothing\_of\_that\_name" in files["ivan.md"]
@@ -176,7 +179,7 @@ def test_the_most_common_error_is_named(course: str, capsys: pytest.CaptureFixtu
     (wrong,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Most common error: "))
     _, found = run_json(capsys, "audit", bob, "--only", "HC101")
     n = round(400 * (1 - found["measured"]))
-    assert found["common_error"] == f"{n} of {n} errors: a 1 was right, and the 100s place was wrong"
+    assert found["common_error"] == f"{n} of {n} errors: a 1 would have been right, and the 100s place was wrong"
     assert wrong == f"Most common error: {found['common_error']}."
 
 

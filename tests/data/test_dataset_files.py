@@ -34,7 +34,7 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     ),
     "a column short": ("bert alone", "first\tscore\nA cat\t1\n", r"the columns of .* \(first, score\)"),
     "no labels": (classifier, "text\tkind\nA cat\t1\n", "BertForSequenceClassification outputs no tokens"),
-    "ragged": (classifier, "text\tlabel\na cat\tcat\na dog\n", r"line 3 of .* has 1 cells, the header has 2"),
+    "ragged": (classifier, "text\tlabel\na cat\tcat\na dog\n", r"line 3 of .* has 1 cells, but the header has 2"),
     "ragged after a gap": (classifier, "text\tlabel\na\tcat\n\nb\tdog\textra\n", r"line 4 of .* has 3 cells"),
     "an empty cell": (classifier, "text\tlabel\na\tcat\n \tdog\n", r"line 3 of .* has an empty cell"),
     "one example": (classifier, "text\tlabel\na cat\tcat\n", "has 1 examples"),

@@ -170,8 +170,8 @@ class Strict(Sums):
 @pytest.mark.parametrize(
     ("adapter", "example", "told"),
     [
-        (Letters(), list(range(9)), "give each token one position"),
-        (Strict(), [37, 81], "it should accept any tokens"),
+        (Letters(), list(range(9)), "give each token its own position"),
+        (Strict(), [37, 81], "should accept any tokens"),
     ],
 )
 def test_what_cannot_be_found_is_told(adapter: Adapter, example: list[int], told: str) -> None:

@@ -129,7 +129,7 @@ def test_everything_can_go(tiny_run: Run, tiny_sorter: Run, tmp_path: Path) -> N
     for run in (tiny_run, tiny_sorter):
         cut = prune_run(run, run.model.heads, tmp_path / run.task.name)
         assert (cut.model.model.heads, cut.model.model.sites) == ((), ())
-        with pytest.raises(InputError, match="heads at each of no site, except those that were cut out"):
+        with pytest.raises(InputError, match="heads at each of no attention block, except those that were cut out"):
             cut.model.find_head("E0H0")
         with pytest.raises(InputError, match="no heads to cut out"):
             prune_run(cut.model, cut.model.model.heads, tmp_path / "more")

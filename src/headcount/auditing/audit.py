@@ -108,7 +108,7 @@ class Audit(Result):
     causes: tuple[str, ...] = ()
     """The ids of failing checks; those that explain most of the measured accuracy come first."""
     common_error: str = ""
-    """What most wrong answers have in common, such as "94 of 94 errors: a 0 was right"; empty without errors."""
+    """What most wrong answers have in common, such as "94 of 94 errors: a 0 would have been right"; "" if none."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield an error for verdicts that contradict each other, or an accuracy that is no fraction of n examples."""

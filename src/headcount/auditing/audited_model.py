@@ -143,7 +143,7 @@ class AuditedModel(ABC):
     @property
     @abstractmethod
     def common_error(self) -> str:
-        """What most wrong answers have in common, such as "94 of 94 errors: a 0 was right"; empty without errors."""
+        """What most wrong answers have in common, such as "94 of 94 errors: a 0 would have been right"; "" if none."""
 
     @property
     @abstractmethod
