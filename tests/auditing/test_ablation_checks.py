@@ -98,7 +98,7 @@ class FindsNothing(PlantedAdder):
     ("faulty", "words"),
     [
         (NeverCalls, "decoder.0.self was called 0 times"),
-        (NamesMoreThanTheProjection, "its heads' contributions miss its output"),
+        (NamesMoreThanTheProjection, "the contributions of its heads and its bias do not sum to its output"),
     ],
 )
 def test_interventions_that_do_not_act_are_named(faulty: type[PlantedAdder], words: str) -> None:
@@ -177,7 +177,7 @@ def test_a_floor_is_named() -> None:
 def test_what_is_near_a_floor_is_a_warning() -> None:
     found = look("floor", MostlyMute)
     assert found.verdict == "warn"
-    assert "all heads together can cost" in found.finding
+    assert "ablating heads can cost at most" in found.finding
 
 
 def test_few_examples_are_a_warning() -> None:
@@ -351,6 +351,6 @@ def test_one_sweep_serves_both(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_too_many_heads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_sweep, "MAX_HEADS", 4)
-    with pytest.raises(InputError, match="the model has 8 heads, and an audit ablates 2 to 4 one by one"):
+    with pytest.raises(InputError, match="the model has 8 heads, but an audit ablates heads only if there are 2 to 4"):
         _ = observed(Signalling).head_sweep
     assert look("never-together", Signalling).verdict == "not applicable"

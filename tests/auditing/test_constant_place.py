@@ -56,7 +56,7 @@ def test_another_place_has_another_cause() -> None:
 def test_it_is_not_blamed_for_what_it_does_not_explain() -> None:
     found = look("constant-place", HardlyLearned)
     assert found.verdict == "warn"
-    assert "of the 137 answers that could still be right, only " in found.finding
+    assert "of the 137 answers that can be right despite this, only " in found.finding
 
 
 @pytest.mark.parametrize("sound", [PlantedAdder, PlantedSorter])

@@ -161,7 +161,7 @@ def test_000_values_near_their_relative_position() -> None:
     found = audit(LengthNormalised)
     ids = [each.id for each in found.of("fail")]
     assert ids == ["HC504", "HC601"], "and adjacent swaps are missed"
-    assert found.summary == next(each.finding for each in found.of("fail")) + " (and 1 more: HC601)"
+    assert found.summary == next(each.finding for each in found.of("fail")) + " (also failing: HC601)"
     assert "when a sequence grows from 8 to 16 numbers" in found.summary
 
 

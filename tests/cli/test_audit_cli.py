@@ -214,4 +214,4 @@ def test_other_verbs_print_one_line(course: str, capsys: pytest.CaptureFixture[s
 def test_no_story_of_carries_is_told_about_a_constant_digit(course: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, found = run_json(capsys, "evaluate", "submissions/bob/adapter.py:Model")
     assert found["audit"].startswith("the 100s digit is 0 in 400 of 400 answers")
-    assert {each["explanation"] for each in found["wrong"]} == {"HC101 (constant place) explains it"}
+    assert {each["explanation"] for each in found["wrong"]} == {"explained by HC101 (constant place)"}

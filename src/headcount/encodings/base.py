@@ -77,7 +77,7 @@ class Encoding(nn.Module):
         self.d_model, self.n_heads, self.causal = d_model, n_heads, causal
 
     def step(self, n: int) -> float:
-        """Return the step from one token's position p in the sinusoid PE(p) to the next, in a sequence of `n` tokens."""
+        """Return the step from one token's position p in the sinusoid PE(p) to the next, in a sequence of n tokens."""
         return 1.0
 
     def forward(self, x: Embeddings, positions: Positions) -> Embeddings:
