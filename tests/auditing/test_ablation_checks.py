@@ -183,7 +183,7 @@ def test_what_is_near_a_floor_is_a_warning() -> None:
 def test_few_examples_are_a_warning() -> None:
     found = look("floor", PlantedAdder, n=60)
     assert found.verdict == "warn"
-    assert "one example is 1.7 points" in found.finding
+    assert "one example is worth 1.7 points" in found.finding
     assert look("floor", Unsorted, n=60).verdict == "warn"
 
 
@@ -313,8 +313,8 @@ def test_heads_that_stand_in_for_each_other_are_named() -> None:
     found = look("never-together", StandInForEachOther)
     assert found.verdict == "pass", "nobody has called them prunable"
     assert found.finding == (
-        "8 of 8 heads each cost under 1 point alone; without all of them, 0 % of 200 examples are right (with all "
-        "heads: 100 %); no stored result calls heads prunable from single ablations"
+        "8 of 8 heads each cost under 1 point alone; if all of these are removed, 0 % of 200 examples are right "
+        "(with all heads: 100 %); no stored result calls heads prunable from single ablations"
     )
 
 
@@ -338,7 +338,7 @@ def test_heads_that_were_ablated_alone_and_never_together_are_warned_of(tmp_path
         (results / name).write_text("{}")
         found = look_at("never-together", audited_model(RunModel.of(headcount.load(tmp_path / "run")), 100))
         assert found.verdict == verdict, name
-        assert "without all of them" in found.finding
+        assert "if all of these are removed" in found.finding
 
 
 def test_one_sweep_serves_both(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_a_first_digit_that_is_never_predicted_is_named_with_both_figures() -> N
     assert found.evidence["predicted"] == found.evidence["measured"] == pytest.approx(0.34, abs=0.1)
     assert "start token" in found.cause
     first = audit(NeverPredictsTheFirst).summary
-    assert first.startswith("the 100s digit is 0 in 400 of 400 answers, and in ")
+    assert first.startswith("the 100s digit is 0 in 400 of 400 decoded answers, and in ")
     assert "this predicts an accuracy of 34.25 %, and 34.25 % is measured" in first
 
 

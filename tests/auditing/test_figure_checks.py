@@ -176,7 +176,7 @@ def test_the_scoring_that_gives_a_figure_is_named(share: float, adapter: type[Pl
     found = look("claimed-figure", claiming(share, adapter))
     assert found.verdict == "fail"
     assert scoring in str(found.evidence["scoring"]).split(", ")
-    assert found.finding.partition(", which is ")[0].endswith(f", and the author reports {percent(share, 2)}")
+    assert found.finding.partition("; other scorings")[0].endswith(f", and the author reports {percent(share, 2)}")
 
 
 @pytest.mark.parametrize(("share", "n", "is_fit"), [(0.75, 200, True), (0.75, 20_000, True), (0.7, 20_000, False)])
@@ -275,11 +275,11 @@ class Accuracy(PlantedSorter):
 @pytest.mark.parametrize(
     ("adapter", "words"),
     [
-        (LeavesOutTheFirst, "a wrong 100s digit costs nothing"),
+        (LeavesOutTheFirst, "a wrong 100s digit does not lower the score"),
         (LeavesOutZeros, "places where 0 is right are never compared"),
         (LeavesOutWrittenNines, "places where 9 is written are never compared"),
-        (StopsEarly, "an answer without its last digit costs nothing"),
-        (AllTheSame, "unsorted for sorted costs nothing"),
+        (StopsEarly, "leaving out the last digit does not lower the score"),
+        (AllTheSame, "answering unsorted instead of sorted does not lower the score"),
     ],
 )
 def test_what_a_scoring_skips_is_named(adapter: type[PlantedAdder], words: str) -> None:

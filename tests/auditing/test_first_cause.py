@@ -126,7 +126,7 @@ def test_warnings_are_named_beside_a_failure_and_alone() -> None:
     assert ranked(PADDED, warning).summary.endswith(told)
     accuracy = "50.00 % of 100 answers are right"
     assert ranked(warning).summary == f"no check fails, and {accuracy}; 1 check warns: it may mislead"
-    assert ranked(warning, warning).summary.startswith(f"no check fails, {accuracy}; 2 warn: ")
+    assert ranked(warning, warning).summary.startswith(f"no check fails, and {accuracy}; 2 checks warn: ")
 
 
 def test_a_low_accuracy_that_no_check_explains_is_stated() -> None:

@@ -185,7 +185,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str, str]] = {
             ]
         ),
         "something else as well",
-        "L1H2 removed by zero ablation; it also changes the output of transformer.h.0.mlp",
+        "L1H2 removed by zero ablation; the intervention also changes the output of transformer.h.0.mlp",
     ),
     "head_mask, which transformers 5 ignores": (
         lambda model: {"head_mask": torch.tensor([[1.0, 1, 1, 1], [1, 1, 0, 1], [1, 1, 1, 1]])},

@@ -524,7 +524,7 @@ def test_our_other_encodings_do_not_depend_on_it(encoding: str) -> None:
     ("of", "reason"),
     [
         (lambda: observed(sorter(RandomPositions)), "differ between two passes"),
-        (lambda: observed(FillsUpInFront), "at other places"),
+        (lambda: observed(FillsUpInFront), "at other positions"),
         (lambda: observed(sorter(Normalised)), "mixed before the first attention"),
     ],
 )

@@ -533,7 +533,7 @@ def test_sites_that_are_no_heads_are_refused(stranger: Any, path: str, n_heads: 
     """An intervention on half a head, or on two, would be called the removal of one."""
     sites = headcount.Sites.of(stranger, layer=path, n_heads=n_heads)
     intervention = input_becomes(stranger.o, torch.zeros_like)
-    with pytest.raises(InstrumentError, match="are not heads"):
+    with pytest.raises(InstrumentError, match="are not whole heads"):
         audit_intervention(stranger, torch.arange(24).view(4, 6) % 20, intervention, "L0H1", sites=sites)
 
 
