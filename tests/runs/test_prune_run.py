@@ -259,7 +259,7 @@ def test_weights_that_read_otherwise_are_not_kept(
             return weights_of(other, step)
 
     monkeypatch.setattr(prune, "weights_of", damaged)
-    with pytest.raises(CheckFailed, match="was written and the one that is read differ"):
+    with pytest.raises(CheckFailed, match="its copy that was written and read again differ"):
         prune_run(tiny_run, GONE, tmp_path / "cut", fine_tune=fine_tune)
     assert not any(tmp_path.iterdir())
 
