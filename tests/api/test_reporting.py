@@ -89,7 +89,7 @@ def test_the_certificate_of_a_packaged_run_comes_with_the_package(
     monkeypatch.setattr(
         "headcount.api.report_measurements.verify", lambda *_, **__: pytest.fail("it was checked again")
     )
-    results = api.reporting._results(api.open_model("sample:addition"), "", None, False, False, True, [])
+    results = api.reporting._results(api.open_model("sample:addition"), "", None, False, True, False, True, [])
     assert results["certificate"].total == 810_000
 
 
