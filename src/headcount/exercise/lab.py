@@ -96,18 +96,21 @@ REPORT = "report"
 N_WRONG = 4
 """Number of wrong sums whose attention the report shows."""
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024)
-WEIGHTS = {
-    "adder": 105,
-    "adder-ablation": 28,
-    "adder-heads": 22,
-    "adder-sums": 100,
-    "adder-routes": 38,
-    "adder-pruning": 60,
+DURATIONS = {
+    "adder": 115,
+    "adder-ablation": 23,
+    "adder-heads": 30,
+    "adder-sums": 88,
+    "adder-routes": 69,
+    "adder-pruning": 63,
     "sorter-far": 85,
 }
-"""How long parts take, in seconds of one core, for the estimate of the remaining time (docs/LOG.md)."""
-STEP_SECONDS, LENGTHS_SECONDS = 0.017, 16
-"""Seconds of one core that a training step of a sortedness model takes, and the measurement of its lengths."""
+"""How long parts took in one lab (docs/LOG.md), in seconds of one core, for the estimate of the remaining time."""
+STEP_SECONDS, SORTER_SECONDS, POOLING_SECONDS = 0.018, 16, 5
+"""Seconds that a training step of a sortedness model took there, and all measurements of a sorter or another pooling.
+"""
+ADDER_STEP_SECONDS = 0.034
+"""Seconds that a training step of the adder took there, to compare another machine with that one."""
 N_SEQUENCES = 200
 """Number of sequences per length and kind."""
 MOST_POOLED = 256
@@ -161,8 +164,9 @@ class LabPart:
 
     @property
     def weight(self) -> float:
-        """How long the part takes, in seconds of one core, for the estimate of the remaining time."""
-        return WEIGHTS.get(self.name, STEP_SECONDS * self.n_steps + LENGTHS_SECONDS)
+        """How long the part takes, in training steps of the adder, for the estimate of the remaining time."""
+        measuring = POOLING_SECONDS if self.name.startswith("pooling") else SORTER_SECONDS
+        return DURATIONS.get(self.name, STEP_SECONDS * self.n_steps + measuring) / ADDER_STEP_SECONDS
 
     def progress(self) -> float:
         """Return the fraction of the training steps that are done; 0 for a measurement."""
