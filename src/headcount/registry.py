@@ -56,8 +56,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "teacher-forced": ("forced",),
     "free-running": ("free", "decoded"),
 }
-"""Maps the name of a part, such as `rotary`, to synonyms, such as `rope`, that "did you mean" suggestions understand.
-"""
+"""Maps the name of a part, such as `rotary`, to synonyms, such as `rope`, which "did you mean" suggestions know."""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
