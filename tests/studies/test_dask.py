@@ -253,7 +253,7 @@ def test_a_run_that_kills_its_workers_fails_and_the_others_are_done(
     with cluster(place.plan, shared.address, 2) as workers:
         progress = execute(place.plan, workers)
     assert states(progress) == ["failed", "done", "done"]
-    assert progress.states[0].error.startswith("its workers died")
+    assert progress.states[0].error.startswith("workers died")
     assert place.started.count("seed=0") == 2
 
 
