@@ -37,12 +37,8 @@ def measure(case: ClaimCase) -> Judgement:
             "examples",
             "share",
         )
-        return Judgement(
-            (refused.at_least(LEAST),), by_construction="the model's table of positions ends before this length"
-        )
-        return Judgement(
-            (refused.at_least(ACCURATE),), by_construction="its table of positions ends before this length"
-        )
+        why = "the model's table of positions ends before this length"
+        return Judgement((refused.at_least(ACCURATE),), by_construction=why)
     cells = {cell.length: cell for cell in outcome.cells}
     note = f"The model answers {cells[length].constant_class} to nearly all examples." if cells[length].constant else ""
     controls = tuple(_accuracy(cells[at], kind) for at in lengths[:-1])
