@@ -237,7 +237,7 @@ def require_own(model: OpenModel) -> Transformer:
         base = encoding.inner if isinstance(encoding, Randomised) else encoding
         if type(base).rotate_qk is not Encoding.rotate_qk:
             raise InputError(
-                f"{type(base).__name__} rotates queries and keys, so that scores do not split into tokens and positions",
+                f"{type(base).__name__} rotates queries and keys, so scores do not split into tokens and positions",
                 "choose a model whose encoding is added to the embeddings or to the scores",
             )
     return inner
