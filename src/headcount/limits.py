@@ -20,19 +20,19 @@ BATCH = 512
 LOSS = 0.01
 """Default limit of the accuracy that pruning may lose, as a fraction: 0.01 is 1 point."""
 ORDERS = 20
-"""Default number of random orders of removing heads with which pruning is compared."""
+"""Default number of random orders of removing heads that serve as the baseline of pruning."""
 SIGNIFICANT = 0.05
 """Level of significance: a p-value below it, after correction for several tests, is called significant."""
 ACCURATE = 0.9
-"""Accuracy that a classifier must exceed at a length, by its whole 95 % CI, to count as accurate there."""
+"""Accuracy that a classifier's whole 95 % CI must exceed at a length to count as accurate at this length."""
 N_NOISE = 512
-"""Number of examples on which the noise of mean ablation (of its estimated means) is measured."""
+"""Number of examples on which the noise of mean ablation is measured, which comes from estimated mean outputs."""
 MIN_N = 20
 """Smallest number of examples, or of quartets (sets of four examples), from which routes and claims are judged."""
 MIN_TEST_EXAMPLES = 100
 """Number of examples below which a test set is called small: each example then counts more than 1 point of accuracy."""
 N_MEANS = 16_384
-"""Largest number of examples over which the mean outputs of heads are taken, for mean ablation and for folding."""
+"""Largest number of examples over which mean outputs of heads are taken, for mean ablation and folding into biases."""
 RETRIES = 2
 """Default number of times that a run of a study is started again after a crash, before it counts as failed."""
 MOST_LOST = 3
