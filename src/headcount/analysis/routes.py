@@ -471,7 +471,7 @@ def measurable(model: OpenModel, quartets: Sequence[Quartets], fewest: int) -> l
         assert event is not None, "require_event has checked this"
         raise InputError(
             f"this {answers.task.name} task has too few examples that differ in a {event.name} alone",
-            f"choose a model for longer numbers: at least {fewest} such sets of examples are needed",
+            f"choose a model whose task has a wider range of examples: at least {fewest} such sets are needed",
             "the model must predict every token of the answer, and the event must not change the answer's length",
         )
     return ways
