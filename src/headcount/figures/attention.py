@@ -36,19 +36,6 @@ KINDS = {
     ("layer", "self"): "self-attention",
 }
 """By stack and kind of attention: its name in figures."""
-ROLE_WORDS = {
-    "first": "first token",
-    "previous": "previous token",
-    "itself": "itself",
-    "next": "next token",
-    "farthest": "farthest token",
-    "special": "special tokens",
-    "separator": "separators",
-    "duplicate": "duplicate token",
-    "induction": "induction",
-    "matching": "matching token",
-}
-"""By measure of attention on a kind of key (a role): its name in figures."""
 ACROSS = 3
 """Largest number of examples side by side."""
 MOST_LABELS, MOST_NUMBERS = 40, 24
