@@ -12,13 +12,13 @@ from pathlib import Path
 from headcount.errors import InputError, shortened
 
 DONORS = 4
-"""Number of donors per example in resample ablation: other examples whose head outputs replace the head's own."""
+"""Number of donors per example in resample ablation. A donor is another example, whose head output is put in."""
 PRECISION = 0.01
-"""Default of the largest half-width of the 95 % CI of a drop: 1 point of an accuracy, or 0.01 of another unit."""
+"""Default precision of a drop: the largest half-width of its 95 % CI; 0.01 is 1 point of accuracy."""
 BATCH = 512
 """Default number of rows (examples, or copies of them with different ablations) in one forward pass."""
 LOSS = 0.01
-"""Default accuracy that pruning may lose, as a fraction: 0.01 is 1 point."""
+"""Default limit of the accuracy that pruning may lose, as a fraction: 0.01 is 1 point."""
 ORDERS = 20
 """Default number of random orders of removing heads with which pruning is compared."""
 SIGNIFICANT = 0.05
@@ -40,9 +40,9 @@ MOST_LOST = 3
 PATIENCE = 300.0
 """Default number of seconds that a study waits for a Dask scheduler that has stopped answering."""
 MOST_CELL = 2**20
-"""Largest number of characters in one cell of a table; more than any model's context holds."""
+"""Largest number of characters in one cell of a table of data; longer texts do not fit into any model's context."""
 TIMEOUT = 300.0
-"""Default time limit in seconds for each model, when several models that users submitted are audited together."""
+"""Default time limit in seconds for the audit of each model, when several submitted models are audited together."""
 COPIES = 4
 """Number of copies of an example that are in memory at once: as drawn, after shuffling, as tokens, and as tensors."""
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -64,9 +64,9 @@ def available_memory() -> int | None:
 
 
 def require_room(n_bytes: int, what: str, *advice: str) -> None:
-    """Raise an error if `n_bytes` exceed the available memory; `what` names their purpose in the message.
+    """Raise an error if more than the available memory is needed; call this before the memory is allocated.
 
-    Call this before the memory is allocated.
+    `n_bytes` is the number of bytes needed, and `what` names their purpose in the message, such as `5,000 examples`.
     """
     available = available_memory()
     if available is not None and n_bytes > available:
@@ -75,7 +75,10 @@ def require_room(n_bytes: int, what: str, *advice: str) -> None:
 
 
 def require_room_for(n: int, length: int, advice: str) -> None:
-    """Raise an error if `n` examples of `length` integers need more memory than is available."""
+    """Raise an error if `n` examples of `length` integers each need more memory than is available.
+
+    `advice` is the line of the message that says what to do, such as `lower --n`.
+    """
     require_room(8 * COPIES * n * length, f"{shortened(f'{n:,}')} examples", advice)
 
 
@@ -92,7 +95,7 @@ def format_bytes(n_bytes: int) -> str:
 
 
 def parse_seconds(budget: str | float, flag: str = "--budget") -> float:
-    """Return the seconds in a time such as '5m'; `flag` is the option that error messages name.
+    """Convert a time such as '5m' to seconds; `flag` is the option that error messages name.
 
     >>> parse_seconds("5m"), parse_seconds("90s"), parse_seconds("1.5h"), parse_seconds(30)
     (300.0, 90.0, 5400.0, 30.0)
@@ -102,6 +105,7 @@ def parse_seconds(budget: str | float, flag: str = "--budget") -> float:
     if not 0 < seconds < math.inf:
         text = shortened(str(budget))
         raise InputError(
-            f"{flag} must be a time above 0, got {text!r}", "write it as 90s, 5m or 1h; a number is seconds"
+            f"{flag} must be a time above 0, got {text!r}",
+            "write it as 90s, 5m or 1h; a number without a unit means seconds",
         )
     return seconds

@@ -1,10 +1,11 @@
-"""Results of analyses: frozen dataclasses that inherit `Result` and round-trip through JSON.
+"""Store the results of analyses: frozen dataclasses that inherit `Result` and round-trip through JSON.
 
 The JSON names the result's type and a schema version, so that a file of another version is refused with a clear error.
 
 A stored result is read only if it is consistent. Fields have types with bounds (`Count`, `Share`, `HeadName`), and no
 number may be infinite. Any dataclass inside a result may have a method `contradictions`, which checks that its fields
-agree with each other. Finally, each field must match the digest that `to_json` wrote. An error names the field.
+agree with each other. Finally, each field must match the digest (hash) that `to_json` wrote. The error names the field
+that is wrong.
 """
 
 import hashlib
@@ -50,7 +51,8 @@ Contradiction = tuple[str, str]
 class Result:
     """Base class of all results of analyses.
 
-    A subclass is a frozen dataclass. It increments its version number `SCHEMA` if a field changes its name or meaning.
+    A subclass is a frozen dataclass. Its version number `SCHEMA` is increased whenever a field changes its name or
+    meaning.
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -59,7 +61,10 @@ class Result:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(allow_inf_nan=False)
 
     ROWS: ClassVar[tuple[str, ...]] = ()
-    """Paths of the fields whose entries become rows of `to_rows`, such as `curves.points`; empty for a single row."""
+    """Paths of the fields whose entries become the rows of the table of `to_rows`, such as `curves.points`.
+
+    If there are none, the table has a single row.
+    """
 
     def __init_subclass__(cls) -> None:
         if "__repr__" not in cls.__dict__:  # the default of `dataclass` prints every number
@@ -78,19 +83,21 @@ class Result:
         return rows or [scalars(self)]
 
     def printed_rows(self) -> list[dict[str, Any]]:
-        """Return the rows of `to_rows` in the order in which `repr` prints them, the most important first."""
+        """Return the rows of `to_rows` in the order in which `repr` prints them: the most important row first."""
         return self.to_rows()
 
     def to_frame(self) -> Any:
-        """Return the table as a pandas DataFrame; pandas must be installed."""
+        """Return the result as a table in a pandas DataFrame; pandas must be installed."""
         try:
             pandas = import_module("pandas")
         except ImportError as error:
-            raise InputError("to_frame() needs pandas", "pip install pandas, or use to_rows()") from error
+            raise InputError(
+                "to_frame() needs pandas", "install it with pip install pandas, or call to_rows()"
+            ) from error
         return pandas.DataFrame(self.to_rows())
 
     def to_csv(self) -> str:
-        """Return the table of `to_rows` as CSV in full precision; unknown values are empty."""
+        """Return the result as a table in CSV format, in full precision; unknown values are empty cells."""
         return csv_text(self.to_rows())
 
     def plot(self, which: str | None = None) -> Any:
@@ -102,7 +109,7 @@ class Result:
         return import_module("headcount.figures.plotting").plot(self, which)
 
     def _repr_html_(self) -> str:
-        """Return the section of the report about this result as HTML, which a notebook displays."""
+        """Return the report's section about this result as HTML; a notebook calls this to display the result."""
         html: str = import_module("headcount.rendering.notebook").result_html(self)
         return html
 
@@ -111,7 +118,7 @@ class Result:
         return {"type": type(self).__name__, "schema": self.SCHEMA, **type_adapter(type(self)).dump_python(self)}
 
     def to_json(self) -> str:
-        """Return the result as a JSON object that also has a digest of each field, which reveals later edits."""
+        """Return the result as a JSON object, with a digest (hash) of each field that reveals later edits."""
         data = plain_json(self.to_dict())
         data["digests"] = {name: _digest(value) for name, value in data.items()}
         separators = (",", ":") if self.INDENT is None else None
@@ -119,8 +126,14 @@ class Result:
 
     @classmethod
     def from_json(cls, text: str, file: object = None) -> Self:
-        """Build a result from the output of `to_json`; error messages name `file` as the source of the text."""
-        source, again = ("this", "measure it again") if file is None else (file, f"delete {file} to measure it again")
+        """Build a result from the output of `to_json`.
+
+        Raise an error if the text is damaged, has another schema version or contradicts itself. The message names
+        `file` as the source of the text.
+        """
+        source, again = (
+            ("this text", "measure it again") if file is None else (file, f"delete {file} to measure it again")
+        )
         try:
             data = dict(json.loads(text))
         except (ValueError, TypeError, RecursionError) as error:
@@ -141,7 +154,7 @@ class Result:
             faults = [Fault(_path(item["loc"]), _Brief(item["input"]), plain_message(item["msg"])) for item in details]
         if faults:
             more = f" (and {len(faults) - 1:,} more)" if faults[1:] else ""
-            what = f"{source} {cls.__name__}" if file is None else source
+            what = f"this {cls.__name__}" if file is None else source
             raise ResultError(f"{what} is damaged: {faults[0]}{more}", again)
         return result
 
@@ -168,17 +181,21 @@ def contradictions(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Fau
 def outside(owner: Any, estimate: str, low: str = "low", high: str = "high") -> Iterator[Contradiction]:
     """Yield a contradiction for each end of a confidence interval that lies on the wrong side of the estimate.
 
-    `estimate`, `low` and `high` are the names of the fields of `owner` that hold the three numbers.
+    `estimate`, `low` and `high` are the names of the fields of `owner` that hold the estimate and the ends of its
+    interval.
     """
     middle, least, most = (getattr(owner, name) for name in (estimate, low, high))
     if least > middle and not is_close(least, middle):
-        yield low, f"at most {estimate}, {middle}"
+        yield low, f"at most {middle}, the value of {estimate}"
     if most < middle and not is_close(most, middle):
-        yield high, f"at least {estimate}, {middle}"
+        yield high, f"at least {middle}, the value of {estimate}"
 
 
 def unequal(owner: Any, **expected: Any) -> Iterator[Contradiction]:
-    """Yield a contradiction for each field of `owner` that differs from its expected value by more than rounding."""
+    """Yield a contradiction for each field of `owner` that differs from its expected value by more than rounding.
+
+    The keyword arguments give the expected value of each field.
+    """
     for name, right in expected.items():
         given = getattr(owner, name)
         is_number = isinstance(given, float) or isinstance(right, float)
@@ -187,7 +204,10 @@ def unequal(owner: Any, **expected: Any) -> Iterator[Contradiction]:
 
 
 def misnamed(owner: Any) -> Iterator[Contradiction]:
-    """Yield a contradiction for each of the fields short, stack, layer and kind that disagrees with the field head."""
+    """Yield a contradiction for each field of `owner` that does not fit the name of its head.
+
+    The fields short, stack, layer and kind, where present, must agree with the name in the field head.
+    """
     head = HeadId.parse(owner.head)
     parts = {"short": head.short, "stack": head.site.stack, "layer": head.site.layer, "kind": head.site.kind}
     return unequal(owner, **{name: part for name, part in parts.items() if hasattr(owner, name)})
@@ -199,7 +219,7 @@ def is_close(one: float, other: float) -> bool:
 
 
 def is_hits(share: float, n: int) -> bool:
-    """Return whether `share` is k / n for a whole number k from 0 to n, up to rounding."""
+    """Return whether `share` is a possible fraction of n examples: k / n for a whole number k, up to rounding."""
     return n > 0 and 0 <= round(share * n) <= n and abs(share * n - round(share * n)) < 1e-3
 
 
@@ -236,7 +256,7 @@ def _naming_fields(cls: type) -> frozenset[str]:
 
 
 def _changed(data: Mapping[str, Any], digests: Any) -> Iterator[Fault]:
-    """Yield a fault for each field of a stored result that does not match its digest.
+    """Yield a fault for each field of a stored result that does not match its digest, a hash that was stored with it.
 
     Data without any digests (the output of `--json`) has no faults.
     """
@@ -245,12 +265,12 @@ def _changed(data: Mapping[str, Any], digests: Any) -> Iterator[Fault]:
     known = digests if isinstance(digests, dict) else {}
     for name in dict.fromkeys((*data, *known)):
         if known.get(name) != _digest(data.get(name)):
-            yield Fault(name, _Brief(data.get(name)), "somebody changed it: this is not what headcount wrote")
+            yield Fault(name, _Brief(data.get(name)), "somebody changed it: this is not the value that headcount wrote")
 
 
 @dataclass(frozen=True)
 class _Brief:
-    """Wraps a value for an error message: its `repr` shows lists and mappings by their size only."""
+    """A value in an error message: its `repr` shows only the number of entries of a list or mapping."""
 
     value: Any
 

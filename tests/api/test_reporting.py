@@ -61,9 +61,7 @@ def test_sections_without_results_are_left_out(runs: list[Run], capsys: pytest.C
     again = gather(*runs, stored=True, n_examples=0)
     assert again.models[0].ablation is not None, "what is stored is read, whatever it was asked for"
     told = " ".join(capsys.readouterr().err.split())
-    assert (
-        "adder: the ablation of each head is read from ablation-zero-n10.json, not measured with the defaults" in told
-    )
+    assert "adder: the ablation of each head is read from ablation-zero-n10.json, made with other settings" in told
     assert "ablation" in [section.id for section in build_report(again).sections]
 
 
@@ -91,7 +89,7 @@ def test_the_certificate_of_a_packaged_run_comes_with_the_package(
     monkeypatch.setattr(
         "headcount.api.report_measurements.verify", lambda *_, **__: pytest.fail("it was checked again")
     )
-    results = api.reporting._results(api.open_model("sample:addition"), "", None, False, False, True, [])
+    results = api.reporting._results(api.open_model("sample:addition"), "", None, False, True, False, True, [])
     assert results["certificate"].total == 810_000
 
 

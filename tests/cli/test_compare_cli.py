@@ -76,11 +76,15 @@ def test_one_run_per_variant_has_no_interval(runs: Path, capsys: pytest.CaptureF
     ("names", "settings", "message"),
     [
         (["learned-0", "sorter"], {}, "different tasks: addition, sortedness"),
-        (["learned-0", "learned-1"], {"by": "encoding"}, "nothing varies: encoding is learned in all runs"),
+        (
+            ["learned-0", "learned-1"],
+            {"by": "encoding"},
+            "runs cannot be compared by encoding, which is learned in all of them",
+        ),
         (["learned-0", "rotary-0"], {"by": "encodin"}, "did you mean 'encoding'"),
         (["learned-0", "rotary-0"], {"by": "seed"}, "cannot be compared by seed"),
         (["learned-0", "rotary-0"], {"measures": ["exact mtch"]}, "did you mean 'exact match'"),
-        (["learned-0"], {}, "nothing varies"),
+        (["learned-0"], {}, "nothing to compare"),
         (["nowhere"], {}, "no run in"),
     ],
 )
@@ -188,9 +192,9 @@ def test_studies_that_have_hardly_begun(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(InputError, match=r"the study mine has 0 of 6 runs trained(.|\n)*headcount study mine"):
         headcount.compare_runs([folder])
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"was not run in this folder(.|\n)*headcount study heads"):
+    with pytest.raises(InputError, match=r"has no runs in the working directory(.|\n)*headcount study heads"):
         headcount.compare_runs(["heads"])
-    with pytest.raises(InputError, match="names a part of a study"):
+    with pytest.raises(InputError, match="chooses a part of a study"):
         headcount.compare_runs([runs], part="sorting")
     (folder / "plan.json").write_text('{"study": "mine", "runs": [{}]}')
     with pytest.raises(RunError, match=r"plan.json is damaged"):

@@ -111,7 +111,7 @@ def test_for_people(in_tmp, capsys):
         "gradient",
         "together",
         "random orders:",
-        "fresh sequences of 5",
+        "new sequences of length 5",
         "figure:",
     ):
         assert text in printed.out
@@ -123,7 +123,7 @@ def test_no_head_can_go(in_tmp, capsys):
     """Then nothing is written, and it says so."""
     assert main(["prune", SAMPLE, *FEW, "--loss", "0", "-o", "small", "--json"]) == 0
     printed = capsys.readouterr()
-    assert "nothing was cut" in printed.err
+    assert "no smaller model was written" in printed.err
     predicted = json.loads(printed.out)
     assert (predicted["pruning"]["chosen"], predicted["cut"], predicted["model"]) == ([], None, None)
     assert predicted["pruning"]["kept"]["score"] == predicted["pruning"]["clean"]

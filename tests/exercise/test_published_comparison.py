@@ -314,7 +314,7 @@ def test_other_runs_have_no_published_figures(tmp_path, capsys):
     (tmp_path / "a" / "config.json").write_text(json.dumps(config))
     assert compare([RunFolder(tmp_path / "a")]) is None
     assert main(["compare", str(tmp_path / "a"), "--published"]) == 2
-    assert "no published figures are known for these runs" in capsys.readouterr().err
+    assert "headcount has no published results of models like these runs" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("installed")
@@ -356,7 +356,7 @@ def test_a_study_ends_with_the_published_figures(tmp_path, monkeypatch, capsys):
 def test_published_is_true_or_false(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('task = "addition"\npublished = "yes"\n')
-    with pytest.raises(ConfigError, match=r"published.*should be true or false"):
+    with pytest.raises(ConfigError, match=r"published.*must be true or false"):
         read_study(file)
 
 
@@ -388,7 +388,7 @@ def test_the_lab_is_a_study_with_its_own_verb(tmp_path, capsys, monkeypatch):
     assert main(["study", "lab", "-o", out, "--processes", "2", "--quiet"]) == 0
     assert (given["out"], given["processes"], given["quiet"]) == (Path(out), 2, True)
     assert main(["study", "lab", "--run", "adder"]) == 2
-    assert "the study lab has no --run" in capsys.readouterr().err
+    assert "--run cannot be used with the study lab" in capsys.readouterr().err
     with pytest.raises(InputError, match="headcount lab"):
         api.plan_study("lab")
 

@@ -327,7 +327,7 @@ def test_a_model_that_changes_meanwhile_is_found_out() -> None:
                 list(changing.parameters())[-1].add_(torch.tensor([0.1, -0.1]))
 
     run_interventions(last, interventions("zero"))
-    with pytest.raises(InstrumentError, match="the same inputs gave another output in a second pass"):
+    with pytest.raises(InstrumentError, match="output on the same inputs differs between two passes without ablation"):
         run_interventions(last, interventions("zero"), on_batch=change)
 
 

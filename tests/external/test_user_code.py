@@ -310,7 +310,7 @@ def test_guessing_among_the_classes_of_an_adapter(capsys: pytest.CaptureFixture[
     assert main(["ablate", written("one"), "--metric", "loss", "--replacements", "zero", "--quiet"]) == 0
     assert "equal probabilities for all 10 tokens or classes" in " ".join(capsys.readouterr().out.split())
     assert main(["prune", "one/my_adapter.py:Model", "--metric", "loss", "--quiet"]) == 2
-    assert "nats on one half of the adapter's data; guessing has 2.303" in capsys.readouterr().err
+    assert "nats on one half of the adapter's data, and guessing has 2.303" in capsys.readouterr().err
 
 
 # --- running only what was named or allowed ---------------------------------------------------------------------------
@@ -386,7 +386,7 @@ def test_a_folder_that_is_something_else_too(smaller: Path, what: str, tiny_run:
             open_model("both")
     else:
         assert len(getattr(open_model("both"), "sites", None) or load("both").model.heads) > 0
-    with pytest.raises(InputError, match=r"both has a model of its own besides headcount\.json"):
+    with pytest.raises(InputError, match=r"both can be loaded without headcount\.json"):
         open_model("both", run_adapter=True)
     assert not Path("ran").exists()
 

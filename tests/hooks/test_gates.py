@@ -226,7 +226,7 @@ def test_a_wrong_number_of_rows_is_an_error(one: EncoderDecoder, rows: int) -> N
     sites = Sites.of(one)
     for site in sites:
         gates = Gates(sites, {site: torch.zeros(rows, 2)})
-        with pytest.raises(InstrumentError, match=f"{rows} rows of gates at {site}, but the pass has 4 rows"), gates:
+        with pytest.raises(InstrumentError, match=f"the gate at {site} has {rows} rows, but the batch has 4"), gates:
             one(*INPUTS)
 
 

@@ -408,7 +408,7 @@ def test_the_small_page_alone(in_tmp: Path, tiny_run: Run) -> None:
     assert text.count('class="live-figure"') == 1
     assert 'class="folded"' not in text
     assert '"named":["3+4"]' in text
-    with pytest.raises(InputError, match="--live-only writes one page"):
+    with pytest.raises(InputError, match="--live-only writes one HTML page"):
         headcount.report(tiny_run, out="try.html", live_only=True, markdown=True)
     module: Any = torch.nn.Linear(2, 2)
     with pytest.raises(InputError):

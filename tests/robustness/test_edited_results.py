@@ -300,5 +300,5 @@ def test_the_log_of_a_finished_run_is_what_the_run_wrote(tiny_run: Run, in_tmp: 
     folder = headcount.load("adder").folder
     lines = folder.read_log()
     folder.log_file.write_text("".join(json.dumps({**line, "step": line["step"] + 1}) + "\n" for line in lines))
-    with pytest.raises(RunError, match=r"log\.jsonl is not what this run wrote"):
+    with pytest.raises(RunError, match=r"log\.jsonl differs from the file that this run wrote"):
         folder.read_log()

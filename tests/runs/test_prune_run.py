@@ -129,7 +129,7 @@ def test_everything_can_go(tiny_run: Run, tiny_sorter: Run, tmp_path: Path) -> N
     for run in (tiny_run, tiny_sorter):
         cut = prune_run(run, run.model.heads, tmp_path / run.task.name)
         assert (cut.model.model.heads, cut.model.model.sites) == ((), ())
-        with pytest.raises(InputError, match="heads at each of no site, except those that were cut out"):
+        with pytest.raises(InputError, match="heads at each of no attention block, except those that were cut out"):
             cut.model.find_head("E0H0")
         with pytest.raises(InputError, match="no heads to cut out"):
             prune_run(cut.model, cut.model.model.heads, tmp_path / "more")
@@ -259,7 +259,7 @@ def test_weights_that_read_otherwise_are_not_kept(
             return weights_of(other, step)
 
     monkeypatch.setattr(prune, "weights_of", damaged)
-    with pytest.raises(CheckFailed, match="was written and the one that is read differ"):
+    with pytest.raises(CheckFailed, match="its copy that was written and read again differ"):
         prune_run(tiny_run, GONE, tmp_path / "cut", fine_tune=fine_tune)
     assert not any(tmp_path.iterdir())
 

@@ -170,7 +170,7 @@ def test_a_folder_of_that_name_is_meant(kept: Path, tiny: dict[str, Any], tmp_pa
 def test_a_changed_snapshot_is_noticed(kept: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(kept, tmp_path / "copy"))
     RunFolder(copy).snapshot_file(4).write_bytes(RunFolder(copy).snapshot_file(7).read_bytes())
-    with pytest.raises(RunError, match="is not what this run wrote"):
+    with pytest.raises(RunError, match="differs from the file that this run wrote"):
         load(f"{copy}@4")
     assert load(f"{copy}@7")
 

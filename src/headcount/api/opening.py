@@ -21,14 +21,14 @@ from headcount.runs.run import Prediction, Run, load, locate
 
 AnyModel: TypeAlias = "str | Path | Run | OpenModel | nn.Module"
 PROVEN_ON = 4
-"""Number of test examples on which the gates are verified."""
+"""Number of test examples on which the gates (the hooks that ablate heads) are verified to act on the model."""
 
 
 def open_model(model: AnyModel, *, sites: Sites | None = None, run_adapter: bool = False, label: str = "") -> OpenModel:
     """Open a run, a Hugging Face folder, an adapter's model or a PyTorch module.
 
-    `run_adapter` allows running the adapter's Python file that a pruned folder names. `label` is the name of an
-    external model in titles, and the name of the folder for its results.
+    `run_adapter` allows running the adapter (the user's Python file) that the folder of a pruned model names. `label`
+    is the name of an external model in titles, and the name of the folder for its results.
     """
     if isinstance(model, OpenModel):
         return model
@@ -48,7 +48,10 @@ def open_model(model: AnyModel, *, sites: Sites | None = None, run_adapter: bool
 
 
 def open_on_task(model: AnyModel, *, run_adapter: bool = False, label: str = "") -> OpenModel:
-    """Open a model that can have a task; raise an error for a Hugging Face folder without reading the model."""
+    """Open a model for a method that needs a task, such as addition.
+
+    Raise an error for a Hugging Face folder, which has no task, before its weights are read.
+    """
     if isinstance(model, str | Path) and not _is_sample(model):
         from headcount.external.models import has_only_an_adapter, is_adapter_class, is_external
 
@@ -58,7 +61,7 @@ def open_on_task(model: AnyModel, *, run_adapter: bool = False, label: str = "")
 
 
 def open_run(run: AnyModel, what: str = "this") -> Run:
-    """Open a run; raise an error for any other model before its code is run.
+    """Open a run (a model that headcount trained); raise an error for any other model, without running its code.
 
     `what` names the caller in the error, such as `attention during decoding`.
     """
@@ -78,7 +81,10 @@ def open_run(run: AnyModel, what: str = "this") -> Run:
             "or use sample:addition",
         )
     if str(run).endswith(".py") and Path(run).is_file():
-        raise InputError(f"{run} names no class", f"name one that inherits headcount.Adapter: {run}:Class")
+        raise InputError(
+            f"{run} is a Python file, but no class in it was named",
+            f"name one that inherits headcount.Adapter: {run}:Class",
+        )
     folder = locate(run)
     if not folder.holds_a_run or is_external(folder.config_file.parent):
         raise InputError(
@@ -94,7 +100,7 @@ def _is_sample(name: object) -> bool:
 
 @dataclass(frozen=True)
 class Change:
-    """One position of the answer that changes when heads are ablated: its name, and the token before and after."""
+    """One position of an answer that changes when heads are ablated: its name, and its token before and after."""
 
     position: str
     clean: str
@@ -121,7 +127,8 @@ def predict(
     """Return a model's answer to one example, with and without some heads.
 
     `without` lists heads to set to zero; the model then decodes its answer again. `run_adapter` allows running the
-    adapter's Python file that a pruned folder names. The result holds both answers and the positions that changed.
+    adapter (the user's Python file) that the folder of a pruned model names. The result holds both answers and the
+    positions that changed.
 
     >>> pair = predict("sample:addition", "999+100", without=["E0H2"])
     >>> pair.clean.predicted, pair.without.predicted

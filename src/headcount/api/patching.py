@@ -1,4 +1,4 @@
-"""Patch heads from one example into another, and show how far the answer follows."""
+"""Patch the outputs of heads from one example into another, and measure how far the answer changes."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def patch_pair(
     save: Place = False,
     run_adapter: bool = False,
 ) -> Saved[PairPatch]:
-    """Put the outputs of heads on one example into another one, and measure how far the answer follows.
+    """Patch heads' outputs on one example (donor) into another one (receiver), and measure how its answer changes.
 
     `receiver` and `donor` are two examples of the model's task with equally many tokens, or two texts for a language
-    model. `heads` are patched together; the default is the head that moves most alone. `at` names query positions: a
-    place of the task such as `10s` (both operands), a single position such as `a 10s`, or a number. `answers` are the
-    tokens that are compared after two texts: that of the receiver, then that of the donor. `save` names a folder for
-    the result and its figure; `save=True` means the model's own folder.
+    model. `heads` are patched together; the default is the head that alone moves the answer furthest towards that of
+    the donor. `at` names query positions: a place of the task such as `10s` (both operands), a single position such as
+    `a 10s`, or a number. For two texts, `answers` are the next tokens to compare: that of the receiver, then that of
+    the donor. `save` names a folder for the result and its figure; `save=True` means the model's own folder.
 
         headcount.patch_pair("sample:addition", "342+125", "348+125", ["E0H2"], at=["10s"]).result.patched_answer
     """
@@ -74,7 +74,7 @@ def patch_pair(
 def _pair(
     opened: OpenModel, receiver: str, donor: str, answers: tuple[str, str] | None
 ) -> tuple[Pair, list[str], list[tuple[str, str]]]:
-    """Return both examples as tensors, the names of the places where their answers differ, and the tokens there."""
+    """Return both examples as tensors, the names of the positions where their answers differ, and the tokens there."""
     if opened.task is None:
         return _text_pair(opened, receiver, donor, answers)
     if answers is not None:
@@ -88,7 +88,7 @@ def _pair(
     inputs, labels = cast(SequenceModel, opened.answers).teacher_forced(examples)
     positions = torch.nonzero(labels[0] != labels[1]).flatten().tolist()
     if not positions:
-        raise InputError(f"{receiver} and {donor} have the same answer", "choose a donor with another answer")
+        raise InputError(f"{receiver} and {donor} have the same answer", "choose two examples with different answers")
     one, other = ([each[i : i + 1] for each in inputs] for i in range(2))
     own, given = (labels[i, positions].tolist() for i in range(2))
     names = position_labels(task, "decoder", labels.shape[1])
@@ -102,7 +102,7 @@ def _class_pair(opened: OpenModel, examples: np.ndarray[Any, Any]) -> tuple[Pair
     batch = task.encode(examples)
     own, given = batch.labels.tolist()
     if own == given:
-        raise InputError("both examples are in the same class", "choose a donor of another class")
+        raise InputError("both examples are in the same class", "choose two examples of different classes")
     device = next(opened.module.parameters()).device
     one, other = ([torch.from_numpy(batch.source[i : i + 1]).to(device)] for i in range(2))
     return Pair(one, other, [-1], [own], [given]), ["class"], [(task.classes[own], task.classes[given])]
@@ -111,7 +111,7 @@ def _class_pair(opened: OpenModel, examples: np.ndarray[Any, Any]) -> tuple[Pair
 def _text_pair(
     opened: OpenModel, receiver: str, donor: str, answers: tuple[str, str] | None
 ) -> tuple[Pair, list[str], list[tuple[str, str]]]:
-    """Return two texts as tensors, with the next tokens that are compared after them."""
+    """Return two texts as tensors, with the next token to compare after each text."""
     if answers is None:
         raise InputError(
             f"{opened.label} has no task, so the answers to compare must be given",
@@ -124,19 +124,19 @@ def _text_pair(
         token_ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
         if len(token_ids) != 1:
             fix = "give answers of one token each; a leading space often matters"
-            raise InputError(f"{answer!r} has {len(token_ids)} tokens, and one is needed", fix)
+            raise InputError(f"{answer!r} has {len(token_ids)} tokens, but only single tokens can be compared", fix)
         ids.append(int(token_ids[0]))
     last = one[0].shape[1] - 1
     return Pair(one, other, [last], ids[:1], ids[1:]), ["next token"], [(answers[0], answers[1])]
 
 
 def _queries(opened: OpenModel, pair: Pair, heads: Sequence[HeadId], at: Sequence[str]) -> list[int]:
-    """Return the query positions that names such as `10s` stand for, in the stack of the heads."""
+    """Return the query positions that names such as `10s` stand for, in the heads' stack (encoder or decoder)."""
     stacks = {head.site.stack for head in heads}
     if len(stacks) > 1:
         raise InputError(
             "--at needs heads of one stack, because encoder and decoder have different positions",
-            "name heads of one of them",
+            "name only encoder heads, or only decoder heads",
         )
     (stack,) = stacks
     n = pair.receiver[1 if stack == "decoder" and len(pair.receiver) > 1 else 0].shape[1]
@@ -148,7 +148,7 @@ def _queries(opened: OpenModel, pair: Pair, heads: Sequence[HeadId], at: Sequenc
     queries: list[int] = []
     for name in at:
         if name not in known:
-            raise InputError(f"no position {name!r} for {heads[0].short}", suggestion(name, known))
+            raise InputError(f"the head {heads[0].short} has no position {name!r}", suggestion(name, known))
         queries += known[name]
     return sorted(set(queries))
 

@@ -43,13 +43,13 @@ MIN_EXAMPLES, MIN_CONTROLS = 100, 4
 MIN_QUARTETS = 40
 """Smallest number of quartets (sets of four examples) for each way of an event, such as the carry."""
 ALL_REPLACEMENTS_COST = 4
-"""Smallest ratio of the time that an ablation takes with all replacements to the time with zero ablation alone."""
+"""Ablating heads with all replacements takes at least this many times as long as with zero ablation alone."""
 BRIEF_LENGTH, BRIEF_N = 256, 200
 """In a report with a time limit: the longest sequences, and the number of examples per length and kind."""
 BRIEF_LENGTHS = [length for length in LENGTHS if length <= BRIEF_LENGTH]
 BRIEF_SEARCHES, SEARCH_SECONDS = (12, 6), 300
-"""Seconds of the search for removable heads. With a time limit, the first of the values that fits into it; for
-models measured on data, the last value."""
+"""Seconds of the search for removable heads: with a time limit, the first of `BRIEF_SEARCHES` that fits into it; for
+models that are measured on a data file, `SEARCH_SECONDS`."""
 Make = Callable[[OpenModel, Data, bool], Any]
 R = TypeVar("R")
 
@@ -66,13 +66,14 @@ class Measurement:
     """First part of the name of the result's file."""
     types: tuple[type[Result], ...]
     make: Make | None = None
-    """A function of the model, the data of a model without a task, and `quiet`; None for results that are only read."""
+    """A function of the model, the data (of a model without a task) and `quiet` that measures the result; None if the
+    result is only read."""
     is_quick: bool = False
     """Whether the measurement takes only seconds."""
 
 
 def measure(measurement: Measurement, model: OpenModel, data: Data, quiet: bool) -> Result | None:
-    """Return the result of a measurement of a model; raise `OutOfTime` if no time is left."""
+    """Carry out a measurement of a model, and return its result; raise `OutOfTime` if no time is left."""
     limit = time_limit()
     if limit is not None and limit.seconds_left <= 0:
         raise OutOfTime(measurement.words, 0.0)
@@ -81,7 +82,7 @@ def measure(measurement: Measurement, model: OpenModel, data: Data, quiet: bool)
 
 
 def brief_names(measurement: Measurement, model: OpenModel, data: Data) -> list[str]:
-    """Return the file names of this result in a report with a time limit, the most complete result first."""
+    """Return the file names under which reports with a time limit save this result, the most complete result first."""
     settings: dict[str, Any] = {"data": data_setting(data)}
     if measurement.field == "stretch":
         return [result_name(measurement.stem, lengths=BRIEF_LENGTHS, n=BRIEF_N, draw=REPORTED)]
@@ -99,7 +100,7 @@ def _by(verb: Callable[..., Saved[Any]]) -> Make:
 
 
 def _ablate(model: OpenModel, data: Data, quiet: bool) -> Ablation:
-    """Ablate each head; for a model with a task, also record which kinds of answer break.
+    """Ablate each head; for a model with a task, also record which kinds of answers become wrong.
 
     With a time limit, zero ablation on the test set comes first. All replacements follow if there is time for them.
     """
@@ -201,7 +202,7 @@ MEASUREMENTS = (
     Measurement("ablation", "the ablation of each head", "ablation", (Ablation,), _ablate),
     Measurement("stretch", "accuracy by length", "stretch", (Stretch,), _stretch),
     Measurement("pruning", "the removal of several heads", "pruning", (Pruning,), _prune),
-    Measurement("routes", "the ways of the task's event", "routes", (Routes,), _routes),
+    Measurement("routes", "the heads that move the task's event (such as the carry)", "routes", (Routes,), _routes),
     Measurement("stats", "the attention statistics of heads", "head-stats", (Specialisation,), _by(head_stats)),
     Measurement("roles", "the roles of heads", "head-roles", (HeadRoles,), _roles),
     Measurement("certificate", "the verification", "certificate", VERIFICATIONS, _verify),
@@ -214,8 +215,8 @@ MEASUREMENTS = (
         is_quick=True,
     ),
     # `show_positions` writes it together with the positions.
-    Measurement("encodings", "other encodings", "encodings", (EncodingsShown,)),
+    Measurement("encodings", "all position encodings side by side", "encodings", (EncodingsShown,)),
     # `headcount lab` writes it, because it needs trained models.
-    Measurement("poolings", "poolings compared", "poolings", (PoolingComparison,)),
+    Measurement("poolings", "the comparison of poolings", "poolings", (PoolingComparison,)),
 )
 """All measurements, the most important ones first; if time is short, the last ones are left out."""

@@ -1,4 +1,4 @@
-"""Attention patterns of a report's models: averages, and patterns on single examples and texts."""
+"""Compute the attention patterns that a report shows: averages over examples, and single examples and texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_CELLS = 12_000_000
 
 
 def text_book(model: OpenModel, on: Sequence[str], summaries: Sequence[Attention]) -> PatternBook | None:
-    """Return the attention on each text: of single tokens as long as there is room, then of pooled tokens."""
+    """Return the attention on each text: token by token up to `MOST_CELLS` weights in all, then pooled over tokens."""
     pages, room = list[PatternPage](), MOST_CELLS
     for text, summary in zip(on, summaries, strict=True):
         if (size := n_cells(summary)) > room:
@@ -68,7 +68,7 @@ def patterns_of(
         try:
             yield from patterns_on_each(model.run, texts)
         except HeadcountError as error:  # such as a sequence that is longer than the model's positions
-            announcer(quiet)(f"no attention on single examples: {error.what}")
+            announcer(quiet)(f"the report shows no attention on single examples: {error.what}")
         return
     # One example at a time is too little work for two threads, which would mostly wait for each other.
     with n_threads(1), limited(None), counting(f"reading attention of {model.label}", quiet=quiet) as show:

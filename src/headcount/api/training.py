@@ -52,7 +52,8 @@ def train(
     * `preset` names one or more sets of settings; `headcount train TASK --help` lists them.
     * `config` is the folder or config file of another run, whose settings replace the defaults.
     * `resume` continues the unfinished run in the folder.
-    * `tracker` names trackers to use beside TensorBoard: "mlflow" or "wandb", which write into the run folder.
+    * `tracker` names experiment trackers to use beside TensorBoard: "mlflow" or "wandb", which write into the run
+      folder.
     * `settings` are the other flags of `headcount train TASK --help`, such as `n_heads=2`.
 
     Return the run, which predicts with `run.predict("374+814")`.
@@ -91,11 +92,11 @@ def evaluate(
     """Measure the accuracy of a model on a held-out split of its task.
 
     `model` is a run or an adapter's model, and `split` is "test" or "validation". `save` names a folder for the result
-    and its figure; `save=True` means the model's own folder. `run_adapter` allows running the adapter's Python file
-    that a pruned folder names.
+    and its figure; `save=True` means the model's own folder. `run_adapter` allows running the adapter (the user's
+    Python file) that the folder of a pruned model names.
 
-    Return an `Evaluation` (exact match and accuracy by place) for answers that are sequences, or a `Classification`
-    (accuracy by class and length) for answers that are classes.
+    Return an `Evaluation` (exact match, and accuracy at each position) for answers that are sequences, or a
+    `Classification` (accuracy by class and length) for answers that are classes.
 
     >>> evaluate("sample:sortedness").accuracy.right.rate
     1.0
@@ -136,12 +137,12 @@ def evaluate_all(
 
 
 def read_evaluation(run: Run, split: str = "test") -> Evaluation | Classification:
-    """Return the evaluation of a run on a split that `evaluate` has saved."""
+    """Return the evaluation of a run that `evaluate` has saved for this split (such as the test set)."""
     return run.output.read_result(f"evaluation-{split}", EVALUATIONS[run.task.output_type])
 
 
 def read_certificate(run: Run) -> ContextCertificate:
-    """Return the stored certificate of a run that was trained with `until_proved`."""
+    """Return the stored certificate (the outcome of the proof) of a run that was trained with `until_proved`."""
     return run.output.read_result("certificate", ContextCertificate)
 
 

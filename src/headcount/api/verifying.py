@@ -1,4 +1,4 @@
-"""Verify a model: the strongest answer to "is every answer right?" that the model allows."""
+"""Verify whether every answer of a model is right, in the strongest way that the model allows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headcount.experiments.models import OpenModel, RunModel
 from headcount.rendering.progress import counting
 
 SECONDS = 20.0
-"""Seconds that a search for wrong answers takes, where nothing can be proved."""
+"""Default time in seconds of the search for wrong answers, for models that cannot be proved right."""
 
 
 def verify(
@@ -32,13 +32,13 @@ def verify(
     """Check whether every answer of a model is right, in the strongest way that the model allows.
 
     1. A finite task is checked on every example (`Certificate`).
-    2. A classifier with a window is checked on every context that a position can see, which decides all sequences of
-       every length (`ContextCertificate`; `WorstMargins` for mean pooling).
+    2. A classifier with windowed attention is checked on every context (the tokens that a position can see), which
+       decides all sequences of every length (`ContextCertificate`; `WorstMargins` for mean pooling).
     3. Otherwise, wrong answers are searched for, for this many seconds (`CounterexampleSearch`). Finding none proves
        nothing.
 
     `save` names a folder for the result; `save=True` means the model's own folder. `run_adapter` allows running the
-    adapter's Python file that a pruned folder names.
+    adapter (the user's Python file) that the folder of a pruned model names.
 
         outcome = headcount.verify("sample:sortedness")
         outcome.verdict, outcome.wrong
@@ -54,7 +54,7 @@ def verify(
 
 
 def stored_verification(model: OpenModel) -> Verification | None:
-    """Return the result of `verify` that is stored for these weights; None if there is none."""
+    """Return the result of `verify` that is stored for this model's weights; None if there is none."""
     folders = [model.output] if model.has_output else []
     folders += [model.run.folder] if isinstance(model, RunModel) else []
     for folder in folders:

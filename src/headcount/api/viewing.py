@@ -70,7 +70,7 @@ def show_heads(
       over a `split` of the task.
     * `inputs` are the tensors of a PyTorch module, and patterns are averaged over their rows. `sites` lists the heads
       of a module whose heads headcount cannot find.
-    * `norm_weighted` weights attention by the norm of what each key adds; it needs a run.
+    * `norm_weighted` weights attention by the norm of the vector that each key adds to the output; it needs a run.
     * `save` names a folder for the result and its heat maps; `save=True` means the model's own folder.
 
     The returned `result` is an `AttentionPatterns`.
@@ -80,7 +80,7 @@ def show_heads(
     """
     opened, given = open_model(run, sites=sites), inputs if inputs is not None else on
     if norm_weighted and not opened.records_attention:
-        what = f"norm_weighted needs a run: {opened.label} does not record what each key adds"
+        what = f"norm_weighted needs a run: {opened.label} does not record the vectors that keys add"
         raise InputError(what, "leave it out: attention weights can be read from any model")
     if given is None:
         patterns = average_patterns(opened.task_attention(), split, norm_weighted=norm_weighted)
@@ -104,8 +104,9 @@ def show_head(
 ) -> Saved[tuple[AttentionPatterns, ...]]:
     """Return the attention pattern of one head of a run on several examples, and draw them side by side.
 
-    `norm_weighted` weights attention by the norm of what each key adds. `save` names a folder for the results and the
-    figure; `save=True` means the model's own folder. The returned `result` has one `AttentionPatterns` per example.
+    `norm_weighted` weights attention by the norm of the vector that each key adds. `save` names a folder for the
+    results and the figure; `save=True` means the model's own folder. The returned `result` has one `AttentionPatterns`
+    per example.
     """
     opened = open_run(run, "attention during decoding")
     if not on:
@@ -131,12 +132,12 @@ def summarise_attention(
     save: Place = False,
     run_adapter: bool = False,
 ) -> Saved[tuple[AttentionSummary, ...]]:
-    """Return the attention of every head of any model on texts, each pooled to a small map.
+    """Return the attention of every head of a model on one or more texts, pooled to a small map for each head.
 
     `on` are one or more texts. For a PyTorch module, `inputs` are its tensors, and each row takes the place of a text;
     `sites` lists the heads of a module whose heads headcount cannot find. `head` names one head to draw in full.
-    `run_adapter` allows running the adapter's Python file that a pruned folder names. The returned `result` has one
-    `AttentionSummary` per text.
+    `run_adapter` allows running the adapter (the user's Python file) that the folder of a pruned model names. The
+    returned `result` has one `AttentionSummary` per text.
     """
     opened = open_model(model, sites=sites, run_adapter=run_adapter)
     tensors = _tensors(on, inputs)
@@ -197,9 +198,9 @@ def head_stats(
 ) -> Saved[Specialisation]:
     """Measure what every head attends to over many examples of a task, and label heads that specialise.
 
-    `length` measures sequences of this length. `norm_weighted` weights attention by the norm of what each key adds.
-    `save` names a folder for the result and its figures; `save=True` means the model's own folder. The returned
-    `result` is a `Specialisation`, with standard errors.
+    `length` measures sequences of this length. `norm_weighted` weights attention by the norm of the vector that each
+    key adds. `save` names a folder for the result and its figures; `save=True` means the model's own folder. The
+    returned `result` is a `Specialisation`, with standard errors.
 
         stats = headcount.head_stats("sample:addition").result
         stats.plot(), stats.to_frame()
@@ -224,7 +225,7 @@ def match_heads(
     save: Place = False,
     quiet: bool = False,
 ) -> Saved[tuple[Matching, ...]]:
-    """Match the heads of a model with those of other models by attention, output and effect, beyond chance.
+    """Match a model's heads with those of other models by attention, output and effect; compare matches with chance.
 
     Models of one task are matched on its examples. Other models are matched on texts that their tokenizers split
     alike: `on`, or the texts of the file `data`. PyTorch modules are matched on their tensors, `inputs`, of four rows
@@ -277,12 +278,13 @@ def stretch(
 
     * `lengths` are the lengths to test, and `negatives` the kinds of negative examples; the default is all kinds.
     * `n` is the number of examples per length and kind, and `batch_size` the number per forward pass.
-    * `draw` numbers the random draw of sequences. Choose settings on one draw, and report another.
+    * `draw` is the number of a random draw of test sequences. Choose settings on one draw, and report results on
+      another.
     * `save` names a folder for the results and their figures; `save=True` means each model's own folder.
     * `out` is the folder for a figure of several models.
-    * `run_adapter` allows running the adapter's Python file that a pruned folder names.
+    * `run_adapter` allows running the adapter (the user's Python file) that the folder of a pruned model names.
 
-    The returned `result` has one `Stretch` per model, with a cell per length and kind.
+    The returned `result` has one `Stretch` per model, with one accuracy per length and kind.
 
     >>> [cell.accuracy for cell in stretch("sample:sortedness", lengths=[64], n=8, quiet=True).result[0].cells]
     [1.0, 1.0, 1.0, 1.0, 1.0]
@@ -347,7 +349,7 @@ def stretch_all(
 def join_stretches(
     saved: Sequence[Saved[Stretch]], folder: str | Path | None, **settings: Any
 ) -> Saved[tuple[Stretch, ...]]:
-    """Join the results of several models, with one figure of all models in the folder.
+    """Join the results of `stretch_one` for several models, and save one figure of all models in the folder.
 
     `settings` are those of `stretch_one` with which the models were measured.
     """
@@ -361,11 +363,12 @@ def _stretch_name(stem: str, *, lengths: Any, negatives: Any, n: Any, batch_size
 def show_positions(
     run: AnyModel, n_positions: int | None = None, *, save: Place = False, run_adapter: bool = False
 ) -> Saved[PositionsShown]:
-    """Return what a model's position encoding does at trained positions and beyond.
+    """Return how a model's position encoding represents positions, inside and beyond its training lengths.
 
     `n_positions` is the number of positions. `save` names a folder for the result, for all encodings at the same
     positions, and for figures of both; `save=True` means the model's own folder. `run_adapter` allows running the
-    adapter's Python file that a pruned folder names. The returned `result` is a `PositionsShown`.
+    adapter (the user's Python file) that the folder of a pruned model names. The returned `result` is a
+    `PositionsShown`.
     """
     opened = open_model(run, run_adapter=run_adapter)
     in_use = opened.encoding_in_use()
@@ -391,7 +394,7 @@ def head_roles(
     run_adapter: bool = False,
     quiet: bool = False,
 ) -> Saved[HeadRoles]:
-    """Find heads with a role: attention to neighbouring tokens, to copies, or to what follows copies (induction).
+    """Find heads with a role: attention to neighbours, earlier copies of a token, or tokens after copies (induction).
 
     * `on` are texts, and `data` is a file of texts. Heads are also measured on repeated random tokens.
     * `separators` are tokens between sentences; attention to copies across them is a role, too.
@@ -400,7 +403,7 @@ def head_roles(
     * `n_controls` is the number of control models of each kind, which have not learned anything. A head has a role if
       it stands out from the model's other heads and from the controls.
     * `save` names a folder for the result and its figures; `save=True` means the model's own folder.
-    * `run_adapter` allows running the adapter's Python file that a pruned folder names.
+    * `run_adapter` allows running the adapter (the user's Python file) that the folder of a pruned model names.
 
     The returned `result` is a `HeadRoles`.
     """

@@ -1,4 +1,4 @@
-"""Read from the weights of heads what they match and what they copy."""
+"""Read from the weights of heads which tokens and positions they match, and what they copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headcount.heads import HeadId
 from headcount.rendering.progress import counting
 
 FEWEST = 64
-"""Smallest number of examples over which inputs are averaged. Fewer examples give a too high R^2."""
+"""Smallest number of examples over which heads' inputs are averaged; fewer make R^2 (explained variance) too high."""
 
 
 def weights(
@@ -38,7 +38,8 @@ def weights(
     `heads` are the heads to read; the default is all. `n` is the number of examples over which inputs are averaged, and
     `seed` is the seed with which they are drawn. `probes` also fits linear probes of the task's event, such as the
     carry. `save` names a folder for the result and its figures; `save=True` means the model's own folder. `run_adapter`
-    allows running the adapter's Python file that a pruned folder names. The returned `result` is a `HeadWeights`.
+    allows running the adapter (the user's Python file) that the folder of a pruned model names. The returned `result`
+    is a `HeadWeights`.
 
         head = headcount.weights("sample:addition", ["E0H2"]).result.heads[0]
         head.match_positions.largest(), head.explained
@@ -46,7 +47,7 @@ def weights(
     if n < FEWEST:
         raise InputError(
             f"--n must be at least {FEWEST}, got {n}",
-            "inputs are averaged over this number of examples, and fewer give a misleading mean",
+            "the inputs of heads are averaged over this number of examples, and fewer give a misleading mean",
         )
     opened = open_on_task(model, run_adapter=run_adapter)
     require_own(opened)
@@ -64,7 +65,7 @@ def weights(
 
 
 def stored_routes(model: OpenModel) -> Routes | None:
-    """Return the result of `headcount routes` that is stored for these weights; None if there is none."""
+    """Return the result of `headcount routes` that is stored for this model's weights; None if there is none."""
     if not model.has_output or not model.output.result_file("routes").exists():
         return None
     try:

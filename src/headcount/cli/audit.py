@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 def _course(names: list[str], args: argparse.Namespace, settings: dict[str, Any]) -> Output:
-    """Audit every model of a course, and return one table; a broken model does not stop the others."""
+    """Audit several models, such as the submissions of a course; return one table. A failing model stops no other."""
     from headcount import api
     from headcount.describing.sections.audit import course_summary, course_table, feedback_page
     from headcount.rendering.markdown import report_text

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 def _survey(names: list[str], args: argparse.Namespace) -> Output:
-    """Measure several models, and return one table. A broken model becomes a note in its row, and exit code 1."""
+    """Measure several models, and return one table; a model that fails has a note in its row and sets exit code 1."""
     from headcount import api
     from headcount.describing.evaluation import describe_several
 

@@ -18,12 +18,12 @@ from headcount.limits import BATCH, LOSS, ORDERS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model, how much may be lost, and the folder of the smaller model."""
+    """Add the arguments of the verb `prune`: the model, the largest allowed drop and the smaller model's folder."""
     add_model_argument(parser)
     add_out(parser, "cut the heads out of the weights and save the smaller run or model in this folder")
     loss = f"largest drop that is allowed: 0.01 is one point of accuracy; other metrics have their own unit [{LOSS}]"
     parser.add_argument("--loss", type=float, default=LOSS, metavar="FLOAT", help=loss)
-    share = "remove this share of the heads, such as 0.2, however much accuracy that costs"
+    share = "remove this fraction of the heads, such as 0.2, however much accuracy that costs"
     parser.add_argument("--share", type=float, metavar="FLOAT", help=share)
     heads = "remove these heads, such as E0H1,X1H2, without a search"
     parser.add_argument("--heads", type=comma_list, metavar="HEAD,...", help=heads)
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Search for heads, cut them out if a folder is given, and print the description."""
+    """Search for heads that can be removed together, cut them out if a folder is given, and describe the result."""
     from headcount import api
     from headcount.describing.sections.pruning import describe, describe_cost
 

@@ -1,4 +1,4 @@
-"""`headcount routes MODEL...`: which heads move an event of the task, such as the carry, and where is it held?"""
+"""`headcount routes MODEL...`: which heads move an event of the task (such as the carry), and where is it held?"""
 
 import argparse
 

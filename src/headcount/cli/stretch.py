@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Measure the models, and describe each of them."""
+    """Measure how far the classifiers extrapolate beyond their training lengths, and describe each result."""
     from headcount import api
     from headcount.describing.length_generalisation import describe
     from headcount.files import require_writable

@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_out(sub, f"the run folder to write [runs/{name}-SEED]")
         add_int(sub, "--seed", "seed of everything random in training [0]")
         sub.add_argument("--resume", action="store_true", help="continue the unfinished run in the folder")
-        repeated = "a named set of settings, listed below; give the flag again for another"
+        repeated = "a named set of settings, listed below; repeatable"
         sub.add_argument("--preset", action="append", default=[], metavar="NAME", help=repeated)
         sub.add_argument("--config", metavar="RUN", help="start from the settings of another run, or of a config file")
-        tracker = "report to a tracker, too: mlflow or wandb, offline in the run folder; several times for several"
+        tracker = "also record training in mlflow or wandb, offline in the run folder; repeatable"
         advanced(sub).add_argument("--tracker", action="append", default=[], metavar="NAME", help=tracker)
         add_json(sub, quiet=True)
         sub.set_defaults(parser=sub)

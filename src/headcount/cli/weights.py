@@ -12,12 +12,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     heads = "heads to read, such as E0H2,X1H1 [all]"
     parser.add_argument("--heads", type=comma_list, default=(), metavar="HEAD,...", help=heads)
     probes = (
-        "also fit linear probes of an event such as the carry; a probe shows that the tokens are still there, not that "
-        "the model uses the event"
+        "also fit linear probes of an event such as the carry; a probe shows that activations contain it, not that "
+        "the model uses it"
     )
     parser.add_argument("--probes", action="store_true", help=probes)
     add_int(parser, "--n", "number of examples over which inputs are averaged [512]")
-    add_int(parser, "--seed", "seed of the examples [0]")
+    add_int(parser, "--seed", "seed with which the examples are drawn [0]")
     add_json(parser, quiet=True)
 
 

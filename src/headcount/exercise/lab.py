@@ -28,6 +28,7 @@ from headcount.analysis.pooling_comparison import compare_poolings
 from headcount.analysis.pruning import Pruning
 from headcount.analysis.verification import Verification
 from headcount.api.ablation import ablate_heads
+from headcount.api.auditing import audit
 from headcount.api.pruning import prune_heads
 from headcount.api.reporting import N_EXAMPLES, claim_forms, gather, write_forms
 from headcount.api.routing import routes
@@ -88,8 +89,8 @@ PAUSE = 10.0
 """Pause between two reports of an unfinished lab, in durations of the last one."""
 FIRST_PAUSE = 60.0
 """Seconds from the first report to the second at least."""
-BANDS_BUDGET = "4s"
-"""Time for the first bands of the adder's heads, which the first report shows."""
+FIRST_BANDS: dict[str, Any] = {"budget": "3s", "replacements": ("zero", "resample")}
+"""Settings of the first bands of the adder's heads, which the first report shows; means would take seconds more."""
 REPORT = "report"
 """Name under which a process of its own writes the report; it is not a part of the plan, for it is never done."""
 N_WRONG = 4
@@ -290,7 +291,7 @@ class LabPlan:
     def _addition(self) -> Iterator[LabPart]:
         training = self._training("adder", "training an adder on 3-digit sums", self.adder, "addition", {})
         ablate = partial(ablate_heads, examples=True, save=True, quiet=self.quiet)
-        yield replace(training, work=partial(self._first_bands, training, partial(ablate, budget=BANDS_BUDGET)))
+        yield replace(training, work=partial(self._first_bands, training, partial(ablate, **FIRST_BANDS)))
 
         def part(name: str, words: str, work: Callable[[Run], object]) -> LabPart:
             return self._part(f"adder-{name}", words, self.adder, lambda: work(load(self.adder)), "adder")
@@ -311,6 +312,12 @@ class LabPlan:
         show_heads(run, examples_of(cast(Addition, run.task))[0], save=True)
         show_heads(run, save=True)
         head_stats(run, save=True, quiet=self.quiet)
+        self._describe(run)
+
+    def _describe(self, run: Run) -> None:
+        """Measure what a report needs of every model: its position encodings and the audit."""
+        show_positions(run, save=True)
+        audit(run, save=True, quiet=self.quiet)
 
     def _prune(self, run: Run) -> None:
         try:
@@ -336,8 +343,7 @@ class LabPlan:
         training.work()
         run = load(training.folder)
         stretch(run, lengths=LENGTHS, n=self.n, draw=REPORTED, save=True, quiet=self.quiet)
-        if name == "learned":
-            show_positions(run, save=True)
+        self._describe(run)
         if not SORTEDNESS[name].get("until_proved"):
             _verified(run, self.quiet)
 
@@ -379,7 +385,8 @@ class LabPlan:
         runs = [load(folder) for folder in self.trained]
         adders = [run for run in runs if run.folder.path == self.adder]
         shown = _shown_sums(adders[0]) if adders else ()
-        results = gather(*runs, title="headcount lab", on=shown, stored=True, n_examples=self.n_examples, quiet=True)
+        collect = partial(gather, title="headcount lab", on=shown, n_examples=self.n_examples, quiet=True)
+        results = collect(*runs, stored=True, quick=not unfinished)
         write_forms(results, self.report, unfinished=unfinished)
 
 

@@ -49,13 +49,13 @@ from headcount.training.device import Copies, n_processes, n_threads
 Means = Sequence[Mapping[HeadSite, Tensor]]
 """Mean head outputs by attention block: first over all inputs, then over each of `PARTS` parts of the inputs."""
 PARTS = 8
-"""Number of parts into which inputs are divided, to see how much a mean head output varies between them."""
+"""Number of parts into which inputs are divided, to measure how much a mean head output varies between the parts."""
 GROUPS = 8
-"""Number of groups into which blocks of inputs are divided to compute means, whatever the number of processes."""
+"""Number of groups into which blocks of inputs are divided to compute means; it does not depend on the processes."""
 Sums = dict[HeadSite, tuple[Tensor, Tensor]]
 """Sums of head outputs and numbers of rows, both by part of the inputs and by position, for each attention block."""
 SAME_ROWS = 16
-"""Number of rows that are passed through the model again at the end, to see that it still gives the same output."""
+"""Number of rows that are passed through the model again at the end, to check that its output has not changed."""
 Scores = NDArray[np.float64]
 Donors = NDArray[np.int64]
 """An array [draw, example] of donors: the index of the example whose head output replaces that of each example."""
@@ -163,9 +163,9 @@ def run_on_cores(
     """Run interventions as `run_interventions` does, but divide the batches among one process per core.
 
     The hooks must have been proven to act on the model. The processes share the model's weights, and results do not
-    depend on their number. `on_batch` is called in this process only: if it must see every batch (`sees_all`), all
-    batches are measured here; otherwise it sees the first batch and some others. `copies` are processes that exist,
-    with the numbers that say what to measure; they compute `scores_of_part` of the same experiment.
+    depend on their number. `on_batch` is called in this process only: if it must get every batch (`sees_all`), this
+    process measures all batches; otherwise it gets the first batch and some others. `copies` are processes that are
+    already running, with the first numbers to send to them; they compute `scores_of_part` of the same experiment.
     """
     run = partial(run_interventions, experiment, interventions, batch_size=batch_size, proven=True, means=means)
     n_batches = len(experiment.batches)
@@ -221,8 +221,9 @@ def _require_same(model: nn.Module, sites: Sites, batch: EvalBatch, first: Tenso
     apart = difference(first, again) if first.shape == again.shape else math.inf
     if not apart <= tolerance(first.dtype):
         raise InstrumentError(
-            f"the same inputs gave another output in a second pass (it differs by {apart:.1e} of the largest value)",
-            "the model changes from call to call, so no head causes the difference: does it keep state, or draw noise?",
+            "the model's output on the same inputs differs between two passes without ablation (by "
+            f"{apart:.1e} of the largest value), so differences under ablation are not caused by heads alone",
+            "make the model deterministic: does it keep state between calls, or draw noise?",
         )
 
 
@@ -247,15 +248,15 @@ def scores_of(experiment: Experiment, batch: EvalBatch, outputs: Any) -> Scores:
     if not isinstance(score, Tensor) or score.shape != (len(batch.rows),):
         what = f"a tensor of shape {tuple(score.shape)}" if isinstance(score, Tensor) else type(score).__name__
         raise InputError(
-            f"the metric gave {what} for {len(batch.rows)} examples",
-            "it should give a tensor with one number per example: metric(output, rows) -> [row]",
+            f"the metric returned {what} for {len(batch.rows)} examples",
+            "it should return a tensor with one number per example: metric(output, rows) -> [row]",
         )
     scores = score.cpu().double().numpy()
     if not np.isfinite(scores).all():
         first = int(batch.rows[np.flatnonzero(~np.isfinite(scores))[0]])
         raise InputError(
-            f"the metric gave {scores[~np.isfinite(scores)][0]} for example {first}",
-            "it should give a finite number for every example",
+            f"the metric returned {scores[~np.isfinite(scores)][0]} for example {first}",
+            "it should return a finite number for every example",
         )
     return scores
 
@@ -310,7 +311,7 @@ def _flat(sums: Sums) -> NDArray[np.float64]:
 
 
 def _unflat(values: NDArray[np.float64], like: Sums) -> Sums:
-    """Return the sums whose numbers `_flat` has put into one array; they have the shapes of `like`."""
+    """Turn an array of numbers that `_flat` returned back into sums of head outputs, with the shapes of `like`."""
     sums, start = dict[HeadSite, tuple[Tensor, Tensor]](), 0
     for site, pair in like.items():
         parts = []
@@ -351,7 +352,7 @@ def _summed(z: Tensor, batch: EvalBatch, site: HeadSite, part: NDArray[np.int64]
 
 
 def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the (sums, counts) of two batches together; the batches may have different lengths."""
+    """Add the (sums, counts) of head outputs of two batches, which may have different lengths."""
     short, long = sorted((one, other), key=lambda sums_counts: sums_counts[0].shape[1])
     gap = long[0].shape[1] - short[0].shape[1]
     sums, counts = (F.pad(few, (0, 0, 0, 0, 0, gap)) + many for few, many in zip(short, long, strict=True))
@@ -372,13 +373,13 @@ def _mean(sums: Tensor, counts: Tensor, part: int) -> Tensor:
 def _with_values(
     cached: CachedPass, interventions: Sequence[Intervention], means: Means, number: int, batch: EvalBatch
 ) -> list[Intervention]:
-    """Return the interventions with the values that replace head outputs in `batch`; `number` is the batch's index."""
+    """Return copies of the interventions with the values that replace head outputs in the batch of index `number`."""
     n, replacements = cached.n_rows, {each.replacement for each in interventions}
     if n < 2 and any(REPLACEMENTS.get(name).needs_donors for name in replacements):
         raise InputError(
-            "one example has a length that no other example has, so resample ablation has no other example to take "
-            "outputs from",
-            "give more examples of each length",
+            "resample ablation takes head outputs from another example of the same length, but no other example has "
+            "the length of one example",
+            "give at least two examples of each length",
         )
 
     @cache
@@ -396,7 +397,7 @@ def _with_values(
 
 
 def donors_of(experiment: Experiment, draws: int) -> Donors:
-    """Return the donors of each example in resample ablation, [draw, example]: whose head outputs replace its own.
+    """Return [draw, example]: the donor of each example, whose head outputs replace its own in resample ablation.
 
     If an example has several rows, the donors of its first row are returned.
     """

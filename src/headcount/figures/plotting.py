@@ -1,4 +1,4 @@
-"""Which figures `result.plot()` can draw."""
+"""Draw the figures of a result by name, for `result.plot()`; one table lists the figures of each type of result."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from headcount.training.evaluation import Classification, Evaluation
 
 Drawings = Mapping[str, Callable[[], Figure]]
-"""By name: the functions that draw the figures of a result. `plot` draws the first unless another is named."""
+"""Maps the name of each figure of a result to the function that draws it; the first figure is the default."""
 
 
 def _ablation(result: Ablation) -> Drawings:
@@ -136,16 +136,18 @@ PLOTS: dict[str, Callable[[Any], Drawings]] = {
     },
     "WorstMargins": lambda result: {"margins": partial(draw_worst_margins, result)},
 }
-"""By class name of a result (or of its base class): a function that returns its drawings by name."""
+"""Maps the class name of a result (or of its base class) to a function that returns its figures by name."""
 
 
 def plot(result: Result, which: str | None = None) -> Figure:
-    """Draw one figure of a result: the one named `which`, or the first."""
+    """Draw one figure of a result: the one with the name `which`, or the first one."""
     kind = type(result).__name__
     drawings_of = next((PLOTS[each.__name__] for each in type(result).__mro__ if each.__name__ in PLOTS), None)
     if drawings_of is None:
-        raise InputError(f"{kind} has no figure", "print the result, or use its to_rows()")
+        raise InputError(
+            f"a result of the type {kind} has no figure", "print the result, or use its to_rows() for its numbers"
+        )
     drawings = drawings_of(result)
     if which is not None and which not in drawings:
-        raise InputError(f"no figure {which!r} of this {kind}", suggestion(which, drawings))
+        raise InputError(f"this {kind} has no figure with the name {which!r}", suggestion(which, drawings))
     return drawings[which or next(iter(drawings))]()

@@ -26,7 +26,7 @@ LOOKS = ((ORANGE, "s", ORANGE), (BLUE, "o", "white"))
 
 
 def draw_stats(result: Specialisation) -> Figure:
-    """Draw heads in rows, measures in columns and labels at the right, with one panel per kind of attention."""
+    """Draw a table of colours: heads in rows, attention measures in columns, and the heads' labels at the right."""
     kinds, contrast = heads_by_kind(result.heads), _contrast(result)
     rows = [len(heads) for heads in kinds.values()]
     widest = max(len(_targets(heads)) for heads in kinds.values()) + len(SPREAD) + 1 + len(contrast)
@@ -59,7 +59,7 @@ def draw_stats(result: Specialisation) -> Figure:
 
 
 def caption(result: Specialisation) -> str:
-    """Return a caption on when a head gets a label, and on what the task's contrast compares."""
+    """Return a caption that says when a head gets a label, and which pairs of examples the task's contrast compares."""
     if not result.contrast:
         return result.words
     n = sorted({shift.n for head in result.heads if (shift := head.sensitivity())})
@@ -78,16 +78,16 @@ def _heading(name: str, measure: MeasureMean | None) -> str:
     """Return the heading of a measure's column, with the value that uniform attention would give."""
     if name == "entropy":
         return "entropy\n(nats)"
-    return f"{name}\n(even: {measure.even:.2f})" if measure and measure.even is not None else name.replace(" ", "\n")
+    return f"{name}\n(uniform: {measure.even:.2f})" if measure and measure.even is not None else name.replace(" ", "\n")
 
 
 def draw_conditions(result: Specialisation) -> dict[str, Figure]:
-    """Return one figure per kind of attention, by name: examples with the task's condition against the others."""
+    """Return one figure per kind of attention, by name: attention with and without the task's condition (a carry)."""
     return {"-".join(kind): draw_condition(result, *kind) for kind in heads_by_kind(result.heads)}
 
 
 def draw_condition(result: Specialisation, stack: str, kind: str) -> Figure:
-    """Draw the measures of the heads of one kind, with and without the task's condition, by column of the task."""
+    """Draw the attention measures of heads of one kind, with and without the task's condition, by column of digits."""
     heads = heads_by_kind(result.heads)[stack, kind]
     shown = [*_targets(heads), "entropy share"]
     # The columns in which something shown was measured, as they are written; without columns, `all`.
@@ -112,7 +112,7 @@ def draw_condition(result: Specialisation, stack: str, kind: str) -> Figure:
 
 
 def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) -> None:
-    """Draw one measure of one head by column; a dash marks the value that uniform attention would give."""
+    """Draw one measure of one head by column of digits; a dash marks the value that uniform attention would give."""
     conditions = dict.fromkeys(m.condition for m in head.measures if m.condition not in ("all", "difference"))
     for i, (condition, (colour, marker, filling)) in enumerate(zip(conditions, LOOKS, strict=False)):
         points = [(x, m) for x, column in enumerate(columns) if (m := head.find(name, column, condition))]
@@ -133,26 +133,26 @@ def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) 
 
 
 def measures_of(result: Specialisation) -> list[str]:
-    """Return the names of all measures: the targets, the measures of spread, and the contrast of the task."""
+    """Return the names of all measures: attention to each target, measures of spread, and the task's contrast."""
     targets = dict.fromkeys(name for heads in heads_by_kind(result.heads).values() for name in _targets(heads))
     return [*targets, *SPREAD, *_contrast(result)]
 
 
 def _contrast(result: Specialisation) -> list[str]:
-    """Return the contrast's name in a list, or an empty list if the task has no contrast."""
+    """Return a list with the name of the task's contrast (such as `carry sensitivity`), empty without a contrast."""
     return [result.contrast.name] if result.contrast else []
 
 
 def find_measure(result: Specialisation, head: HeadStats, name: str) -> MeasureMean | ContrastShift | None:
-    """Return one measure of a head over all columns; None if it was not measured.
+    """Return one attention measure of a head over all queries; None if it was not measured.
 
-    The name of the task's contrast stands for the head's sensitivity to this contrast.
+    For the name of the task's contrast, return the head's sensitivity to this contrast.
     """
     return head.sensitivity() if name in _contrast(result) else head.find(name)
 
 
 def _targets(heads: Sequence[HeadStats]) -> list[str]:
-    """Return the names of the measures that are attention on a target: only these have a value `even`."""
+    """Return the names of those measures that are attention to a target (a kind of key)."""
     return list(dict.fromkeys(m.measure for head in heads for m in head.measures if m.even is not None))
 
 
@@ -161,17 +161,17 @@ def _targets(heads: Sequence[HeadStats]) -> list[str]:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How much more a head's attention moves when a fact of the task changes than when only a token changes."""
+    """How much more a head's attention changes when a changed token causes the task's event (a carry) than when not."""
 
     short: str
     shift: ContrastShift
     low: float
     high: float
-    """Upper end of the 95 % CI; like `low`, it is corrected for the number of heads (Bonferroni)."""
+    """Upper end of the 95 % CI; `low` and `high` are Bonferroni-corrected for the number of heads."""
 
 
 def sensitivities(result: Specialisation) -> list[Sensitivity]:
-    """Return the sensitivity of every head for which it was measured, the largest first."""
+    """Return the sensitivity to the task's event of every head for which it was measured, the largest first."""
     shifts = [(head.short, shift) for head in result.heads if (shift := head.sensitivity())]
     rows = list[Sensitivity]()
     for short, shift in shifts:
@@ -181,14 +181,14 @@ def sensitivities(result: Specialisation) -> list[Sensitivity]:
 
 
 def draw_sensitivity(result: Specialisation) -> Figure:
-    """Draw how far each step of the contrast moves the attention of each head, and their difference with its CI."""
+    """Draw how much attention each head moves if a token changes without and with the event, and the difference."""
     rows = sensitivities(result)
     figure = Page(8, 0.2 * len(rows) + 1.0)
     axes, y = figure.subplots(), np.arange(len(rows))
     contrast = result.contrast
     name, words = ("sensitivity", "") if contrast is None else (contrast.name, contrast.words)
     changed, more = "one token changed", name.removesuffix("sensitivity").strip()
-    both = f"{changed}, and a {more} with it"
+    both = f"{changed}, which makes a {more}"
     axes.plot([each.shift.beside for each in rows], y, "|", color=GREY, markersize=8, label=changed)
     axes.plot([each.shift.across for each in rows], y, "d", color=PALETTE[2], markersize=4, label=both)
     means, lows, highs = np.array([(each.shift.mean, each.low, each.high) for each in rows]).T
@@ -198,7 +198,7 @@ def draw_sensitivity(result: Specialisation) -> Figure:
     axes.axvline(0, color="black", linewidth=0.6)
     axes.set_yticks(y, [each.short for each in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel("share of attention that moves")
+    axes.set_xlabel("share of attention that moves to other keys")
     axes.grid(axis="x", alpha=0.25)
     figure.headline(f"{result.name}: {name} of each head", words, size=10)
     figure.key(*axes.get_legend_handles_labels(), columns=3)

@@ -76,7 +76,8 @@ def prove(
             _require(proof, tolerance(clean.output(name).dtype), layers_inside(sites[name].projection), bypass)
             if fault := checks[name].fault or _position_fault(clean.contributions(name)):
                 raise InstrumentError(
-                    f"the heads at {name} are not heads: {fault}", *_advice(sites[name], clean.z(name))
+                    f"the slices of z (the head outputs) at {name} are not heads: {fault}",
+                    *_advice(sites[name], clean.z(name)),
                 )
             proofs.append(proof)
     return tuple(proofs)
@@ -124,7 +125,7 @@ def _position_fault(contributions: Tensor) -> str:
 def _advice(site: Site, z: Tensor) -> list[str]:
     """Return advice on how to specify an attention block's heads if the slices of z are not heads."""
     n_heads, axes = len(site.heads), list(z.flatten(start_dim=-2).shape)
-    advice = [f"an ablation here would not remove one head: check n_heads={n_heads}, the path and head_axis"]
+    advice = [f"an ablation would not remove exactly one head: check n_heads={n_heads}, the path and head_axis"]
     if site.head_axis is None and z.dim() == 5:
         axis = 2 if axes[2] == n_heads != axes[1] else 1
         advice.append(f"z has shape {axes}: if axis {axis} counts heads, give n_heads={axes[axis]}, head_axis={axis}")
@@ -134,22 +135,30 @@ def _advice(site: Site, z: Tensor) -> list[str]:
 def _require(proof: SiteProof, most: float, layers: Sequence[str], bypass: str) -> None:
     """Raise an error for the first check of an attention block that failed.
 
-    `most` is the tolerance, `layers` are paths to suggest, and `bypass` is the text that `_bypass` returned.
+    `most` is the tolerance, and `layers` are paths of possible output projections, for the advice. `bypass` says which
+    other code computes the block; it is empty if there is none.
     """
     block = f"if this is a whole attention block, name its output projection: {', '.join(layers)}" if layers else ""
     has_number = proof.output_change >= 0
     faults = [
-        (proof.sum_error, f"its heads' contributions miss its output by {proof.sum_error:.1e} of the largest value"),
-        (proof.shut_error, f"with all heads off, it still adds more than its bias (by {proof.shut_error:.1e})"),
-        (0.0 if has_number else 1.0, "noise in place of its heads makes the model's output NaN"),
-        (1.0 if bypass else 0.0, f"noise in place of its heads does not change the model's output, {bypass}"),
-        (proof.cross_row_effect, "noise in one row changes other rows: rows are not the first axis, or mix"),
+        (
+            proof.sum_error,
+            "the contributions of its heads and its bias do not sum to its output (difference: "
+            f"{proof.sum_error:.1e} of the largest value)",
+        ),
+        (proof.shut_error, f"with all heads ablated, its output is not its bias (difference: {proof.shut_error:.1e})"),
+        (0.0 if has_number else 1.0, "noise in place of its head outputs makes the model's output NaN"),
+        (1.0 if bypass else 0.0, f"noise in place of its head outputs does not change the model's output, {bypass}"),
+        (
+            proof.cross_row_effect,
+            "noise in one example changes the outputs of others: examples are not the first axis, or mix",
+        ),
     ]
     for error, why in faults:
         if not error <= most:  # NaN fails too
             raise InstrumentError(
-                f"gates do not act as they should at {proof.site}: {why}",
-                "an ablation of its heads would measure something else",
+                f"ablations do not act as they should at {proof.site}: {why}",
+                "check that the path in the sites leads to the output projection, which the model must call",
                 *filter(None, [block]),
             )
 
@@ -171,9 +180,9 @@ def _require(proof: SiteProof, most: float, layers: Sequence[str], bypass: str) 
 
 
 def _bypass(model: nn.Module, sites: Sites, name: HeadSite, inputs: Sequence[Tensor]) -> str:
-    """Describe how the model's output depends on an attention block by another way than the call of its projection.
+    """Describe other code by which the model's output depends on an attention block, besides its projection's call.
 
-    Return an empty text if there is no such way.
+    Return an empty text if there is no such code.
     """
     weights = _own_weights(model, sites, name)
     try:
@@ -190,7 +199,7 @@ def _bypass(model: nn.Module, sites: Sites, name: HeadSite, inputs: Sequence[Ten
 def _gradients_around(
     model: nn.Module, sites: Sites, name: HeadSite, inputs: Sequence[Tensor], weights: Sequence[Tensor]
 ) -> Sequence[Tensor | None] | None:
-    """Return the gradients of the model's output with respect to z and to `weights`, past the projection's call.
+    """Return the gradients of the model's output with respect to z and `weights`, without the projection's own call.
 
     The result of the projection's call is detached, so only other uses of the tensors count. A gradient is None if the
     output does not depend on the tensor. Return None if the model records no gradients.

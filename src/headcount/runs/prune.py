@@ -62,9 +62,12 @@ def prune_run(
     """
     gone = tuple(dict.fromkeys(run.find_head(head) for head in heads))
     if not gone:
-        raise InputError("no heads to cut out", f"list the heads: headcount heads {argument(run.name)}")
+        raise InputError("no heads to cut out were given", f"list the heads: headcount heads {argument(run.name)}")
     if learning_rate is not None and not fine_tune:
-        raise InputError(f"a learning rate of {learning_rate:g} does nothing without fine-tuning", "say how many steps")
+        raise InputError(
+            f"a learning rate of {learning_rate:g} does nothing without fine-tuning",
+            "give a number of training steps: fine_tune",
+        )
     recipe = _recipe(run.config.training, fine_tune, learning_rate) if fine_tune else None
     require_vacant(path)
     inputs, _ = _inputs(run, run.task.split("validation")[:BLOCK])

@@ -1,4 +1,4 @@
-"""Everything that is stored in run folders as one tidy table: one row for each run and measure.
+"""Collect everything that is stored in run folders in one tidy table: one row for each run and measure.
 
     run  task  seed  step  (labels)  verb  file  measure  head ... metric  value  low  high  n  unit  verdict
 
@@ -29,7 +29,7 @@ from headcount.result_tables import csv_text, without_formula
 from headcount.runs.folder import FINAL_STEPS, MOST_RESULT, RunFolder
 
 Row = dict[str, Any]
-"""One measure of one run."""
+"""A row of the table, by column name: one measure of one run."""
 Data = Mapping[str, Any]
 """A stored result as plain data."""
 RUN = ("run", "task", "seed", "step")
@@ -78,7 +78,7 @@ def run_settings(folder: RunFolder) -> dict[str, Any]:
 
 
 def label_column(name: str) -> str:
-    """Return the column of a label.
+    """Return the name of the column for a label; a label with the name of a fixed column becomes `setting.NAME`.
 
     >>> label_column("encoding"), label_column("low"), label_column("seed")
     ('encoding', 'setting.low', 'seed')
@@ -98,7 +98,7 @@ def plain_value(value: Any) -> Any:
 
 
 def table_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the columns of a table: those of every table, with all labels behind the step."""
+    """Return the columns of a table with these rows: the fixed columns, with all labels after the column `step`."""
     labels = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in COLUMNS]
     return [*RUN, *labels, *COLUMNS[len(RUN) :]]
 
@@ -113,7 +113,7 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 class RowWriter:
-    """Write rows to several files with their columns, a part of the rows at a time; a `with` block ends the files.
+    """Write rows to several files in a `with` block, some rows at a time; each file has its own columns.
 
     The files appear when the block ends, and only if no error ended it.
     """
@@ -133,7 +133,7 @@ class RowWriter:
         self._stack.__exit__(*exception)
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append rows to all files."""
+        """Append these rows to all files."""
         for path, columns in self._columns.items():
             self._append(path, _FORMATS[path.suffix](rows, columns))
 
@@ -162,7 +162,7 @@ _FORMATS: dict[str, Callable[[Sequence[Mapping[str, Any]], Sequence[str]], str]]
     ".csv": _csv_lines,
     ".jsonl": _json_lines,
 }
-"""By the end of a file's name: the function that returns rows as text, without a header."""
+"""Maps the suffix of a file to the function that returns rows as text for it, without a header."""
 
 
 def _config(folder: RunFolder) -> dict[str, Any]:
@@ -170,12 +170,12 @@ def _config(folder: RunFolder) -> dict[str, Any]:
         raise RunError(f"no run in {folder.path}", "train one: headcount train addition")
     config = read_json(folder.config_file)
     if not isinstance(config, dict):
-        raise RunError(f"{folder.config_file} is damaged: it is not a JSON object", "restore it")
+        raise RunError(f"{folder.config_file} is damaged: it is not a JSON object", "restore the file from a copy")
     return config
 
 
 def _training(folder: RunFolder, manifest: Data) -> Iterator[Row]:
-    """Yield the length, the duration and the final losses of the training."""
+    """Yield a row each for the number of steps, the duration and the final losses of a training."""
     yield {"measure": "steps", "value": manifest["steps"], "unit": "steps"}
     if folder.log_file.exists():
         losses: list[float] = []
@@ -443,4 +443,4 @@ READERS: dict[str, tuple[int, str, Callable[[Data], Iterator[Row]]]] = {
     "ClaimResult": (1, "claim", _claim),
     "ClaimsResult": (1, "claims", _claims),
 }
-"""By type of result: the version that is read, the verb that measures it, and the function that yields its rows."""
+"""For each type of result: the version that can be read, the verb that measures it, and a function that yields rows."""

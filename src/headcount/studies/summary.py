@@ -27,7 +27,7 @@ from headcount.studies.rows import ABOUT, COLUMNS, Row, label_column
 from headcount.suggestions import suggestion
 
 FEWEST = 3
-"""Smallest number of runs from which a mean has an interval."""
+"""Smallest number of runs for which a mean gets a confidence interval."""
 MOST_EXACT = 12
 """Largest number of pairs for which all sign flips are enumerated: 4,096 of them."""
 MOST_PAIRS = 6
@@ -49,13 +49,13 @@ class VerdictCount:
 
 @dataclass(frozen=True)
 class VariantSummary:
-    """One measure over the runs of one variant."""
+    """Statistics of one measure over the runs of one variant (runs that differ in their seeds)."""
 
     measure: str
     subject: str
     """What the measure is about, such as `E0H1, zero`; empty if it is about the whole model."""
     about: Mapping[str, str | int]
-    """The same by column, such as head, replacement and length."""
+    """What the measure is about, by column of the table, such as head, replacement and length."""
     unit: str
     variant: str
     n: Positive
@@ -69,11 +69,11 @@ class VariantSummary:
     """How the interval was computed, or why there is none."""
     values: tuple[float, ...]
     seeds: tuple[int | None, ...]
-    """The value and the seed of every run."""
+    """The seed of every run, in the order of `values`."""
     verdicts: tuple[VerdictCount, ...] = ()
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield statistics that do not follow from the values."""
+        """Yield a contradiction for each statistic that does not follow from the values."""
         if not self.values:
             yield "values", "at least one value"
             return
@@ -97,7 +97,7 @@ class PairedVariants:
     n: Positive
     """Number of pairs: runs that differ in the variant only."""
     difference: float
-    """Mean of second - first."""
+    """The mean difference: second variant minus first variant."""
     low: float | None
     high: float | None
     """The ends of the 95 % CI of the mean difference (Student's t); None without an interval."""
@@ -119,7 +119,7 @@ class PairedVariants:
         return min(1.0, 2.0 ** (1 - self.n))
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield p-values and counts that contradict each other."""
+        """Yield a contradiction for p-values and counts that cannot be true together."""
         if self.p_holm < self.p - ROUNDING:
             yield "p_holm", f"at least p, {self.p}"
         if self.higher + self.lower > self.n:
@@ -139,12 +139,12 @@ class Concordance:
     p: Share
     """p-value of a permutation test: each run's ranking is shuffled."""
     leaders: tuple[VerdictCount, ...]
-    """Which item is the first in how many runs; runs in which the first place is shared do not count."""
+    """For each item, the number of runs in which it ranks first; runs with a tie for the first rank are left out."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """Whether one site or layer comes before another one in most runs."""
+    """Whether one attention block (site) or layer ranks above another one in most runs."""
 
     level: Level
     first: str
@@ -168,7 +168,7 @@ class RankingSummary:
     orders: tuple[Order, ...]
 
     def at(self, level: Level) -> Concordance | None:
-        """Return the agreement at one level; None if there is nothing to rank."""
+        """Return the agreement of the rankings at one level, such as `site` (attention blocks), or None without any."""
         return next((each for each in self.concordances if each.level == level), None)
 
 
@@ -200,7 +200,7 @@ class SeedSummary(Result):
         return [each for each in self.variants if (each.measure, each.subject) == (measure, subject)]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield parts about variants that are not in the list of names."""
+        """Yield a contradiction for results about variants that are not in the list of names."""
         if {each.variant for each in self.variants} - set(self.names):
             yield "variants", f"variants among {', '.join(self.names)}"
 
@@ -209,7 +209,7 @@ class SeedSummary(Result):
 
 
 def varying_labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the labels that differ between the rows."""
+    """Return the names of the labels (settings) whose values differ between the rows."""
     first: dict[str, Any] = {}
     differing = dict[str, None]()
     labels = [name for name in dict.fromkeys(itertools.chain.from_iterable(rows)) if name not in COLUMNS]
@@ -262,7 +262,9 @@ def summarise(
     known = [name for name in dict.fromkeys(itertools.chain.from_iterable(rows)) if name not in COLUMNS]
     for name in chosen:
         if name == "seed":
-            raise InputError("runs cannot be compared by seed", "seeds are what is averaged over: name a setting")
+            raise InputError(
+                "runs cannot be compared by seed", "results are averaged over seeds: name a setting, such as encoding"
+            )
         if name not in known:
             raise InputError(f"no setting {name!r} in these runs", suggestion(name, varying or known))
     _require_measures(rows, measures)
@@ -294,7 +296,7 @@ Key = tuple[Any, ...]
 
 
 class _Table:
-    """The values of rows by measure and subject, variant, and pair (seed and other settings)."""
+    """The values of rows, found by measure and subject, then by variant, then by pair (seed and other settings)."""
 
     def __init__(self, rows: Sequence[Row], by: Sequence[str], others: Sequence[str], measures: set[str]) -> None:
         self.names: list[str] = []
@@ -314,7 +316,7 @@ class _Table:
             runs = self.cells.setdefault(key, {}).setdefault(variant, {})
             if pair in runs:
                 what = f"{runs[pair]['run']} and {row['run']} have the same settings and the same seed"
-                raise InputError(what, "leave out one of them, or compare by what they differ in")
+                raise InputError(what, "leave one of them out, or compare by a setting in which they differ")
             runs[pair] = row
         files = defaultdict[Key, set[str]](set)
         for key in self.cells:
@@ -322,7 +324,7 @@ class _Table:
         self.ambiguous = {key for key, several in files.items() if len(several) > 1}
 
     def about(self, key: Key) -> tuple[dict[str, str | int], str]:
-        """Return what a key is about, by column and as text; its file is named if several have the same measure."""
+        """Return what a measure is about, by column and as text, with its file if several files hold the measure."""
         measure, file, step, *values = key
         about = {name: value for name, value in zip(ABOUT, values, strict=True) if value is not None}
         shown = [str(about[name]) for name in ABOUT if name in about and name not in ("site", "layer", "metric")]
@@ -476,7 +478,7 @@ def kendall_w(ranks_RI: Values) -> Values:
 
 
 def concordance_test(blocks: Sequence[Values], rng: np.random.Generator) -> tuple[float, float]:
-    """Return the mean W over blocks of values [run, item], and its permutation p-value.
+    """Return the mean of Kendall's W over blocks of values [run, item], and its p-value by a permutation test.
 
     Each run's values are shuffled within each block. Blocks with one item have nothing to rank and are left out.
     """
@@ -514,7 +516,7 @@ def _rankings(table: _Table, rng: np.random.Generator) -> Iterator[RankingSummar
 
 
 def _head_values(table: _Table, keys: Mapping[str, Key], variant: str) -> tuple[list[HeadId], Values] | None:
-    """Return the heads that all runs of a variant have, and their values [run, head]; None for under two of either."""
+    """Return the heads that all runs of a variant have, and their values [run, head]; None if either is under two."""
     by_head = {head: table.cells[key].get(variant, {}) for head, key in keys.items()}
     runs = dict.fromkeys(pair for cells in by_head.values() for pair in cells)
     complete = {head: cells for head, cells in by_head.items() if len(cells) == len(runs)}
@@ -556,7 +558,7 @@ def _where(names: Sequence[str], name: str) -> NDArray[np.bool_]:
 
 
 def _leaders(items: Sequence[str], means: Values) -> tuple[VerdictCount, ...]:
-    """Count in how many runs each item is the first, without runs in which the first place is shared."""
+    """Count in how many runs each item ranks first; runs with a tie for the first rank are left out."""
     is_first = means == means.max(axis=1, keepdims=True)
     places = is_first[is_first.sum(axis=1) == 1].argmax(axis=1).tolist()
     counts = Counter(items[place] for place in places)

@@ -23,7 +23,7 @@ SINGLE_TOLERANCE = 1e-5
 """Largest allowed relative difference of two outputs in single precision."""
 HALF_ROUNDINGS = 16
 """Largest allowed relative difference of two outputs in half precision, in machine epsilons."""
-ABLATED, AT_MEANS = "those heads ablated", "those heads' means in their places"
+ABLATED, AT_MEANS = "these heads ablated", "these heads replaced by their mean outputs"
 
 
 class ForceFloat64(TorchFunctionMode):
@@ -93,7 +93,7 @@ def _cut_difference(
 
 
 def _require(error: float, reference: str, in_own_precision_of: nn.Module | None = None) -> float:
-    """Return `error`, a relative difference of two outputs; raise an error if it is above the tolerance.
+    """Return `error`, the relative difference of two models' outputs; raise an error if it is above the tolerance.
 
     `reference` describes the model that was compared. The tolerance is that of double precision, or that of the
     precision of the model `in_own_precision_of`.
@@ -104,9 +104,9 @@ def _require(error: float, reference: str, in_own_precision_of: nn.Module | None
         where = "in the model's own precision"
     if not error <= most:  # NaN fails too
         raise CheckFailed(
-            f"the cut model and the model with {reference} differ by {error:.2g} of the largest value "
-            f"{where} (at most {most:.2g})",
-            "if these are the heads that were cut, it is a fault in headcount: please report it",
+            f"the outputs of the cut model and of the original model with {reference} differ by {error:.2g} of the "
+            f"largest value {where} (at most {most:.2g})",
+            "check that these are the heads that were cut out; if so, this is a fault in headcount: please report it",
         )
     return error
 
@@ -117,8 +117,8 @@ def require_same_output(one: nn.Module, other: nn.Module, inputs: Sequence[Tenso
         outputs = [deepcopy(model).cpu().double().eval()(*(x.cpu() for x in inputs)) for model in (one, other)]
     if not (error := difference(*outputs)) <= DOUBLE_TOLERANCE:  # NaN fails too
         raise CheckFailed(
-            f"the model that was written and the one that is read differ by {error:.2g} of the largest value: "
-            "nothing was kept",
+            "the outputs of the model and of its copy that was written and read again differ by "
+            f"{error:.2g} of the largest value, so the copy was not kept",
             "this is a fault in headcount, not in the model: please report it",
         )
 

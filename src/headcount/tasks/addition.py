@@ -320,7 +320,7 @@ class Addition(SequenceTask):
         return Batch(source, decoder_input, labels, answer)
 
     def _in_order(self, columns: Columns) -> Columns:
-        """Return digits that are in order of their significance in the order in which the task writes them, or back."""
+        """Convert digits between order of significance, least first, and the order in which the task writes them."""
         return columns if self.config.least_first else np.ascontiguousarray(columns[..., ::-1])
 
     # --- meaning ------------------------------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ class Addition(SequenceTask):
         triples = [self._contrast_at(column, rng, n) for column in range(self.n_columns)]
         steps = tuple(np.concatenate(parts) for parts in zip(*triples, strict=True))
         columns = tuple(column_name(i + 1) for i, (before, *_) in enumerate(triples) for _ in before)
-        words = "attention moved by a lower column that adds to 10 instead of 9, less that by 9 instead of 8"
+        words = "change in attention if the next lower column adds to 10 instead of 9, minus the change from 8 to 9"
         return Contrast("carry sensitivity", words, (steps[0], steps[1], steps[2]), columns)
 
     def _contrast_at(self, column: int, rng: np.random.Generator, n: int) -> tuple[Examples, Examples, Examples]:
@@ -611,7 +611,7 @@ class Addition(SequenceTask):
         if (predicted > 9).any():
             return ("not a number",)
         wrong = self._wrong(example, predicted)
-        return tuple(note or f"{column_name(column)} off otherwise" for column, _, note in wrong)
+        return tuple(note or f"wrong in the {column_name(column)} for another reason" for column, _, note in wrong)
 
     def _wrong(self, example: Examples, predicted: Tokens) -> list[tuple[int, str, str]]:
         """Return (column, description, note on the carry into the column) for each wrong digit of an answer.

@@ -205,7 +205,8 @@ class TaskWords:
     sign: str = " → "
     """The text between an example and its answer, such as ` = ` in `374+814 = 1188`."""
     mark: str = ""
-    """A facet (way of grouping) or group that only this task has; it shows the task of results that do not name it."""
+    """A facet (way of grouping) or group that only this task has, by which results without a task's name are
+    recognised."""
     event: EventWords | None = None
 
 

@@ -135,7 +135,7 @@ class Evaluation(Result):
     audit: str = ""
     """Root cause reported by the quick audit; empty if every check passed."""
     common_error: str = ""
-    """The most common error, such as "94 of 94 errors: a 0 was right"; empty if nothing is wrong."""
+    """The most common error, such as "94 of 94 errors: a 0 would have been right"; empty if nothing is wrong."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield a contradiction for each list (wrong answers, digits, groups) that does not fit the examples."""
@@ -347,7 +347,7 @@ class Classification(Result):
     audit: str = ""
     """Root cause reported by the quick audit; empty if every check passed."""
     common_error: str = ""
-    """The most common error, such as "94 of 94 errors: a 0 was right"; empty if nothing is wrong."""
+    """The most common error, such as "94 of 94 errors: a 0 would have been right"; empty if nothing is wrong."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield a contradiction for each list (wrong answers, groups, answer shares) that does not fit the examples."""

@@ -14,11 +14,11 @@ from headcount.errors import InputError
 
 
 def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
-    """Make a dataset scored by the accuracy of the class."""
+    """Return the dataset of texts and labels in a table, scored by the accuracy of the predicted class."""
     tokenized.require_one_text()
     if getattr(tokenized.config, "pad_token_id", None) is None:
         raise InputError(
-            "the model's configuration names no padding token, so texts of unequal length cannot go together",
+            "the model's configuration names no padding token, so texts of unequal length cannot share a batch",
             "set pad_token_id in its config.json, to that of its tokenizer",
         )
     rows_of_table = table.rows("text", "label")
@@ -46,7 +46,7 @@ def scores_of(right: Rows, tokenized: TokenizedModel) -> dict[str, Score]:
 
 
 def classes_of(table: Table, labels: list[str], config: Any) -> tuple[Rows, str]:
-    """Return the model's class number for each label of the table, and a note if classes were matched by their order.
+    """Return the model's class number for each label of the table, and a note if classes were matched by order.
 
     A label is one of the model's class names, or a number. If the table has names for its numbers, the names count. If
     the model knows none of these names, the numbers count, provided that the model has as many classes.
