@@ -33,6 +33,8 @@ MIN_TEST_EXAMPLES = 100
 """Number of examples below which a test set is called small: each example then counts more than 1 point of accuracy."""
 N_MEANS = 16_384
 """Largest number of examples over which the mean outputs of heads are taken, for mean ablation and for folding."""
+PROVEN_ON = 4
+"""Number of examples on which an ablation around code of your own, or in `predict`, is verified to act."""
 RETRIES = 2
 """Default number of times that a run of a study is started again after a crash, before it counts as failed."""
 MOST_LOST = 3

@@ -19,12 +19,14 @@ from headcount.analysis.specialisation import Specialisation
 from headcount.analysis.verification import VERIFICATIONS, Verification
 from headcount.api.ablation import ablate_heads
 from headcount.api.auditing import audit
+from headcount.api.evaluating import evaluate
+from headcount.api.heads import head_roles, head_stats
+from headcount.api.positions import show_positions
 from headcount.api.pruning import prune_heads
 from headcount.api.routing import routes
 from headcount.api.saving import Saved, data_setting, result_name
-from headcount.api.training import evaluate
+from headcount.api.stretching import stretch
 from headcount.api.verifying import verify
-from headcount.api.viewing import head_roles, head_stats, show_positions, stretch
 from headcount.auditing.audit import Audit
 from headcount.errors import OutOfTime
 from headcount.experiments.models import Data, OpenModel, RunModel

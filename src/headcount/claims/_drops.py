@@ -12,7 +12,8 @@ from headcount.bands import CRITICAL
 from headcount.claims.base import ClaimCase, Evidence
 from headcount.data.dataset import mean_score
 from headcount.errors import InputError
-from headcount.experiments.interventions import compare, run_interventions
+from headcount.experiments.drops import compare
+from headcount.experiments.interventions import run_interventions
 from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention
 from headcount.seeds import stream
