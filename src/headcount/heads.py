@@ -44,9 +44,7 @@ class HeadSite:
 
     @property
     def short(self) -> str:
-        """The short name of the attention block: `E1` (encoder), `D1` (decoder self), `X1` (cross) or `L1` (single
-        stack).
-        """
+        """The short name of the block: `E1` (encoder), `D1` (decoder self), `X1` (cross) or `L1` (single stack)."""
         return f"{_LETTERS[self.stack, self.kind]}{self.layer}"
 
     def head(self, index: int) -> HeadId:

@@ -43,9 +43,7 @@ class Proportion:
     high: float
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction for each field (count, rate or end of the interval) that disagrees with the other
-        fields.
-        """
+        """Yield a contradiction for each field (count, rate or end of the CI) that disagrees with the other fields."""
         if self.correct > self.n:
             yield "correct", f"at most {self.n}, the value of n"
             return

@@ -152,4 +152,4 @@ def test_help_states_the_thresholds(capsys):
     assert f"(“mostly”: {t.mostly:g})" in predicted
     assert f"entropy is at least {100 * t.entropy_share:g} % of the maximum" in predicted
     assert f"at most {100 * RANK / (N_CONTROLS + 1):g} % of such models get any label" in predicted
-    assert f"“more when” needs a difference of at least {t.difference:g}" in predicted
+    assert f"“More when” needs a difference of at least {t.difference:g}" in predicted

@@ -299,7 +299,7 @@ def test_what_a_killed_process_left_is_no_run_and_in_nobodys_way(tiny_run: Run, 
 
 
 def test_of_two_who_cut_into_one_folder_one_wins(tiny_run: Run, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="has written there meanwhile"), staged(tmp_path / "cut"):
+    with pytest.raises(RunError, match="has written into this folder meanwhile"), staged(tmp_path / "cut"):
         first = prune_run(tiny_run, GONE, tmp_path / "cut").model
     assert load(tmp_path / "cut").weights_sha256 == first.weights_sha256
     assert [file.name for file in tmp_path.iterdir()] == ["cut"]

@@ -51,7 +51,7 @@ class Axis:
     """Bin boundaries: bin i holds the tokens edges[i] to edges[i + 1] - 1."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the bin boundaries or the indices of special tokens do not fit the number of tokens."""
+        """Yield a contradiction if the bin boundaries or the indices of special tokens do not fit the number of tokens."""
         if self.edges[:1] != (0,) or self.edges[-1] != len(self.tokens) or list(self.edges) != sorted(set(self.edges)):
             yield "edges", f"ascending, from 0 to {len(self.tokens)}, the number of tokens"
         if any(not 0 <= position < len(self.tokens) for position in self.special or ()):
@@ -90,7 +90,7 @@ class HeadAttention:
     """Pooled weights [query bin][key bin] as integers, where `PARTS` stands for 1; empty in `AttentionPatterns`."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error for a wrong head name, negative weights, rows that sum to more than 1, or unequal shapes."""
+        """Yield a contradiction for a wrong head name, negative weights, rows that sum to more than 1, or unequal shapes."""
         yield from misnamed(self)
         for name, whole in (("weights", 1.0), ("pooled", float(PARTS))):
             rows = getattr(self, name)
@@ -126,7 +126,7 @@ class SiteAttention:
     """For each measure, the number of queries that it is averaged over; empty in `AttentionPatterns`."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the block's name, its heads and the shapes of their weights do not fit together."""
+        """Yield a contradiction if the block's name, its heads and the shapes of their weights do not fit together."""
         yield from unequal(self, site=f"{self.stack}.{self.layer}.{self.kind}")
         if any(head.head.rpartition(".")[0] != self.site for head in self.heads):
             yield "heads", f"heads of {self.site}"
@@ -173,7 +173,7 @@ class Attention(Result):
     """How keys are weighted: by attention weights, or by attention weights times the norms of the value vectors."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the answer contradicts its verdict, or if axes, tokens and pooled weights disagree."""
+        """Yield a contradiction if the answer contradicts its verdict, or if axes, tokens and pooled weights disagree."""
         if self.correct is not None and self.correct == bool(self.explanation):
             yield "correct", "true if there is no explanation of an error, and false otherwise"
         if self.axes:

@@ -55,7 +55,7 @@ class ContrastShift:
     """Number of triples (sets of three examples) in the mean."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the sensitivity is not `across` minus `beside`."""
+        """Yield a contradiction if the sensitivity is not `across` minus `beside`."""
         if abs(self.across - self.beside - self.mean) > 1e-4:  # all three are rounded
             yield "mean", f"across - beside, {self.across - self.beside}"
 

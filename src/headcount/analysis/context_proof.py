@@ -108,7 +108,7 @@ class ContextCertificate(Result):
     """Root cause reported by the quick audit; empty if every check passed."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the verdict, the numbers of wrong contexts, the leads and the wrong answers disagree."""
+        """Yield a contradiction if the verdict, the numbers of wrong contexts, the leads and the wrong answers disagree."""
         n_violations = self.n_wrong_contexts + self.n_wrong_paths
         if (self.verdict == "proved") != (n_violations == 0):
             yield "verdict", f"proved if and only if no context is wrong ({n_violations:,} are)"

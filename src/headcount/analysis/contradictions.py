@@ -53,7 +53,7 @@ def effect_contradictions(effect: Effect) -> Iterator[Contradiction]:
 
 
 def ablation_contradictions(result: Ablation) -> Iterator[Contradiction]:
-    """Yield an error if the effects of the heads contradict each other or the conditions they were measured in."""
+    """Yield a contradiction if the effects of the heads contradict each other or the conditions they were measured in."""
     by_case: dict[tuple[int | None, str], list[Effect]] = {}
     for effect in result.heads:
         by_case.setdefault((effect.length, effect.replacement), []).append(effect)
@@ -146,7 +146,7 @@ def _condition_contradictions(
 
 
 def pruning_contradictions(result: Pruning) -> Iterator[Contradiction]:
-    """Yield an error if points, lists of heads, the number of examples and the clean score disagree."""
+    """Yield a contradiction if points, lists of heads, the number of examples and the clean score disagree."""
     for name, heads in NAMED_SETS.items():
         point, n = getattr(result, name), len(getattr(result, heads))
         if point.n_removed != n and (point.n_removed or name not in OPTIONAL_POINTS):

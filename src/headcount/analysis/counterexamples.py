@@ -76,7 +76,7 @@ class CounterexampleSearch(Result):
     """Reason why wrong answers were searched for instead of attempting a proof; empty if unknown."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the verdict, the wrong answers and the number of tried examples disagree."""
+        """Yield a contradiction if the verdict, the wrong answers and the number of tried examples disagree."""
         verdict = REFUTED if self.wrong else NOT_REFUTED
         if self.verdict != verdict:
             yield "verdict", f"{verdict!r}, as wrong has {len(self.wrong):,} answers"

@@ -70,7 +70,7 @@ class Certificate(Result):
     """Root cause reported by the quick audit; empty if every check passed."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the counts, the size of the domain and the list of wrong answers disagree."""
+        """Yield a contradiction if the counts, the size of the domain and the list of wrong answers disagree."""
         for name in ("errors", "decoded", "undecided"):
             if getattr(self, name) > self.total:
                 yield name, f"at most total, {self.total:,}"

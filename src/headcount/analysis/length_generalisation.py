@@ -91,7 +91,7 @@ class LengthResult:
     """Mean margin of the right class over the best other class, in logits, for the examples of each class."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the accuracy, its CI, the answers and the recall of each class disagree."""
+        """Yield a contradiction if the accuracy, its CI, the answers and the recall of each class disagree."""
         correct, n = sum(recall.correct for recall in self.recall), sum(recall.n for recall in self.recall)
         if n != self.n:
             yield "n", f"{n:,}, the number of examples in recall"
@@ -156,7 +156,7 @@ class Stretch(Result):
     """Root cause reported by the quick audit; empty if every check passed."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the results, the classes and the lengths do not fit together."""
+        """Yield a contradiction if the results, the classes and the lengths do not fit together."""
         n_classes, shifted = len(self.classes), tuple(ids.cell for ids in self.ids)
         for name, cells in (("cells", self.cells), ("cropped_results", self.cropped_results), ("ids", shifted)):
             if any({len(cell.recall), len(cell.answers), len(cell.margin)} != {n_classes} for cell in cells):
@@ -436,7 +436,7 @@ class AttentionShare:
     """Standard error of the sum of attention on the left and the right neighbour, which are not independent."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the attention on a token, its neighbours and equal tokens adds up to more than 1."""
+        """Yield a contradiction if the attention on a token, its neighbours and equal tokens adds up to more than 1."""
         if self.left + self.itself + self.right > 1 + ROUNDING:
             yield "itself", f"at most 1 - left - right, {1 - self.left - self.right}"
 

@@ -108,7 +108,7 @@ class Matching(Result):
     """Kind of null models: `untrained`, or `shuffled` (the entries of each weight matrix permuted)."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the summary over all heads contradicts the pairs."""
+        """Yield a contradiction if the summary over all heads contradicts the pairs."""
         pairs, overall = [pair for kind in self.kinds for pair in kind.pairs], self.overall
         alike, same_job = sum(pair.is_alike for pair in pairs), sum(pair.verdict == SAME_JOB for pair in pairs)
         counts = alike, same_job, sum(pair.partner is not None for pair in pairs)

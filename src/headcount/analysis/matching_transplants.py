@@ -63,7 +63,7 @@ class Restored:
     """Largest fraction that another head of this kind in the other run restores; None if there is no other head."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the restored fraction lies outside its CI."""
+        """Yield a contradiction if the restored fraction lies outside its CI."""
         return outside(self, "share")
 
 

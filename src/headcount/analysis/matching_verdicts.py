@@ -43,7 +43,7 @@ class Likeness:
     """The p-value for the verdict: the larger of `p_untrained` and `p_relabelled`."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if p is not the larger of the two p-values."""
+        """Yield a contradiction if p is not the larger of the two p-values."""
         return unequal(self, p=max(self.p_untrained, self.p_relabelled))
 
 
@@ -62,7 +62,7 @@ class Pair:
     verdict: str
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the verdict, the partner and the similarities disagree."""
+        """Yield a contradiction if the verdict, the partner and the similarities disagree."""
         if (self.partner is None) != (self.attention is None):
             yield "partner", "a head if the two were compared, and null otherwise"
         yield from unequal(self, verdict=_verdict(self.attention, self.outputs, self.transplant))
@@ -88,7 +88,7 @@ class KindMatch:
     pairs: tuple[Pair, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the pairs and the tables do not fit the heads of both models."""
+        """Yield a contradiction if the pairs and the tables do not fit the heads of both models."""
         yield from unequal(self, heads=tuple(pair.head for pair in self.pairs))
         for name in ("overlaps", "errors"):
             if [*map(len, getattr(self, name))] != [len(self.others)] * len(self.heads):

@@ -82,7 +82,7 @@ class PairPatch(Result):
     """The share of every head patched alone, the largest first."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the ranking is out of order, or if no place of the answer differs."""
+        """Yield a contradiction if the ranking is out of order, or if no place of the answer differs."""
         shares = [each.share for each in self.ranking]
         if shares != sorted(shares, reverse=True):
             yield "ranking", "shares in falling order"

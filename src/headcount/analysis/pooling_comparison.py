@@ -60,7 +60,7 @@ class PoolingComparison(Result):
     models: tuple[PooledModel, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the result's own model is missing, or if models were measured at different lengths."""
+        """Yield a contradiction if the result's own model is missing, or if models were measured at different lengths."""
         if self.weights_sha256 not in [model.weights_sha256 for model in self.models]:
             yield "models", "the model that the result belongs to, among others"
         if len({tuple((cell.negative, cell.length) for cell in model.cells) for model in self.models}) > 1:

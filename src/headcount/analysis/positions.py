@@ -80,7 +80,7 @@ class PositionsShown(Result):
     """Rows of a learned table; empty for other encodings."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the rows, the encoding and the number of positions do not fit together."""
+        """Yield a contradiction if the rows, the encoding and the number of positions do not fit together."""
         if self.rows and [row.position for row in self.rows] != list(range(self.n_positions)):
             yield "rows", f"one row for each position from 0 to {self.n_positions - 1}"
         in_table = [row for row in self.rows if row.state != "past the table"]
@@ -106,7 +106,7 @@ class EncodingsShown(Result):
     encodings: tuple[EncodingProfile, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the encodings, their names and the number of positions do not fit together."""
+        """Yield a contradiction if the encodings, their names and the number of positions do not fit together."""
         names = [encoding.name for encoding in self.encodings]
         if len(set(names)) != len(names) or not all(one.has_size(self.n_positions) for one in self.encodings):
             yield "encodings", f"each encoding once, with tables of {self.n_positions} positions"

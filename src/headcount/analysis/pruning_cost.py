@@ -61,7 +61,7 @@ class Cost(Result):
     """Number of unlabelled examples that the means folded into the biases were averaged over; 0 without folding."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the sizes, the removed heads, the scores and the drop disagree."""
+        """Yield a contradiction if the sizes, the removed heads, the scores and the drop disagree."""
         if self.n_heads[0] - self.n_heads[1] != len(set(self.heads)) or len(set(self.heads)) != len(self.heads):
             yield "n_heads", f"{len(self.heads)} fewer after the cut, the number of different heads in heads"
         for name in ("parameters", "n_bytes"):

@@ -97,7 +97,7 @@ class RoleScore:
     """Whether the head is named for this role."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the mean and its CI, the rank and its range, or the counts disagree."""
+        """Yield a contradiction if the mean and its CI, the rank and its range, or the counts disagree."""
         yield from outside(self, "mean")
         yield from outside(self, "rank", "rank_low", "rank_high")
         if (self.n_top or 0) > self.n:
@@ -118,7 +118,7 @@ class HeadRole:
     standings: tuple[RoleScore, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error for a wrong name or a repeated measure."""
+        """Yield a contradiction for a wrong name or a repeated measure."""
         yield from misnamed(self)
         keys = [(score.role, score.on) for score in self.standings]
         if len(set(keys)) != len(keys):
@@ -215,7 +215,7 @@ class HeadRoles(Result):
     INDENT: ClassVar[int | None] = None  # one line per number would make the file several times as large
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if ranks or names contradict the other heads of their kind, or the thresholds."""
+        """Yield a contradiction if ranks or names contradict the other heads of their kind, or the thresholds."""
         groups: dict[RoleCell, list[tuple[HeadRole, RoleScore]]] = {}
         for head in self.heads:
             for score in head.standings:

@@ -186,7 +186,7 @@ class Routes(Result):
     """Root cause reported by the quick audit; empty if every check passed."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if parts of the result contradict each other.
+        """Yield a contradiction if parts of the result contradict each other.
 
         Examples: a share on a way that is not in `ways`, a share outside of its interval, or a way that uses more
         quartets than were drawn.

@@ -53,7 +53,7 @@ class HeadStats:
     """How attention changes in the task's contrast, which changes one token; empty if the task has no contrast."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error for a wrong head name or a repeated measure."""
+        """Yield a contradiction for a wrong head name or a repeated measure."""
         yield from misnamed(self)
         keys = [(m.measure, m.column, m.condition) for m in self.measures]
         if len(set(keys)) != len(keys):
@@ -98,7 +98,7 @@ class Specialisation(Result):
     """The task's contrast, which `HeadStats.shifts` is measured on; None if the task has none."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error for a repeated head, a measure over too many examples, or changes without a contrast."""
+        """Yield a contradiction for a repeated head, a measure over too many examples, or changes without a contrast."""
         names = [head.head for head in self.heads]
         if len(set(names)) != len(names):
             yield "heads", "each head once"

@@ -57,7 +57,7 @@ class Grid:
     values: tuple[tuple[float | None, ...], ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the matrix has not one row per row name and one value per column name."""
+        """Yield a contradiction if the matrix has not one row per row name and one value per column name."""
         if [len(row) for row in self.values] != [len(self.columns)] * len(self.rows):
             yield "values", f"{len(self.rows)} rows of {len(self.columns)} values"
 
@@ -99,7 +99,7 @@ class HeadReading:
     is_direct: bool
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error for fractions above 1, or a copying score where the head has no direct path."""
+        """Yield a contradiction for fractions above 1, or a copying score where the head has no direct path."""
         if self.short != HeadId.parse(self.head).short:
             yield "short", HeadId.parse(self.head).short
         if self.explained > 1 + 1e-6:

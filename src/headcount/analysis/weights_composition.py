@@ -67,7 +67,7 @@ class Composition:
     """The way of the event on which `path` was measured, such as `1s to 10s`; empty without a patch."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error for an unknown projection, or for a share without the way that it belongs to."""
+        """Yield a contradiction for an unknown projection, or for a share without the way that it belongs to."""
         if self.kind not in PROJECTIONS:
             yield "kind", "Q, K or V"
         if (self.path is None) != (self.way == ""):

@@ -87,7 +87,7 @@ class Probes:
     """Number of these cells that move nothing: on every way of the event, the interval of the share lies below 10 %."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the counts do not fit the list of probes."""
+        """Yield a contradiction if the counts do not fit the list of probes."""
         counts = _counts(self.cells, self.baselines)
         for name, count in counts.items():
             if getattr(self, name) != count:

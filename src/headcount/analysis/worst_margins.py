@@ -108,7 +108,7 @@ class ConstantStretches:
     shown_length: Positive | None
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the sequence that is answered wrong contradicts the leads."""
+        """Yield a contradiction if the sequence that is answered wrong contradicts the leads."""
         if (self.wrong_from is None) != (not any(self.leads.values())):
             yield "wrong_from", "a length if a lead differs from 0, and null otherwise"
         if self.wrong_from is not None and self.token not in self.leads:
@@ -156,7 +156,7 @@ class WorstMargins(Result):
     """Sequences that the model's forward pass answers wrong, the shortest first."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the verdict, the worst sequences and their margins disagree."""
+        """Yield a contradiction if the verdict, the worst sequences and their margins disagree."""
         lengths = [row.length for row in self.rows]
         if lengths != sorted(set(lengths)):
             yield "rows", "rows of increasing lengths"

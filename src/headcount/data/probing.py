@@ -135,7 +135,7 @@ class AnswerProbe:
     tokens: Ids
     """The random answers as the task's tokens, [text, place]; a leading zero that is not written has a fixed value."""
     filled: AnswerProbe | None = None
-    """The probe of the same answers with all leading zeros written; None if encode() makes other shapes of them."""
+    """The probe of the same answers with all leading zeros written; None if encode() then returns other shapes."""
 
     @classmethod
     def of(cls, adapter: Adapter, task: SequenceTask, questions: Sequence[str], n_written: int) -> AnswerProbe:

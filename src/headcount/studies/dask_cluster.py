@@ -312,7 +312,7 @@ class DaskCluster:
         return Path("runs") / out.name if out.is_absolute() or ".." in out.parts else out
 
     def _other_files(self) -> dict[str, bytes]:
-        """Return the files that flags of the study name; raise an error for those that a worker cannot have."""
+        """Return the files that the study's flags name; raise an error for a file that cannot be sent to workers."""
         words = {word for run in self.plan.runs for step in run.steps for word in step.arguments}
         named = sorted(word for word in words if not word.startswith("-") and _is_file(word))
         for word in named:

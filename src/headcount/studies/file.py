@@ -97,7 +97,7 @@ class Study:
     question: str
     parts: tuple[Part, ...]
     source: str
-    """The file, or the name of a study that comes with headcount."""
+    """The path of the study's file or, for a study that comes with headcount, its name."""
     published: bool = False
     """Whether published results are shown beside the results of the runs."""
 

@@ -249,7 +249,7 @@ def settings_digest(config: RunConfig, seed: int) -> str:
 
 
 def _digest_of(settings: str, seed: int) -> str:
-    """Return the digest of settings, given as JSON of seed 0, with another seed.
+    """Return the digest of a run's settings; `settings` is their JSON with seed 0, in which the seed is replaced.
 
     In this JSON, only the line of the run's seed begins with a single space, so no other setting is replaced.
     """

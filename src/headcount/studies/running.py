@@ -52,7 +52,7 @@ LAUNCHER = "HEADCOUNT_LAUNCHER"
 
 
 class Job(Protocol):
-    """Work that has a process of its own: a run of a study, or a part of a lab."""
+    """Work that has a process of its own: a run of a study, or a part of the experiments of `headcount lab`."""
 
     @property
     def name(self) -> str:

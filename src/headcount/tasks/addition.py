@@ -75,14 +75,14 @@ class AdditionConfig:
     n_test: Annotated[int, Field(ge=1)] = 2000
     """Number of held-out sums for the test of the trained model."""
     splits_may_overlap: bool = False
-    """FAULT to plant, as in the newer published reports: draw the splits independently, so that they share sums."""
+    """Deliberate FAULT, as in the newer published reports: draw the splits independently, so that they share sums."""
     split_seed: int = 0
     """Seed of the held-out sets; separate from --seed, so that runs with different seeds share a test set."""
     start_token: bool = True
-    """Begin the decoder input with a start token. Without it (FAULT to plant, as in the published reports),
-    the model never predicts the first digit, and decoding starts from 0."""
+    """Begin the decoder input with a start token. Without it (a deliberate FAULT, as in the published reports), the
+    model never predicts the first digit, and decoding starts from 0."""
     loss_ignores_zero: bool = False
-    """FAULT to plant, as in the published reports: the loss ignores the digit 0 as if it were padding."""
+    """Deliberate FAULT, as in the published reports: the loss ignores the digit 0 as if it were padding."""
 
     @property
     def range(self) -> tuple[int, int]:

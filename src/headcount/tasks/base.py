@@ -205,8 +205,8 @@ class TaskWords:
     sign: str = " → "
     """The text between an example and its answer, such as ` = ` in `374+814 = 1188`."""
     mark: str = ""
-    """A facet (way of grouping) or group that only this task has, by which results without a task's name are
-    recognised."""
+    """The name of a facet (way of grouping) or group that no other task has; results that lack the name of their task
+    are recognised by it."""
     event: EventWords | None = None
 
 

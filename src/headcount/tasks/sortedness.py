@@ -232,7 +232,7 @@ class SortednessConfig:
     split_seed: int = 0
     """Seed of the held-out sets; separate from --seed, so that runs with different seeds share a test set."""
     padding_is_zero: bool = False
-    """FAULT to plant, as in the older published reports: short sequences are padded with 0, which is not masked."""
+    """Deliberate FAULT, as in the older published reports: short sequences are padded with 0, which is not masked."""
 
     @field_validator("longest")
     @classmethod

@@ -247,7 +247,7 @@ class ClassAnswers:
 def classify(
     model: Classifier, task: ClassTask, examples: Examples, at_once: int | None = None, *, first: int = 0
 ) -> ClassAnswers:
-    """Return a classifier's answers to these examples; `first` is the id of the first position.
+    """Return a classifier's answers to these examples; `first` is the position id of the first token.
 
     `at_once` is the number of examples per forward pass; the default depends on their length.
     """

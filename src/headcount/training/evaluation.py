@@ -377,7 +377,7 @@ class ClassModel(Protocol):
         """The task whose examples and right answers the model is scored on."""
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
-        """Return the model's answers to these examples; `first` is the id of the first position."""
+        """Return the model's answers to these examples; `first` is the position id of the first token."""
 
     def claim(self, examples: Examples, answers: ClassAnswers) -> Claim | None:
         """Return the accuracy that the model's author claims, compared with these answers; None without a claim."""
@@ -403,7 +403,7 @@ class ClassLearner:
         """Return None, because headcount's own models have no author who claims an accuracy."""
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
-        """Return the model's answers to these examples; `first` is the id of the first position."""
+        """Return the model's answers to these examples; `first` is the position id of the first token."""
         return classify(self.model, self.task, examples, at_once, first=first)
 
     def scores(self, examples: Examples) -> tuple[dict[str, Proportion], float]:

@@ -178,7 +178,10 @@ class Decision:
 
 
 class Paths:
-    """Sequences that consist of given contexts (`edges`) only, found as paths in the graph of overlapping contexts."""
+    """Finds sequences in which every context (the tokens that a position sees) is one of the given contexts `edges`.
+
+    They are paths in the graph of overlapping contexts.
+    """
 
     def __init__(self, decision: Decision, edges: Marks, n_steps: int) -> None:
         self.shape, self.edges = decision.shape, edges
