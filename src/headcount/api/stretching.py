@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headcount.analysis.length_generalisation import LENGTHS, Stretch, require_possible
+from headcount.analysis.length_generalisation import Stretch, require_possible
 from headcount.analysis.length_generalisation import stretch as stretch_model
 from headcount.api.courses import AT_ONCE, Submission, run_course
 from headcount.api.opening import AnyModel, open_on_task
@@ -21,7 +21,7 @@ from headcount.api.saving import (
 )
 from headcount.auditing.audit import quick_audit
 from headcount.figures.length_generalisation import draw_dispersion, draw_stretch
-from headcount.limits import TIMEOUT
+from headcount.limits import LENGTHS, TIMEOUT
 from headcount.rendering.progress import counting
 
 

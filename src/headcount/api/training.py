@@ -6,12 +6,12 @@ from typing import Any, cast
 
 from headcount.analysis.context_proof import ContextCertificate, prove
 from headcount.analysis.exhaustive_check import LARGEST_DOMAIN
-from headcount.analysis.length_generalisation import LENGTHS
 from headcount.api.evaluating import evaluate
 from headcount.api.saving import save_in, write_figures
 from headcount.errors import argument
 from headcount.experiments.models import RunModel
 from headcount.figures.training import draw_curves
+from headcount.limits import LENGTHS
 from headcount.rendering.progress import TrainingProgress, announcer, counting
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, read_config

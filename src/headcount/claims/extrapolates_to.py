@@ -38,9 +38,6 @@ def measure(case: ClaimCase) -> Judgement:
             "share",
         )
         return Judgement(
-            (refused.at_least(LEAST),), by_construction="the model's table of positions ends before this length"
-        )
-        return Judgement(
             (refused.at_least(ACCURATE),), by_construction="its table of positions ends before this length"
         )
     cells = {cell.length: cell for cell in outcome.cells}

@@ -36,6 +36,7 @@ from headcount.experiments.task_attention import TaskAttention
 from headcount.heads import HeadId
 from headcount.hooks.sites import Sites, SupportsHeads, SupportsSites, unwrap
 from headcount.hooks.wrapping import Wrapped, wrap
+from headcount.limits import N_DECIDING
 from headcount.runs.folder import RunFolder, Snapshot, digest
 from headcount.runs.run import Prediction, Run
 from headcount.seeds import stream
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation", "test")
 """Names of splits; as data, such a name means the split, even if there is a file of this name."""
-N_DECIDING = 40_000
-"""Number of new examples on which heads are measured again if their ablation changed an answer before."""
 N_SELECTION = 1000
 """Largest number of examples on which heads to remove are selected."""
 N_NULL = 500
