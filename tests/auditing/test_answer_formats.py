@@ -130,7 +130,10 @@ def test_other_leading_zeros_are_a_difference_of_format_not_of_value() -> None:
     result = audit(OneZeroMore)
     assert result.causes == ("HC105",), result.summary
     assert "400 of 400 decoded answers have other leading zeros than the task's answers" in result.summary
-    assert "without these zeros, 400 answers are right; this predicts an accuracy of 0 %, and 0 % is measured" in result.summary
+    assert (
+        "without these zeros, 400 answers are right; this predicts an accuracy of 0 %, and 0 % is measured"
+        in result.summary
+    )
     (verdict,) = result.of("fail")
     assert verdict.cause.startswith("a difference of format, not of value")
     assert verdict.fix == "let generate() write every leading zero of the task's answers, or none"

@@ -51,7 +51,7 @@ Means = Sequence[Mapping[HeadSite, Tensor]]
 PARTS = 8
 """Number of parts into which inputs are divided, to measure how much a mean head output varies between the parts."""
 GROUPS = 8
-"""Number of groups into which blocks of inputs are divided to compute means; it does not depend on the processes."""
+"""Number of groups into which inputs are divided to compute means; it does not depend on the number of processes."""
 Sums = dict[HeadSite, tuple[Tensor, Tensor]]
 """Sums of head outputs and numbers of rows, both by part of the inputs and by position, for each attention block."""
 SAME_ROWS = 16

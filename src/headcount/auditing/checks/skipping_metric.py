@@ -66,7 +66,9 @@ def _skipped_classes(model: AuditedClassifier, score: Score) -> tuple[list[str],
         full = score(question, answer, answer)
         for other in model.task.classes:
             if other != answer and full > 0:
-                is_free.setdefault(f"answering {other} instead of {answer}", []).append(score(question, answer, other) >= full)
+                is_free.setdefault(f"answering {other} instead of {answer}", []).append(
+                    score(question, answer, other) >= full
+                )
     skipped = [f"{what} does not lower the score" for what, each in is_free.items() if _all_free(each)]
     return skipped, _n_changes(is_free)
 
