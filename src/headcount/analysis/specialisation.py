@@ -98,7 +98,7 @@ class Specialisation(Result):
     """The task's contrast, which `HeadStats.shifts` is measured on; None if the task has none."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction for a repeated head, a measure over too many examples, or changes without a contrast."""
+        """Yield a contradiction for repeated heads, measures over too many examples, or changes without a contrast."""
         names = [head.head for head in self.heads]
         if len(set(names)) != len(names):
             yield "heads", "each head once"
