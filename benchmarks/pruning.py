@@ -20,8 +20,9 @@ from headcount.analysis.pruning_orders import TIE, with_ties_broken
 from headcount.api.ablation import batch_rows
 from headcount.api.opening import open_model
 from headcount.api.pruning import SEARCH_ROWS
+from headcount.experiments.drops import compare
 from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import compare, run_interventions
+from headcount.experiments.interventions import run_interventions
 from headcount.experiments.removal import Removal
 from headcount.heads import HeadId
 from headcount.hooks.intervention_proof import prove

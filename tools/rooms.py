@@ -24,7 +24,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- rooms:begin -->\n", "<!-- rooms:end -->\n"
 
 BASE = (
-    *("headcount", "errors", "seeds", "suggestions", "registry", "config", "heads"),
+    *("headcount", "errors", "seeds", "suggestions", "registry", "config", "heads", "attention_roles"),
     *("limits", "stats", "bands", "result_tables", "results", "files"),
 )
 """Modules beside the folders; `headcount` is the package's own `__init__`."""

@@ -1,4 +1,4 @@
-"""Numbers that several files share: defaults, thresholds and limits; and checks that a computation fits into memory.
+"""Numbers that several files share: defaults of flags, thresholds and limits; and checks that memory is sufficient.
 
 A number that only one file uses is at the top of that file. The limits of bands (critical, redundant) are in `bands`.
 """
@@ -20,7 +20,25 @@ BATCH = 512
 LOSS = 0.01
 """Default limit of the accuracy that pruning may lose, as a fraction: 0.01 is 1 point."""
 ORDERS = 20
-"""Default number of random orders of removing heads that serve as the baseline of pruning."""
+"""Default number of random orders of removing heads with which pruning is compared."""
+N_DECIDING = 40_000
+"""Largest number of examples of a task on which a head is measured, and number of new examples with `--exhaust`."""
+N_LENGTH = 400
+"""Default number of examples of each length, when a classifier is measured at a length that is given."""
+N_SCAN = 200
+"""Default number of quartets (sets of four examples) for each way of an event, when `routes` measures all heads."""
+N_VERDICT = 400
+"""Default number of quartets for a claim about one head, whose interval must be narrow."""
+N_CLAIM = 2000
+"""Default number of examples for a claim about drops."""
+N_WEIGHTS = 512
+"""Default number of examples over which the inputs of heads are averaged, to read what their weights match."""
+SEARCH_SECONDS = 20.0
+"""Default time that `verify` searches for wrong answers of a model that cannot be proved right."""
+LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""Default lengths of `stretch`."""
+N_STRETCH, N_STRETCH_LONG, LONG = 1000, 200, 1024
+"""Default numbers of examples of `stretch` for each length and kind of negative: up to the length LONG, and beyond."""
 SIGNIFICANT = 0.05
 """Level of significance: a p-value below it, after correction for several tests, is called significant."""
 ACCURATE = 0.9
@@ -32,7 +50,9 @@ MIN_N = 20
 MIN_TEST_EXAMPLES = 100
 """Number of examples below which a test set is called small: each example then counts more than 1 point of accuracy."""
 N_MEANS = 16_384
-"""Largest number of examples over which mean outputs of heads are taken, for mean ablation and folding into biases."""
+"""Largest number of examples over which the mean outputs of heads are taken, for mean ablation and for folding."""
+PROVEN_ON = 4
+"""Number of examples on which an ablation around code of your own, or in `predict`, is verified to act."""
 RETRIES = 2
 """Default number of times that a run of a study is started again after a crash, before it counts as failed."""
 MOST_LOST = 3

@@ -17,8 +17,9 @@ from headcount.analysis.greedy_pruning import GreedyOrder, best_set, greedy_orde
 from headcount.analysis.pruning import prune_curves
 from headcount.analysis.pruning_orders import TIE, with_ties_broken
 from headcount.data.dataset import mean_score
+from headcount.experiments.drops import compare
 from headcount.experiments.experiment import Experiment, task_experiment
-from headcount.experiments.interventions import compare, run_interventions
+from headcount.experiments.interventions import run_interventions
 from headcount.experiments.removal import Removal, scores_along
 from headcount.heads import HeadId
 from headcount.hooks.intervention_proof import prove

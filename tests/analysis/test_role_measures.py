@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from headcount.analysis.role_measures import (
     CLUSTERS,
-    ROLES,
     Marks,
     in_clusters,
     marks_of,
@@ -20,6 +19,7 @@ from headcount.analysis.role_measures import (
     separator_places,
     site_measures,
 )
+from headcount.attention_roles import ROLES
 from headcount.errors import InputError
 from headcount.heads import HeadSite
 

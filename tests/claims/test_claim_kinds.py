@@ -355,7 +355,9 @@ def test_a_target_that_the_task_does_not_have_is_not_judged(adder: OpenModel, mo
     assert "the head can attend to: operator" in judged(adder, "E0H1 aligns-columns").reason
     assert "induction is measured on texts, and sample:addition has a task" in judged(adder, "E0H1 induction").reason
     untasked = judged(replace(adder, task=None), "E0H1 aligns-columns").reason
-    assert untasked.endswith("has no task; without a task, these kinds of claims can be judged: duplicate-token, induction, previous-token")
+    assert untasked.endswith(
+        "has no task; without a task, these kinds of claims can be judged: duplicate-token, induction, previous-token"
+    )
 
 
 def plant_roles(patch: pytest.MonkeyPatch, model: OpenModel, role: str, low: float, high: float, bar: float) -> None:

@@ -34,7 +34,7 @@ LENGTH = 12
 @pytest.fixture(autouse=True)
 def _few(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Controls are made as always, but few."""
-    monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(4, 1)))
+    monkeypatch.setattr("headcount.api.heads.specialise", partial(specialise, controls=(4, 1)))
     monkeypatch.setattr(Effort.__init__, "__defaults__", (19, 499, 0, 0))  # enough to call 24 heads alike at 5 %
 
 

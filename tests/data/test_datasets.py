@@ -22,9 +22,10 @@ from headcount import ablate_heads
 from headcount.data.dataset import EvalDataset, mean_score, split_in_half, subsample
 from headcount.errors import InputError
 from headcount.experiments import experiment as experiments
+from headcount.experiments.donors_and_means import parts_of
 from headcount.experiments.experiment import experiment_on
 from headcount.experiments.external_models import ExternalModel
-from headcount.experiments.interventions import parts_of, run_interventions
+from headcount.experiments.interventions import run_interventions
 from headcount.hooks.replay import Intervention
 
 pytestmark = pytest.mark.slow  # models of others, or many processes

@@ -18,8 +18,9 @@ from tensor_experiments import tensor_experiment
 from torch import Tensor, nn
 
 from headcount.errors import InputError, InstrumentError
+from headcount.experiments.donors_and_means import means_of
 from headcount.experiments.experiment import Experiment, task_experiment
-from headcount.experiments.interventions import BatchOutcome, means_of, run_interventions
+from headcount.experiments.interventions import BatchOutcome, run_interventions
 from headcount.experiments.removal import Removal
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS

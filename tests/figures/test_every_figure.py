@@ -40,6 +40,7 @@ from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, Ro
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation
 from headcount.analysis.weights import HeadWeights
 from headcount.analysis.worst_margins import ConstantStretches, LengthMargins, WorstCase, WorstMargins
+from headcount.attention_roles import ROLES
 from headcount.figures import (
     ablation,
     attention,
@@ -296,7 +297,7 @@ def with_roles(shape: Shape) -> HeadRoles:
     standings = [
         RoleScore(role, each, 0.3, 0.2, 0.4, 0.1, 40, 30, 1, 1, 2, 9.0, is_named=role == "induction")
         for each in on
-        for role in attention.ROLE_WORDS
+        for role in ROLES
     ]
     heads = [
         HeadRole(str(head), head.short, "layer", layer, "self", tuple(standings))

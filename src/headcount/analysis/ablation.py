@@ -23,19 +23,10 @@ from headcount.analysis.gradient_importance import Agreement, Importance, agreem
 from headcount.bands import CRITICAL, FEW, band_of, examples_needed, ranked_by
 from headcount.errors import InputError
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile, require_same_answers
+from headcount.experiments.donors_and_means import PARTS, Means, donors_of, means_of
+from headcount.experiments.drops import compare, interval_of
 from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import (
-    PARTS,
-    BatchOutcome,
-    Means,
-    Outcome,
-    Progress,
-    compare,
-    donors_of,
-    interval_of,
-    means_of,
-    run_on_cores,
-)
+from headcount.experiments.interventions import BatchOutcome, Outcome, Progress, run_on_cores
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.intervention_proof import SiteProof, prove

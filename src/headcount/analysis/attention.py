@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from headcount.analysis.attention_measures import Matrix, matrix_of
 from headcount.analysis.role_measures import (
-    ROLES,
     SPREAD,
     only_row,
     stacks_of,
 )
 from headcount.analysis.roles import RoleScore
+from headcount.attention_roles import ROLES
 from headcount.data.dataset import TokenizedText
 from headcount.errors import InputError
 from headcount.experiments.task_attention import TaskAttention

@@ -23,8 +23,8 @@ import torch
 from numpy.typing import NDArray
 
 from headcount.data.dataset import mean_score
-from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import Progress, Scores, run_interventions
+from headcount.experiments.experiment import Experiment, Scores
+from headcount.experiments.interventions import Progress, run_interventions
 from headcount.experiments.removal import Removal
 from headcount.heads import HeadId
 from headcount.hooks.gates import eval_mode

@@ -34,7 +34,7 @@ from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
 from headcount.heads import HeadSite
 from headcount.hooks.gates import eval_mode
-from headcount.limits import require_room_for
+from headcount.limits import LENGTHS, LONG, N_STRETCH, N_STRETCH_LONG, require_room_for
 from headcount.models.attention import Weights
 from headcount.models.finite import require_numbers
 from headcount.models.transformer import Classifier
@@ -47,9 +47,6 @@ from headcount.training.answers import ClassAnswers, constant_answer, on_device,
 from headcount.training.device import workers
 from headcount.training.evaluation import ClassModel
 
-LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-N, N_LONG, LONG = 1000, 200, 1024
-"""Number of examples per length and kind of negative: N for lengths up to LONG, otherwise N_LONG."""
 LONGEST = 2**20
 """Largest length of a sequence at which a classifier can be measured; longer ones do not fit into memory."""
 MOST_WORKERS = 4
@@ -204,7 +201,7 @@ def stretch(
     answers, recipe, trained = cast(ClassModel, model.answers), model.description, model.trained
     task, all_lengths = answers.task, sorted(set(lengths))
     lengths = _accepted(answers, all_lengths)
-    n_at = {length: n or (N if recipe.window or length <= LONG else N_LONG) for length in lengths}
+    n_at = {length: n or (N_STRETCH if recipe.window or length <= LONG else N_STRETCH_LONG) for length in lengths}
     # Approximate time per sequence: linear in its tokens for the layers, quadratic for full attention.
     cost = {length: length if recipe.window else length * (1 + length / 512) for length in lengths}
     # All kinds of negatives are paired with the same positives; patterns have positives of their own.
@@ -242,7 +239,7 @@ def stretch(
     # Only headcount's own models allow shifting ids and reading attention.
     own = model.module if explain and isinstance(model.module, Classifier) else None
     if own and task.local_negative in negatives:
-        ids, refused = _at_other_ids(model, task, all_lengths, n or N, batch_size, draw)
+        ids, refused = _at_other_ids(model, task, all_lengths, n or N_STRETCH, batch_size, draw)
     return Stretch(
         name=model.name,
         weights_sha256=model.weights_sha256,

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from headcount.analysis.matching_pairs import Partners
 from headcount.data.from_task import held_out, of_length
+from headcount.experiments.donors_and_means import means_of
 from headcount.experiments.experiment import Experiment, task_experiment
-from headcount.experiments.interventions import means_of
 from headcount.heads import HeadId
 from headcount.hooks.gates import Capture, eval_mode
 from headcount.hooks.intervention_proof import first_tensor, prove

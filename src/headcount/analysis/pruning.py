@@ -24,8 +24,9 @@ from headcount.analysis.ablation import Ablation
 from headcount.analysis.contradictions import pruning_contradictions
 from headcount.analysis.greedy_pruning import Clock
 from headcount.analysis.pruning_orders import HeadChoice, choose_heads, one_by_one
+from headcount.experiments.drops import compare, interval_of
 from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import Progress, compare, interval_of, run_interventions
+from headcount.experiments.interventions import Progress, run_interventions
 from headcount.experiments.removal import scores_along
 from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention

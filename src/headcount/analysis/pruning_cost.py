@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from headcount.data.dataset import EvalBatch
+from headcount.experiments.drops import compare, interval_of
 from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import compare, interval_of
 from headcount.experiments.models import OpenModel
 from headcount.hooks.gates import eval_mode
 from headcount.results import ROUNDING, Contradiction, Count, HeadName, Result, Size, is_close

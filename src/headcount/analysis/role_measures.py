@@ -37,16 +37,12 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headcount.attention_roles import ROLES
 from headcount.errors import InputError
 from headcount.experiments.task_attention import query_minus_key, visible_in
 from headcount.heads import HeadSite
 from headcount.hooks.attention import Weights
 
-ROLES = (
-    *("first", "previous", "itself", "next", "farthest"),
-    *("special", "separator", "duplicate", "induction", "matching"),
-)
-"""Names of the kinds of keys by which a head can be named, such as `previous` for the token before the query."""
 SPREAD = ("entropy_share", "distance")
 CLUSTERS = 24
 """Number of clusters of neighbouring queries, over which standard errors are computed.

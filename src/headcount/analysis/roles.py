@@ -32,7 +32,6 @@ from torch import nn
 from headcount.analysis.attention_measures import rounded
 from headcount.analysis.head_labels import above_even, bars_of
 from headcount.analysis.role_measures import (
-    ROLES,
     Marks,
     RoleSums,
     SiteSums,
@@ -42,6 +41,7 @@ from headcount.analysis.role_measures import (
     separator_places,
     site_measures,
 )
+from headcount.attention_roles import ROLES
 from headcount.data.dataset import TokenizedText
 from headcount.errors import InputError
 from headcount.heads import HeadSite

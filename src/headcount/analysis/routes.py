@@ -42,17 +42,13 @@ from headcount.hooks.gates import Capture, eval_mode
 from headcount.hooks.intervention_proof import first_tensor, prove
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.streams import StreamCapture, StreamId, StreamPatches, Streams
-from headcount.limits import MIN_N
+from headcount.limits import MIN_N, N_SCAN
 from headcount.results import Contradiction, Count, Positive, Result
 from headcount.seeds import stream
 from headcount.stats import Proportion, skewed_quantile, skewness
 from headcount.tasks.base import Quartets, SequenceTask
 from headcount.training.evaluation import SequenceModel
 
-N_SCAN = 200
-"""Default number of quartets (four examples that differ in one event) for each way of the event, to scan all heads."""
-N_VERDICT = 400
-"""Number of quartets (sets of four examples) for a verdict on one head, which needs a narrow interval."""
 N_RELIABLE = 100
 """From this number of quartets on, at most 5 % of scans give a head a wrong role (benchmarks/route_errors.py)."""
 N_DONORS = 400

@@ -31,18 +31,10 @@ from headcount.analysis.ablation_stopping import FIRST_HITS, FIRST_SCORES, Looks
 from headcount.analysis.gradient_importance import Importance, importances
 from headcount.data.dataset import Rows, mean_score
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile
-from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import (
-    Donors,
-    Outcome,
-    Scores,
-    compare,
-    donors_of,
-    run_interventions,
-    run_on_cores,
-    scores_of_part,
-    widened,
-)
+from headcount.experiments.donors_and_means import Donors, donors_of
+from headcount.experiments.drops import compare, widened
+from headcount.experiments.experiment import Experiment, Scores
+from headcount.experiments.interventions import Outcome, run_interventions, run_on_cores, scores_of_part
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replay import Intervention
 from headcount.limits import BATCH, N_NOISE

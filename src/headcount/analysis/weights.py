@@ -9,11 +9,12 @@ from typing import ClassVar
 from headcount.analysis.routes import Progress, Routes
 from headcount.analysis.weights_circuits import HeadReading, read_heads
 from headcount.analysis.weights_composition import Compositions, compositions
-from headcount.analysis.weights_inputs import N_EXAMPLES, read_inputs, require_own
+from headcount.analysis.weights_inputs import read_inputs, require_own
 from headcount.analysis.weights_probes import Probes, probe
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId
+from headcount.limits import N_WEIGHTS
 from headcount.results import Positive, Result
 
 
@@ -40,7 +41,7 @@ def weights(
     model: OpenModel,
     heads: Sequence[HeadId] = (),
     *,
-    n: int = N_EXAMPLES,
+    n: int = N_WEIGHTS,
     seed: int = 0,
     probes: bool = False,
     routes: Routes | None = None,

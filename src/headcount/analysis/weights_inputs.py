@@ -25,6 +25,7 @@ from headcount.errors import InputError, InstrumentError
 from headcount.experiments.models import OpenModel
 from headcount.heads import HeadSite
 from headcount.hooks.gates import eval_mode
+from headcount.limits import N_WEIGHTS
 from headcount.models.attention import AttentionCache, MultiHeadAttention
 from headcount.models.masking import AttentionMask
 from headcount.models.transformer import Classifier, EncoderDecoder, Transformer
@@ -32,8 +33,6 @@ from headcount.seeds import stream
 from headcount.tasks.base import ClassTask
 from headcount.training.evaluation import SequenceModel
 
-N_EXAMPLES = 512
-"""Default number of examples on which the inputs of attention blocks are recorded."""
 MOST_SCORES = 2**19
 """Largest number of attention scores per head that are kept; long sequences get fewer examples."""
 TOLERANCE = 1e-4
@@ -156,8 +155,8 @@ class ModelInputs:
     """For each LayerNorm of the decoder, its mean scale: the mean of 1 / (standard deviation of its input)."""
 
 
-def read_inputs(model: OpenModel, n: int = N_EXAMPLES, *, seed: int = 0) -> ModelInputs:
-    """Record the inputs of each attention block of a model on `n` examples of its task.
+def read_inputs(model: OpenModel, n: int = N_WEIGHTS, *, seed: int = 0) -> ModelInputs:
+    """Record the inputs of each attention block on `n` examples.
 
     Raise an error if the recorded inputs do not reproduce the model's own attention weights.
     """

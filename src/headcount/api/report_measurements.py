@@ -9,25 +9,28 @@ from typing import Any, TypeVar, cast
 
 from headcount.analysis.ablation import Ablation
 from headcount.analysis.exhaustive_check import domain_size
-from headcount.analysis.length_generalisation import LENGTHS, REPORTED, Stretch
+from headcount.analysis.length_generalisation import REPORTED, Stretch
 from headcount.analysis.pooling_comparison import PoolingComparison
 from headcount.analysis.positions import EncodingsShown, PositionsShown
 from headcount.analysis.pruning import Pruning
 from headcount.analysis.roles import N_CONTROLS, HeadRoles
-from headcount.analysis.routes import N_SCAN, Routes
+from headcount.analysis.routes import Routes
 from headcount.analysis.specialisation import Specialisation
 from headcount.analysis.verification import VERIFICATIONS, Verification
 from headcount.api.ablation import ablate_heads
 from headcount.api.auditing import audit
+from headcount.api.evaluating import evaluate
+from headcount.api.heads import head_roles, head_stats
+from headcount.api.positions import show_positions
 from headcount.api.pruning import prune_heads
 from headcount.api.routing import routes
 from headcount.api.saving import Saved, data_setting, result_name
-from headcount.api.training import evaluate
+from headcount.api.stretching import stretch
 from headcount.api.verifying import verify
-from headcount.api.viewing import head_roles, head_stats, show_positions, stretch
 from headcount.auditing.audit import Audit
 from headcount.errors import OutOfTime
 from headcount.experiments.models import Data, OpenModel, RunModel
+from headcount.limits import LENGTHS, N_SCAN
 from headcount.rendering.progress import limited, time_limit
 from headcount.results import Result
 from headcount.training.evaluation import Classification, Evaluation

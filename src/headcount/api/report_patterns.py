@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from headcount.analysis.attention import Attention, average_patterns, patterns_on_each, patterns_on_inputs
+from headcount.api.heads import summarise_attention
 from headcount.api.inputs import MOST_ROWS, ModuleWithInputs
-from headcount.api.viewing import summarise_attention
 from headcount.data.dataset import TokenizedText
 from headcount.describing.patterns import PatternBook, PatternPage, n_cells, page_of, sites_of, whole_page
 from headcount.errors import HeadcountError, InputError

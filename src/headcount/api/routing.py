@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from headcount.analysis.routes import N_SCAN, Routes, require_event
+from headcount.analysis.routes import Routes, require_event
 from headcount.analysis.routes import routes as measure_routes
 from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import (
@@ -23,7 +23,7 @@ from headcount.auditing.audit import quick_audit
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
 from headcount.figures.routes import draw_routes
-from headcount.limits import MIN_N
+from headcount.limits import MIN_N, N_SCAN
 from headcount.rendering.progress import counting
 
 

@@ -14,16 +14,14 @@ from headcount.api.saving import Place, folder_for, save_in
 from headcount.auditing.audit import quick_audit
 from headcount.errors import HeadcountError, InputError, ResultError
 from headcount.experiments.models import OpenModel, RunModel
+from headcount.limits import SEARCH_SECONDS
 from headcount.rendering.progress import counting
-
-SECONDS = 20.0
-"""Default time in seconds of the search for wrong answers, for models that cannot be proved right."""
 
 
 def verify(
     model: AnyModel,
     *,
-    seconds: float = SECONDS,
+    seconds: float = SEARCH_SECONDS,
     seed: int = 0,
     save: Place = False,
     quiet: bool = False,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from headcount.analysis.routes import Routes, require_event
 from headcount.analysis.weights import HeadWeights
 from headcount.analysis.weights import weights as read_weights
-from headcount.analysis.weights_inputs import N_EXAMPLES, require_own
+from headcount.analysis.weights_inputs import require_own
 from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import Place, Saved, folder_for, result_name, save_in, unless_default, within
 from headcount.auditing.audit import quick_audit
@@ -16,6 +16,7 @@ from headcount.errors import HeadcountError, InputError, ResultError
 from headcount.experiments.models import OpenModel
 from headcount.figures.weights import draw_weights
 from headcount.heads import HeadId
+from headcount.limits import N_WEIGHTS
 from headcount.rendering.progress import counting
 
 FEWEST = 64
@@ -26,7 +27,7 @@ def weights(
     model: AnyModel,
     heads: Sequence[str | HeadId] = (),
     *,
-    n: int = N_EXAMPLES,
+    n: int = N_WEIGHTS,
     seed: int = 0,
     probes: bool = False,
     save: Place = False,
@@ -59,7 +60,7 @@ def weights(
     with counting(f"patching paths of {opened.name}", quiet=quiet) as progress:
         result = read_weights(opened, chosen, n=n, seed=seed, probes=probes, routes=routes, progress=progress)
     result = replace(result, audit=quick_audit(opened))
-    settings = {"n": unless_default(N_EXAMPLES, n), "seed": unless_default(0, seed), "probes": probes}
+    settings = {"n": unless_default(N_WEIGHTS, n), "seed": unless_default(0, seed), "probes": probes}
     name = result_name("weights", heads=[head.short for head in chosen] or None, **settings)
     return save_in(folder, name, result, lambda stem, made: within(stem, draw_weights(made)))
 

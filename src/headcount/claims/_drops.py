@@ -12,14 +12,14 @@ from headcount.bands import CRITICAL
 from headcount.claims.base import ClaimCase, Evidence
 from headcount.data.dataset import mean_score
 from headcount.errors import InputError
-from headcount.experiments.interventions import compare, run_interventions
+from headcount.experiments.drops import compare
+from headcount.experiments.interventions import run_interventions
 from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention
+from headcount.limits import N_CLAIM
 from headcount.seeds import stream
 from headcount.stats import PairedDifference, paired_differences, percent
 
-N_EXAMPLES = 2000
-"""Default number of examples on which the drop of a group of heads is measured."""
 Group = tuple[HeadId, ...]
 Losses = NDArray[np.float64]
 """For each example, the score with all heads minus the score with some heads ablated."""
@@ -29,7 +29,7 @@ class Drops:
     """A model with examples, and its scores on them under zero ablation of each group of heads measured so far."""
 
     def __init__(self, case: ClaimCase) -> None:
-        n = N_EXAMPLES if case.n is None else case.n
+        n = N_CLAIM if case.n is None else case.n
         self.experiment = case.model.experiment(case.data, None, n)
         self.n, self.metric = self.experiment.n, self.experiment.metric
         self.unit = "points" if self.metric.in_points else self.metric.unit

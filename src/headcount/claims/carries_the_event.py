@@ -12,7 +12,7 @@ from headcount.claims._ways import construction, way_into
 from headcount.claims.base import ClaimCase, ClaimKind, Evidence, Judgement
 from headcount.errors import InputError
 from headcount.hooks.gates import eval_mode
-from headcount.limits import MIN_N
+from headcount.limits import MIN_N, N_VERDICT
 from headcount.tasks.base import with_article
 
 SETS = "sets of four examples"
@@ -27,7 +27,7 @@ def measure(case: ClaimCase) -> Judgement:
 
     Return the shares of the logit gap that the patches move, as evidence and controls.
     """
-    model, n = case.model, routes.N_VERDICT if case.n is None else case.n
+    model, n = case.model, N_VERDICT if case.n is None else case.n
     quartets = way_into(case, n)
     with eval_mode(model.module), torch.no_grad():
         patches = routes.EventPatches(model, quartets)

@@ -37,8 +37,9 @@ def measure(case: ClaimCase) -> Judgement:
             "examples",
             "share",
         )
-        why = "the model's table of positions ends before this length"
-        return Judgement((refused.at_least(ACCURATE),), by_construction=why)
+        return Judgement(
+            (refused.at_least(ACCURATE),), by_construction="its table of positions ends before this length"
+        )
     cells = {cell.length: cell for cell in outcome.cells}
     note = f"The model answers {cells[length].constant_class} to nearly all examples." if cells[length].constant else ""
     controls = tuple(_accuracy(cells[at], kind) for at in lengths[:-1])

@@ -19,14 +19,17 @@ from headcount.cli._command import (
 )
 from headcount.cli._exit_codes import of_failures
 from headcount.cli._output import Line, Output, course_output, verification_line
+from headcount.limits import LENGTHS, LONG, N_STRETCH, N_STRETCH_LONG
 
-HOW_MANY = "[1000; 200 above length 1,024 unless attention has a window]"
+HOW_MANY = f"[{N_STRETCH}; {N_STRETCH_LONG} above length {LONG:,} unless attention has a window]"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `stretch`: the models, the lengths, and the kinds and numbers of sequences."""
     add_models_argument(parser)
-    parser.add_argument("--lengths", type=lengths, metavar="INT,...", help="lengths to test [8,12,16,32,64,...,4096]")
+    parser.add_argument(
+        "--lengths", type=lengths, metavar="INT,...", help=f"lengths to test [{','.join(map(str, LENGTHS))}]"
+    )
     negatives = "kinds of unsorted sequences to test, such as adjacent or shuffle, and `patterns` [all five]"
     parser.add_argument("--negatives", type=comma_list, metavar="KIND,...", help=negatives)
     add_int(parser, "--n", f"number of examples for each length and kind {HOW_MANY}")

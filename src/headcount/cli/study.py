@@ -16,7 +16,7 @@ from headcount.cli._command import Command, add_int, add_json, add_out, advanced
 from headcount.cli._exit_codes import of_failures
 from headcount.cli._output import Line, Output
 from headcount.errors import InputError
-from headcount.limits import RETRIES, parse_seconds
+from headcount.limits import PATIENCE, RETRIES, parse_seconds
 
 if TYPE_CHECKING:
     from headcount.api.studying import StudyOutcome
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--print-commands", action="store_true", help=commands)
     add_json(parser, quiet=True)
     add_int(advanced(parser), "--retries", "number of times that a run that has crashed is started again", RETRIES)
-    patience = "time to wait for a scheduler that has stopped answering, such as 90s or 5m [5m]"
+    patience = f"time to wait for a scheduler that has stopped answering, such as 90s or 5m [{PATIENCE / 60:g}m]"
     advanced(parser).add_argument("--patience", metavar="SECONDS", help=patience)
     one = "train and measure only this run, in this process; --print-commands lists the names"
     advanced(parser).add_argument("--run", dest="only", metavar="NAME", help=one)

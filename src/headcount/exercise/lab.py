@@ -30,13 +30,16 @@ from headcount.analysis.pruning import Pruning
 from headcount.analysis.verification import Verification
 from headcount.api.ablation import ablate_heads
 from headcount.api.auditing import audit
+from headcount.api.evaluating import read_evaluation
+from headcount.api.heads import head_stats, show_heads
+from headcount.api.positions import show_positions
 from headcount.api.pruning import prune_heads
 from headcount.api.reporting import N_EXAMPLES, claim_forms, gather, write_forms
 from headcount.api.routing import routes
 from headcount.api.saving import Saved, result_name, save_in
-from headcount.api.training import read_evaluation, train
+from headcount.api.stretching import join_stretches, stretch
+from headcount.api.training import train
 from headcount.api.verifying import stored_verification, verify
-from headcount.api.viewing import head_stats, join_stretches, show_heads, show_positions, stretch
 from headcount.describing.extrapolation import EXERCISE
 from headcount.errors import CheckFailed, HeadcountError, InputError, Interrupted
 from headcount.experiments.models import RunModel
@@ -347,7 +350,7 @@ class LabPlan:
             yield replace(training, work=partial(self._pooled_lengths, training))
 
     def _extrapolate(self, name: str, training: LabPart) -> None:
-        """Train a sortedness model, measure its accuracy by length, and search for wrong answers if it is not proved."""
+        """Train a sortedness model, measure its accuracy by length, and search for wrong answers if it is unproved."""
         training.work()
         run = load(training.folder)
         stretch(run, lengths=LENGTHS, n=self.n, draw=REPORTED, save=True, quiet=self.quiet)

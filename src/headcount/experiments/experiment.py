@@ -31,6 +31,8 @@ from headcount.seeds import stream
 from headcount.stats import Aggregator
 from headcount.tasks.base import Examples, Task
 
+Scores = NDArray[np.float64]
+"""One score per example."""
 AT_ONCE = 128
 """Default number of examples per batch; the activations of a few ablations then fit into a processor's cache."""
 ROOM = 2**25

@@ -36,6 +36,7 @@ from headcount.experiments.task_attention import TaskAttention
 from headcount.heads import HeadId
 from headcount.hooks.sites import Sites, SupportsHeads, SupportsSites, unwrap
 from headcount.hooks.wrapping import Wrapped, wrap
+from headcount.limits import N_DECIDING
 from headcount.runs.folder import RunFolder, Snapshot, digest
 from headcount.runs.run import Prediction, Run
 from headcount.seeds import stream
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation", "test")
 """Names of splits; as data, such a name means the split, even if there is a file of this name."""
-N_DECIDING = 40_000
-"""Number of new examples on which heads are measured again if their ablation changed an answer before."""
 N_SELECTION = 1000
 """Largest number of examples on which heads to remove are selected."""
 N_NULL = 500
@@ -257,7 +256,7 @@ class OpenModel:
     def selection(
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
-        """Return three experiments: to select heads on, to measure the selection on, and to try random orders on."""
+        """Return three experiments: to select heads on, to measure the selection on, and for random removal orders."""
         dataset, _ = self.examples(data, metric, n, length)
         rows, others = split_in_half(dataset, n)
 
@@ -427,7 +426,8 @@ class RunModel(OpenModel):
     ) -> tuple[Experiment, Experiment, Experiment]:
         """Return three experiments: on the validation set, on the test set, and on a part of the test set.
 
-        Heads are selected on the first, the selection is measured on the second, and random orders on the third.
+        Heads to remove are selected on the first, the selection is measured on the second, and random orders of removal
+        on the third.
         """
         if data is not None or metric is not None:
             raise InputError(
@@ -480,7 +480,7 @@ def smaller(n: int | None, most: int | None) -> int | None:
 
 
 def means_over(experiment: Experiment) -> Sequence[EvalBatch]:
-    """Return the batches over which mean head outputs are taken that are added to biases when heads are cut out.
+    """Return the batches over which mean head outputs are computed, to be added to biases when heads are cut out.
 
     These are the experiment's reference batches, which are not measured on, or else its own batches.
     """

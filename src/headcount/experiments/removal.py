@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from headcount.errors import ReplayError
-from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import Progress, Scores, plain_scores, run_interventions, scores_of
+from headcount.experiments.experiment import Experiment, Scores
+from headcount.experiments.interventions import Progress, plain_scores, run_interventions, scores_of
 from headcount.heads import HeadId
 from headcount.hooks.gates import eval_mode
 from headcount.hooks.replay import CachedPass, Intervention, sweep

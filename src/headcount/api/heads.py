@@ -1,4 +1,4 @@
-"""Show what heads attend to, which roles they have, how a model represents position, and how far it extrapolates.
+"""List heads, show what they attend to, measure it, find their roles, and match them with the heads of other models.
 
 Nothing is written unless `save` names a folder; `save=True` means the model's own folder.
 """
@@ -13,43 +13,33 @@ from matplotlib.figure import Figure
 
 from headcount.analysis.attention import AttentionPatterns, average_patterns, patterns_on, patterns_on_inputs
 from headcount.analysis.attention_summary import AttentionSummary, attention_summary, head_pattern
-from headcount.analysis.length_generalisation import LENGTHS, Stretch, require_possible
-from headcount.analysis.length_generalisation import stretch as stretch_model
 from headcount.analysis.matching import Effort, Matching, ModelOnInputs, match, match_inputs
-from headcount.analysis.positions import PositionsShown, all_encodings, positions_of
 from headcount.analysis.roles import N_CONTROLS, REPEATED, TEXTS, HeadRoles
 from headcount.analysis.roles import head_roles as roles_of
 from headcount.analysis.specialisation import Specialisation, specialise
-from headcount.api.courses import AT_ONCE, Submission, run_course
 from headcount.api.inputs import are_tensors, tensor_rows
 from headcount.api.intervening import Inputs
-from headcount.api.opening import AnyModel, open_model, open_on_task, open_run
+from headcount.api.opening import AnyModel, open_model, open_run
 from headcount.api.saving import (
     Place,
     Saved,
     file_name,
     folder_for,
     join,
-    join_with_figure,
-    places_for,
     result_name,
     save_in,
     unless_default,
     within,
     write_figures,
 )
-from headcount.auditing.audit import quick_audit
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel, RunModel
 from headcount.figures.attention import draw_head_on_text, draw_heads, draw_over_examples, draw_over_texts, draw_pages
-from headcount.figures.length_generalisation import draw_dispersion, draw_stretch
 from headcount.figures.matching import draw_matching
-from headcount.figures.positions import draw_encodings, draw_positions
 from headcount.figures.roles import draw_roles
 from headcount.figures.specialisation import draw_conditions, draw_stats
 from headcount.heads import HeadId
 from headcount.hooks.sites import Sites
-from headcount.limits import TIMEOUT
 from headcount.rendering.progress import counting
 from headcount.runs.folder import SAMPLE
 
@@ -260,125 +250,6 @@ def _on_inputs(
     """Return a model with the inputs on which its heads are matched: tensors or, without any, texts."""
     module, rows = (opened.module, opened.texts(_texts(on), data)) if tensors is None else tensor_rows(opened, tensors)
     return ModelOnInputs(opened.label, opened.weights_sha256, module, opened.sites, rows)
-
-
-def stretch(
-    *models: AnyModel,
-    lengths: Sequence[int] | None = None,
-    negatives: Sequence[str] | None = None,
-    n: int | None = None,
-    batch_size: int | None = None,
-    draw: int | None = None,
-    out: str | Path | None = None,
-    save: Place = False,
-    quiet: bool = False,
-    run_adapter: bool = False,
-) -> Saved[tuple[Stretch, ...]]:
-    """Measure the accuracy of classifiers on sequences far longer than those of training.
-
-    * `lengths` are the lengths to test, and `negatives` the kinds of negative examples; the default is all kinds.
-    * `n` is the number of examples per length and kind, and `batch_size` the number per forward pass.
-    * `draw` is the number of a random draw of test sequences. Choose settings on one draw, and report results on
-      another.
-    * `save` names a folder for the results and their figures; `save=True` means each model's own folder.
-    * `out` is the folder for a figure of several models.
-    * `run_adapter` allows running the adapter (the user's Python file) that the folder of a pruned model names.
-
-    The returned `result` has one `Stretch` per model, with one accuracy per length and kind.
-
-    >>> [cell.accuracy for cell in stretch("sample:sortedness", lengths=[64], n=8, quiet=True).result[0].cells]
-    [1.0, 1.0, 1.0, 1.0, 1.0]
-    """
-    opened = [open_on_task(model, run_adapter=run_adapter) for model in models]
-    settings: dict[str, Any] = {"lengths": lengths, "negatives": negatives, "n": n}
-    settings |= {"batch_size": batch_size, "draw": draw}
-    for model in opened:
-        require_possible(model, LENGTHS if lengths is None else lengths, negatives, n, batch_size, draw or 0)
-    places, shared = places_for(opened, save, out, "runs/stretch")
-    pairs = zip(opened, places, strict=True)
-    saved = [stretch_one(model, **settings, save=place, quiet=quiet) for model, place in pairs]
-    return join_stretches(saved, shared, **settings)
-
-
-def stretch_one(
-    model: AnyModel,
-    *,
-    lengths: Sequence[int] | None,
-    negatives: Sequence[str] | None,
-    n: int | None,
-    batch_size: int | None,
-    draw: int | None,
-    save: Place = False,
-    quiet: bool = False,
-) -> Saved[Stretch]:
-    """Measure one classifier beyond its training lengths; draw its accuracy and the spread of its attention."""
-    opened, tried = open_on_task(model), LENGTHS if lengths is None else lengths
-    require_possible(opened, tried, negatives, n, batch_size, draw or 0)
-    name = partial(_stretch_name, lengths=lengths, negatives=negatives, n=n, batch_size=batch_size, draw=draw)
-    folder = folder_for(opened, save)
-    with counting(f"stretching {opened.name}, %", quiet=quiet) as progress:
-        result = stretch_model(opened, tried, negatives, n, batch_size=batch_size, draw=draw or 0, progress=progress)
-    result = replace(result, audit=quick_audit(opened))
-    figures = lambda stem, result: {stem: draw_stretch([result]), name("dispersion"): draw_dispersion(result)}  # noqa: E731
-    return save_in(folder, name("stretch"), result, figures)
-
-
-def stretch_all(
-    models: Sequence[str],
-    *,
-    save: Place = False,
-    quiet: bool = False,
-    run_adapter: bool = False,
-    timeout: float = TIMEOUT,
-    at_once: int = AT_ONCE,
-    **settings: Any,
-) -> dict[str, Submission[Stretch]]:
-    """Measure several classifiers beyond their training lengths, each in a process of its own.
-
-    The returned mapping has one `Submission` per model, by the model's name. `settings` are those of `stretch_one`,
-    and `at_once` processes run at the same time. A submission that fails, takes more than `timeout` seconds or ends
-    its process has an `error` instead of a result.
-    """
-    settings |= {"save": save if isinstance(save, bool) else str(save), "quiet": True}
-    limits: dict[str, Any] = {"timeout": timeout, "at_once": at_once, "is_quiet": quiet}
-    return run_course(
-        models, stretch_one, [Stretch], title="stretching models", run_adapter=run_adapter, **limits, **settings
-    )
-
-
-def join_stretches(
-    saved: Sequence[Saved[Stretch]], folder: str | Path | None, **settings: Any
-) -> Saved[tuple[Stretch, ...]]:
-    """Join the results of `stretch_one` for several models, and save one figure of all models in the folder.
-
-    `settings` are those of `stretch_one` with which the models were measured.
-    """
-    return join_with_figure(saved, folder, _stretch_name("stretch", **settings), draw_stretch)
-
-
-def _stretch_name(stem: str, *, lengths: Any, negatives: Any, n: Any, batch_size: Any, draw: Any) -> str:
-    return result_name(stem, lengths=lengths, negatives=negatives, n=n, batch=batch_size, draw=draw)
-
-
-def show_positions(
-    run: AnyModel, n_positions: int | None = None, *, save: Place = False, run_adapter: bool = False
-) -> Saved[PositionsShown]:
-    """Return how a model's position encoding represents positions, inside and beyond its training lengths.
-
-    `n_positions` is the number of positions. `save` names a folder for the result, for all encodings at the same
-    positions, and for figures of both; `save=True` means the model's own folder. `run_adapter` allows running the
-    adapter (the user's Python file) that the folder of a pruned model names. The returned `result` is a
-    `PositionsShown`.
-    """
-    opened = open_model(run, run_adapter=run_adapter)
-    in_use = opened.encoding_in_use()
-    shown = positions_of(opened.label, opened.weights_sha256, in_use, n_positions)
-    folder = folder_for(opened, save)
-    encodings = all_encodings(shown, d_model=in_use.encoding.d_model, n_heads=in_use.n_heads)
-    first, second = result_name("positions", n=n_positions), result_name("encodings", n=n_positions)
-    saved = save_in(folder, first, shown, lambda name, result: {f"positions/{name}": draw_positions(result)})
-    others = save_in(folder, second, encodings, lambda name, result: {f"positions/{name}": draw_encodings(result)})
-    return replace(saved, data=saved.data + others.data, figures=saved.figures + others.figures)
 
 
 def head_roles(
