@@ -29,7 +29,7 @@ With `--exhaust`, it is the number of new examples on which heads that change an
 N_LENGTH = 400
 """Default number of examples per length when `ablate` measures a classifier at given lengths."""
 N_SCAN = 200
-"""Default number of quartets (sets of four examples) for each way of an event, when `routes` measures all heads."""
+"""Default number of quartets (sets of four examples) for each way of an event (a carry from the 1s to the 10s)."""
 N_VERDICT = 400
 """Default number of quartets (sets of four examples) for a claim about one head, whose interval must be narrow."""
 N_CLAIM = 2000

@@ -69,7 +69,7 @@ class Effect:
     None if the metric is not in points, or if the model's score is near the baseline.
     """
     examples_needed: int | None
-    """Estimated smallest number of examples that would decide the band of an undecided head; None for other heads."""
+    """Estimated smallest number of examples that would decide how much an undecided head matters; otherwise None."""
     examples_needed_most: int | None
     """Estimated largest number of examples that would decide an undecided head; None if the drop may lie on a limit."""
     worse: Count
@@ -95,7 +95,7 @@ class Effect:
         return "-".join(map(str, dict.fromkeys((self.rank_low, self.rank_high))))
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction if the head's name, scores, CI, counts and band disagree."""
+        """Yield a contradiction if the head's name, scores, CI, counts and band (such as redundant) disagree."""
         yield from misnamed(self)
         yield from effect_contradictions(self)
         yield from outside(self, "drop")
@@ -114,7 +114,7 @@ class AblationCondition:
     """Score of the best constant answer; for a loss, that of a uniform prediction: minus the logarithm of the number of
     classes.
 
-    If the model scores within 10 points of this baseline, no head gets a band.
+    If the model scores within 10 points of this baseline, no head is classed as critical or redundant.
     """
     decoded: Count
     """Number of ablated answers that were also decoded free-running and agreed with the teacher-forced pass."""
@@ -184,7 +184,7 @@ class Ablation(Result):
         return sorted(self.to_rows(), key=lambda row: (row["replacement"] != self.ranked_by, -row["drop"]))
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction if the effects of the heads disagree with each other or with their conditions."""
+        """Yield a contradiction if the effects of heads disagree with each other or with the examples measured."""
         return ablation_contradictions(self)
 
     def harmless(self, length: int | None = None) -> tuple[str, ...]:
@@ -198,7 +198,7 @@ class Ablation(Result):
 
 @dataclass(frozen=True)
 class Measurement:
-    """The effect of ablating one head in one way, measured on one set of examples."""
+    """The effect of one kind of ablation of one head, measured on one set of examples."""
 
     head: HeadId
     replacement: str
@@ -290,7 +290,7 @@ class Sweep:
     """The preparation for ablating single heads: heads and replacements, mean outputs, and proof that hooks act."""
 
     pairs: tuple[Ablated, ...]
-    """Each head paired with each kind of replacement of its output."""
+    """Each head paired with each kind of ablation: zero, mean or resample."""
     means: Means
     """Mean outputs of all heads; empty if mean ablation was not requested."""
     proof: tuple[SiteProof, ...]

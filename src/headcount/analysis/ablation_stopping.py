@@ -28,16 +28,16 @@ from headcount.limits import PRECISION
 from headcount.stats import PairedDifference
 
 ALPHA = 0.05
-"""Probability of error (that an interval misses the true drop) that all looks at one head may spend together."""
+"""Largest probability that any look at a head (test on the examples so far) gives an interval that misses its drop."""
 LEVELS = (0.01, *[0.004] * 6)
-"""Probability of error that each look at a head, except the last one, spends."""
+"""Probability of error that each look at a head (a test on the examples so far), except the last one, uses up."""
 FIRST_HITS, FIRST_SCORES = 540, 128
 """Number of examples at the first look at a head, for accuracies and for losses.
 
 For accuracies, a head without any effect is then redundant.
 """
 MOST_GROWTH, LEAST_GROWTH = 2.0, 1.25
-"""Largest and smallest factor by which examples grow from one look to the next, while a band is undecided."""
+"""Largest and smallest factor by which examples grow between two looks at a head, as long as it is undecided."""
 MARGIN, FIRST_MARGIN = 1.03, 0.87
 """Ratio of the planned number of examples to the estimated one, for a later and for the first plan.
 
@@ -47,7 +47,7 @@ plan then corrects it.
 GRID = 1.06
 """Ratio of neighbouring numbers of examples at which heads are looked at; a grid lets heads share blocks."""
 HOPE = 0.5
-"""A band counts as hopeless if it would stay undecided even with the drop this many standard errors farther off."""
+"""A head counts as hopeless if it would stay undecided even with its drop this many standard errors farther off."""
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,20 @@ def _quantile(level: float) -> float:
 
 @dataclass
 class Looks:
-    """All looks at one head under one kind of ablation: spent probability of error, interval so far, and next look."""
+    """The looks at one head under one kind of ablation; a look is a test on all examples so far.
+
+    It keeps the probability of error that looks have used up, the interval so far, and when to look next.
+    """
 
     rule: StoppingRule
     n_looks: int = 0
     spent: float = 0.0
-    """Probability of error that the looks so far have spent, out of 5 %."""
+    """Probability of error that the looks (tests on the examples so far) have used up, out of 5 %."""
     low: float = -math.inf
     high: float = math.inf
     """Upper end of the intersection of all intervals so far; `low` is its lower end."""
     is_last: bool = False
-    """Whether the next look at the head is the last one, which spends all remaining probability of error."""
+    """Whether the next look (test on all examples so far) is the last one, with all remaining probability of error."""
     is_settled: bool = False
     """Whether the head needs no more examples."""
 
@@ -91,7 +94,7 @@ class Looks:
 
     @property
     def level(self) -> float:
-        """The probability of error that the next look at the head spends."""
+        """The probability of error that the next look (test on all examples so far) uses up."""
         return ALPHA - self.spent if self.is_last else LEVELS[self.n_looks]
 
     def stop_here(self) -> None:
@@ -101,10 +104,11 @@ class Looks:
     def look(
         self, n: int, drop: PairedDifference, wider: PairedDifference | None = None, *, has_bands: bool = True
     ) -> PairedDifference:
-        """Look at a head's drop on n examples, measured at `level`; return it with a CI that allows for all looks.
+        """Look at a head's drop on the n examples so far; return it with a CI that allows for all looks.
 
-        `wider` is the drop with the noise of an estimated mean output in its interval, which more examples do not
-        reduce. With `has_bands`, the head is measured until its band is decided.
+        The CI of `drop` has the confidence 1 - `level`. `wider` is the drop with the noise of an estimated mean output
+        in its interval, which more examples do not reduce. With `has_bands`, the head is measured until it is decided,
+        such as redundant.
         """
         wider = wider or drop
         level, half = self.level, (drop.high - drop.low) / 2
@@ -139,9 +143,9 @@ class Looks:
         self.is_last = self.is_last or self.next_n >= self.rule.most
 
     def _plan_for_band(self, n: int, drop: PairedDifference, error: float) -> None:
-        """Plan the next look for the number of examples that should decide the head's band.
+        """Plan the next look at the head for the number of examples that should decide it, such as redundant.
 
-        The last look has the largest number of examples.
+        The last of all looks has the largest number of examples.
         """
         if self.n_looks == len(LEVELS):
             self._plan(self.rule.most)
@@ -152,7 +156,7 @@ class Looks:
         self._plan(planned if LEAST_GROWTH * planned < self.rule.most else self.rule.most)
 
     def _is_hopeless(self, n: int, drop: PairedDifference, error: float, noise: float) -> bool:
-        """Return whether even the largest number of examples would not decide the head's band.
+        """Return whether even the largest number of examples would not decide the head, such as redundant.
 
         This must hold even for a drop that is `HOPE` standard errors farther from the limit. `noise` is the part of the
         interval's half-width that more examples do not reduce.

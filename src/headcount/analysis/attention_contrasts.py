@@ -123,9 +123,10 @@ def _over_queries(values_EHQ: NDArray[np.float64], queries_EQ: NDArray[np.bool_]
 def _shifts(
     name: str, beside: NDArray[np.float64], across: NDArray[np.float64], columns: NDArray[np.str_]
 ) -> Iterator[ContrastShift]:
-    """Yield how one head's attention, by one measure, reacts to the fact: for all columns together and for each column.
+    """Yield how one head's attention, by one measure, reacts to a fact such as a carry: overall and for each column.
 
-    `beside` and `across` are the changes per triple of examples without and with a change of the fact.
+    A column is a digit of the answer, such as the 10s. `beside` and `across` are the changes per triple of examples
+    without and with a change of the fact.
     """
     has_query = ~np.isnan(across)
     for column in (ALL, *dict.fromkeys(columns.tolist())):

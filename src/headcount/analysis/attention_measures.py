@@ -174,7 +174,7 @@ PAIRS = 2**26
 """Largest number of query-key pairs over all new sequences: about ten seconds of work for each layer of four heads."""
 LONGEST = 2**13
 CONTROL_MOST, CONTROL_PAIRS, CONTROL_LONGEST = 64, 2**18, 2**9
-"""Limits for control models: number of examples, number of query-key pairs, and length of a sequence."""
+"""Limits for control models, which learned nothing: number of examples, of query-key pairs, and sequence length."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class EvalInputs:
     width: int
     """Number of tokens of the task's input in each example (without class tokens)."""
     data: str
-    """Description of the examples."""
+    """Description of the examples in words, such as `the test set`."""
 
     def __len__(self) -> int:
         return len(self.examples)

@@ -44,11 +44,11 @@ from headcount.training.violations import Decision, as_examples
 CHECKED_LENGTHS = (1, 2, 3, 4, 7, 16, 64, 256, 1024, 4096)
 """Lengths at which the model's answers to whole sequences are compared with the table of contexts."""
 N_TIGHTEST = 1000
-"""Number of contexts with the leads closest to 0 (least certain answers) whose single-precision error is estimated."""
+"""Number of contexts, those with the least certain answers, whose single-precision rounding error is estimated."""
 N_WRONG = 20
 """Largest number of wrongly answered sequences of each class that a refutation lists."""
 TOLERANCE = 1e-2
-"""Largest accepted difference, in logits, between a whole sequence and the table of contexts; above it is a fault."""
+"""Largest accepted difference, in logits, between a whole sequence and the table of what single positions see."""
 Progress = Callable[[int, int], None]
 
 
@@ -75,35 +75,35 @@ class ContextCertificate(Result):
     width: Positive
     """Number of tokens in a context: the neighbours that a position sees, and its own token."""
     settings: Mapping[str, str]
-    """Settings of the model that define its contexts, such as the number of layers, the window and the pooling."""
+    """Settings of the model that define which tokens a position sees, such as the number of layers and the window."""
     n_contexts: Positive
     n_unbroken: Count
     """Number of contexts without a broken pair (5 4), which are those that occur in sequences of the last class."""
     n_wrong_contexts: Count
     """Number of contexts without a broken pair (5 4) that may still vote for the first class, allowing for rounding."""
     n_wrong_paths: Count
-    """Number of contexts with a broken pair, from sequences in which no context is sure to vote for the first class."""
+    """Number of contexts with a broken pair (such as 5 4) that occur in some sequence that may be answered wrong."""
     least_quiet: float
     """Smallest margin, in logits, by which a context without a broken pair (5 4) votes for the last class.
 
     It is negative if such a context votes for the first class.
     """
     tightest_quiet: str
-    """The context without a broken pair that has the smallest margin; `-` is a place outside of the sequence."""
+    """The context (tokens that one position sees) with the smallest margin for the last class; `-` is an edge."""
     least_firing: float
-    """Smallest margin, in logits, by which a sequence of the first class is recognised by its strongest context."""
+    """Smallest margin, in logits, of any sequence of the first class (such as `unsorted`); negative if one is wrong."""
     tightest_firing: str
     """The sequence of the first class (such as `unsorted`) that has the smallest margin, `least_firing`."""
     double_error: Size
-    """Bound of the rounding error of a logit difference in double precision: the largest over all contexts."""
+    """Bound of the rounding error of the logits in double precision: the largest over all contexts of a position."""
     single_error: Size
     """Largest difference of a logit difference between the model's single precision and double precision."""
     first_order_error: Size
-    """First-order estimate of single-precision rounding, in logits: the largest over the least certain contexts."""
+    """First-order estimate of single-precision rounding, in logits: the largest one for the least certain answers."""
     n_sequences: Count
     """Number of whole sequences, up to 4,096 tokens, for which the model was compared with the table of contexts."""
     sequence_error: Size
-    """Largest difference, in logits, between a whole sequence in the model and in the table of contexts."""
+    """Largest difference, in logits, between the model on a whole sequence and the table of what positions see."""
     wrong: tuple[WrongAnswer, ...]
     """Sequences that the model's own forward pass answers wrong, the shortest first; empty unless refuted."""
     environment: Mapping[str, str]
@@ -344,7 +344,10 @@ def _least_firing(
 
 
 def _first_order(model: Classifier, shape: ContextShape, leads: NDArray[np.float64], device: torch.device) -> float:
-    """Estimate the single-precision error of the least certain contexts to first order; return the largest one."""
+    """Estimate the single-precision error, to first order, of the contexts with the least certain answers.
+
+    A context is the tokens that one position sees. Return the largest error, in logits.
+    """
     order = np.argsort(np.abs(leads), axis=None)[: min(N_TIGHTEST, shape.n_contexts)]  # NaN comes last
     contexts, largest = np.stack(np.unravel_index(order, leads.shape), axis=1), 0.0
     n_outside = contexts == shape.n_tokens

@@ -109,7 +109,7 @@ class Arithmetic:
     def attend(self, query: Bounded, key: Bounded, value: Bounded, bias: Tensor) -> Bounded:
         """Return the heads' outputs z [row, query, head, d_head], with an error bound.
 
-        Queries, keys and values are [row, place, head, d_head]. `bias` [query, key, head] is -inf where a query does
+        Queries, keys and values are [row, position, head, d_head]. `bias` [query, key, head] is -inf where a query does
         not see a key.
         """
         unit, d_head, n_keys = self.unit, query.value.shape[-1], key.value.shape[1]

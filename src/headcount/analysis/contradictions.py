@@ -35,7 +35,7 @@ OPTIONAL_POINTS = ("harmless_means", "best_random")
 
 
 def effect_contradictions(effect: Effect) -> Iterator[Contradiction]:
-    """Yield a contradiction if a head's drop disagrees with its scores, or its band with the CI of the drop."""
+    """Yield a contradiction if a head's drop disagrees with its scores, or its class (redundant) with its CI."""
     yield from unequal(effect, drop=effect.clean - effect.ablated)
     if effect.worse + effect.better > effect.n:
         yield "worse", f"at most {effect.n - effect.better:,}, which is n - better"
@@ -53,7 +53,7 @@ def effect_contradictions(effect: Effect) -> Iterator[Contradiction]:
 
 
 def ablation_contradictions(result: Ablation) -> Iterator[Contradiction]:
-    """Yield a contradiction if the effects of heads disagree with each other or with the conditions of measurement."""
+    """Yield a contradiction if the effects of heads disagree with each other or with the described examples."""
     by_case: dict[tuple[int | None, str], list[Effect]] = {}
     for effect in result.heads:
         by_case.setdefault((effect.length, effect.replacement), []).append(effect)

@@ -136,13 +136,13 @@ def search(
 
 
 def can_be_searched(task: Task) -> bool:
-    """Return whether a task offers a search more than random examples: hard examples, or small changes of examples."""
+    """Return whether a task offers a search more than random examples: hard patterns, or small changes of examples."""
     rng = stream(0, "counterexamples")
     return task.hard_examples(rng, 1) is not None or task.mutate(rng, task.split("test")[:1]) is not None
 
 
 def _fresh(task: Task, rng: np.random.Generator) -> Examples:
-    """Return new examples from which the search starts: random ones and, if the task has any, as many hard ones."""
+    """Return new examples from which the search starts: random ones and, if the task has any, as many hard patterns."""
     sample = task.sample(rng, AT_ONCE)
     hard = task.hard_examples(rng, AT_ONCE // 2)
     return sample if hard is None else np.concatenate([hard, sample])[:AT_ONCE]

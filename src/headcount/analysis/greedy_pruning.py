@@ -183,7 +183,7 @@ class Queue:
         return None
 
     def remove(self, head: HeadId) -> None:
-        """Remove a head; the costs of all other heads were measured with it and must be measured again."""
+        """Remove a head. All other heads must be measured again, because their costs were measured with this head."""
         self.removal.remove(head)
         self.before = self._scores[head]
         self._stage.clear()

@@ -31,28 +31,28 @@ from headcount.results import Count, Positive, Share, Size
 from headcount.seeds import integer
 
 ALL, DIFFERENCE = "all", "difference"
-"""Names for `all` columns or examples, and for the `difference` between examples with a condition and without it."""
+"""Names for `all` examples or columns (digits), and for the `difference` of examples with and without a condition."""
 SPREADS = "spreads evenly"
 N_CONTROLS, RANK = 59, 3
-"""Number of control models of each kind; and which of their largest values, counted from the top, is the threshold."""
+"""Number of control models (which learned nothing) of each kind; and which of their largest values is the threshold."""
 LEAST_DEVIATION, LEAST_REST = 1e-6, 1e-9
-"""Lower bounds of the standard deviation of controls and of 1 - x, which prevent division by zero and log(0)."""
+"""Lower bounds of a standard deviation and of 1 - x, which avoid division by zero and log(0)."""
 
 NOT_DRAWN = (
     "there are no untrained control models, as build() in the adapter returns the same weights each time: let build() "
     "return random weights, and let load() put in the trained ones"
 )
-"""Remark for models from which no untrained control models can be made."""
+"""Remark for models from which no untrained control models (of the same shape, with random weights) can be made."""
 
 Bars = Mapping[tuple[str, str], float]
-"""Thresholds from control models, which learned nothing, by (name of the measure, column of the task)."""
+"""Thresholds from control models, which learned nothing, by (name of the measure, column of the task such as `10s`)."""
 NO_BARS: Bars = {}
 LabelCell = tuple[str, str, str, str]
-"""What one threshold applies to: stack and kind of an attention block, name of a measure, and a column or `all`."""
+"""What one threshold applies to: stack and kind of an attention block, a measure, and a column (`10s`) or `all`."""
 Values = Mapping[LabelCell, NDArray[np.float64]]
-"""The attention measures of one model: for each cell (block, measure, column), one value per head."""
+"""The attention measures of one model: one value per head, for each kind of block, measure and column (`10s`)."""
 Numbers = NDArray[np.float64]
-"""An array [control, cell] of values of control models, which learned nothing."""
+"""An array [control, cell]: values of control models, which learned nothing, for each block, measure and column."""
 M = TypeVar("M", bound=TaskAttention)
 T = TypeVar("T", float, NDArray[np.float64])
 
@@ -81,21 +81,21 @@ class MeasureMean:
 
     @property
     def grade(self) -> float:
-        """Return the attention to the target, rescaled to 0 for uniform attention and 1 for all attention."""
+        """Return the attention to the measured kind of key, rescaled to 0 for uniform and 1 for all attention."""
         assert self.even is not None, "only a target has a grade"
         return above_even(self.mean, self.even)
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Thresholds that a head must reach to get a label, besides the thresholds from control models."""
+    """Thresholds that a head must reach to get a label, besides the thresholds from models that learned nothing."""
 
     confidence: float = 0.95
     """Confidence level of the intervals of attention measures that are compared with the thresholds."""
     partly: float = 0.25
-    """For the label "partly": smallest lower bound of the rescaled attention to a target (0 is uniform, 1 is all)."""
+    """For the label "partly": smallest lower bound of attention to a kind of key, from 0 (uniform) to 1."""
     mostly: float = 0.5
-    """For the label "mostly" instead of "partly": smallest rescaled mean attention to the target."""
+    """For the label "mostly" instead of "partly": smallest mean attention to a kind of key, rescaled from 0 to 1."""
     entropy_share: float = 0.95
     """For the label "spreads evenly": smallest lower bound of the entropy, as a fraction of its maximum."""
     difference: float = 0.2
@@ -157,7 +157,7 @@ def label(measures: Sequence[MeasureMean], when: str, bars: Bars = NO_BARS, thre
 
 
 def _meets(m: MeasureMean, least: float, bars: Bars, t: Thresholds) -> bool:
-    """Return whether the lower bound of a measure is at least `least` and the threshold from control models."""
+    """Return whether the lower bound of a measure is at least `least`, and the threshold from untrained models."""
     low = m.mean - m.half(t.confidence)
     return (low if m.even is None else above_even(low, m.even)) >= max(least, bars.get((m.measure, m.column), 0.0))
 
@@ -167,9 +167,10 @@ def _degree(m: MeasureMean, t: Thresholds) -> str:
 
 
 def _changes(measures: Sequence[MeasureMean], target: str, when: str, t: Thresholds) -> str:
-    """Return how attention to a target depends on the task's condition, such as `, more when a carry comes in (10s)`.
+    """Return how attention to a kind of key depends on a condition, such as `, more when a carry comes in (10s)`.
 
-    The columns are left out if the difference holds over all of them. The text is empty if there is no dependence.
+    The columns (10s) are left out if the difference holds over all of them. The text is empty if there is no
+    dependence.
     """
     clauses = ""
     for word, sign in (("more", 1), ("less", -1)):
@@ -186,7 +187,7 @@ def _changes(measures: Sequence[MeasureMean], target: str, when: str, t: Thresho
 def _column_labels(measures: Sequence[MeasureMean], named: Sequence[str], bars: Bars, t: Thresholds) -> list[str]:
     """Return labels for columns in which a head attends elsewhere, such as `mostly carry column in 1000s (0.76)`.
 
-    `named` are the targets of the head's label for all columns.
+    `named` are the kinds of keys in the head's label for all columns.
     """
     groups: dict[tuple[str, str], list[MeasureMean]] = {}
     in_columns = [m for m in measures if m.column != ALL and m.condition == ALL]
@@ -207,7 +208,7 @@ def _column_labels(measures: Sequence[MeasureMean], named: Sequence[str], bars: 
 
 @dataclass(frozen=True)
 class Bar:
-    """A threshold from control models for one measure at one kind of block: rescaled attention or entropy share."""
+    """A threshold from control models (which learned nothing) for one measure at one kind of attention block."""
 
     stack: str
     kind: str
@@ -221,21 +222,21 @@ class Calibration:
     """The thresholds that control models give, which are models that learned nothing, and how they were computed."""
 
     controls: tuple[str, ...]
-    """Kinds of control models, `untrained` or `shuffled`. With two kinds, each threshold is the higher of the two."""
+    """Kinds of control models, `untrained` or `shuffled`; each threshold is the largest value over all kinds."""
     n_models: Count
-    """Number of control models of each kind."""
+    """Number of control models (which learned nothing) of each kind."""
     n_examples: Count
     error_rate: Share
-    """Expected fraction of control models in which any head gets a label, for example 0.05."""
+    """Expected fraction of models that learned nothing in which any head gets a label, for example 0.05."""
     bars: tuple[Bar, ...]
 
     def at(self, stack: str, kind: str) -> dict[tuple[str, str], float]:
-        """Return the thresholds for one kind of attention block, by (name of the measure, column of the task)."""
+        """Return the thresholds for one kind of attention block, by (name of the measure, column such as `10s`)."""
         return {(bar.measure, bar.column): bar.least for bar in self.bars if (bar.stack, bar.kind) == (stack, kind)}
 
     @property
     def words(self) -> str:
-        """Return sentences that explain the control models and their threshold, for the caption of a table."""
+        """Return sentences that explain the thresholds from models that learned nothing, for the caption of a table."""
         kinds = " and ".join(self.controls) + " models" + " each" * (len(self.controls) > 1)
         missing = "" if "untrained" in self.controls else f"; {NOT_DRAWN}"
         return (
@@ -271,7 +272,7 @@ def calibrate(
 
 
 def values_of(model: TaskAttention, inputs_seen: EvalInputs, *, norm_weighted: bool = False) -> Values:
-    """Return the mean of every head over the examples, for each cell (block, measure, column) that can give a label."""
+    """Return the mean attention measures of every head, for each kind of block, measure and column (the 10s)."""
     values: dict[LabelCell, list[float]] = {}
     for site, measures in measure(model, inputs_seen, norm_weighted=norm_weighted).items():
         columns = model.task.attention_targets(site.stack, site.kind, inputs_seen.examples[:1]).columns
@@ -291,11 +292,11 @@ def values_of(model: TaskAttention, inputs_seen: EvalInputs, *, norm_weighted: b
 
 
 def bars_of(controls: Sequence[Values], rank: int = RANK) -> dict[LabelCell, float]:
-    """Return the threshold of each cell (block, measure and column), so that few control models exceed any threshold.
+    """Return the threshold of each cell (kind of block, measure, column), so that few control models exceed any.
 
-    `controls` are the values of control models. All but `rank` - 1 of them stay below every threshold. Each control is
-    standardised by the mean and deviation of the other controls. If a control were included in its own mean, its
-    largest values would look smaller.
+    `controls` are the values of models that learned nothing. All but `rank` - 1 of them stay below every threshold.
+    Each control is standardised by the mean and deviation of the other controls. If a control were included in its own
+    mean, its largest values would look smaller.
     """
     cells = list(controls[0])
     logs = [{cell: -np.log(np.maximum(1 - x, LEAST_REST)) for cell, x in values.items()} for values in controls]
@@ -316,12 +317,12 @@ def _moments(sums: Numbers, squares: Numbers, n: NDArray[np.int64]) -> tuple[Num
 
 
 def untrained(model: M, i: int) -> M:
-    """Return the i-th untrained control model: a model of this shape with new random weights."""
+    """Return the i-th untrained control: a model of the same shape with new random weights, which learned nothing."""
     return model.untrained(integer(integer(0, "untrained control", i), "weights"))
 
 
 def shuffled(model: M, i: int) -> M:
-    """Return the i-th shuffled control model: this model with the entries of each weight matrix permuted."""
+    """Return the i-th shuffled control: the model with the entries of each weight matrix permuted at random."""
     return model.shuffled(integer(0, "shuffled control", i))
 
 

@@ -135,8 +135,8 @@ class Stretch(Result):
     cropped_results: tuple[LengthResult, ...]
     """Accuracy on long local negatives (one broken place) that were cropped to the longest training length.
 
-    As many positives with the same tokens are measured too. Empty unless local negatives are measured and training
-    lengths are known.
+    Cropped positives with the same tokens are included. Empty unless local negatives are measured and training lengths
+    are known.
     """
     ids: tuple[ShiftedIds, ...]
     """Accuracy at the longest training length with shifted position ids.

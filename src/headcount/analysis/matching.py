@@ -85,7 +85,7 @@ class Effort:
     transplants: int = 19
     """Number of untrained models whose heads are also transplanted (put in place of a head); 0 for no transplants."""
     seed: int = 0
-    """Seed of the random null models."""
+    """Seed of the random null models, which show what matching finds by chance."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Matching(Result):
     n: Positive
     """Number of examples on which the heads are compared."""
     data: str
-    """Description of the examples."""
+    """Description in words of the examples on which the heads are compared."""
     error_rate: Share
     """Family-wise error rate: the probability that any two unrelated heads are called alike."""
     effort: Effort
@@ -321,7 +321,7 @@ def _require_one_task(model: TaskAttention, other: TaskAttention) -> None:
 
 
 def _require_same_examples(model: TaskAttention, other: TaskAttention, examples: Examples) -> None:
-    """Raise an error unless both models encode the same examples in the same way (the first and last are tested)."""
+    """Raise an error unless two models encode the same examples equally; only the first and the last are tested."""
     task = other.task
     try:
         parsed = np.concatenate([task.parse(model.task.show(example)) for example in examples[:: len(examples) - 1]])

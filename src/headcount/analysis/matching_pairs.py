@@ -186,7 +186,7 @@ class KindActivity:
 
 Activity = dict[Kind, KindActivity]
 StandIn = Callable[[int], Activity]
-"""A function that returns the attention and outputs of heads (`Activity`) of the i-th null model, given i."""
+"""A function that returns the attention and outputs of heads in the i-th null model (untrained, shuffled), given i."""
 
 
 def observe(model: TaskAttention, examples: Examples) -> Activity:
@@ -286,16 +286,16 @@ class Draws:
     """
 
     axis: int
-    """Which model's heads are paired with those of null models: 0 for our model, 1 for their model."""
+    """Which model's heads are paired with those of null models, which learned nothing: 0 for ours, 1 for theirs."""
     values: dict[PairMeasure, list[Values]] = field(default_factory=dict)
-    """For each measure, one array per null model: the similarity of every head with its partner in that null model."""
+    """For each measure, one array per null model (which learned nothing): each head's similarity to its partner."""
     means: list[float] = field(default_factory=list)
-    """For each null model, the overlap of attention averaged over all pairs."""
+    """For each null model (which learned nothing), the overlap of attention averaged over all pairs of heads."""
     partners: list[Partners] = field(default_factory=list)
-    """For each null model, the partner in it of every head."""
+    """For each null model (which learned nothing), the head of that model that is paired with each head."""
 
     def add(self, pairing: Pairing, *measures: PairMeasure) -> None:
-        """Add the best pairing with one more null model, compared by the given measures."""
+        """Add the best pairing with the heads of one more null model, which learned nothing, by the given measures."""
         self.means.append(pairing.mean)
         self.partners.append(pairing.partners)
         for measure in measures:
@@ -307,8 +307,9 @@ def pair_with_stand_ins(
 ) -> tuple[Draws, Draws]:
     """Pair our heads with null models of their model, and their heads with null models of our model.
 
-    `ours_at(i)` and `theirs_at(i)` return the i-th null model with the shape of our or of their model. If both are the
-    same function, each null model is used for both. `step` is called after each of the `n` null models.
+    Null models are untrained or shuffled copies, which show what pairing finds by chance. `ours_at(i)` and
+    `theirs_at(i)` return the i-th null model with the shape of our or of their model. If both are the same function,
+    each null model is used for both. `step` is called after each of the `n` null models.
     """
 
     def fit(stand_in: Activity, activity: Activity) -> Activity:

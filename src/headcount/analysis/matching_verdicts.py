@@ -111,7 +111,7 @@ class Overall:
     alike: Count
     """Number of heads that attend like their partner significantly more than by chance."""
     same_job: Count
-    """Number of heads whose partner does the same job: its output in the head's place restores most of the effect."""
+    """Number of heads whose partner does the same job: the partner's output restores most of the head's effect."""
     of: Count
     """Number of heads that have a partner in the other model."""
     matched: float
@@ -125,7 +125,7 @@ class Overall:
     untrained_alike: tuple[int, int]
     """Smallest and largest number of heads called alike if an untrained model takes the place of the other model."""
     untrained_any: Share
-    """Fraction of the untrained models in whose place at least one head is called alike."""
+    """Fraction of the untrained models with which at least one head of the other model is called alike."""
 
 
 @dataclass(frozen=True)

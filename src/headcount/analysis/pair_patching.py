@@ -42,7 +42,7 @@ class PlaceShift:
     own: str
     """The receiver's own token at this place of the answer."""
     donor: str
-    """The donor's token at this place of the answer."""
+    """The donor's token at this place (such as the 10s) of the answer; the donor's head outputs are put in."""
     own_difference: float
     """For the receiver without a patch: logit of the donor's token minus logit of the receiver's own token."""
     donor_difference: float
@@ -58,7 +58,7 @@ class PlaceShift:
 
 @dataclass(frozen=True)
 class HeadShift:
-    """How far patching one head alone moves the answer: its share of the logit gap at the first place that differs."""
+    """How far patching one head alone moves the answer: its share of the logit gap at the first token that differs."""
 
     head: HeadName
     share: float
@@ -86,7 +86,7 @@ class PairPatch(Result):
     """The share of the logit gap that each head moves when patched alone, the largest first."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction if the ranking of heads is out of order, or if no place of the answers differs."""
+        """Yield a contradiction if the ranking of heads is out of order, or if the two answers do not differ."""
         shares = [each.share for each in self.ranking]
         if shares != sorted(shares, reverse=True):
             yield "ranking", "heads in the order of falling shares"
@@ -96,7 +96,10 @@ class PairPatch(Result):
 
 @dataclass(frozen=True)
 class Pair:
-    """Receiver and donor as tensors, with the positions and tokens at which their answers are compared."""
+    """The patched example (receiver) and the one whose head outputs are put in (donor), as tensors.
+
+    The other fields say at which positions and tokens their answers are compared.
+    """
 
     receiver: Sequence[Tensor]
     donor: Sequence[Tensor]
@@ -111,7 +114,7 @@ class Pair:
             require_equal_lengths(one.shape[-1], other.shape[-1])
 
     def differences(self, logits: Tensor) -> list[list[float]]:
-        """Return, for each row of logits, the donor's logit minus the receiver's own logit at every compared place."""
+        """Return, for each row of logits, the donor's logit minus the receiver's own one at every compared position."""
         rows = []
         for row in logits.double():
             at = [row if position < 0 else row[position] for position in self.positions]

@@ -222,9 +222,9 @@ def query_measures(
 
 
 def _on_target(weights: Tensor, target: Tensor, rivals: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each query's total weight on the target keys, and whether one of them has a larger weight than all rivals.
+    """Return each query's total weight on the marked keys, and whether one of them has a larger weight than all rivals.
 
-    Both are [head, query].
+    Both are [head, query]. `target` and `rivals` are masks [query, key].
     """
     most, other = (weights.masked_fill(~mask, -1.0).amax(dim=-1) for mask in (target, rivals))
     return torch.einsum("hqk,qk->hq", weights, target.float()), most > other

@@ -54,20 +54,20 @@ from headcount.seeds import integer
 TEXTS, REPEATED = "texts", "repeated tokens"
 """Kinds of inputs on which heads are measured: texts, and random tokens that occur twice."""
 N_CONTROLS = 19
-"""Number of control models of each kind.
+"""Number of models of each kind that learned nothing; a head must exceed the largest value of any of them.
 
-The threshold is their largest value, which a new control exceeds in 1 of 20 cases.
+A new such model exceeds this threshold in 1 of 20 cases.
 """
 CONTROL_TEXTS = 4
-"""Number of texts on which control models are measured: the shortest ones of each kind of inputs."""
+"""Number of texts on which models that learned nothing are measured: the shortest texts of each kind."""
 MANY = 2**22
-"""In control models, matrices with this many entries or more are resampled instead of permuted, which is faster."""
+"""When weights are shuffled, matrices with at least this many entries are resampled, which is faster than permuting."""
 MOST = 1e9
 """Number that stands for an infinite upper end of a confidence interval, because JSON has no infinity."""
 RoleCell = tuple[str, str, str, str]
 """What one threshold applies to: stack and kind of an attention block, a role (kind of key), and a kind of inputs."""
 Bars = Mapping[RoleCell, float]
-"""Thresholds from control models by cell (block, role and inputs), as attention above uniform attention."""
+"""Thresholds from models that learned nothing, as attention above uniform, for each kind of block, role and input."""
 Progress = Callable[[int, int], None]
 
 
@@ -98,7 +98,7 @@ class RoleScore:
     z: float
     """Number of robust deviations (1.4826 MAD) from the median head up to the lower end of the CI."""
     is_named: bool = False
-    """Whether the head is named for this role, because it stands out from controls and other heads."""
+    """Whether the head is named for this role, because it exceeds untrained models and other heads."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield a contradiction if the mean and its CI, the rank and its range, or the counts disagree."""
@@ -155,10 +155,11 @@ class Naming:
     """Smallest number of heads of one kind of attention among which a head can stand out."""
 
     def allows(self, score: RoleScore, bar: float, n_heads: int, slack: float = 0.0) -> bool:
-        """Return whether a head is named for a role: it must exceed uniform attention, controls and other heads.
+        """Return whether a head is named for a role: it must exceed uniform attention, untrained models and other
+        heads.
 
-        `bar` is the threshold from controls, `n_heads` the number of heads of its kind, and `slack` the accepted
-        rounding error.
+        `bar` is the threshold from models that learned nothing, `n_heads` the number of heads of its kind, and `slack`
+        the accepted rounding error.
         """
         if score.role not in ROLES or n_heads < self.fewest_heads or score.even >= 1:
             return False
@@ -190,7 +191,7 @@ class RoleInputs:
 
 @dataclass(frozen=True)
 class RoleBar:
-    """Threshold from control models for one role, as attention rescaled to 0 (uniform) to 1 (all)."""
+    """The attention to the keys of one role that models without any learning reach, rescaled to 0 (uniform) to 1."""
 
     stack: str
     kind: str
@@ -210,9 +211,9 @@ class HeadRoles(Result):
     separators: tuple[str, ...]
     naming: Naming
     controls: tuple[str, ...]
-    """Kinds of control models: `untrained`, `shuffled`; empty if there were none."""
+    """Kinds of models that learned nothing and set the thresholds: `untrained`, `shuffled`; empty without any."""
     n_controls: Count
-    """Number of control models of each kind."""
+    """Number of models that learned nothing, of each kind, that set the thresholds."""
     bars: tuple[RoleBar, ...]
     heads: tuple[HeadRole, ...]
     SCHEMA: ClassVar[int] = 1
@@ -333,7 +334,8 @@ def name_heads(
 ) -> tuple[HeadRole, ...]:
     """Rank every head in every attention measure, and name the heads that stand out for a role.
 
-    `sums` has the measures for each kind of inputs, such as `texts`; `bars` are the thresholds from controls.
+    `sums` has the measures for each kind of inputs, such as `texts`; `bars` are the thresholds from models that learned
+    nothing.
     """
     scores: dict[str, list[RoleScore]] = {str(head): [] for head in sites.heads}
     for stack, kind in dict.fromkeys((site.stack, site.kind) for site in sites):

@@ -55,7 +55,10 @@ def is_readable(task: SequenceTask, quartets: Quartets, labels: Tensor) -> Tenso
 
 
 def _has_own_labels(task: SequenceTask, quartets: Quartets, labels: Tensor, positions: Tensor) -> bool:
-    """Return whether the tokens of answers at the place of the event match the labels at `positions` one to one."""
+    """Return whether the answers' tokens at the changed place match the labels at `positions` one to one.
+
+    The changed place is the one where an event, such as a carry, changes the answer.
+    """
     rows, pairs = torch.nonzero(_is_aligned(labels)).flatten().tolist(), set[tuple[int, int]]()
     for i in (1, 2):
         tokens = task.encode(quartets.examples[i]).answer[rows, quartets.place]
@@ -73,7 +76,10 @@ def _changed_labels(labels: Tensor) -> Tensor:
 
 
 def _is_aligned(labels: Tensor) -> Tensor:
-    """Return, for each quartet, whether the answers with and without the event have labels at the same positions."""
+    """Return, for each quartet (set of four examples), whether its answers with and without a carry have labels alike.
+
+    The event need not be a carry. Labels are alike if they are at the same positions.
+    """
     return ((labels[1] >= 0) == (labels[2] >= 0)).all(dim=1)
 
 

@@ -50,7 +50,10 @@ from headcount.tasks.base import Quartets, SequenceTask
 from headcount.training.evaluation import SequenceModel
 
 N_RELIABLE = 100
-"""From this number of quartets on, at most 5 % of scans give a head a wrong role (benchmarks/route_errors.py)."""
+"""From this number of quartets (sets of four examples) on, at most 5 % of scans give a head a wrong role.
+
+The error rate was measured by benchmarks/route_errors.py.
+"""
 N_DONORS = 400
 """Number of examples in which heads get the outputs of a random other example (the donor)."""
 CONFIDENCE = 0.95
@@ -60,19 +63,22 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Share:
-    """The part of the logit gap between examples with and without an event that a patch moves, with its CI."""
+    """The part of the logit gap between examples with and without an event (a carry) that a patch moves."""
 
     share: float
     low: float
     high: float
     on: float
-    """The share when the event is patched in: an example without the event gets outputs of one with it."""
+    """The share for examples without the event (a carry) that get head outputs from examples with it."""
     off: float
-    """The share when the event is patched out. If two heads are redundant, each of them has on = 1 and off = 0."""
+    """The share for examples with the event (a carry) that get head outputs from examples without it.
+
+    If two heads are redundant, each of them has on = 1 and off = 0.
+    """
 
     @classmethod
     def of(cls, on: Moves, off: Moves, gap: Moves, n_comparisons: int = 1) -> Share:
-        """Return the share as a ratio of sums over quartets, with the CI of the mean of `on` and `off`.
+        """Return the share as a ratio of sums over quartets (sets of four examples), with its CI.
 
         >>> Share.of(np.array([1.0, 1.0]), np.array([0.0, 0.0]), np.array([2.0, 2.0])).share
         0.25
@@ -87,7 +93,7 @@ class Share:
 
     @property
     def role(self) -> Role:
-        """The role of the patched head, such as "carrier", if the whole interval of the share allows it.
+        """The role of the patched head, such as "carrier" of a carry, if the whole interval of the share allows it.
 
         A negative share, which moves the answer away from the event, gives the role "none".
         """
@@ -107,31 +113,31 @@ class Way:
     read: str
     chain: Positive
     n: Count
-    """Number of quartets (sets of four) in use: the model answers all four right, and the event changes the answer."""
+    """Number of quartets (sets of four) in use: all answers are right, and the event (a carry) changes the answer."""
     n_drawn: Positive
     gap: float
-    """Mean difference, in logits, that the event makes to the logit of its token minus that of the other token."""
+    """By how much, on average, the event (a carry) raises the logit of its token above that of the other token."""
     examples: tuple[str, str]
-    """Two examples as text with their right answers: one without the event and one with it."""
+    """Two examples as text with their right answers: one without the event (a carry) and one with it."""
     is_written_before: bool
-    """Whether the place `read` is written before the place `source`, so that no earlier token shows the event."""
+    """Whether the place `read` is written before the place `source`, so that no earlier token shows a carry."""
 
     @property
     def name(self) -> str:
-        """The name of the way, from where the event arises to a place of the answer, such as `1s to 10s`."""
+        """The name of the way that an event takes, from where it arises to where the answer needs it: `1s to 10s`."""
         return f"{self.source} to {self.read}"
 
     @property
     def has_enough(self) -> bool:
-        """Whether there are enough quartets for wrong roles to be as rare as the intervals say."""
+        """Whether there are enough quartets (sets of four examples) for wrong roles to be as rare as intended."""
         return self.n >= N_RELIABLE
 
 
 @dataclass(frozen=True)
 class PatchShare:
-    """The share of an event that one patch moves on one way, such as `1s to 10s`, and the share of its placebo.
+    """The share of an event (a carry) that one patch moves on one way, such as `1s to 10s`, and its placebo's share.
 
-    The placebo changes the token as much, but not the event.
+    The placebo patch changes the token as much, but not the event.
     """
 
     what: str
@@ -144,7 +150,7 @@ class PatchShare:
 
     @property
     def moves_event(self) -> bool:
-        """Whether the patch moves at least part of the event, while the placebo patch moves nothing."""
+        """Whether the patch moves at least part of the event (a carry), but nothing where only a token changes."""
         return self.moved.role in ("carrier", "part") and self.placebo.is_absent
 
 
@@ -156,9 +162,12 @@ class DonorTest:
     """Name of the head, such as `E0H2`; heads that were patched together are joined by `+`."""
     read: str
     followed: Proportion
-    """For donors with another event: fraction of answers that change to what the donor's event requires."""
+    """Fraction of answers that change as the event (a carry) of the donor, whose head outputs are put in, requires.
+
+    The donors are examples with another event than the receiver.
+    """
     unchanged: Proportion
-    """For donors with the same event: fraction of answers that stay right."""
+    """Fraction of answers that stay right with head outputs of donor examples that have the same event (a carry)."""
 
 
 @dataclass(frozen=True)
@@ -174,23 +183,23 @@ class Routes(Result):
     """Names of the places of an answer, most significant first, such as `1000s`, ..., `1s`."""
     ways: tuple[Way, ...]
     heads: tuple[PatchShare, ...]
-    """The share of the event that each head moves, patched alone."""
+    """The share of the event (such as a carry) that each head moves when it is patched alone."""
     blocks: tuple[PatchShare, ...]
-    """The share of the event that each attention block moves, with all its heads patched together."""
+    """The share of the event (such as a carry) that each attention block moves when all its heads are patched."""
     queries: tuple[PatchShare, ...]
-    """The share that each head with part of the event or all of it moves, patched at one query position alone."""
+    """The share of the event (a carry) that each head moves when patched at a single query position alone."""
     streams: tuple[PatchShare, ...]
-    """The share that each residual stream moves, patched at one place alone; and the share of each MLP's output."""
+    """The share of the event (a carry) that each residual stream at one place (10s), and each MLP output, moves."""
     donors: tuple[DonorTest, ...]
-    """Tests with random donor examples, for each head that carries the event wholly or in part."""
+    """Tests of each head that moves the event (a carry) with outputs from random donor examples put in."""
     audit: str = ""
     """Root cause reported by the quick audit; empty if every check passed."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield a contradiction if parts of the result disagree with each other.
 
-        Examples: a share on a way that is not in `ways`, a share outside of its interval, or a way that uses more
-        quartets than were drawn.
+        Examples: a share on a way (`1s to 10s`) that is not in `ways`, a share outside of its interval, or a way that
+        uses more quartets (sets of four examples) than were drawn.
         """
         measured = {way.name for way in self.ways}
         for field in ("heads", "blocks", "queries", "streams"):
@@ -236,27 +245,28 @@ class EventPatches:
         self.receivers = torch.cat([without, with_event])
         self.donors = {"event": torch.cat([with_event, without]), "placebo": torch.cat([smaller, larger])}
         self.positions = read_positions(answers.task, quartets, by_example)[is_used].repeat(2)
-        """For each receiver (patched example), the position of the logits for the token that the event changes."""
+        """For each receiver (patched example), the position of the logits of the token that the event changes."""
         self.tokens = torch.stack([labels[part.repeat(2), self.positions] for part in (without, with_event)])
-        """The ids of the token without and with the event, for each receiver (patched example), [2, receiver]."""
+        """The ids of the changed token without and with the event (a carry) for each patched example, [2, receiver]."""
         self.donor_outputs = {
             kind: {site: capture.z(site)[rows] for site in model.sites} for kind, rows in self.donors.items()
         }
-        """The head outputs that patches put in: from donors with the event changed, and from placebo donors.
+        """The head outputs that patches put in: those of examples with another event (a carry), and of placebo
+        examples.
 
-        A placebo donor has another token but the same event.
+        A placebo example has another token but the same event.
         """
 
     @cached_property
     def cached(self) -> CachedPass:
-        """The cached pass over all receivers (patched examples): first those without the event, then those with it."""
+        """The cached pass over all patched examples: first those without the event (a carry), then those with it."""
         return CachedPass(self.model.module, self.model.sites, self._inputs(self.receivers))
 
     @cached_property
     def to_the_read_place(self) -> CachedPass:
-        """The cached pass over the receivers without the answer's tokens after the place where the event is read.
+        """The cached pass over the patched examples, without the answer's tokens after the one that a carry changes.
 
-        Later tokens cannot change the logits at this place.
+        The event need not be a carry. Later tokens cannot change the logits at this place.
         """
         if not self.n or not isinstance(self.model, RunModel):
             return self.cached  # where the inputs of another model's decoder are is not known
@@ -268,28 +278,37 @@ class EventPatches:
 
     @cached_property
     def clean(self) -> Moves:
-        """For each receiver before any patch: logit of the token with the event minus logit of the token without it."""
+        """For each example before any patch: logit of the token that a carry requires minus logit of the other token.
+
+        The event need not be a carry.
+        """
         return self.differences(first_tensor(self.cached.output))
 
     @property
     def gap(self) -> Moves:
-        """For each quartet, by how much the event raises the logit of its token above that of the other token."""
+        """For each quartet (set of four examples), by how much the event (a carry) raises the logit difference.
+
+        The difference is the logit of the token with the event minus that of the token without it.
+        """
         return self.clean[self.n :] - self.clean[: self.n]
 
     def _inputs(self, rows: Tensor) -> list[Tensor]:
         return [each[rows] for each in self.inputs]
 
     def differences(self, logits: Tensor) -> Moves:
-        """Return, for each receiver, the logit of the token with the event minus that of the token without it."""
+        """Return the logit of the token with a carry minus that of the token without it, for each patched example.
+
+        The event need not be a carry.
+        """
         rows = torch.arange(len(logits), device=logits.device)
         at = logits[rows, self.positions].double()
         return np.asarray((at[rows, self.tokens[1]] - at[rows, self.tokens[0]]).cpu().numpy())
 
     def moves(self, logits: Tensor, before: Moves | None = None) -> tuple[Moves, Moves]:
-        """Return how far a patch moves the logit difference of each quartet: for the event patched in, and patched out.
+        """Return how far a patch moves the logit difference of each quartet (set of four examples).
 
-        `logits` are those with the patch. `before` are the differences without it; give them if `logits` are from a
-        shorter pass.
+        The first array is for the event (a carry) patched in, the second for the event patched out. `logits` are those
+        with the patch. `before` are the differences without it; give them if `logits` are from a shorter pass.
         """
         after, before = self.differences(logits), self.clean if before is None else before
         return after[: self.n] - before[: self.n], before[self.n :] - after[self.n :]
@@ -297,10 +316,11 @@ class EventPatches:
     def head_shares(
         self, groups: Sequence[Sequence[HeadId]], n_comparisons: int, positions: Sequence[int | None] = (None,)
     ) -> Iterator[tuple[int, int | None, Share, Share]]:
-        """Yield the share of the event that each group of heads moves, patched together, at each of the positions.
+        """Yield the share of the event (a carry) that each group of heads, patched together, moves at each given
+        position.
 
-        Each item has the index of the group, the position (None for all positions), the share, and the placebo's
-        share.
+        Each item has the index of the group, the position (None for all positions), the share, and the share of the
+        placebo, which changes a token but not the event.
         """
         cached = self.to_the_read_place if set(positions) == {None} else self.cached
         before = self.differences(first_tensor(cached.output))
@@ -323,10 +343,10 @@ class EventPatches:
         return Intervention(tuple(heads), "patch", values=values)
 
     def stream_shares(self, streams: Streams, n_comparisons: int) -> Iterator[tuple[StreamId, str, Share, Share]]:
-        """Yield the share of the event that each residual stream, patched at one place alone, moves; also MLP outputs.
+        """Yield the share of the event (a carry) that each residual stream at one place, and each MLP output, moves.
 
         Each item has the stream, the name of the place (such as `10s`; empty for all positions), the share, and the
-        placebo's share.
+        share of the placebo, which changes a token but not the event.
         """
         task = cast(SequenceTask, self.model.answers.task)
         donors, inputs = {}, self._inputs(self.receivers)
@@ -355,9 +375,10 @@ def right_answers(model: OpenModel, inputs: Sequence[Tensor], labels: Tensor) ->
 
 
 def routes(model: OpenModel, n: int = N_SCAN, *, seed: int = 0, progress: Progress | None = None) -> Routes:
-    """Measure which share of the task's event each head, block and residual stream moves, on every way of the event.
+    """Measure which share of the task's event (a carry) each head, block and residual stream moves.
 
-    `n` is the number of quartets (four examples that differ in the event) for each way.
+    The event moves on several ways, such as from the 1s to the 10s. `n` is the number of quartets (sets of four
+    examples that differ in the event) for each way.
     """
     task = require_event(model)
     quartets = measurable(model, task.quartets(stream(seed, "quartets"), n), min(n, MIN_N))
@@ -428,7 +449,10 @@ def _measure_way(
 
 
 def _way(task: SequenceTask, quartets: Quartets, n: int, gap: float) -> Way:
-    """Describe a way of the event: where it arises, where it is read, the number of quartets, and two examples."""
+    """Describe a way of an event (a carry from the 1s to the 10s): its ends, number of quartets, and two examples.
+
+    Quartets are sets of four examples that differ in the event.
+    """
     pair = (part[0] for part in quartets.examples[1:3])
     examples = [
         f"{task.show(each)}{task.words.sign}{task.show_tokens(task.encode(each[None]).answer[0])}" for each in pair
@@ -451,10 +475,10 @@ def require_event(model: OpenModel) -> SequenceTask:
 
 
 def measurable(model: OpenModel, quartets: Sequence[Quartets], fewest: int) -> list[Quartets]:
-    """Return the ways of the event that can be measured on a model: with enough quartets and readable answers.
+    """Return the ways of the event (a carry from the 1s to the 10s) that can be measured on a model.
 
-    An answer is readable if the model predicts the token at every place that the event changes. Raise an error if there
-    is no such way.
+    A way needs enough quartets (sets of four examples), and the model must predict the token at every place that the
+    event changes. Raise an error if there is no such way.
     """
     answers, ways = cast(SequenceModel, model.answers), []
     for way in quartets:
@@ -501,9 +525,10 @@ def donor_test(
 ) -> DonorTest | None:
     """Give heads the outputs that they have on random other examples (donors), and count answers that follow the donor.
 
-    Several heads are patched together, from one donor. Donor and receiver have labels at the same positions (one
-    layout), because a head's output at another position would be about another place. Return None if all random
-    examples have the event, or none has. Use it inside `torch.no_grad()`, with the model in evaluation mode.
+    An answer follows if it changes as the donor's event (a carry) requires. Several heads are patched together, from
+    one donor. Donor and receiver have labels at the same positions (one layout), because a head's output at another
+    position would be about another place. Return None if all random examples have the event, or none has. Use it inside
+    `torch.no_grad()`, with the model in evaluation mode.
     """
     answers, heads = cast(SequenceModel, model.answers), (heads,) if isinstance(heads, HeadId) else tuple(heads)
     task, place = answers.task, quartets.place

@@ -61,12 +61,12 @@ class HeadStats:
             yield "measures", "measures that differ from each other"
 
     def find(self, measure: str, column: str = ALL, condition: str = ALL) -> MeasureMean | None:
-        """Return one attention measure of the head, in a column and under a condition; None if not measured."""
+        """Return one attention measure of the head, in a column (10s) and under a condition (carry), or None."""
         wanted = measure, column, condition
         return next((m for m in self.measures if (m.measure, m.column, m.condition) == wanted), None)
 
     def sensitivity(self, column: str = ALL) -> ContrastShift | None:
-        """Return how far a change of one fact moves the head's attention in a column; None if it was not measured."""
+        """Return how far a change of one fact (a carry) moves the head's attention in a column (10s), or None."""
         return next((shift for shift in self.shifts if (shift.measure, shift.column) == (MOVED, column)), None)
 
 
@@ -89,7 +89,7 @@ class Specialisation(Result):
     n: Positive
     """Number of examples on which attention was measured."""
     data: str
-    """Description of the examples."""
+    """Description in words of the examples on which attention was measured."""
     weighting: str
     """What is measured as attention: attention weights, or these times the norms of the value vectors."""
     thresholds: Thresholds
@@ -162,7 +162,10 @@ def specialise(
 
 
 def _means(name: str, sums: MeasureSums, i: int, targets: AttentionTargets) -> Iterator[MeasureMean]:
-    """Yield the mean of one attention measure of head `i`, for every column and condition with two or more examples."""
+    """Yield the mean of one attention measure of head `i`, for every column (10s) and condition (a carry comes in).
+
+    Means over fewer than two examples are left out.
+    """
     estimates: dict[tuple[str, str], tuple[Estimate, Estimate | None]] = {}
     condition = targets.condition
 
@@ -183,7 +186,7 @@ def _means(name: str, sums: MeasureSums, i: int, targets: AttentionTargets) -> I
 
 
 def _cases(targets: AttentionTargets, counts: Sums) -> Iterator[tuple[str, str, list[Stratum]]]:
-    """Yield the means to compute for a measure, as (column, condition, strata).
+    """Yield the means to compute, as (column such as `10s`, condition such as `carry`, strata).
 
     A stratum is a group of queries; all strata of a mean have equal weight.
     """

@@ -1,4 +1,7 @@
-"""Verify a model's answers by the strongest method that works: all examples, all contexts, or a search for errors."""
+"""Verify a model's answers by the strongest method that works: check all examples or contexts, or search for errors.
+
+A context is the tokens that one position sees.
+"""
 
 from __future__ import annotations
 

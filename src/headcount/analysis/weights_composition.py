@@ -62,10 +62,9 @@ class Composition:
     score: float
     """Composition score of the two heads through this projection: ratio of norms, less that of random matrices."""
     path: Share | None = None
-    """Largest share of an event (a carry) that moves along this path, over ways such as `1s to 10s`; None if unknown.
-    """
+    """Largest share of an event (a carry) that moves along this path, over ways such as `1s to 10s`, or None."""
     way: str = ""
-    """The way of the event for `path`, from where it arises to where it is read (`1s to 10s`); empty without one."""
+    """The way on which `path` was measured, from where a carry arises to where it is read: `1s to 10s`; or empty."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield a contradiction for a projection other than Q, K or V, or if only one of `path` and `way` is given."""
@@ -90,7 +89,7 @@ class Compositions:
 
     @property
     def patched_paths(self) -> list[Composition]:
-        """Pairs of heads whose path moves at least 10 % of the event (lower end of the CI), the largest share first."""
+        """Pairs of heads whose path moves at least 10 % of the event (a carry) by its whole CI, in falling order."""
         paths = [(each.path.share, each) for each in self.pairs if each.path and each.path.low >= PART]
         return [pair for _, pair in sorted(paths, key=lambda item: -item[0])]
 
@@ -209,7 +208,7 @@ def _with_paths(
 
 
 def _path_shares(patches: EventPatches, pairs: Sequence[Composition], n_comparisons: int) -> list[Share]:
-    """Return, for each pair of heads, the share of the event that moves along the path between them.
+    """Return, for each pair of heads, the share of the event (a carry) that moves along the path between them.
 
     Only the receiver reads the patched output of the sender; all other heads get its clean output.
     """

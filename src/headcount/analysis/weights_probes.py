@@ -40,7 +40,7 @@ N_FIT, N_HELD_OUT = 2000, 1000
 RIDGE, N_NEWTON = 0.1, 15
 """L2 penalty on the weights of a probe (whose inputs are standardised), and number of Newton steps of the fit."""
 DECODABLE = 0.9
-"""An event counts as decodable if the 95 % CI of the probe's accuracy lies above this and above guessing."""
+"""The event (a carry) counts as decodable if the 95 % CI of a probe's accuracy lies above this and above guessing."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,14 @@ class Probe:
     stream: str
     position: str
     read: str
-    """Place of the answer at which the probe decodes the event, such as `100s`."""
+    """Place of the answer, such as `100s`, whose event (a carry into it) the probe decodes."""
     accuracy: Proportion
     shuffled: Proportion
     """Accuracy of the same probe, fitted to labels in random order."""
     moved: float | None = None
-    """Largest share of the event that patching this stream and position moves into `read`; None if it was not patched.
+    """Largest share of the event (a carry) that patching this stream and position moves into the place `read`.
+
+    None if it was not patched.
     """
     moved_high: float | None = None
     """Upper end of the confidence interval of `moved`."""
@@ -63,18 +65,18 @@ class Probe:
 
 @dataclass(frozen=True)
 class Baseline:
-    """How well the event at one place of the answer can be predicted without the model."""
+    """How well the event (a carry) at one place of the answer (10s) can be predicted without the model."""
 
     read: str
     guessing: Fraction
-    """Accuracy of always predicting the more frequent case (event or no event)."""
+    """Accuracy of always predicting the more frequent case: a carry, or none."""
     raw: Proportion
     """Accuracy of a probe on one-hot tokens of the question instead of the model's activations."""
 
 
 @dataclass(frozen=True)
 class Probes:
-    """Linear probes for an event: one per residual stream, place in that stream, and place of the answer."""
+    """Linear probes for an event (a carry): one per residual stream, position in it, and place of the answer (10s)."""
 
     event: str
     n_fit: Positive
@@ -84,9 +86,9 @@ class Probes:
     n_decodable: Count
     """Number of cells (stream and position) with accuracies above 90 % and above guessing by their whole 95 % CI."""
     n_moved: Count
-    """Number of decodable cells (stream and position) that were also patched, for the share of the event they move."""
+    """Number of decodable cells (stream and position) that were also patched, to see how much of a carry they move."""
     n_idle: Count
-    """Number of patched decodable cells that move less than 10 % of the event on every way, by the whole interval."""
+    """Number of decodable cells (stream and position) that, when patched, move less than 10 % of a carry."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield a contradiction if the counts disagree with the list of probes."""
@@ -109,9 +111,9 @@ def _counts(cells: Sequence[Probe], baselines: Sequence[Baseline]) -> dict[str, 
 
 
 def probe(model: OpenModel, routes: Routes | None = None, *, seed: int = 0, progress: Progress | None = None) -> Probes:
-    """Fit linear probes that decode the task's event from every residual stream, for each place of the answer.
+    """Fit linear probes that decode the task's event (a carry) from residual streams, for each place of the answer.
 
-    An event is, for example, a carry. `routes` gives the share of the event that each stream moves when patched.
+    A place is, for example, the 10s digit. `routes` gives the share of the event that each stream moves when patched.
     """
     task = require_event(model)
     assert task.words.event is not None, "require_event has checked this"
@@ -156,7 +158,7 @@ def _cells(
     reads: Sequence[str],
     routes: Routes | None,
 ) -> list[Probe]:
-    """Return the probes of one residual stream at one place, one for each place of the answer (`reads`)."""
+    """Return the probes of one residual stream at one place (10s), one for each place of the answer in `reads`."""
     x = values.flatten(start_dim=1).double().cpu().numpy()
     own, control = _hits(x, labels, np.arange(len(order))), _hits(x, labels, order)
     cells = []
@@ -177,7 +179,7 @@ def _cells(
 def _hits(x: NDArray[np.float64], labels: NDArray[np.bool_], order: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Fit one probe per column of labels [example, column]; return which held-out examples each probe gets right.
 
-    `order` reorders the labels of the fitted examples; a random order gives the shuffled control.
+    `order` reorders the labels of the fitted examples; with a random order, probes show what they can memorise.
     """
     n, is_constant = len(order), x[: len(order)].std(axis=0) < 1e-9
     deviation = np.where(is_constant, 1.0, x[:n].std(axis=0))

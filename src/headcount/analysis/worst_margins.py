@@ -53,7 +53,7 @@ class WorstCase:
     """The sequence with the smallest margin among all sequences of one class and one length."""
 
     margin: float
-    """Logit of the right class minus that of the other class, from the table of contexts; negative if wrong."""
+    """Logit of the right class minus that of the other, added up from what single positions see; negative if wrong."""
     example: str
     answer: str
     """The class that the model's forward pass predicts for the sequence."""
@@ -94,21 +94,20 @@ class ConstantStretches:
     leads: Mapping[str, float]
     """For each token, the lead (logit of the first class minus that of the last) of the context that repeats it."""
     token: str
-    """The token whose constant stretch (such as 7 7 7 7) makes the model answer wrong; empty if all leads are 0.
+    """The token whose constant stretch (such as 7 7 7 7) makes the model answer wrong; empty if there is none.
 
-    Candidates are the tokens with the smallest and the largest lead; the one that fails at the shorter length is
-    given.
+    Candidates are the tokens with the smallest and the largest lead; the one that fails at the shorter length is given.
     """
     beginning: str
     """The broken pair (such as 5 4) before the constant stretch; empty if the stretch alone is answered wrong."""
     wrong_from: Positive | None
-    """Shortest length from which on the answer is wrong, by the table of contexts; None if all leads are 0."""
+    """Shortest length from which on sequences with this constant stretch are answered wrong; None if there is none."""
     shown: WrongAnswer | None
     """A sequence with this stretch that the model's forward pass answers wrong; None if such sequences are too long."""
     shown_length: Positive | None
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction if the wrongly answered sequence disagrees with the leads of constant contexts."""
+        """Yield a contradiction if the wrongly answered sequence disagrees with the logits of constant stretches."""
         if (self.wrong_from is None) != (not any(self.leads.values())):
             yield "wrong_from", "a length if any of leads differs from 0, and null otherwise"
         if self.wrong_from is not None and self.token not in self.leads:
@@ -143,7 +142,10 @@ class WorstMargins(Result):
     example: str
     """The task's word for one example, such as `sequence`."""
     classes: tuple[str, str]
-    """The two classes: first the one whose examples have a broken pair (`unsorted`), then the other (`sorted`)."""
+    """The two classes, such as `unsorted` and `sorted`.
+
+    Examples of the first have a broken pair (neighbours such as 5 4), those of the second have none.
+    """
     trained: tuple[int, int]
     """Lengths of the shortest and the longest sequence in training."""
     rows: tuple[LengthMargins, ...]
@@ -151,7 +153,7 @@ class WorstMargins(Result):
     constants: ConstantStretches | None
     """What contexts that repeat one token show; None if `constant_stretches` does not apply to the task."""
     rounding: Size
-    """Largest difference, in logits, between a sequence in the table of contexts and in the model's forward pass."""
+    """Largest difference, in logits, between a sequence in the model and the mean over what its positions see."""
     wrong: tuple[WrongAnswer, ...]
     """Sequences that the model's forward pass answers wrong, the shortest first."""
 
@@ -190,8 +192,8 @@ class WorstMargins(Result):
 def worst_margins(model: OpenModel, lengths: Iterable[int] | None = None) -> WorstMargins:
     """Find the smallest margin of each class over all sequences of each length, and test constant stretches.
 
-    The default lengths are 1 to the longest training length, then 32, 64, 128 and 256. If the model has no table of
-    contexts, the error `Undecidable` says why.
+    The default lengths are 1 to the longest training length, then 32, 64, 128 and 256. If the model's positions do not
+    see a bounded context, the error `Undecidable` says why nothing can be decided.
     """
     shape, task, classifier = require_mean(model)
     longest = task.trained_lengths[1]
@@ -250,7 +252,7 @@ def judge(model: OpenModel, answers: ClassModel, decision: Decision, lengths: It
     rounding = max((abs(case.margin - case.own_margin) for case in cases.values()), default=0.0)
     if rounding > TOLERANCE:
         raise CheckFailed(
-            f"logits of whole sequences differ from the mean over their contexts by {rounding:.1e}",
+            f"logits of whole sequences differ by {rounding:.1e} from the mean over what their positions see",
             "this is a fault in headcount, not in what the model has learned: please report it",
         )
     return WorstMargins(
@@ -279,11 +281,12 @@ def verdict(rows: Sequence[LengthMargins], wrong: Sequence[WrongAnswer], roundin
 
 
 class Walk:
-    """A search for the sequence with the smallest sum of margins at each length, by dynamic programming.
+    """Finds the sequence with the smallest sum of margins at each length, by dynamic programming.
 
-    A sequence is a path of overlapping contexts. The state of a path says whether the sequence already has a broken
-    pair. A path begins in state 0 and must end in the last state. For each state, `edges` lists the states that can
-    come before, with the margins of the contexts that lead from there; a margin is infinite where no context leads.
+    A sequence is a path of overlapping contexts (what positions see). The state of a path says whether the sequence
+    already has a broken pair (5 4). A path begins in state 0 and must end in the last state. For each state, `edges`
+    lists the states that can come before, with the margins of the contexts that lead from there; a margin is infinite
+    where no context leads.
     """
 
     def __init__(self, decision: Decision, edges: Sequence[Sequence[tuple[int, Margins]]]) -> None:
@@ -311,7 +314,7 @@ class Walk:
             self.best.append((float(at_end[node]), tuple(map(int, node))))
 
     def _step(self, parts: Sequence[tuple[int, Margins]]) -> tuple[Margins, NDArray[np.intp]]:
-        """Return the smallest sums of margins after one more context, and the node before the last of each path."""
+        """Return the smallest sums of margins after one more position, and the node before the last of each path."""
         least, origins = np.array(np.inf), np.array(0)
         for source, margins in parts:
             totals = _first_axis_last(self.sums[source])[..., None, :] + margins
@@ -394,10 +397,10 @@ def constant_stretches(answers: ClassModel, decision: Decision) -> ConstantStret
 def _wrong_from(decision: Decision, token: int) -> tuple[int, list[int], int]:
     """Find the shortest length from which on a constant stretch of `token` is answered wrong.
 
-    Return the length, the pair of tokens before the stretch, and the token. Beyond the width of a context, each further
-    token adds the lead of the constant context to the sum. If this lead is negative, the returned pair is the broken
-    pair that makes the answer wrong at the shortest length. If the lead is positive, the constant sequence alone is
-    answered wrong, and the pair is empty.
+    Return the length, the pair of tokens before the stretch, and the token. A lead is the logit of the first class
+    minus that of the last. Beyond the width of a context, each further token adds the lead of the constant context to
+    the sum. If this lead is negative, the returned pair is the broken pair (such as 5 4) that makes the answer wrong at
+    the shortest length. If the lead is positive, the constant sequence alone is answered wrong, and the pair is empty.
     """
     shape = decision.shape
     lead = float(decision.leads[(token,) * shape.width])
@@ -432,7 +435,7 @@ def _lead_sums(decision: Decision, beginnings: Sequences, token: int, length: in
 def _answer(answers: ClassModel, sequences: Sequence[list[int]], in_last_class: Sequence[bool]) -> ClassAnswers:
     """Classify sequences with the model; raise an error if their right classes contradict the task's own rules.
 
-    The rules are the pairs of neighbours that the last class allows.
+    The rules are the pairs of neighbours that the last class (such as sorted) allows.
     """
     answered = answers.classify(as_examples(list(sequences), max(map(len, sequences))))
     last = len(answers.task.classes) - 1
