@@ -12,7 +12,7 @@ OF_CLAIM = {"supported": PASSED, "undecided": PASSED, "refuted": FAILED, "not ju
 
 
 def of_claims(verdicts: Collection[str]) -> int:
-    """Return the exit code of `headcount claims`: 1 if a claim is refuted, 2 if no claim could be judged.
+    """Return the exit code of the verb `claims`: 1 if a claim is refuted, 2 if no claim could be judged.
 
     >>> of_claims(["supported", "refuted"]), of_claims(["supported", "not judged"]), of_claims(["not judged"])
     (1, 0, 2)
