@@ -1,6 +1,7 @@
-"""The roles of heads that need no task: kinds of attention pattern, such as attention to the previous token.
+"""Names and descriptions of the roles that heads have on any text, such as attention to the previous token.
 
-To add a role, add it to `ROLES`, and add the keys that count for it to `role_targets` in analysis/role_measures.py.
+A role is a kind of key. To add a role, add it to `ROLES`, and add the keys that count for it to `role_targets` in
+analysis/role_measures.py.
 """
 
 from typing import NamedTuple

@@ -35,7 +35,7 @@ LIMITS = {
     "redundant": f"below {limit_text(IMPORTANT)}",
     "undecided": "across one of these limits",
 }
-"""Maps the name of each band to a description of where the whole 95 % CI of a head's drop in accuracy lies."""
+"""Maps the name of each band (how much a head matters) to where the whole 95 % CI of its drop in accuracy lies."""
 BANDS = tuple(LIMITS)
 FEW = 10
 """Number of examples that is too few: a drop is flagged if this many examples, or fewer, cause over half of it."""

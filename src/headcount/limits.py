@@ -20,31 +20,34 @@ BATCH = 512
 LOSS = 0.01
 """Default of the largest drop that pruning allows (0.01 is 1 point), and limit of claims that heads are prunable."""
 ORDERS = 20
-"""Default number of random orders of removing heads with which pruning is compared."""
+"""Default number of random orders of removing heads, which are the baseline of pruning."""
 N_DECIDING = 40_000
-"""Largest number of examples of a task on which a head is measured, and number of new examples with `--exhaust`."""
+"""Largest number of examples on which a head is ablated.
+
+With `--exhaust`, it is the number of new examples on which heads that change an answer are measured again.
+"""
 N_LENGTH = 400
-"""Default number of examples of each length, when a classifier is measured at a length that is given."""
+"""Default number of examples per length when `ablate` measures a classifier at given lengths."""
 N_SCAN = 200
-"""Default number of quartets (sets of four examples) for each way of an event, when `routes` measures all heads."""
+"""Default number of quartets (sets of four examples) for each way of an event (a carry from the 1s to the 10s)."""
 N_VERDICT = 400
-"""Default number of quartets for a claim about one head, whose interval must be narrow."""
+"""Default number of quartets (sets of four examples) for a claim about one head, whose interval must be narrow."""
 N_CLAIM = 2000
-"""Default number of examples for a claim about drops."""
+"""Default number of examples for a claim about the drop in score without some heads."""
 N_WEIGHTS = 512
-"""Default number of examples over which the inputs of heads are averaged, to read what their weights match."""
+"""Default number of examples on which the inputs of heads are recorded, to read what their weights match."""
 SEARCH_SECONDS = 20.0
-"""Default time that `verify` searches for wrong answers of a model that cannot be proved right."""
+"""Default time in seconds for which `verify` searches for wrong answers of a model that cannot be proved right."""
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-"""Default lengths of `stretch`."""
+"""Default lengths of sequences at which `stretch` measures a classifier."""
 N_STRETCH, N_STRETCH_LONG, LONG = 1000, 200, 1024
-"""Default numbers of examples of `stretch` for each length and kind of negative: up to the length LONG, and beyond."""
+"""Default numbers of examples of `stretch` per length and kind of negative: up to the length LONG, and beyond it."""
 SIGNIFICANT = 0.05
 """Level of significance: a p-value below it, after correction for several tests, is called significant."""
 ACCURATE = 0.9
-"""Accuracy that a classifier must exceed at a length, by its whole 95 % CI, to count as accurate there."""
+"""Accuracy that a classifier's whole 95 % CI must exceed at a length to count as accurate at this length."""
 N_NOISE = 512
-"""Number of examples on which the noise of mean ablation (of its estimated means) is measured."""
+"""Number of examples on which the noise of mean ablation is measured, which comes from estimated mean outputs."""
 MIN_N = 20
 """Smallest number of examples, or of quartets (sets of four examples), from which routes and claims are judged."""
 MIN_TEST_EXAMPLES = 100
@@ -52,7 +55,7 @@ MIN_TEST_EXAMPLES = 100
 N_MEANS = 16_384
 """Largest number of examples over which the mean outputs of heads are taken, for mean ablation and for folding."""
 PROVEN_ON = 4
-"""Number of examples on which an ablation around code of your own, or in `predict`, is verified to act."""
+"""Number of examples on which an ablation is verified to change the model's output, in `predict` and in user code."""
 RETRIES = 2
 """Default number of times that a run of a study is started again after a crash, before it counts as failed."""
 MOST_LOST = 3

@@ -14,9 +14,10 @@ SHOWN_ROWS, SHOWN_WIDTH = 6, 110
 
 
 def rows_at(holder: Any, path: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield one table row per entry of the field at `path` in `holder`.
+    """Yield one table row for each entry of a field that is nested in `holder`.
 
-    Each row also has the scalar fields of the objects on the way from `holder` to the entry.
+    `path` has the names of the fields from `holder` to the entries. Each row also has the scalar fields of all objects
+    on this path.
     """
     entries = getattr(holder, path[0])
     for entry in entries if isinstance(entries, (tuple, list)) else (entries,):
@@ -25,7 +26,7 @@ def rows_at(holder: Any, path: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def scalars(entry: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the fields of a dataclass whose values are a number, a text, None or a pair of numbers, by name.
+    """Return the scalar fields of a dataclass by name: numbers, texts, None and pairs of numbers.
 
     Fields of nested dataclasses are included, named `part.field`.
     """
@@ -40,7 +41,10 @@ def scalars(entry: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
-    """Return rows as CSV in full precision, with the given columns (default: all); unknown values are empty."""
+    """Return table rows as CSV in full precision; unknown values are empty cells.
+
+    Each row maps column names to values. `columns` chooses the columns (default: all).
+    """
     names = list(columns) or list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, names, lineterminator="\n")
@@ -50,7 +54,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> 
 
 
 def without_formula(value: Any) -> Any:
-    """Return a value as it is, but put an apostrophe before a text that a spreadsheet would read as a formula."""
+    """Put an apostrophe before a text that a spreadsheet would read as a formula; return other values as they are."""
     return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
 
 
@@ -76,7 +80,7 @@ def text_table(rows: list[dict[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Format a value of a table briefly: four digits of a number, at most 40 characters of a text."""
+    """Format a value for a printed table: numbers with four significant digits, texts with at most 40 characters."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(_cell, value))}]"
     if isinstance(value, float):

@@ -30,7 +30,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "teacher-forced": ("forced",),
     "free-running": ("free", "decoded"),
 }
-"""Maps a synonym, such as `rope`, to the names of the parts that it may mean, for "did you mean" suggestions."""
+"""Maps the name of a part, such as `rotary`, to synonyms, such as `rope`, which "did you mean" suggestions know."""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

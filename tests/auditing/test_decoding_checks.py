@@ -506,7 +506,7 @@ def test_two_answers_part_at_a_place_and_under_a_condition() -> None:
     found, first = look("two-answers", LosesTheCarry), observed(LosesTheCarry).right_answers[:, 0]
     n = int((first == 1).sum())
     assert found.verdict == "fail"
-    assert f"they disagree on {n}, first at the 100s in {n} of {n}" in found.finding
+    assert f"they disagree on {n}, and the first wrong decoded token is at the 100s in {n} of {n}" in found.finding
     assert f"most often where the 100s token is 1: {n} of {n}, against 0 of {400 - n} elsewhere" in found.finding
     assert "cascad" not in found.finding + found.cause
 

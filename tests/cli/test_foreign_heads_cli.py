@@ -267,7 +267,7 @@ def test_heads_of_two_adapters_are_paired_by_what_they_do(capsys: pytest.Capture
             assert pair["partner"] == f"{site}.{order[int(index)]}"
             assert pair["attention"]["value"] == pytest.approx(1, abs=1e-4)
             assert (pair["verdict"], pair["outputs"], pair["transplant"]) == ("attend alike", None, None)
-    assert "what heads write" in found["left_out"]
+    assert "transplants of head outputs" in found["left_out"]
     assert found["overall"]["alike"] == 24
     assert found["data"].startswith("128 of ")
 

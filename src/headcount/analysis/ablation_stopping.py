@@ -1,15 +1,16 @@
-"""When has a head been measured on enough examples? Looks at growing numbers of examples, and when to stop.
+"""Decide when a head has been measured on enough examples, with confidence intervals that allow for repeated looks.
 
-Whoever looks again and again, and stops when an interval looks good, misses the true drop more often than 5 % of the
-time with ordinary intervals. Here, the looks at one head share the 5 %. Each look spends a part, and the last look
-spends what is left:
+A head is measured on more and more examples, and its drop is looked at several times. Stopping when an ordinary
+interval looks good would miss the true drop more often than 5 % of the time. Here, all looks at one head share the 5 %:
+each look spends a part of this probability of error, and the last look spends what is left:
 
-    first look (540 examples)       1 %      a head that changes no answer is redundant now
+
+    first look (540 examples)       1 %      a head that changes no answer is then redundant
     up to six further looks         0.4 %    each, while the band is undecided
     last look                       1.6 to 4 %, depending on the number of looks before it
 
 By the union bound, all intervals of one head together contain its drop with a probability of 95 %, whatever the reason
-to stop after a look: the data, a time budget or a person. Their intersection is therefore a 95 % CI. This is a
+for stopping after a look: the data, a time budget or a person. Their intersection is therefore a 95 % CI. This is a
 confidence sequence (Darling and Robbins 1967; Howard et al. 2021) that is computed at few looks only. It needs fewer
 examples than one that holds at every single example (docs/adr/0021).
 """
@@ -27,65 +28,73 @@ from headcount.limits import PRECISION
 from headcount.stats import PairedDifference
 
 ALPHA = 0.05
-"""Probability that the looks at one head may spend together."""
+"""Largest probability that any look at a head (test on the examples so far) gives an interval that misses its drop."""
 LEVELS = (0.01, *[0.004] * 6)
-"""Probability that each look before the last one spends."""
+"""Probability of error that each look at a head (a test on the examples so far), except the last one, uses up."""
 FIRST_HITS, FIRST_SCORES = 540, 128
-"""Number of examples at the first look: for accuracies, where a head without any effect is then redundant, and for
-losses."""
+"""Number of examples at the first look at a head, for accuracies and for losses.
+
+For accuracies, a head without any effect is then redundant.
+"""
 MOST_GROWTH, LEAST_GROWTH = 2.0, 1.25
-"""How much the number of examples grows at least and at most from one look to the next, while a band is undecided."""
+"""Largest and smallest factor by which examples grow between two looks at a head, as long as it is undecided."""
 MARGIN, FIRST_MARGIN = 1.03, 0.87
-"""Ratio of the planned number of examples to the estimate. The first plan for a narrow interval is below the estimate,
-because intervals at few examples are too wide; a second plan then corrects it."""
+"""Ratio of the planned number of examples to the estimated one, for a later and for the first plan.
+
+The first plan for a narrow interval is below the estimate, because intervals at few examples are too wide; a second
+plan then corrects it.
+"""
 GRID = 1.06
-"""Ratio of neighbouring numbers of examples at which heads are looked at, so that heads share their blocks."""
+"""Ratio of neighbouring numbers of examples at which heads are looked at; a grid lets heads share blocks."""
 HOPE = 0.5
-"""A band counts as hopeless if it stayed undecided even with the drop this many standard errors farther away."""
+"""A head counts as hopeless if it would stay undecided even with its drop this many standard errors farther off."""
 
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """When to stop measuring a head: its band is decided, and its interval is narrow enough."""
+    """The rule that ends the measurement of a head: its band (such as redundant) is decided and its CI is narrow."""
 
     precision: float = PRECISION
-    """Largest half-width of the interval of a drop, in the unit of the drop (0.01 is 1 point)."""
+    """Largest half-width of the CI of a drop at which to stop, in the unit of the drop (0.01 is 1 point)."""
     first: int = FIRST_HITS
-    """Number of examples at the first look."""
+    """Number of examples at the first look at each head."""
     most: int = 30_000
-    """Largest number of examples."""
+    """Largest number of examples on which a head is measured."""
 
 
 @cache
 def _quantile(level: float) -> float:
-    """Return the half-width of an interval that spends this probability, in standard errors."""
+    """Return the half-width, in standard errors, of a normal interval that misses the truth with this probability."""
     return float(scipy.special.ndtri(1 - level / 2))
 
 
 @dataclass
 class Looks:
-    """The looks at one head under one kind of ablation: what they spent, what they showed, and when the next one is."""
+    """The looks at one head under one kind of ablation; a look is a test on all examples so far.
+
+    It keeps the probability of error that looks have used up, the interval so far, and when to look next.
+    """
 
     rule: StoppingRule
     n_looks: int = 0
     spent: float = 0.0
-    """Probability that the looks so far have spent."""
+    """Probability of error that the looks (tests on the examples so far) have used up, out of 5 %."""
     low: float = -math.inf
     high: float = math.inf
-    """The intersection of the intervals so far."""
+    """Upper end of the intersection of all intervals so far; `low` is its lower end."""
     is_last: bool = False
-    """Whether the next look is the last one, which spends what is left."""
+    """Whether the next look (test on all examples so far) is the last one, with all remaining probability of error."""
     is_settled: bool = False
     """Whether the head needs no more examples."""
 
     def __post_init__(self) -> None:
         self.next_n = min(self.rule.first, self.rule.most)
-        """Number of examples at the next look."""
+        """Number of examples at which the head is looked at next."""
         self.is_last = self.next_n >= self.rule.most
 
     @property
     def level(self) -> float:
-        """The probability that the next look spends."""
+        """The probability of error that the next look (test on all examples so far) uses up."""
         return ALPHA - self.spent if self.is_last else LEVELS[self.n_looks]
 
     def stop_here(self) -> None:
@@ -95,10 +104,11 @@ class Looks:
     def look(
         self, n: int, drop: PairedDifference, wider: PairedDifference | None = None, *, has_bands: bool = True
     ) -> PairedDifference:
-        """Take the drop at n examples, measured at `level`; return the drop with a CI that allows for all looks.
+        """Look at a head's drop on the n examples so far; return it with a CI that allows for all looks.
 
-        `wider` is the drop with the noise of an estimated mean output in its interval, which more examples do not
-        reduce. With `has_bands`, the head is measured until its band is decided.
+        The CI of `drop` has the confidence 1 - `level`. `wider` is the drop with the noise of an estimated mean output
+        in its interval, which more examples do not reduce. With `has_bands`, the head is measured until it is decided,
+        such as redundant.
         """
         wider = wider or drop
         level, half = self.level, (drop.high - drop.low) / 2
@@ -127,13 +137,16 @@ class Looks:
         return whole
 
     def _plan(self, n: float) -> None:
-        """Set the next look to at least `n` examples, at a number that other heads may have as well."""
+        """Set the next look to at least `n` examples, at a number on the grid that other heads share."""
         steps = math.ceil(math.log(max(n / self.rule.first, 1.0), GRID))
         self.next_n = min(self.rule.most, math.ceil(self.rule.first * GRID**steps))
         self.is_last = self.is_last or self.next_n >= self.rule.most
 
     def _plan_for_band(self, n: int, drop: PairedDifference, error: float) -> None:
-        """Plan the next look for the number of examples that should decide the band; the last look has the most."""
+        """Plan the next look at the head for the number of examples that should decide it, such as redundant.
+
+        The last of all looks has the largest number of examples.
+        """
         if self.n_looks == len(LEVELS):
             self._plan(self.rule.most)
             return
@@ -143,14 +156,15 @@ class Looks:
         self._plan(planned if LEAST_GROWTH * planned < self.rule.most else self.rule.most)
 
     def _is_hopeless(self, n: int, drop: PairedDifference, error: float, noise: float) -> bool:
-        """Whether the most examples would not decide the band, even with the drop `HOPE` standard errors farther away.
+        """Return whether even the largest number of examples would not decide the head, such as redundant.
 
-        `noise` is the part of the interval's half-width that more examples do not reduce.
+        This must hold even for a drop that is `HOPE` standard errors farther from the limit. `noise` is the part of the
+        interval's half-width that more examples do not reduce.
         """
         half = _quantile(ALPHA - self.spent) * error * math.sqrt(n / self.rule.most)
         return math.hypot(half, noise) > _gap(drop) + HOPE * error
 
 
 def _gap(drop: PairedDifference) -> float:
-    """Return the distance of a drop to the nearest limit of a band inside its interval."""
+    """Return the distance of a drop to the nearest limit between two bands that lies inside of its interval."""
     return min(abs(drop.mean - limit) for limit in (IMPORTANT, CRITICAL) if drop.low <= limit <= drop.high)

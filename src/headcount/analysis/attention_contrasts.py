@@ -1,8 +1,9 @@
-"""Does a head change its attention when a fact changes that matters for the answer, such as an incoming carry?
+"""Does a head attend elsewhere when a fact changes that matters for the answer, such as an incoming carry?
 
 The task provides triples of examples that differ in one token (`Contrast` in tasks/base.py). From the first to the
-second example, the token changes but the fact stays ("beside"). From the second to the third, the fact changes too
-("across"). At the queries of the column that the fact matters to, two things are measured for each step:
+second example, the token changes but the fact stays ("beside"). From the second to the third, the token changes as
+much, and the fact changes too ("across"). Two measures of attention are taken for each step, at the queries of the
+column (such as the 10s digit) that the fact matters to:
 
 - how far attention moves, as a total variation distance: 1/2 sum_k |w_k - w'_k|, from 0 (unchanged) to 1 (disjoint);
 - how much attention each target gains. A target is a kind of key that the task names, such as the operator.
@@ -28,44 +29,47 @@ from headcount.seeds import stream
 from headcount.tasks.base import Contrast, Task
 
 N_PER_COLUMN = 200
-"""Number of triples (three examples that differ in one token) for each column of the answer."""
+"""Number of triples (three examples that differ in one token) for each column of the answer, such as the 10s."""
 MOVED = "attention moved"
 
 ByHead = NDArray[np.float64]
-"""Values [example, head]; NaN where the attention block has no query about the example's column."""
+"""An array [example, head]; NaN where the attention block has no query about the example's column (such as the 10s)."""
 
 
 @dataclass(frozen=True)
 class ContrastShift:
-    """Sensitivity of one head: how much more its attention changes when a fact changes than when only a token does."""
+    """How much more one head's attention changes when a fact changes (such as a carry) than when only a token does."""
 
     measure: str
-    """`attention moved` (total variation distance), or the target whose gain in attention is measured."""
+    """What is measured: `attention moved` (total variation distance), or the gain in attention of a kind of key."""
     column: str
     """Column of the answer that the queries belong to, such as `10s`, or `all`."""
     beside: float
-    """Mean change of the measure in the step that changes the token but keeps the fact."""
+    """Mean change of the measure when the token changes but the fact (such as a carry) stays."""
     across: float
-    """Mean change of the measure in the step that changes the token and the fact."""
+    """Mean change of the measure when both the token and the fact (such as a carry) change."""
     mean: float
-    """Sensitivity: across - beside."""
+    """Sensitivity of the head to the fact: across - beside."""
     se: Size
-    """Standard error of the sensitivity over triples."""
+    """Standard error of the mean over triples of examples."""
     n: Positive
-    """Number of triples (sets of three examples) in the mean."""
+    """Number of triples (sets of three examples) that the mean is taken over."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction if the sensitivity is not `across` minus `beside`."""
+        """Yield a contradiction if `mean` is not `across` minus `beside`."""
         if abs(self.across - self.beside - self.mean) > 1e-4:  # all three are rounded
-            yield "mean", f"across - beside, {self.across - self.beside}"
+            yield "mean", f"{self.across - self.beside}, which is across - beside"
 
     def half(self, confidence: float = 0.95) -> float:
-        """Return half the width of the confidence interval of the sensitivity (Student's t)."""
+        """Return half the width of the confidence interval of `mean` (Student's t over triples of examples)."""
         return float(stdtrit(self.n - 1, 0.5 + confidence / 2)) * self.se
 
 
 def contrast_of(model: TaskAttention) -> Contrast | None:
-    """Return the triples of examples that the task provides; None if it provides none, or fewer than two."""
+    """Return triples of examples in which one fact changes (such as a carry), as the task provides them.
+
+    Return None if the task provides none, or fewer than two.
+    """
     contrast = model.task.contrast(stream(0, "contrast"), N_PER_COLUMN)
     return contrast if contrast is not None and len(contrast.columns) > 1 else None
 
@@ -73,7 +77,10 @@ def contrast_of(model: TaskAttention) -> Contrast | None:
 def shifts(
     model: TaskAttention, contrast: Contrast, *, norm_weighted: bool = False
 ) -> dict[HeadSite, list[tuple[ContrastShift, ...]]]:
-    """Return the sensitivity of every head to the contrast: for each attention block, one tuple of results per head."""
+    """Return how every head's attention reacts to the fact that changes in the triples of examples.
+
+    The keys are attention blocks, and each value has one tuple of results per head.
+    """
     steps = [task_weights(model, examples, norm_weighted=norm_weighted) for examples in contrast.steps]
     return {
         site: list(_site_shifts(model.task, site, contrast, [weights[site] for weights in steps]))
@@ -116,7 +123,11 @@ def _over_queries(values_EHQ: NDArray[np.float64], queries_EQ: NDArray[np.bool_]
 def _shifts(
     name: str, beside: NDArray[np.float64], across: NDArray[np.float64], columns: NDArray[np.str_]
 ) -> Iterator[ContrastShift]:
-    """Yield the sensitivity of one head in one measure, for all columns together and for each column."""
+    """Yield how one head's attention, by one measure, reacts to a fact such as a carry: overall and for each column.
+
+    A column is a digit of the answer, such as the 10s. `beside` and `across` are the changes per triple of examples
+    without and with a change of the fact.
+    """
     has_query = ~np.isnan(across)
     for column in (ALL, *dict.fromkeys(columns.tolist())):
         rows = has_query & ((columns == column) | (column == ALL))

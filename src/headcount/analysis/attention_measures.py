@@ -1,7 +1,8 @@
-"""Which keys does a head attend to, and how concentrated is its attention, in each example?
+"""Measure which keys each head attends to, and how concentrated its attention is, in each example of a task.
 
-Weights are read a few queries at a time: a whole matrix of queries times keys may not fit into memory. For each
-measure, head, example and column, the sum over queries and the number of queries are kept:
+Attention weights are read a few queries at a time, because a matrix of all queries and keys may not fit into memory.
+For each of these measures, head, example and column (such as the 10s), the sum over queries and the number of queries
+are kept:
 
     target          attention on the keys of one of the task's targets, at queries that can see such keys and others
     other tokens    attention on keys that do not belong to the task's input, such as a class token
@@ -31,7 +32,7 @@ from headcount.seeds import stream
 from headcount.tasks.base import AttentionTargets, ClassTask, Examples, SequenceTask, Task, longest_rows
 
 ENTROPY, ENTROPY_SHARE, SPARSITY = "entropy", "entropy share", "sparsity"
-"""Measures of how concentrated attention is. Every other measure is attention on a target."""
+"""Names of the measures of how concentrated attention is; every other measure is attention on a kind of key."""
 SPREADS, OTHERS = (ENTROPY, ENTROPY_SHARE, SPARSITY), "other tokens"
 Sums = NDArray[np.float64]
 Matrix = tuple[tuple[float, ...], ...]
@@ -39,17 +40,17 @@ Matrix = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class MeasureSums:
-    """Sums of one measure over queries, by column of the task.
+    """Sums of one attention measure over the queries of each example, by column of the task (such as the 10s).
 
     The last column is for queries outside of all columns.
     """
 
     sums: Sums
-    """Sums over the counted queries, [example, head, column]."""
+    """Sums of the measure over the counted queries, [example, head, column]."""
     counts: Sums
-    """Number of counted queries, [example, column]."""
+    """Number of queries that are counted for the measure, [example, column]."""
     even: Sums | None
-    """The sums under uniform attention, [example, column]; None unless the measure is attention on a target."""
+    """The sums under uniform attention, [example, column]; None unless the measure is attention on a kind of key."""
 
 
 def measure(
@@ -71,7 +72,7 @@ def measure(
 
 
 class HeadMeasures:
-    """Running sums of all attention measures of one attention block, updated a few queries at a time."""
+    """Running sums of all attention measures, by attention block, updated a few queries at a time."""
 
     def __init__(self, task: Task, examples: Examples) -> None:
         self.by_site: dict[HeadSite, dict[str, MeasureSums]] = {}
@@ -79,7 +80,10 @@ class HeadMeasures:
         self._targets: dict[HeadSite, tuple[NDArray[np.int64], AttentionTargets]] = {}
 
     def add(self, chunk: AttentionChunk) -> None:
-        """Add the attention weights of the next queries (`chunk`). Queries outside of the task's input are left out."""
+        """Add the attention weights of the next queries, given as a chunk, to the sums.
+
+        Queries outside of the task's input, such as a class token, are left out.
+        """
         targets, measures = self._targets_at(chunk), self.by_site.setdefault(chunk.site, {})
         column_QC = np.eye(len(targets.columns) + 1)[targets.query_column[chunk.query_places]]  # -1 is the last
         is_task_Q = torch.from_numpy(chunk.query_places >= 0).to(chunk.weights.device)
@@ -96,7 +100,10 @@ class HeadMeasures:
                 even[chunk.rows] += (even_BQ * counted_BQ) @ column_QC
 
     def _targets_at(self, chunk: AttentionChunk) -> AttentionTargets:
-        """Return the task's targets (kinds of keys) for the chunk's examples; they are computed once per batch."""
+        """Return the task's targets (kinds of keys, such as the operator) for a chunk of attention weights.
+
+        They are computed once per batch of examples.
+        """
         rows, targets = self._targets.get(chunk.site, (None, None))
         if targets is None or rows is not chunk.rows:
             targets = self._task.attention_targets(chunk.site.stack, chunk.site.kind, self._examples[chunk.rows])
@@ -105,13 +112,13 @@ class HeadMeasures:
 
 
 Values = tuple[str, Float[Tensor, "batch head query"], Bool[Tensor, "#batch query"], Float[Tensor, "#batch query"]]
-"""One measure of a chunk: its name, its values, which queries count, and its values under uniform attention."""
+"""One measure of a chunk of attention weights: name, values, queries that count, and values under uniform attention."""
 
 
 def _values(chunk: AttentionChunk, targets: AttentionTargets) -> Iterator[Values]:
-    """Yield the measures of a chunk: attention on each target, then entropy, entropy share and sparsity.
+    """Yield every measure of a chunk of attention weights: attention on each kind of key, entropy and sparsity.
 
-    A query counts for a target if it can see keys of the target and other keys. Keys outside of the task's input
+    A query counts for a kind of key (target) if it can see such keys and other keys. Keys outside of the task's input
     belong to no target.
     """
     weights, sees = chunk.weights, chunk.sees
@@ -162,23 +169,23 @@ def matrix_of(array: NDArray[np.floating[Any]]) -> Matrix:
 
 
 MOST, FEWEST = 1000, 16
-"""Largest and smallest number of new sequences on which attention is measured."""
+"""Largest and smallest number of new sequences on which the attention of a classifier is measured."""
 PAIRS = 2**26
-"""Largest number of query-key pairs over all new sequences: about ten seconds for each layer of four heads."""
+"""Largest number of query-key pairs over all new sequences: about ten seconds of work for each layer of four heads."""
 LONGEST = 2**13
 CONTROL_MOST, CONTROL_PAIRS, CONTROL_LONGEST = 64, 2**18, 2**9
-"""Limits for controls: largest number of examples, of query-key pairs, and largest length of a sequence."""
+"""Limits for control models, which learned nothing: number of examples, of query-key pairs, and sequence length."""
 
 
 @dataclass(frozen=True)
 class EvalInputs:
-    """Examples of equal length, without padding, on which attention is measured."""
+    """Examples of equal length, and so without padding, on which attention is measured."""
 
     examples: Examples
     width: int
-    """Number of tokens of the task's input in each example."""
+    """Number of tokens of the task's input in each example (without class tokens)."""
     data: str
-    """Description of the examples."""
+    """Description of the examples in words, such as `the test set`."""
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -189,16 +196,16 @@ class EvalInputs:
 
 
 def eval_inputs(model: TaskAttention, length: int | None = None) -> EvalInputs:
-    """Return examples of equal length, so without padding, on which attention is measured.
+    """Return examples of equal length, and so without padding, on which attention is measured.
 
-    For a classifier, they are new sequences of `length` tokens (default: the longest training length). Otherwise
-    they are the examples of the test set with the most tokens; in most tasks, all examples are equally long.
+    For a classifier, they are new sequences of `length` tokens (default: the longest training length). Otherwise they
+    are the examples of the test set with the most tokens; in most tasks, all examples are equally long.
     """
     if model.task.output_type == "sequence":
         if length is not None:
             raise InputError(
-                f"the examples of {model.name} have no length to choose",
-                "leave --length out: it is for models that classify sequences",
+                f"--length is for models that classify sequences, and {model.name} generates its answers",
+                "leave --length out",
             )
         test = model.task.split("test")
         examples = test[longest_rows(cast(SequenceTask, model.task), test)]  # heads do not attend to padding
@@ -217,11 +224,11 @@ def eval_inputs(model: TaskAttention, length: int | None = None) -> EvalInputs:
     rng, n = stream(0, "watched", length), n_per_kind * len(task.negatives)
     parts = [task.sample_of_length(rng, length, negative, n_per_kind) for negative in task.negatives]
     examples = np.concatenate([*parts, task.sample_of_length(rng, length, None, n)])
-    return EvalInputs(examples, length, f"fresh sequences of {length:,}, half of them {task.classes[-1]}")
+    return EvalInputs(examples, length, f"new sequences of {length:,} tokens, half of them {task.classes[-1]}")
 
 
 def control_inputs(model: TaskAttention, length: int | None = None) -> EvalInputs:
-    """Return fewer and shorter examples than `eval_inputs` does, for control models that learned nothing.
+    """Return examples for control models, which learned nothing: fewer and shorter ones than `eval_inputs` returns.
 
     Few examples suffice, because the measures of controls vary more between heads than between examples.
     """

@@ -1,7 +1,7 @@
-"""How far can rounding move the lead of a context? A forward pass that computes a bound of its own rounding error.
+"""Bound how far rounding can move the logits of a classifier, in a forward pass that computes its own error bound.
 
-A context is the tokens that one position sees. Its lead is the logit of the first class minus that of the last
-class, as this position contributes it.
+A context is the tokens that one position sees. Its lead is the logit of the first class minus that of the last class,
+as this position contributes it.
 
 A certificate is about the function that the weights define in real numbers. Each operation here returns its value in
 double precision and a bound of the distance to the exact value (after Higham 2002, "Accuracy and stability of
@@ -28,7 +28,7 @@ from headcount.training.contexts import layers_of
 
 DOUBLE, SINGLE = 2.0**-53, 2.0**-24
 SLACK = 1 + 1e-6
-"""Bounds are computed in double precision too; this factor covers their own rounding."""
+"""Error bounds are computed in double precision too; this factor allows for the rounding of the bounds themselves."""
 EXP_ERROR = 4
 
 
@@ -56,11 +56,11 @@ class Arithmetic:
     recorded: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def gamma(self, n: int) -> float:
-        """Return the bound gamma_n of the relative rounding error of a sum of `n` products."""
+        """Return the relative bound gamma_n of the rounding error of a sum of `n` products."""
         return n * self.unit / (1 - n * self.unit)
 
     def result(self, value: Tensor, error: Tensor) -> Bounded:
-        """Return the value of an operation with its error bound; with `is_first_order`, record the error instead."""
+        """Return the value of an operation with its error bound; with `is_first_order`, only record the error."""
         if not self.is_first_order:
             return Bounded(value, error * SLACK)
         if not value.requires_grad:
@@ -109,7 +109,7 @@ class Arithmetic:
     def attend(self, query: Bounded, key: Bounded, value: Bounded, bias: Tensor) -> Bounded:
         """Return the heads' outputs z [row, query, head, d_head], with an error bound.
 
-        Queries, keys and values are [row, place, head, d_head]. `bias` [query, key, head] is -inf where a query does
+        Queries, keys and values are [row, position, head, d_head]. `bias` [query, key, head] is -inf where a query does
         not see a key.
         """
         unit, d_head, n_keys = self.unit, query.value.shape[-1], key.value.shape[1]
@@ -132,7 +132,10 @@ class Arithmetic:
 
 
 class BoundedPass:
-    """A forward pass of a classifier over contexts, in double precision, with a bound of its rounding error."""
+    """A forward pass of a classifier in double precision, over contexts, that also bounds its rounding error.
+
+    A context is the tokens that one position sees.
+    """
 
     def __init__(self, model: Classifier, n_tokens: int, arithmetic: Arithmetic) -> None:
         self.model, self.arithmetic, config = model, arithmetic, model.config
@@ -150,7 +153,10 @@ class BoundedPass:
         return self.arithmetic.linear(Bounded(waves, torch.zeros_like(waves)), *_weights(table.mix))
 
     def leads(self, tokens: Tensor, centre: int) -> Bounded:
-        """Return, for each row of tokens, the lead (first class minus last) that position `centre` contributes."""
+        """Return, for each row of tokens, the lead that the position `centre` contributes, with an error bound.
+
+        The lead is the logit of the first class minus that of the last class.
+        """
         ops, model, layers = self.arithmetic, self.model, layers_of(self.model)
         x, places = self._embed(tokens) if ops.is_first_order else self.every[tokens], range(tokens.shape[1])
         for i, layer in enumerate(layers):
@@ -169,7 +175,7 @@ class BoundedPass:
     def _attend(
         self, block: AttentionBlock, x: Bounded, queries: slice, places: list[int], tokens: Tensor | None
     ) -> Bounded:
-        """Return the residual stream at the given queries after one attention block."""
+        """Return the residual stream at the given queries after one attention block, with an error bound."""
         ops, attention, residual = self.arithmetic, block.attention, block.residual
         stream = x[:, queries]
         if not isinstance(attention, MultiHeadAttention):  # all heads are cut out, the bias of the projection is left
@@ -193,7 +199,7 @@ class BoundedPass:
         return self._close(residual, ops.add(stream, ops.linear(z, *_weights(attention.output))))
 
     def _feed_forward(self, layers: nn.Sequential, residual: Residual, x: Bounded) -> Bounded:
-        """Return the residual stream after one feed-forward block."""
+        """Return the residual stream after one feed-forward block, with an error bound."""
         ops = self.arithmetic
         normed = ops.layer_norm(x, residual.norm) if residual.pre else x
         hidden = ops.relu(ops.linear(normed, *_weights(layers[0])))
@@ -224,7 +230,10 @@ def _weights(layer: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 def first_order_error(model: Classifier, n_tokens: int, tokens: Tensor, centre: int) -> Tensor:
-    """Estimate, to first order, how far rounding in single precision can move the lead of each context, in logits."""
+    """Estimate, to first order, how far single-precision rounding can move the lead of each context, in logits.
+
+    A context is the tokens that one position sees; its lead is the logit of the first class minus that of the last.
+    """
     ops = Arithmetic(SINGLE, is_first_order=True)
     with torch.enable_grad():
         bounded = BoundedPass(model, n_tokens, ops)

@@ -1,11 +1,12 @@
-"""Is every answer right? Check every example of the task's domain, not only a test set.
+"""Is every answer right? Check a model on every possible example of its task, not only on a test set.
 
-One forward pass per example decides whether free-running decoding gives the right answer (training/answers.py). All
-wrong answers (up to a limit) and a sample of right ones are also decoded free-running. There is no certificate if the
-two ways disagree on an answer, or if the enumeration omits or repeats an example.
+One teacher-forced forward pass per example decides whether free-running decoding gives the right answer
+(training/answers.py). All wrong answers (up to a limit) and a sample of right ones are also decoded free-running. There
+is no certificate if both disagree on an answer, or if the enumeration omits or repeats an example.
 
-Floating-point rounding differs between machines. The examples with the smallest margins and the sample are therefore
-computed again in double precision. The largest change of a margin shows how close the smallest margin is to an error.
+Floating-point rounding differs between machines. The examples with the smallest margins and the sample of right ones
+are therefore computed again in double precision. The largest change of a margin shows how close the smallest margin is
+to an error.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,16 +30,16 @@ from headcount.training.evaluation import SequenceModel, WrongAnswer, wrong_answ
 
 LARGEST_DOMAIN = 100_000_000
 DECODED_AT_ONCE = 4096
-FAULT_IN_TASK = "this is a fault in the task: please report it"
+FAULT_IN_TASK = "this is a fault in the definition of the task: please report it"
 MOST_DECODED = 50_000
-"""Largest number of wrong answers that are decoded free-running and listed. A poor model has hundreds of thousands."""
+"""Largest number of wrong answers that are decoded free-running and listed; a poor model has hundreds of thousands."""
 N_NEAREST = 1000
-"""Number of examples with the smallest margins that are computed again in double precision."""
+"""Number of examples whose margins are closest to 0 that are computed again in double precision."""
 
 
 @dataclass(frozen=True)
 class Certificate(Result):
-    """Result of checking every example of a task's domain, such as all 810,000 sums of two three-digit numbers."""
+    """Result of checking a model on every example of its task, such as all 810,000 sums of two three-digit numbers."""
 
     SCHEMA: ClassVar[int] = 3
     name: str
@@ -46,52 +47,52 @@ class Certificate(Result):
     total: Positive
     errors: Count
     wrong: tuple[WrongAnswer, ...]
-    """Wrong answers as the model decodes them free-running: the first `MOST_DECODED` at most."""
+    """The first wrong answers, at most `MOST_DECODED`, as the model decodes them free-running."""
     least_margin: float | None
-    """Smallest margin, in logits, of a right token over the best other token; None if an answer is wrong."""
+    """Smallest margin, in logits, of a right token over the best other token; None if any answer is wrong."""
     tightest: str
-    """The example with the smallest margin, as text."""
+    """The example whose answer has the smallest margin, as text."""
     decoded: Count
-    """Number of examples that were also decoded free-running; each agreed with the forward pass."""
+    """Number of examples whose answer was also decoded free-running; all agreed with the teacher-forced pass."""
     distinct: Count
-    """Number of different examples that were checked, which is the whole domain."""
+    """Number of different examples that were checked, which is the number of examples of the task."""
     float_error: Size | None
-    """Largest change of a margin between the model's precision and double precision, in logits.
+    """Largest change of a margin, in logits, between the model's precision and double precision.
 
     None if the model does not compute in double precision.
     """
     n_recomputed: Count
     """Number of examples that were computed again in double precision."""
     undecided: Count
-    """Number of examples whose margin is at most `float_error`: another machine may answer them differently."""
+    """Number of examples whose margin is at most `float_error`, so that another machine may answer them differently."""
     environment: Mapping[str, str]
-    """Machine and software versions of the computation."""
+    """Machine and software versions with which the examples were checked."""
     audit: str = ""
     """Root cause reported by the quick audit; empty if every check passed."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction if the counts, the size of the domain and the list of wrong answers disagree."""
+        """Yield a contradiction if the counts, the number of examples and the list of wrong answers disagree."""
         for name in ("errors", "decoded", "undecided"):
             if getattr(self, name) > self.total:
-                yield name, f"at most total, {self.total:,}"
+                yield name, f"at most {self.total:,}, the value of total"
         if self.n_recomputed > 2 * self.total:  # an example may have a small margin and be in the sample too
-            yield "n_recomputed", f"at most twice total, {2 * self.total:,}"
+            yield "n_recomputed", f"at most {2 * self.total:,}, twice the value of total"
         yield from unequal(self, distinct=self.total)
         listed = min(self.errors, MOST_DECODED)
         if len({answer.example for answer in self.wrong}) != listed or len(self.wrong) != listed:
-            yield "wrong", f"a list of {listed:,} different answers, according to errors, not of {len(self.wrong):,}"
+            yield "wrong", f"{listed:,} different answers, which follows from errors; {len(self.wrong):,} are listed"
         if self.decoded < len(self.wrong):
-            yield "decoded", f"at least {len(self.wrong):,}, as every wrong answer in the list was decoded"
+            yield "decoded", f"at least {len(self.wrong):,}, as every listed wrong answer was decoded"
         if (self.least_margin is None) != (self.errors > 0) or (self.least_margin or 0) < 0:
             yield "least_margin", "a margin above 0 if no answer is wrong, and null otherwise"
         if self.float_error is None and self.n_recomputed:
-            yield "n_recomputed", "0, as float_error is null"
+            yield "n_recomputed", "0, as nothing was computed in double precision (float_error is null)"
         if self.undecided > N_NEAREST:
-            yield "undecided", f"at most {N_NEAREST:,}, the number of examples that are recomputed"
+            yield "undecided", f"at most {N_NEAREST:,}, the largest number of recomputed examples"
 
     @property
     def verdict(self) -> str:
-        """`proved` if every answer is right, otherwise `refuted`."""
+        """The verdict: `proved` if every answer is right, otherwise `refuted`."""
         return "refuted" if self.errors else "proved"
 
     @property
@@ -103,9 +104,10 @@ class Certificate(Result):
 def check_every_example(
     model: OpenModel, *, sample: int = 2000, progress: Callable[[int, int], None] | None = None
 ) -> Certificate:
-    """Check every example of the task's domain; return the certificate. `progress(done, total)` is called per block.
+    """Check a model on every example of its task, and return the certificate.
 
     The task must have at most `LARGEST_DOMAIN` examples; see `domain_size`. `sample` right answers are also decoded.
+    `progress(done, total)` is called after each block of examples.
     """
     total = domain_size(model)
     if total is None or total > LARGEST_DOMAIN:
@@ -135,7 +137,7 @@ def check_every_example(
                 progress(done, total)
     if done != total:
         raise CheckFailed(
-            f"no certificate: the task enumerated {done:,} examples, but its domain has {total:,}", FAULT_IN_TASK
+            f"no certificate: the task enumerated {done:,} examples, but says that it has {total:,}", FAULT_IN_TASK
         )
     errors = np.concatenate(wrong)
     listed = _decode(answers, errors[:MOST_DECODED], np.concatenate(right), progress)
@@ -181,20 +183,20 @@ def _float_error(model: OpenModel, examples: Examples, margins: NDArray[np.float
 
 
 def _mark_seen(task: SequenceTask, seen: NDArray[np.bool_], examples: Examples) -> None:
-    """Mark a block of examples as seen; raise an error if one of them was seen before."""
+    """Mark a block of examples as seen; raise an error if the task enumerated one of them before."""
     index = task.index(examples)
     again = seen[index]
     if again.any() or len(np.unique(index)) < len(index):
         raise CheckFailed(
-            f"no certificate: the task enumerated an example twice, {task.show(examples[again.argmax()])} or one in "
-            "the same block",
+            "no certificate: the task enumerated an example twice: "
+            f"{task.show(examples[again.argmax()])} or another one in its block",
             FAULT_IN_TASK,
         )
     seen[index] = True
 
 
 class Nearest:
-    """The `n` examples whose margins are closest to 0, right or wrong, among all examples added so far."""
+    """The examples whose margins are closest to 0, right or wrong, among all examples added so far."""
 
     def __init__(self, n: int = N_NEAREST) -> None:
         self._n, self._bound = n, np.inf
@@ -220,9 +222,9 @@ def _decode(
     right: Examples,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[WrongAnswer, ...]:
-    """Decode the `wrong` and the `right` examples free-running, and return the wrong answers.
+    """Decode the answers to `wrong` and `right` examples free-running, and return the wrong answers.
 
-    Raise an error if decoding contradicts the verdict of the forward pass.
+    Raise an error if a decoded answer contradicts the verdict of the teacher-forced pass.
     """
     listed, task, examples = list[WrongAnswer](), answers.task, np.concatenate([wrong, right])
     total = task.domain_size
@@ -231,7 +233,8 @@ def _decode(
         decoded = answers.answer(part)
         if decoded.free is None:
             raise InputError(
-                "checking every example needs answers that the model decodes itself", "write generate() in the adapter"
+                "the model decodes no answers of its own, which checking every example needs",
+                "write generate() in the adapter",
             )
         is_right = np.asarray(np.all(decoded.free_hits, axis=1))
         expected = np.arange(i, i + len(part)) >= len(wrong)

@@ -1,10 +1,10 @@
-"""How fast does the loss rise as a head's gate begins to close? Gradient importance, and its agreement with ablation.
+"""Compute the gradient importance of heads: how fast the loss changes as a gate on a head's output begins to close.
 
     importance(h) = mean over examples of | dL / dg_h |  at g = 1        (Michel et al. 2019, arXiv 1905.10650)
 
-Michel et al. also divide the importance by the L2 norm over the heads of its layer. Both versions are reported. One
-backward pass serves all heads, so importance is cheap and often used as a proxy for the effect of ablation. The rank
-agreement between importance and the drop under ablation is therefore measured too.
+A gate g scales a head's output. Michel et al. also divide the importance by the L2 norm over the heads of the layer.
+Both versions are reported. One backward pass serves all heads, so importance is cheap and often used as a proxy for the
+effect of ablation. The rank agreement between importance and the drop under ablation is therefore measured too.
 """
 
 import math
@@ -32,25 +32,25 @@ class Importance:
     head: HeadName
     importance: Size
     se: Size | None
-    """Standard error over examples; None for a single example."""
+    """Standard error of the importance over examples; None for a single example."""
     normalised: Share
-    """Importance divided by the L2 norm over the heads of its attention block."""
+    """Importance divided by the L2 norm of the importances of all heads of the attention block."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Spearman rank correlation of heads' gradient importance with their drop under one kind of ablation."""
+    """Spearman's rank correlation between the gradient importance of heads and their drop under one ablation."""
 
     replacement: str
     normalised: bool
-    """Whether the importance was divided by the L2 norm over the heads of its attention block."""
+    """Whether importances were divided by the L2 norm over the heads of their attention block."""
     n_heads: Count
     found: RankAgreement | None
-    """The rank correlation; None if all heads have the same drop."""
+    """The rank correlation; None if the drops or the importances of all heads are equal."""
 
 
 def importances(experiment: Experiment) -> tuple[Importance, ...]:
-    """Return the gradient importance of every head of a model; empty if its loss has no gradient."""
+    """Return the gradient importance of every head of a model; an empty tuple if the loss has no gradient."""
     sites, by_site = experiment.sites, dict[HeadSite, list[NDArray[np.float64]]]()
     with eval_mode(experiment.model), torch.enable_grad():
         for batch in experiment.batches:
@@ -80,7 +80,10 @@ def importances(experiment: Experiment) -> tuple[Importance, ...]:
 def agreements(
     importances: Sequence[Importance], effects: Sequence[Any], replacements: Sequence[str]
 ) -> tuple[Agreement, ...]:
-    """Return the rank correlations of importance, plain and normalised, with the drops under each replacement."""
+    """Return rank correlations of importance with the drops under each kind of ablation.
+
+    For each kind, importance is taken as it is and divided by the norm over the heads of a block.
+    """
     rows = []
     for replacement in replacements if importances else ():
         drop = {effect.head: effect.drop for effect in effects if effect.replacement == replacement}

@@ -1,16 +1,16 @@
-"""In which order can heads be removed? Greedily: at each step, the head whose removal costs least.
+"""Remove heads greedily: at each step, remove the head whose removal costs the least score.
 
 Measuring every remaining head after every removal takes n (n + 1) / 2 measurements. Two methods avoid most of them:
 
     lazy    A head's cost usually grows as other heads are removed, so its last cost is usually a lower bound. Heads are
-            queued by their last cost, and the first is measured again until the first one is up to date (accelerated
-            greedy search, Minoux 1978) or a few were measured. As the bound may fail, all heads are measured again
-            from time to time.
+            queued by their last cost, and the first head is measured again until the first one is up to date
+            (accelerated greedy search, Minoux 1978) or a few heads were measured. As the bound may fail, all heads
+            are measured again from time to time.
     races   A head is measured on a quarter of the examples, then on half, then on all. Its cost on a part is a paired
             difference, lowered by `DOUBT` standard errors. A head that is clearly worse than another is not measured
             further (Maron and Moore 1994).
 
-Every head that is removed was measured on all examples. Random sets of heads are compared by races too.
+A head is removed only after it was measured on all examples. Random sets of heads are compared by races too.
 """
 
 import math
@@ -35,31 +35,32 @@ from headcount.seeds import stream
 from headcount.stats import jackknife
 
 Pair = tuple[Scores, Scores]
-"""Scores of the same examples before and after a removal."""
+"""Scores of the same examples before and after the removal of heads."""
 SHARES = (0.25, 0.5, 1.0)
-"""Fractions of the examples that the stages of a race use."""
+"""Fractions of all examples on which heads are compared in the stages of a race."""
 DOUBT = 0.25
-"""Number of standard errors by which the cost on part of the examples is lowered."""
+"""Number of standard errors by which a cost that was measured on part of the examples is lowered."""
 LOOKS, IN_FULL = 6, 3
 """After a removal, at most LOOKS heads are measured again, and at most IN_FULL of them on all examples.
 
-More would not help: where many heads cost nearly the same, their order does not matter."""
+More would not help: where many heads cost nearly the same, their order does not matter.
+"""
 OLDEST = 1
-"""Number of heads with the oldest measurements that are measured again after each removal."""
+"""Number of heads, those with the oldest measurements, that are measured again after each removal."""
 AT_ONCE = 64
 """Number of sets of heads that are measured between two checks of the time limit."""
 
 
 @dataclass(frozen=True)
 class GreedyOrder:
-    """The heads in the order in which greedy removal took them, with the score after each removal."""
+    """The heads in the order in which greedy removal removed them, with the score after each removal."""
 
     order: tuple[HeadId, ...]
-    """Removed heads: all heads, unless the time ran out."""
+    """Names of the removed heads, in order; all heads, unless the time ran out."""
     scores: tuple[float, ...]
     """Score after each removal, on the examples on which heads were chosen."""
     n_tried: tuple[int, ...]
-    """For each removal, the number of sets of heads measured so far, on some or all examples."""
+    """For each removal, the number of sets of heads that were measured before it, on some or all examples."""
     clean: float
 
     def within(self, loss: float) -> int:
@@ -69,24 +70,28 @@ class GreedyOrder:
 
 
 class Race:
-    """The stages of a race, each with more batches of an experiment, and estimates of costs from a stage's examples."""
+    """Compares heads on more and more examples: each stage of a race adds batches of an experiment.
+
+    It also estimates the cost of a removal from the examples of a stage.
+    """
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
         n, shuffled = len(experiment.batches), stream(0, "race").permutation(len(experiment.batches)).tolist()
         sizes = sorted({max(1, round(share * n)) for share in SHARES})
         self.added: list[list[int]] = [shuffled[i:j] for i, j in zip([0, *sizes], sizes, strict=False)]
-        """Batches that each stage adds to the stage before."""
+        """For each stage of the race, the indices of the batches that it adds."""
         self.rows = [np.sort(np.concatenate([experiment.batches[i].rows for i in shuffled[:j]])) for j in sizes]
-        """Examples of each stage."""
+        """For each stage of the race, the indices of all its examples."""
 
     @property
     def last(self) -> int:
-        """Return the index of the last stage of a step; earlier stages compare heads on fewer examples."""
+        """Return the index of the last stage of a race, which uses all examples."""
         return len(self.added) - 1
 
     def cost(self, now: Pair, stage: int, earlier: Pair | None = None) -> tuple[float, float]:
-        """Estimate the drop in score over all examples from the examples of a stage; return it with its standard error.
+        """Estimate the drop in score over all examples from the examples of one stage; return it with its standard
+        error.
 
         `now` are the scores before and after a removal. If `earlier` has such scores from an earlier measurement on all
         examples, only the change since then is estimated, because the change varies less.
@@ -121,10 +126,10 @@ def greedy_order(
     is_time_up: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
 ) -> GreedyOrder:
-    """Remove heads one by one, the cheapest first, until none is left or the time is up.
+    """Remove heads one by one, each time the one that costs least, until none is left or the time is up.
 
-    `alone` are the scores [head, example] with one head removed; they are measured if they are not given. The hooks
-    must have been proven to act.
+    `alone` are the scores [head, example] with one head removed; they are measured if they are not given. Hooks must
+    have been proven to act.
     """
     left, queue = list(experiment.sites.heads), Queue(Removal(experiment, batch_size), Race(experiment))
     if alone is None:
@@ -147,26 +152,26 @@ def greedy_order(
 
 
 class Queue:
-    """The heads that are not yet removed, ordered by their cost when they were last measured."""
+    """The heads that are not yet removed, in the order of their last measured cost."""
 
     def __init__(self, removal: Removal, race: Race) -> None:
         self.removal, self.race = removal, race
         self.before = removal.clean()
-        """Scores without the heads that were removed so far."""
+        """Scores of all examples without the heads that were removed so far."""
         self.n_tried = 0
         self._cost: dict[HeadId, float] = {}
-        """For each head, its last measured cost, lowered by `DOUBT` standard errors: a presumed lower bound."""
+        """For each head, its last measured cost less `DOUBT` standard errors, taken as a lower bound of the cost."""
         self._seen: dict[HeadId, int] = {}
-        """Number of heads that had been removed when each head was last measured."""
+        """For each head, how many other heads had been removed when it was last measured."""
         self._stage: dict[HeadId, int] = {}
-        """Stage of the race that each head has reached since the last removal."""
+        """For each head that was measured since the last removal, the stage of the race that it has reached."""
         self._scores: dict[HeadId, Scores] = {}
-        """For each head that was measured since the last removal, the scores without it; NaN for other examples."""
+        """For each head measured since the last removal, the scores without it; NaN for unmeasured examples."""
         self._known: dict[HeadId, Pair] = {}
-        """Scores with and without a head when it was last measured on all examples."""
+        """For each head, the scores before and after its removal when it was last measured on all examples."""
 
     def cheapest(self, left: Sequence[HeadId], is_time_up: Callable[[], bool]) -> HeadId | None:
-        """Return the head that costs least, measured on all examples; None if the time runs out first."""
+        """Return the head whose removal costs least, measured on all examples; None if the time runs out before."""
         if not self._stage:
             self._measure(sorted(left, key=self._seen.__getitem__)[:OLDEST])
         while not is_time_up():
@@ -178,19 +183,19 @@ class Queue:
         return None
 
     def remove(self, head: HeadId) -> None:
-        """Remove a head, and start a new race for the others, whose costs were measured with this head in place."""
+        """Remove a head. All other heads must be measured again, because their costs were measured with this head."""
         self.removal.remove(head)
         self.before = self._scores[head]
         self._stage.clear()
         self._scores.clear()
 
     def _measure(self, heads: Sequence[HeadId]) -> None:
-        """Measure heads on the examples of their next stage; all heads must be at the same stage."""
+        """Measure heads on the examples of their next stage in the race; all of them must be at the same stage."""
         stage = self._stage.get(heads[0], -1) + 1
         self.take(heads, self.removal.scores(heads, self.race.added[stage], keep=stage > 0), stage)
 
     def take(self, heads: Sequence[HeadId], scores_HN: Scores, stage: int) -> None:
-        """Update the costs of heads with the scores [head, example] of a stage; scores of other examples are NaN."""
+        """Update the costs of heads with their scores [head, example] in one stage; NaN for other examples."""
         for head, scores in zip(heads, scores_HN, strict=True):
             self.n_tried += head not in self._stage
             earlier = self._scores.get(head, scores)
@@ -211,7 +216,10 @@ def best_set(
     is_time_up: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
 ) -> tuple[tuple[HeadId, ...], int]:
-    """Return the set whose removal leaves the highest score, and how many sets were measured before the time was up."""
+    """Find the set of heads whose removal leaves the highest score, out of several sets, by a race.
+
+    Return the set, and the number of sets that were measured before the time was up.
+    """
     race, scores, racing = Race(experiment), np.full((len(sets), experiment.n), np.nan), np.arange(len(sets))
     best, n_measured = 0, 0
     for stage, numbers in enumerate(race.added):
@@ -238,29 +246,32 @@ def best_set(
 
 
 class Clock:
-    """A budget of seconds, and a list of the steps that were skipped because they did not fit into it."""
+    """A time limit in seconds, and a list of the steps that were skipped because they did not fit into it."""
 
     def __init__(self, budget: float | None) -> None:
         self.budget, self.skipped = budget, list[str]()
         self._started, self._pace = time.monotonic(), 0.0
 
     def is_over(self, share: float = 1.0) -> bool:
-        """Return whether the given share of the budget is used up."""
+        """Return whether the given share of the time limit is used up."""
         return self.budget is not None and time.monotonic() - self._started >= share * self.budget
 
     def learn(self, n_sets: int, n: int) -> None:
-        """Estimate the time per set of heads and example, after `n_sets` sets were measured on `n` examples each."""
+        """Estimate the time per set of heads and example, after measuring `n_sets` sets on `n` examples each."""
         self._pace = (time.monotonic() - self._started) / (n_sets * n)
 
     def fits(self, what: str, n_sets: int, n: int) -> bool:
-        """Return whether there is time to measure `n_sets` sets on `n` examples; if not, list the step as skipped."""
+        """Return whether there is time to measure `n_sets` sets of heads on `n` examples.
+
+        If there is not, add `what`, a description of the step, to the list of skipped steps.
+        """
         elapsed = time.monotonic() - self._started
         fits = self.budget is None or elapsed + self._pace * n_sets * n <= self.budget
         self.skipped += [] if fits else [what]
         return fits
 
     def affordable(self, experiment: Experiment) -> Experiment:
-        """Return an experiment with as many examples as allow ablating every head once in a fifth of the budget."""
+        """Return the experiment with as many examples as allow ablating every head in a fifth of the time limit."""
         if self.budget is None:
             return experiment
         batch, n_rows = experiment.batches[0], sum(batch.n_inputs for batch in experiment.batches)
@@ -272,5 +283,5 @@ class Clock:
             return experiment
         part = experiment.some(int(experiment.n * self.budget / 5 / sweep))
         if part.n < experiment.n:
-            self.skipped.append(f"{experiment.n - part.n:,} of the {experiment.n:,} examples to choose heads on")
+            self.skipped.append(f"{experiment.n - part.n:,} of the {experiment.n:,} examples for choosing heads")
         return part

@@ -1,14 +1,14 @@
-"""Which label does a head get? One only if a threshold is met that models without any learning do not meet.
+"""Label heads by what they attend to, such as "mostly operator", if they exceed models that learned nothing.
 
-Attention on a target is above chance if models that learned nothing ("controls") rarely show as much. Controls have
-the model's shape and are measured on some of the same examples:
+Attention to a target (a kind of key that the task names) is above chance if models that learned nothing ("controls")
+rarely show as much. Controls have the model's shape and are measured on some of the same examples:
 
     untrained   new random weights, as at the start of training
     shuffled    the model's weights with the entries of each matrix permuted: as large as the trained weights, so that
                 attention is as sharp, but without their structure
 
 A cell is one target, in one column or overall, at one kind of attention block. Chance varies more in some cells (where
-two keys are visible) than in others. Values x have a maximum of 1, so they are transformed to -log(1 - x), then
+only two keys are visible) than in others. Values x have a maximum of 1, so they are transformed to -log(1 - x), then
 standardised by the mean and deviation of the other controls in the same cell. The largest standardised value of a
 control, over all its heads and cells, is the threshold that would leave all its heads unlabelled. The threshold in use
 is the `RANK`-th largest of these over `N_CONTROLS` controls (Westfall and Young 1993, "Resampling-based multiple
@@ -31,49 +31,49 @@ from headcount.results import Count, Positive, Share, Size
 from headcount.seeds import integer
 
 ALL, DIFFERENCE = "all", "difference"
-"""`all` columns or examples; `difference`: examples where the task's condition holds minus the others."""
+"""Names for `all` examples or columns (digits), and for the `difference` of examples with and without a condition."""
 SPREADS = "spreads evenly"
 N_CONTROLS, RANK = 59, 3
-"""Number of controls of each kind, and which of their maxima, counted from the largest, becomes the threshold."""
+"""Number of control models (which learned nothing) of each kind; and which of their largest values is the threshold."""
 LEAST_DEVIATION, LEAST_REST = 1e-6, 1e-9
-"""Lower bounds that prevent division by zero and log(0): of the controls' standard deviation, and of 1 - x."""
+"""Lower bounds of a standard deviation and of 1 - x, which avoid division by zero and log(0)."""
 
 NOT_DRAWN = (
-    "there are no untrained controls, as build() of the adapter returns the same weights each time: let build() return "
-    "random weights, and let load() put in the trained ones"
+    "there are no untrained control models, as build() in the adapter returns the same weights each time: let build() "
+    "return random weights, and let load() put in the trained ones"
 )
-"""Remark for models without untrained controls."""
+"""Remark for models from which no untrained control models (of the same shape, with random weights) can be made."""
 
 Bars = Mapping[tuple[str, str], float]
-"""Thresholds from controls, which are models that learned nothing; by measure and column."""
+"""Thresholds from control models, which learned nothing, by (name of the measure, column of the task such as `10s`)."""
 NO_BARS: Bars = {}
 LabelCell = tuple[str, str, str, str]
-"""A cell: the stack and kind of an attention block, a measure, and a column or `all`."""
+"""What one threshold applies to: stack and kind of an attention block, a measure, and a column (`10s`) or `all`."""
 Values = Mapping[LabelCell, NDArray[np.float64]]
-"""The values of one model: one value per head in each cell."""
+"""The attention measures of one model: one value per head, for each kind of block, measure and column (`10s`)."""
 Numbers = NDArray[np.float64]
-"""An array [control, cell], where a control is a model that learned nothing."""
+"""An array [control, cell]: values of control models, which learned nothing, for each block, measure and column."""
 M = TypeVar("M", bound=TaskAttention)
 T = TypeVar("T", float, NDArray[np.float64])
 
 
 @dataclass(frozen=True)
 class MeasureMean:
-    """The mean of one measure of one head over examples, such as its attention to a target, with its standard error."""
+    """The mean over examples of one attention measure of one head, such as attention to the operator."""
 
     measure: str
     """Name of the measure: a target of the task such as `operator`, entropy (in nats), entropy share or sparsity."""
     column: str
-    """Column of the task that the queries belong to, or `all`."""
+    """Column of the task that the queries belong to, such as `10s`, or `all`."""
     condition: str
-    """Which examples: `all`, those where the task's condition holds or does not, or the `difference` of both means."""
+    """Which examples: `all`, those where a condition (a carry comes in) holds, the others, or the `difference`."""
     mean: float
     se: Size
     """Standard error of the mean over examples."""
     n: Positive
-    """Number of examples."""
+    """Number of examples that the mean is taken over."""
     even: float | None = None
-    """Value under uniform attention over the visible keys, from 0 to 1; None for entropy and sparsity."""
+    """Value that uniform attention over the visible keys would give, from 0 to 1; None for entropy and sparsity."""
 
     def half(self, confidence: float = 0.95) -> float:
         """Return half the width of the confidence interval of the mean (Student's t)."""
@@ -81,35 +81,35 @@ class MeasureMean:
 
     @property
     def grade(self) -> float:
-        """Return the attention on the target, rescaled to 0 for uniform attention and 1 for all attention."""
+        """Return the attention to the measured kind of key, rescaled to 0 for uniform and 1 for all attention."""
         assert self.even is not None, "only a target has a grade"
         return above_even(self.mean, self.even)
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Thresholds that a head must reach to get a label, in addition to the thresholds from control models."""
+    """Thresholds that a head must reach to get a label, besides the thresholds from models that learned nothing."""
 
     confidence: float = 0.95
-    """Confidence level of the intervals that are compared with these thresholds."""
+    """Confidence level of the intervals of attention measures that are compared with the thresholds."""
     partly: float = 0.25
-    """Label "partly": lower bound of the rescaled attention on a target (0 is uniform, 1 is all) is at least this."""
+    """For the label "partly": smallest lower bound of attention to a kind of key, from 0 (uniform) to 1."""
     mostly: float = 0.5
-    """Label "mostly", not "partly": the mean attention on the target, rescaled as for `partly`, is at least this."""
+    """For the label "mostly" instead of "partly": smallest mean attention to a kind of key, rescaled from 0 to 1."""
     entropy_share: float = 0.95
-    """Label "spreads evenly": the lower bound of the entropy, as a fraction of its maximum, is at least this."""
+    """For the label "spreads evenly": smallest lower bound of the entropy, as a fraction of its maximum."""
     difference: float = 0.2
-    """Label "more/less when": the whole interval of the difference lies at least this far from 0."""
+    """For "more when" or "less when" in a label: smallest distance of the whole interval of a difference from 0."""
 
     @property
     def words(self) -> str:
-        """Return sentences on the thresholds, for the caption of a table."""
+        """Return sentences that explain the thresholds for labels, for the caption of a table."""
         return (
-            f"a label names a target that a head prefers. In brackets: the attention to the target above uniform "
-            f"attention, (weight - uniform) / (1 - uniform). Its {100 * self.confidence:g} % lower bound is at least "
-            f"{self.partly:g} and above that of control models; “mostly” means at least {self.mostly:g}. A label holds "
-            f"for all columns; a column without any of these targets has a label of its own. “More/less when” needs a "
-            f"difference of at least {self.difference:g}. “{SPREADS}” needs an entropy of at least "
+            f"a label names a target (kind of key) that a head prefers. In brackets: the attention to the target above "
+            f"uniform attention, (weight - uniform) / (1 - uniform). Its {100 * self.confidence:g} % lower bound is at "
+            f"least {self.partly:g} and above that of control models; “mostly” means at least {self.mostly:g}. A label "
+            f"holds for all columns; a column without any of these targets has a label of its own. “More/less when” "
+            f"needs a difference of at least {self.difference:g}. “{SPREADS}” needs an entropy of at least "
             f"{100 * self.entropy_share:g} % of its maximum, and above that of control models"
         )
 
@@ -118,7 +118,7 @@ THRESHOLDS = Thresholds()
 
 
 def above_even(mass: T, even: float) -> T:
-    """Rescale the attention on a target to 0 for uniform attention and 1 for all attention.
+    """Rescale an attention weight to 0 for uniform attention (`even`) and 1 for all attention.
 
     >>> above_even(0.75, 0.5)
     0.5
@@ -127,11 +127,11 @@ def above_even(mass: T, even: float) -> T:
 
 
 def label(measures: Sequence[MeasureMean], when: str, bars: Bars = NO_BARS, thresholds: Thresholds = THRESHOLDS) -> str:
-    """Return the label of a head: the targets that it attends to, the strongest first; empty if it meets no
-    threshold.
+    """Return the label of a head, which names the targets that it attends to; empty if it meets no threshold.
 
-    The label also says whether attention on a target is higher or lower `when` the task's condition holds. A column
-    without any of the labelled targets gets a label of its own.
+    A target is a kind of key that the task names, such as the operator; the strongest target comes first. The label
+    also says whether attention to a target is higher or lower `when` the task's condition holds. A column without any
+    of the labelled targets gets a label of its own.
 
     >>> by_carry = [MeasureMean("operator", column, "difference", 0.4, 0.01, 900, 0.0) for column in ("10s", "100s")]
     >>> label([MeasureMean("operator", "all", "all", 0.8, 0.01, 900, 0.2), *by_carry], "a carry comes in")
@@ -157,7 +157,7 @@ def label(measures: Sequence[MeasureMean], when: str, bars: Bars = NO_BARS, thre
 
 
 def _meets(m: MeasureMean, least: float, bars: Bars, t: Thresholds) -> bool:
-    """Return whether the lower bound of a measure meets both `least` and the threshold from controls."""
+    """Return whether the lower bound of a measure is at least `least`, and the threshold from untrained models."""
     low = m.mean - m.half(t.confidence)
     return (low if m.even is None else above_even(low, m.even)) >= max(least, bars.get((m.measure, m.column), 0.0))
 
@@ -167,9 +167,10 @@ def _degree(m: MeasureMean, t: Thresholds) -> str:
 
 
 def _changes(measures: Sequence[MeasureMean], target: str, when: str, t: Thresholds) -> str:
-    """Return how attention on a target depends on the condition, such as `, more when a carry comes in (10s)`.
+    """Return how attention to a kind of key depends on a condition, such as `, more when a carry comes in (10s)`.
 
-    The columns are left out if the difference holds over all of them.
+    The columns (10s) are left out if the difference holds over all of them. The text is empty if there is no
+    dependence.
     """
     clauses = ""
     for word, sign in (("more", 1), ("less", -1)):
@@ -184,7 +185,10 @@ def _changes(measures: Sequence[MeasureMean], target: str, when: str, t: Thresho
 
 
 def _column_labels(measures: Sequence[MeasureMean], named: Sequence[str], bars: Bars, t: Thresholds) -> list[str]:
-    """Return labels for columns that have no target of `named`, such as `mostly carry column in 1000s (0.76)`."""
+    """Return labels for columns in which a head attends elsewhere, such as `mostly carry column in 1000s (0.76)`.
+
+    `named` are the kinds of keys in the head's label for all columns.
+    """
     groups: dict[tuple[str, str], list[MeasureMean]] = {}
     in_columns = [m for m in measures if m.column != ALL and m.condition == ALL]
     for column in dict.fromkeys(m.column for m in in_columns):
@@ -204,7 +208,7 @@ def _column_labels(measures: Sequence[MeasureMean], named: Sequence[str], bars: 
 
 @dataclass(frozen=True)
 class Bar:
-    """Threshold from control models in one cell: rescaled attention (0 is uniform, 1 is all) or entropy share."""
+    """A threshold from control models (which learned nothing) for one measure at one kind of attention block."""
 
     stack: str
     kind: str
@@ -215,29 +219,29 @@ class Bar:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The thresholds that control models give, and how they were computed."""
+    """The thresholds that control models give, which are models that learned nothing, and how they were computed."""
 
     controls: tuple[str, ...]
-    """Kinds of controls, `untrained` or `shuffled`. With two kinds, each threshold is the higher of the two."""
+    """Kinds of control models, `untrained` or `shuffled`; each threshold is the largest value over all kinds."""
     n_models: Count
-    """Number of control models of each kind."""
+    """Number of control models (which learned nothing) of each kind."""
     n_examples: Count
     error_rate: Share
-    """Expected fraction of control models that get any label, for example 0.05."""
+    """Expected fraction of models that learned nothing in which any head gets a label, for example 0.05."""
     bars: tuple[Bar, ...]
 
     def at(self, stack: str, kind: str) -> dict[tuple[str, str], float]:
-        """Return the thresholds for one kind of attention block, by measure and column."""
+        """Return the thresholds for one kind of attention block, by (name of the measure, column such as `10s`)."""
         return {(bar.measure, bar.column): bar.least for bar in self.bars if (bar.stack, bar.kind) == (stack, kind)}
 
     @property
     def words(self) -> str:
-        """Return sentences on the control models and their threshold, for the caption of a table."""
+        """Return sentences that explain the thresholds from models that learned nothing, for the caption of a table."""
         kinds = " and ".join(self.controls) + " models" + " each" * (len(self.controls) > 1)
         missing = "" if "untrained" in self.controls else f"; {NOT_DRAWN}"
         return (
             f"The control models learned nothing: {self.n_models} {kinds}, of the same shape, on {self.n_examples:,} "
-            f"examples. On average, at most {100 * self.error_rate:.2g} % of them get any label{missing}"
+            f"examples. On average, at most {100 * self.error_rate:.2g} % of them have a head with any label{missing}"
         )
 
 
@@ -250,7 +254,7 @@ def calibrate(
     norm_weighted: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
-    """Measure control models on these examples, and return the thresholds that a head of `model` must exceed."""
+    """Measure control models, which learned nothing, and return the thresholds that a head of `model` must exceed."""
     highest: dict[LabelCell, float] = {}
     for done, make in enumerate(CONTROLS[kind] for kind in model.controls):
         values = list[Values]()
@@ -268,7 +272,7 @@ def calibrate(
 
 
 def values_of(model: TaskAttention, inputs_seen: EvalInputs, *, norm_weighted: bool = False) -> Values:
-    """Return the mean of every head over the examples, in each cell (block, measure, column) for labels."""
+    """Return the mean attention measures of every head, for each kind of block, measure and column (the 10s)."""
     values: dict[LabelCell, list[float]] = {}
     for site, measures in measure(model, inputs_seen, norm_weighted=norm_weighted).items():
         columns = model.task.attention_targets(site.stack, site.kind, inputs_seen.examples[:1]).columns
@@ -288,10 +292,11 @@ def values_of(model: TaskAttention, inputs_seen: EvalInputs, *, norm_weighted: b
 
 
 def bars_of(controls: Sequence[Values], rank: int = RANK) -> dict[LabelCell, float]:
-    """Return the threshold of each cell, chosen so that only `rank` - 1 of the controls exceed any threshold.
+    """Return the threshold of each cell (kind of block, measure, column), so that few control models exceed any.
 
-    Each control is standardised by the mean and deviation of the other controls. If a control were included in its
-    own mean, its largest values would look smaller.
+    `controls` are the values of models that learned nothing. All but `rank` - 1 of them stay below every threshold.
+    Each control is standardised by the mean and deviation of the other controls. If a control were included in its own
+    mean, its largest values would look smaller.
     """
     cells = list(controls[0])
     logs = [{cell: -np.log(np.maximum(1 - x, LEAST_REST)) for cell, x in values.items()} for values in controls]
@@ -312,12 +317,12 @@ def _moments(sums: Numbers, squares: Numbers, n: NDArray[np.int64]) -> tuple[Num
 
 
 def untrained(model: M, i: int) -> M:
-    """Return the i-th untrained control: a model of this shape with new random weights."""
+    """Return the i-th untrained control: a model of the same shape with new random weights, which learned nothing."""
     return model.untrained(integer(integer(0, "untrained control", i), "weights"))
 
 
 def shuffled(model: M, i: int) -> M:
-    """Return the i-th shuffled control: this model with the entries of each weight matrix permuted."""
+    """Return the i-th shuffled control: the model with the entries of each weight matrix permuted at random."""
     return model.shuffled(integer(0, "shuffled control", i))
 
 

@@ -1,7 +1,7 @@
-"""Which heads of two models attend most alike? A one-to-one pairing that maximises the sum of attention overlaps.
+"""Pair the heads of two models one to one, so that the sum of the overlaps of their attention is largest.
 
 The overlap of two heads is the attention that they share (defined in matching.py). `Pairing.best` finds the pairing.
-The rest of this file measures what the best pairing finds by chance, in null models that cannot have learned the same.
+The rest of this file measures how large overlaps are by chance, in null models that cannot have learned the same.
 """
 
 from __future__ import annotations
@@ -35,18 +35,21 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pairing:
-    """A one-to-one pairing of the heads of two models ("ours", "theirs") with the largest sum of overlaps."""
+    """A one-to-one pairing of the heads of two models, called ours and theirs, with the largest sum of overlaps.
+
+    The overlap of two heads is the attention that they share, from 0 to 1.
+    """
 
     ours: Activity
     theirs: Activity
     overlaps: dict[Kind, Values]
-    """For each kind of attention, the overlaps [example, head of our model, head of their model]."""
+    """For each kind of attention, the overlaps of attention [example, head of our model, head of their model]."""
     pairs: tuple[tuple[Kind, int, int], ...]
-    """For each pair: the kind of attention, the index of our head and the index of its partner in their model."""
+    """For each pair of heads: the kind of attention, the index of our head, and that of its partner in their model."""
 
     @classmethod
     def best(cls, ours: Activity, theirs: Activity) -> Pairing:
-        """Return the pairing of our heads with theirs that has the largest sum of attention overlaps."""
+        """Return the pairing of the heads of two models that has the largest sum of attention overlaps."""
         overlaps, pairs = {}, list[tuple[Kind, int, int]]()
         for kind, activity in ours.items():
             weights, others = activity.weights, theirs[kind].weights
@@ -58,15 +61,15 @@ class Pairing:
 
     @property
     def partners(self) -> Partners:
-        """Return the partner in their model of each of our heads; heads without a partner are left out."""
+        """Return, for each of our heads, its partner in their model; heads without a partner are left out."""
         return {self.ours[kind].heads[i]: self.theirs[kind].heads[j] for kind, i, j in self.pairs}
 
     def values(self, measure: PairMeasure) -> Values:
-        """Return one similarity per pair of heads: the given measure, such as overlap, of its two heads."""
+        """Return the similarity of the two heads of each pair by one measure, such as overlap of attention."""
         return np.array([measure(self, *pair) for pair in self.pairs])
 
     def along(self, axis: int, measure: PairMeasure) -> Values:
-        """Return one similarity per head of a model: the measure of the head and its partner, 0 without a partner.
+        """Return the similarity of each head of one model with its partner by one measure; 0 without a partner.
 
         Axis 0 stands for the heads of our model, axis 1 for those of their model.
         """
@@ -75,7 +78,7 @@ class Pairing:
         return values
 
     def indices(self, axis: int) -> list[int]:
-        """Return, for each pair, the index of its head among all heads of our model (axis 0) or theirs (axis 1)."""
+        """Return the index of each pair's head among all heads of our model (axis 0) or of their model (axis 1)."""
         before, first = 0, dict[Kind, int]()
         for kind, activity in (self.ours, self.theirs)[axis].items():
             first[kind], before = before, before + len(activity.heads)
@@ -83,13 +86,13 @@ class Pairing:
 
     @property
     def measures(self) -> tuple[PairMeasure, ...]:
-        """Return the similarities that can be computed: overlap, and CKA if the outputs of all heads are known."""
+        """Return the similarity measures that can be computed: overlap of attention and, if outputs are known, CKA."""
         known = all(kind.values is not None for side in (self.ours, self.theirs) for kind in side.values())
         return (pair_overlap, pair_cka) if known else (pair_overlap,)
 
     @property
     def mean(self) -> float:
-        """Return the overlap of attention, averaged over all pairs of heads."""
+        """Return the overlap of attention (0 to 1), averaged over all pairs of heads."""
         return float(np.mean(self.values(pair_overlap)))
 
 
@@ -115,7 +118,7 @@ def pair_cka(pairing: Pairing, kind: Kind, i: int, j: int) -> float:
 
 
 def hsic(x: Values, y: Values) -> float:
-    """Return the unbiased HSIC estimate (numerator of CKA) of x and y, [row, dimension], with more than 3 rows."""
+    """Return the unbiased HSIC estimate (the numerator of CKA) of two arrays [row, dimension] with more than 3 rows."""
     n = len(x)
     own_x, own_y = (x * x).sum(axis=1), (y * y).sum(axis=1)
     sums_x, sums_y = x @ x.sum(axis=0) - own_x, y @ y.sum(axis=0) - own_y  # inner products with all other rows
@@ -152,12 +155,12 @@ class KindActivity:
 
     heads: tuple[HeadId, ...]
     queries: NDArray[np.int64]
-    """Indices of the queries among the task's positions."""
+    """Indices of the queries among the positions of the task's examples."""
     weights: Float[Tensor, "example head query key"]
     visible: Bool[Tensor, "query key"]
-    """Whether each query can see each key."""
+    """A mask [query, key] of the keys that each query can see."""
     values: Float[Tensor, "example head key d_head"] | None
-    """Value vectors; None if they are not known, as for models that are not headcount's own."""
+    """Value vectors; None if unknown, as for models that headcount did not train."""
     written: Float[Tensor, "head row d_head"] | None
     """Each head's output matrix, rotated into d_head dimensions, which keeps inner products; None if unknown."""
 
@@ -170,7 +173,7 @@ class KindActivity:
         return tuple(output.numpy() for output in z_HNE @ self.written.transpose(1, 2))
 
     def like(self, other: KindActivity) -> KindActivity:
-        """Return a copy that can be compared with `other`: with its queries only, and zeros for missing keys."""
+        """Return a copy that can be compared with `other`: only with its queries, and with zeros for missing keys."""
         rows = torch.from_numpy(np.isin(self.queries, other.queries))
         extra = (0, other.weights.shape[-1] - self.weights.shape[-1])
         return replace(
@@ -183,7 +186,7 @@ class KindActivity:
 
 Activity = dict[Kind, KindActivity]
 StandIn = Callable[[int], Activity]
-"""A function that returns the attention and outputs of the i-th null model, given i."""
+"""A function that returns the attention and outputs of heads in the i-th null model (untrained, shuffled), given i."""
 
 
 def observe(model: TaskAttention, examples: Examples) -> Activity:
@@ -209,7 +212,7 @@ def observe(model: TaskAttention, examples: Examples) -> Activity:
 
 
 def observe_inputs(model: nn.Module, sites: Sites, rows: Sequence[Sequence[Tensor]]) -> Activity:
-    """Return the attention weights of any model on rows of inputs, at the positions that all rows have."""
+    """Return the attention weights of any model on several tokenized inputs, at the positions that all inputs have."""
     read = [{site: only_row(weights) for site, weights in attention_of(model, sites, *row).items()} for row in rows]
     activity = Activity()
     for kind in dict.fromkeys((site.stack, site.kind) for site in sites):
@@ -237,7 +240,7 @@ def observe_inputs(model: nn.Module, sites: Sites, rows: Sequence[Sequence[Tenso
 
 
 def in_common(ours: Activity, theirs: Activity) -> tuple[Activity, Activity]:
-    """Return both activities, restricted to the kinds of attention and the queries that both have.
+    """Restrict the attention of two models to the kinds of attention and the queries that both have, for comparison.
 
     Both get the same number of keys.
     """
@@ -271,25 +274,28 @@ def _rotated(output_HDE: Tensor) -> Tensor:
 
 
 def stand_in_seed(index: int, seed: int = 0) -> int:
-    """Return the seed for the weights of the untrained null model with this index."""
+    """Return the seed for the weights of the i-th untrained null model, given its index i."""
     return integer(seed, "untrained stand-in", index)
 
 
 @dataclass
 class Draws:
-    """What pairing finds by chance: the best pairings of one model's heads with the heads of many null models."""
+    """The best pairings of one model's heads with the heads of many null models, which show what happens by chance.
+
+    Null models are untrained or relabelled, so that they cannot have learned the same.
+    """
 
     axis: int
-    """Which model's heads are paired with null models: 0 for our model, 1 for their model."""
+    """Which model's heads are paired with those of null models, which learned nothing: 0 for ours, 1 for theirs."""
     values: dict[PairMeasure, list[Values]] = field(default_factory=dict)
-    """For each measure, one array per null model: the similarity of every head with its partner there."""
+    """For each measure, one array per null model (which learned nothing): each head's similarity to its partner."""
     means: list[float] = field(default_factory=list)
-    """For each null model, the mean overlap over all pairs."""
+    """For each null model (which learned nothing), the overlap of attention averaged over all pairs of heads."""
     partners: list[Partners] = field(default_factory=list)
-    """For each null model, the partner there of every head."""
+    """For each null model (which learned nothing), the head of that model that is paired with each head."""
 
     def add(self, pairing: Pairing, *measures: PairMeasure) -> None:
-        """Add the best pairing with one more null model, as compared by these measures."""
+        """Add the best pairing with the heads of one more null model, which learned nothing, by the given measures."""
         self.means.append(pairing.mean)
         self.partners.append(pairing.partners)
         for measure in measures:
@@ -299,10 +305,11 @@ class Draws:
 def pair_with_stand_ins(
     ours_at: StandIn, theirs_at: StandIn, pairing: Pairing, n: int, step: Callable[[], None]
 ) -> tuple[Draws, Draws]:
-    """Pair our heads with null models of the other model, and its heads with null models of our model.
+    """Pair our heads with null models of their model, and their heads with null models of our model.
 
-    `ours_at(i)` and `theirs_at(i)` return the i-th null model with the shape of our or of their model. If both are
-    the same function, each null model is used for both. `step` is called after each of the `n` null models.
+    Null models are untrained or shuffled copies, which show what pairing finds by chance. `ours_at(i)` and
+    `theirs_at(i)` return the i-th null model with the shape of our or of their model. If both are the same function,
+    each null model is used for both. `step` is called after each of the `n` null models.
     """
 
     def fit(stand_in: Activity, activity: Activity) -> Activity:
@@ -319,7 +326,7 @@ def pair_with_stand_ins(
 
 
 def pair_with_relabelled(pairing: Pairing, measure: PairMeasure, n: int, seed: int, step: Callable[[], None]) -> Draws:
-    """Pair our heads with those of the other model after its keys were permuted at random ("relabelled"), `n` times.
+    """Pair our heads, `n` times, with those of their model after its keys were permuted at random ("relabelled").
 
     For overlaps, examples are shuffled too. For outputs they are not: heads write their own values at the permuted
     keys, and with shuffled examples nothing would be left to compare.
@@ -334,11 +341,10 @@ def pair_with_relabelled(pairing: Pairing, measure: PairMeasure, n: int, seed: i
 
 
 def relabelled(activity: KindActivity, examples: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
-    """Return attention weights in which the keys of each head are permuted at random, for the given order of
-    examples.
+    """Return attention weights in which the keys of each head are permuted at random ("relabelled").
 
-    All queries of a head share one random order of the keys. A query that sees only some of the keys uses these keys
-    in the same order.
+    `examples` is the order of the examples in the result. All queries of a head share one random order of the keys. A
+    query that sees only some of the keys uses these keys in the same order.
     """
     n_keys = activity.visible.shape[-1]
     order_H1K = torch.from_numpy(rng.random((len(activity.heads), 1, n_keys)))

@@ -1,4 +1,4 @@
-"""Does a head's partner in another model do the head's job? Put the partner's output in its place, and measure.
+"""Test whether a head's partner in another model does the same job: put the partner's output in the head's place.
 
 Two models use different bases, so the partner's output is transformed by a linear map. The map is fitted by least
 squares on training examples, relative to each position's mean, and tested on held-out examples. A map with slope 0
@@ -7,7 +7,7 @@ is mean ablation, so the restored fraction is relative to the drop under mean ab
     restored = 1 - (drop with the partner's output) / (drop with the mean output)
 
 A linear map from any head that attends to the right tokens restores something. The restored fraction is therefore
-compared with that of partners in untrained models, and with that of the other heads of the other run.
+compared with that of partners in untrained models, and with that of the other heads of the other model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,11 +36,11 @@ from headcount.seeds import stream
 from headcount.stats import holm, mcnemar, step_down
 
 N_FIT, N_TEST, N_MEAN, FEWEST = 500, 800, 8192, 16
-"""Number of examples to fit maps, to test them, and to average outputs over; and the smallest number of each."""
+"""Number of examples for fitting maps, for testing them and for averaging outputs; and the smallest number of each."""
 PAIRS = 2**21
 """Largest number of query-key pairs over all examples of a set, which limits the number of long sequences."""
 RIDGE = 1e-4
-"""Ridge penalty of the fit, relative to the mean variance of the partner's output."""
+"""Ridge penalty in the fit of a map, relative to the mean variance of the partner's output."""
 N_RESAMPLES = 999
 Outputs = dict[HeadId, Float[Tensor, "example query d_head"]]
 Hits = NDArray[np.bool_]
@@ -48,35 +48,35 @@ Hits = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Restored:
-    """Fraction of a head's effect on accuracy that its partner's output restores, after a linear map."""
+    """Fraction of a head's effect on accuracy that its partner's output, mapped linearly, restores."""
 
     share: float
     low: float
-    """Lower end of the 95 % CI (bootstrap over examples)."""
+    """Lower end of the 95 % CI of the restored fraction (bootstrap over examples)."""
     high: float
-    """Upper end of the 95 % CI (bootstrap over examples)."""
+    """Upper end of the 95 % CI of the restored fraction (bootstrap over examples)."""
     p: Share
-    """p-value against untrained models, max-T corrected over the heads with a significant drop."""
+    """p-value against partners in untrained models, max-T corrected over the heads with a significant drop."""
     untrained: float
-    """Largest fraction that the head's partner in any untrained model restores."""
+    """Largest fraction that the head's partner in any of the untrained models restores."""
     others: float | None
-    """Largest fraction that another head of this kind in the other run restores; None if there is no other head."""
+    """Largest fraction that any other head of this kind in the other model restores; None if there is none."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction if the restored fraction lies outside its CI."""
+        """Yield a contradiction if the restored fraction lies outside of its CI."""
         return outside(self, "share")
 
 
 @dataclass(frozen=True)
 class Transplant:
-    """Drop in accuracy under mean ablation of a head, and how much of it the partner's output restores."""
+    """The drop in accuracy under mean ablation of a head, and how much of it the partner's output restores."""
 
     drop: float
     """Drop in accuracy when the head's output is replaced by its mean."""
     n: Positive
-    """Number of held-out examples."""
+    """Number of held-out examples on which accuracy was measured."""
     n_mean: Positive
-    """Number of inputs that the mean output is averaged over. The uncertainty of this mean is not part of the CI."""
+    """Number of inputs over which the mean output is averaged; the CI ignores the uncertainty of this mean."""
     p: Share
     """p-value of the drop: McNemar's test, Holm-corrected over heads."""
     restored: Restored | None
@@ -84,7 +84,7 @@ class Transplant:
 
 
 class Stage:
-    """The model whose heads get outputs of other heads, with examples to fit maps on and held-out examples."""
+    """A model whose heads get the outputs of other heads, with examples for fitting maps and held-out examples."""
 
     def __init__(self, run: Run, length: int | None) -> None:
         task = run.task
@@ -108,7 +108,7 @@ class Stage:
         self.clean: Hits = np.concatenate(clean)
 
     def hits(self, values: Outputs) -> dict[HeadId, Hits]:
-        """Return, for each head, which held-out examples are right when `values` replace its output alone."""
+        """Return which held-out examples are right when `values` replace the output of each head alone."""
         heads, begin, hits = list(values), 0, {head: list[Hits]() for head in values}
         with eval_mode(self.test.model), torch.no_grad():
             for batch, cached in zip(self.test.batches, self._cached, strict=True):
@@ -124,16 +124,15 @@ class Stage:
         return {head: np.concatenate(parts) for head, parts in hits.items()}
 
     def means(self, heads: Iterable[HeadId]) -> Outputs:
-        """Return the mean output of each head at each position, over separate examples."""
+        """Return the mean output of each head at each position, over examples that are used for nothing else."""
         indices = {head: self.test.sites[head.site].heads.index(head) for head in heads}
         return {head: self._means[head.site][:, i][None].to(self.target[head]) for head, i in indices.items()}
 
     def hits_with(self, model: Model, choices: Sequence[Partners]) -> list[dict[HeadId, Hits]]:
-        """Put the outputs of partners (heads of `model`) in place of this model's heads; return which examples are
-        right.
+        """Put the outputs of partners (heads of `model`) in place of this model's heads; return the right examples.
 
-        The outputs are mapped linearly first. Each of the `choices` names one partner per head, and gives one
-        result.
+        The outputs are mapped linearly first. Each of the `choices` names one partner per head, and gives one result:
+        for each head, which held-out examples are right.
         """
         needed = {partner for partners in choices for partner in partners.values()}
         fit, test = (_outputs(model, experiment, needed) for experiment in (self.fit, self.test))
@@ -156,7 +155,7 @@ def transplant(
     length: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[HeadId, Transplant]:
-    """Replace the output of every head that has a partner with the partner's; measure what that restores.
+    """Put the output of each head's partner in the head's place, and measure how much of the head's effect it restores.
 
     `untrained` are null models, each with its own partners for the heads.
     """
@@ -201,10 +200,9 @@ def transplant(
 
 
 def mapped(source: Tensor, target: Tensor, new: Tensor, mean: Tensor | None = None) -> Tensor:
-    """Fit a linear map from `source` to `target`, and return it applied to `new`; all are [example, query,
-    dimension].
+    """Fit a linear map from `source` to `target`, and return `new` transformed by it.
 
-    The returned values are centred at `mean`, by default the mean of `target`.
+    All arrays are [example, query, dimension]. The result is centred at `mean`, by default the mean of `target`.
     """
     centre, base = source.mean(dim=0), target.mean(dim=0)
     x, y = ((source - centre).flatten(0, 1).cpu().double(), (target - base).flatten(0, 1).cpu().double())
@@ -215,7 +213,7 @@ def mapped(source: Tensor, target: Tensor, new: Tensor, mean: Tensor | None = No
 
 
 def _outputs(model: nn.Module, experiment: Experiment, heads: set[HeadId] | None = None) -> Outputs:
-    """Return the outputs z of the given heads (default: all heads) on all batches of an experiment."""
+    """Return the outputs z of the given heads (default: all heads) on all examples of an experiment."""
     sites, outputs = Sites.of(model), dict[HeadId, list[Tensor]]()
     with eval_mode(model), torch.no_grad():
         for batch in experiment.batches:
@@ -237,11 +235,11 @@ def _lost(clean: Hits, hits: Hits) -> float:
 
 
 def restored_interval(clean: Hits, without: Hits, partner: Hits) -> tuple[float, float]:
-    """Return the 95 % bootstrap CI of the restored fraction.
+    """Return the 95 % bootstrap CI of the fraction of a head's effect that its partner's output restores.
 
     The arguments say which examples are right: with all heads, with the head at its mean, and with the partner's
-    output. A bootstrap cannot show events that did not occur in the sample. One pseudo-example that the partner
-    makes wrong is therefore added and, if any example was wrong, one that the partner makes right.
+    output. A bootstrap cannot show events that did not occur in the sample. One pseudo-example that the partner makes
+    wrong is therefore added and, if any example was wrong, one that the partner makes right.
     """
     lost, still = (clean.astype(float) - hits for hits in (without, partner))
     extra = [1.0, -1.0] if not clean.all() else [1.0]

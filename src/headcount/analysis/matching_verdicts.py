@@ -1,4 +1,4 @@
-"""How alike are two paired heads, compared with chance? Similarities, p-values and a verdict for every pair."""
+"""Decide how alike paired heads of two models are, compared with chance: similarities, p-values and verdicts."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from headcount.results import Contradiction, Count, HeadName, Share, is_close, u
 from headcount.stats import holm, share_above, step_down
 
 HALF = 0.5
-"""To do the same job, a partner must restore at least this fraction of a head's effect (lower bound of the CI)."""
+"""Smallest fraction of a head's effect that its partner must restore to do the same job (lower bound of the CI)."""
 NOT_ALIKE, ALIKE, WRITES_ALIKE, SAME_JOB = "not alike", "attend alike", "attend, write alike", "same job"
 ALONE = "no partner"
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """Similarity of a head and its partner in another model, compared with its partners in null models (chance)."""
+    """How similar a head is to its partner in another model, compared with its partners in null models (chance)."""
 
     value: float
-    """The similarity: overlap of attention from 0 to 1, or CKA of outputs."""
+    """The similarity: overlap of attention from 0 to 1, or CKA (a similarity of vectors) of the heads' outputs."""
     se: float | None
-    """Standard error of the overlap over examples; None for outputs."""
+    """Standard error of the overlap of attention over examples; None for outputs."""
     untrained: float
-    """What an untrained model reaches by chance: 95th percentile of the head's similarity with its partner there."""
+    """Chance level from untrained models: 95th percentile of the head's similarity with its partner in such a model."""
     relabelled: float
-    """What random relabelling of keys reaches by chance: 95th percentile of the similarity with the partner."""
+    """Chance level from random relabelling of keys: the 95th percentile of the similarity with the partner."""
     any: float
-    """Mean similarity of the head with all heads of this kind in the other model, paired or not."""
+    """Mean similarity of the head with all heads of its kind in the other model, not only with its partner."""
     p_untrained: Share
-    """p-value against untrained models in place of either model: the larger one of two, max-T corrected over heads."""
+    """p-value against untrained models in place of either model: the larger of two, max-T corrected over heads."""
     p_relabelled: Share
-    """p-value against relabelled models, corrected over heads (Holm for attention, max-T for outputs)."""
+    """p-value against models with relabelled keys, corrected over heads (Holm for attention, max-T for outputs)."""
     p: Share
-    """The p-value for the verdict: the larger of `p_untrained` and `p_relabelled`."""
+    """The p-value that counts for the verdict: the larger of `p_untrained` and `p_relabelled`."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction if p is not the larger of the two p-values."""
+        """Yield a contradiction if p is not the larger of p_untrained and p_relabelled."""
         return unequal(self, p=max(self.p_untrained, self.p_relabelled))
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One head and its partner in the other model: how alike they are, and the verdict."""
+    """One head and its partner in the other model: how alike they are in attention, outputs and function."""
 
     head: HeadName
     partner: HeadName | None
-    """Paired head of the other model; None if the other model has too few heads of this kind."""
+    """The head of the other model that is paired with this head; None if that model has too few heads of its kind."""
     same_index: float | None
-    """Overlap with the head of the same name in the other model; None if that model has no such head."""
+    """Overlap of attention with the head of the same name in the other model; None if that model has no such head."""
     attention: Likeness | None
     outputs: Likeness | None
     transplant: Transplant | None
@@ -64,31 +64,31 @@ class Pair:
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield a contradiction if the verdict, the partner and the similarities disagree."""
         if (self.partner is None) != (self.attention is None):
-            yield "partner", "a head if the two were compared, and null otherwise"
+            yield "partner", "a head if attention is given, and null otherwise"
         yield from unequal(self, verdict=_verdict(self.attention, self.outputs, self.transplant))
 
     @property
     def is_alike(self) -> bool:
-        """Return whether the heads are alike by any verdict: in attention, in their outputs or in their job."""
+        """Return whether the two heads are alike by any verdict: in attention, in their outputs or in their job."""
         return self.verdict in (ALIKE, WRITES_ALIKE, SAME_JOB)
 
 
 @dataclass(frozen=True)
 class KindMatch:
-    """The pairs of heads of one kind of attention, such as decoder cross-attention, over all layers."""
+    """All heads of one kind of attention, such as decoder cross-attention, in two models, with their pairing."""
 
     stack: str
     kind: str
     heads: tuple[HeadName, ...]
     others: tuple[HeadName, ...]
     overlaps: Matrix
-    """Mean overlap of each pair of heads over examples, [head of this model][head of the other model]."""
+    """Mean overlap of attention of each head with each head of the other model over examples, [head][other head]."""
     errors: Matrix
-    """Standard errors of the overlaps, [head][other head]."""
+    """Standard error of each overlap over examples, [head][other head]."""
     pairs: tuple[Pair, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction if the pairs and the tables do not fit the heads of both models."""
+        """Yield a contradiction if the pairs or the tables of overlaps do not fit the heads of both models."""
         yield from unequal(self, heads=tuple(pair.head for pair in self.pairs))
         for name in ("overlaps", "errors"):
             if [*map(len, getattr(self, name))] != [len(self.others)] * len(self.heads):
@@ -96,41 +96,44 @@ class KindMatch:
                 return
         partners = [pair.partner for pair in self.pairs if pair.partner is not None]
         if len(set(partners)) != len(partners) or set(partners) - set(self.others):
-            yield "pairs", "different partners, all of them in others"
+            yield "pairs", "partners that differ from each other, all of them in others"
             return
         for pair, row in zip(self.pairs, self.overlaps, strict=False):
             overlap = None if pair.partner is None else row[self.others.index(pair.partner)]
             if overlap is not None and pair.attention and not is_close(pair.attention.value, overlap):
-                yield "pairs", f"an overlap of {overlap} for {pair.head}, according to the table"
+                yield "pairs", f"an overlap of {overlap} for {pair.head}, as in overlaps"
 
 
 @dataclass(frozen=True)
 class Overall:
-    """Counts and mean overlaps over all pairs of heads, compared with chance."""
+    """Counts and mean overlaps of attention over all pairs of heads of two models, compared with chance."""
 
     alike: Count
-    """Number of heads that attend like their partner: significantly more than by chance."""
+    """Number of heads that attend like their partner significantly more than by chance."""
     same_job: Count
-    """Number of heads that do the same job as their partner: its output restores most of their effect."""
+    """Number of heads whose partner does the same job: the partner's output restores most of the head's effect."""
     of: Count
-    """Number of heads with a partner."""
+    """Number of heads that have a partner in the other model."""
     matched: float
-    """Mean overlap of attention over all pairs, from 0 to 1."""
+    """Overlap of attention from 0 to 1, averaged over all pairs of heads."""
     untrained: tuple[float, float]
-    """Smallest and largest mean overlap of pairs, if an untrained model stands in for the other model."""
+    """Smallest and largest mean overlap of pairs if an untrained model takes the place of the other model."""
     relabelled: tuple[float, float]
-    """Smallest and largest mean overlap of pairs, if the keys of the other model are relabelled at random."""
+    """Smallest and largest mean overlap of pairs if the keys of the other model are relabelled at random."""
     p: Share
-    """p-value of the mean overlap: the largest p-value over the kinds of null models."""
+    """p-value of the mean overlap: the largest one over all kinds of null models, which show what happens by chance."""
     untrained_alike: tuple[int, int]
-    """Smallest and largest number of heads called alike, if an untrained model stands in for the other model."""
+    """Smallest and largest number of heads called alike if an untrained model takes the place of the other model."""
     untrained_any: Share
-    """Fraction of the untrained models in which at least one head is called alike."""
+    """Fraction of the untrained models with which at least one head of the other model is called alike."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the verdicts are based on: the best pairing of two models, pairings with null models, and transplants."""
+    """Evidence for verdicts on pairs of heads: the best pairing, pairings with null models, and transplants.
+
+    Null models cannot have learned the same. In a transplant, the partner's output is put in the head's place.
+    """
 
     pairing: Pairing
     untrained: tuple[Draws, Draws]
@@ -138,7 +141,7 @@ class Evidence:
     transplants: dict[HeadId, Transplant]
 
     def kinds(self) -> tuple[KindMatch, ...]:
-        """Return the pairs of heads by kind of attention, with their similarities and verdicts."""
+        """Return the pairs of heads for each kind of attention, with their similarities and verdicts."""
         attention, outputs = self._likeness(pair_overlap), self._likeness(pair_cka)
         partners, matches = self.pairing.partners, list[KindMatch]()
         for (stack, name), overlaps in self.pairing.overlaps.items():
@@ -161,7 +164,7 @@ class Evidence:
         return tuple(matches)
 
     def overall(self, kinds: tuple[KindMatch, ...]) -> Overall:
-        """Return counts over all heads and their mean overlap, compared with null models."""
+        """Return counts over all heads and the mean overlap of pairs, compared with null models (chance)."""
         pairs = [pair for kind in kinds for pair in kind.pairs]
         nulls = [np.array(draws.means) for draws in (*self.untrained, self.relabelled[pair_overlap])]
         untrained, _, relabelled = ((rounded(means.min()), rounded(means.max())) for means in nulls)
@@ -182,7 +185,7 @@ class Evidence:
         )
 
     def _likeness(self, measure: PairMeasure) -> dict[HeadId, Likeness]:
-        """Return the similarity of every pair by one measure, compared with chance; {} if it was not measured."""
+        """Return how similar each head is to its partner by one measure, compared with chance; {} if not measured."""
         if measure not in self.relabelled:
             return {}
         pairing, values = self.pairing, self.pairing.values(measure)
@@ -214,7 +217,10 @@ class Evidence:
 
 
 def _verdict(attention: Likeness | None, outputs: Likeness | None, transplant: Transplant | None) -> str:
-    """Return the strongest verdict that the evidence supports: each verdict requires all weaker ones."""
+    """Return the strongest verdict on two heads that the evidence supports, such as `attend alike` or `same job`.
+
+    Each verdict requires all weaker ones.
+    """
     if attention is None:
         return ALONE
     if attention.p > SIGNIFICANT:

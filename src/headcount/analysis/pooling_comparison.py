@@ -1,4 +1,4 @@
-"""How does the pooling change what a classifier learns and how far it extrapolates?
+"""Compare how poolings change what a classifier learns and how far it extrapolates.
 
 The compared models have the same encoding and different poolings, and are measured on the same sequences. A symmetric
 pooling ignores order: without an encoding, the model sees a multiset, and cannot tell apart two orders of the same
@@ -19,7 +19,7 @@ from headcount.runs.folder import TrainingRecord
 
 @dataclass(frozen=True)
 class PooledModel:
-    """One model of the comparison: its encoding, its pooling and its accuracy at every length."""
+    """One model in a comparison of poolings: its encoding, its pooling and its accuracy at every length."""
 
     name: str
     weights_sha256: str
@@ -29,13 +29,13 @@ class PooledModel:
     """Structure of the task that is built into the model, such as a window; empty for a generic model."""
     seed: int
     trained: tuple[int, int] | None
-    """Shortest and longest training length; None if unknown."""
+    """Shortest and longest length of a sequence in training; None if unknown."""
     training: TrainingRecord | None
     cells: tuple[LengthResult, ...]
 
     @classmethod
     def of(cls, result: Stretch, training: TrainingRecord | None) -> PooledModel:
-        """Return the fields to compare, copied from a stored result of `headcount stretch` and the training record."""
+        """Return the fields of a model to compare, from its stored result of `headcount stretch` and its training."""
         return cls(
             name=result.name,
             weights_sha256=result.weights_sha256,
@@ -51,7 +51,7 @@ class PooledModel:
 
 @dataclass(frozen=True)
 class PoolingComparison(Result):
-    """Models with one encoding and several poolings, one of which is the model that this result is stored for."""
+    """Classifiers with the same encoding and different poolings; the result is stored with one of them."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("models.cells",)
 
@@ -60,17 +60,17 @@ class PoolingComparison(Result):
     models: tuple[PooledModel, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction if the result's own model is missing, or if models were measured at different lengths."""
+        """Yield a contradiction if the result's own model is missing, or if models have different lengths."""
         if self.weights_sha256 not in [model.weights_sha256 for model in self.models]:
-            yield "models", "the model that the result belongs to, among others"
+            yield "models", "one model with the weights_sha256 of this result"
         if len({tuple((cell.negative, cell.length) for cell in model.cells) for model in self.models}) > 1:
-            yield "models", "the same lengths and negatives for every model"
+            yield "models", "the same lengths and kinds of negatives for every model"
 
 
 def compare_poolings(
     own: Stretch, others: Sequence[tuple[Stretch, TrainingRecord]], training: TrainingRecord | None = None
 ) -> PoolingComparison:
-    """Return a comparison of a model with models of other poolings, at the lengths at which all were measured."""
+    """Compare a classifier with others that have another pooling, at the lengths at which all of them were measured."""
     models = [PooledModel.of(own, training), *(PooledModel.of(*other) for other in others)]
     shared = set.intersection(*({(cell.negative, cell.length) for cell in model.cells} for model in models))
     kept = [tuple(cell for cell in model.cells if (cell.negative, cell.length) in shared) for model in models]

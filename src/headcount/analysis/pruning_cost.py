@@ -1,4 +1,4 @@
-"""What does cutting out heads save, and what does it cost? Size, time and score of a cut model and of its parent."""
+"""What does cutting out heads save and cost? Compare size, time and score of the cut model and its parent."""
 
 import statistics
 import time
@@ -21,64 +21,73 @@ from headcount.surgery.cutting import Cut
 from headcount.training.device import n_threads
 
 ROUNDS = 9
-"""Number of rounds in which forward passes are timed."""
+"""Number of rounds in which the forward passes of both models are timed."""
 TIMED = 4
-"""Number of batches in each round."""
+"""Number of batches of examples in each timed round."""
 
 
 @dataclass(frozen=True)
 class Cost(Result):
-    """Size, time and score of a cut model and of its parent. Fields with two values have the parent's first."""
+    """Size, time and score of a model from which heads were cut, and of its parent.
+
+    In fields with two values, the first one belongs to the parent.
+    """
 
     SCHEMA: ClassVar[int] = 4
     parent: str
     name: str
     heads: tuple[HeadName, ...]
-    """Heads that were cut out."""
+    """Names of the heads that were cut out of the parent."""
     n_heads: tuple[Count, Count]
     lost_blocks: tuple[str, ...]
-    """Attention blocks that have no head left."""
+    """Attention blocks that have no head left in the cut model."""
     parameters: tuple[Count, Count]
     n_bytes: tuple[Count, Count]
     microseconds: tuple[Size, Size]
-    """Time of a forward pass per example, on one CPU thread: median over rounds that alternate between the models."""
+    """Microseconds of a forward pass per example on one CPU thread: the median over alternating rounds."""
     faster: Size
-    """Speed-up: median over rounds of parent's time / cut model's time."""
+    """Speed-up of the cut model: the median over rounds of its parent's time divided by its own time."""
     difference: Size
-    """Largest difference between the logits of the cut model, before fine-tuning, and those of the parent with these
-    heads ablated (set to their means, if the means were folded into the biases), relative to the largest logit."""
+    """Largest difference between the logits of the cut model and of the parent with the cut heads ablated.
+
+    It is measured before fine-tuning, relative to the largest logit. If mean outputs were folded into biases, the
+    parent's heads are set to their means.
+    """
     score: tuple[float, float]
     score_intervals: tuple[tuple[float, float], tuple[float, float]]
-    """95 % CI of each score."""
+    """95 % CI of the score of the parent, and of the cut model."""
     drop: PairedDifference
-    """Paired difference of the two scores on the same examples."""
+    """Drop from the parent's score to that of the cut model, paired on the same examples."""
     data: str
     fine_tuned: Count
     metric: str = ""
     unit: str = "points"
     is_accuracy: bool = True
     folded_over: Count = 0
-    """Number of unlabelled examples that the means folded into the biases were averaged over; 0 without folding."""
+    """Number of unlabelled examples over which the folded mean outputs of cut heads were taken; 0 without folding."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction if the sizes, the removed heads, the scores and the drop disagree."""
+        """Yield a contradiction if the sizes, the removed heads, the scores and the drop disagree with each other."""
         if self.n_heads[0] - self.n_heads[1] != len(set(self.heads)) or len(set(self.heads)) != len(self.heads):
-            yield "n_heads", f"{len(self.heads)} fewer after the cut, the number of different heads in heads"
+            yield "n_heads", f"two numbers that differ by {len(self.heads)}, the number of different heads in heads"
         for name in ("parameters", "n_bytes"):
             before, after = getattr(self, name)
             if after > before:
-                yield name, f"at most {before:,} after the cut"
+                yield name, f"a second number of at most {before:,}, as cutting adds nothing"
         for score, (low, high) in zip(self.score, self.score_intervals, strict=True):
             if not low - ROUNDING <= score <= high + ROUNDING:
-                yield "score", f"in its interval, {low} to {high}"
+                yield "score", f"a score inside of its confidence interval, {low} to {high}"
         if not is_close(self.drop.mean, self.score[0] - self.score[1]):
-            yield "drop", f"the difference of the two scores, {self.score[0] - self.score[1]}"
+            yield "drop", f"a mean of {self.score[0] - self.score[1]}, the difference of the two scores"
         if self.is_accuracy and not all(-ROUNDING <= score <= 1 + ROUNDING for score in self.score):
-            yield "score", "from 0 to 1"
+            yield "score", "two accuracies from 0 to 1"
 
 
 def compare_cost(parent: OpenModel, cut: Cut[OpenModel], experiment: Experiment, fine_tuned: int = 0) -> Cost:
-    """Compare the size, time and score of a cut model with those of its parent, on the examples of an experiment."""
+    """Compare size, time and score of a cut model with those of its parent, on the examples of an experiment.
+
+    `fine_tuned` is the number of training steps after the cut.
+    """
     module, heads = cut.model.module, cut.heads
     scores = np.empty((2, experiment.n))
     for i, model in enumerate((experiment.model, module)):
@@ -112,7 +121,7 @@ def compare_cost(parent: OpenModel, cut: Cut[OpenModel], experiment: Experiment,
 
 
 def _times(before: nn.Module, after: nn.Module, batches: Sequence[EvalBatch]) -> tuple[list[float], list[float]]:
-    """Return the microseconds per example of both models in each round, in which they are timed one after the other."""
+    """Time the forward passes of two models in alternation; return microseconds per example of each in each round."""
     both: tuple[list[float], list[float]] = ([], [])
     n = sum(len(batch.rows) for batch in batches)
     with n_threads(1), torch.no_grad(), eval_mode(before), eval_mode(after):

@@ -1,6 +1,6 @@
-"""Which heads are removed, and in which order? Sets and orders of heads, chosen on one set of examples.
+"""Choose which heads to remove, and in which order, on one set of examples.
 
-The orders are described in pruning.py, which measures them on other examples than those used here.
+The orders are described in pruning.py, which measures the scores without the heads on other examples.
 """
 
 import math
@@ -27,21 +27,23 @@ from headcount.seeds import stream
 from headcount.stats import PairedDifference
 
 PRECISION_OF_CHOICE = 0.05
-"""Largest half-width of the drop of a single head when heads are chosen: 5 points, as only its band and its place in an
-order count."""
+"""Precision of the drops of single heads by which heads are chosen: the largest half-width of the CI, 5 points.
+
+A low precision is enough, as only a head's band (such as redundant) and its place in an order count.
+"""
 TIE = 1e-4
-"""Weight of the loss in the score that breaks ties between equal accuracies: less than one example in ten thousand."""
+"""Weight of the loss in the score that breaks ties between equal accuracies; less than one example in 10,000."""
 SEARCH, RANDOM = 0.5, 0.6
-"""Fractions of the time budget at which greedy removal and then the search among random sets end."""
+"""Fractions of the time limit at which greedy removal ends, and at which the search among random sets ends."""
 SETS = 16
-"""Smallest number of random sets of heads that is worth measuring."""
+"""Smallest number of random sets of heads that is worth measuring as a baseline of greedy removal."""
 REPORTED_LOSSES = (LOSS, 0.05)
-"""Losses of score (1 and 5 points) for which the number of removable heads is reported, alone and together."""
+"""Losses of score (0.01 is 1 point) for which the number of removable heads is reported, alone and together."""
 
 
 @dataclass(frozen=True)
 class HeadChoice:
-    """Sets and orders of heads to remove, chosen on one set of examples. `Pruning` has fields with these names."""
+    """Sets and orders of heads to remove, chosen on one set of examples; the fields are those of `Pruning`."""
 
     by_zero: tuple[HeadId, ...]
     harmless: tuple[HeadId, ...]
@@ -53,9 +55,9 @@ class HeadChoice:
     best_random: tuple[HeadId, ...]
     prunable: tuple[tuple[float, int, tuple[HeadId, ...]], ...]
     """For each loss in `REPORTED_LOSSES`: the loss, the number of heads that cost less when removed alone, and the
-    heads that greedy removal takes within this loss."""
+    heads that greedy removal removes within this loss."""
     orders: Mapping[str, Sequence[HeadId]]
-    """For each curve, by name: its heads in the order of removal."""
+    """For each pruning curve, by name: all heads in the order of their removal."""
 
 
 def choose_heads(
@@ -67,7 +69,11 @@ def choose_heads(
     part: Callable[[str], Progress | None],
     ablation: Ablation | None,
 ) -> HeadChoice:
-    """Choose which heads to remove, and in which order; `part` opens the progress bar of a step, given its name."""
+    """Choose which heads to remove, and in which order, on the examples of an experiment.
+
+    `part` returns the progress callback of a step, given the step's name. With a `share`, that share of the heads is
+    chosen, whatever the `loss`. A stored `ablation` says which heads are harmless.
+    """
     heads = experiment.sites.heads
     alone = _each_alone(experiment, ("zero",), batch_size, part("alone"))
     clock.learn(len(heads), experiment.n)
@@ -82,7 +88,7 @@ def choose_heads(
         progress=part("greedy"),
     )
     if len(greedy.order) < len(heads):
-        clock.skipped.append(f"greedy removal beyond {len(greedy.order)} of {len(heads)} heads")
+        clock.skipped.append(f"greedy removal of more than {len(greedy.order)} of {len(heads)} heads")
     chosen = greedy.order[: greedy.within(loss + TIE) if share is None else n_in_share(share, len(heads))]
     n_tried = greedy.n_tried[len(chosen) - 1] if chosen else 0
     best_random, n_random = _best_random(finer, len(chosen), n_tried, batch_size, clock, part("luck"))
@@ -132,9 +138,9 @@ def _alone(
 def _each_alone(
     experiment: Experiment, replacements: Sequence[str], batch_size: int, progress: Progress | None
 ) -> AblationRun:
-    """Ablate each head alone, on as many of the examples as it takes to decide its band if the metric allows it.
+    """Ablate each head alone on as many examples as it takes to decide its band, such as redundant.
 
-    The noise of mean ablation is left out.
+    If the metric does not allow stopping early, use all examples. The noise of mean ablation is left out.
     """
     if not can_stop_early(experiment):
         return ablate(experiment, replacements, noise={}, batch_size=batch_size, progress=progress)
@@ -159,19 +165,19 @@ def n_in_share(share: float, n_heads: int) -> int:
 
 
 def one_by_one(heads: Sequence[HeadId]) -> list[Intervention]:
-    """Return interventions that each remove one head alone, one per head."""
+    """Return one intervention per head that removes (zero-ablates) this head alone."""
     return [Intervention((head,)) for head in heads]
 
 
 def _every_way(
     experiment: Experiment, by_zero: AblationRun, batch_size: int, clock: Clock, progress: Progress | None
 ) -> tuple[Measurement, ...]:
-    """Return measurements of every head alone under every replacement, or under zero ablation if time is short."""
+    """Measure every head alone under every kind of ablation, or return those of zero ablation if time is short."""
     has_donors = min(batch.n_inputs for batch in experiment.batches) > 1  # donors have the same length
     others = [name for name in REPLACEMENTS.names() if name != "zero"]
     others = [name for name in others if has_donors or not REPLACEMENTS.get(name).needs_donors]
     n_sets = len(experiment.sites.heads) * sum(DONORS if REPLACEMENTS.get(name).needs_donors else 1 for name in others)
-    if not others or not clock.fits(f"heads ablated by {' and '.join(others)}", n_sets, experiment.n):
+    if not others or not clock.fits(f"{' and '.join(others)} ablation of single heads", n_sets, experiment.n):
         return by_zero.measurements
     more = _each_alone(experiment, others, batch_size, progress)
     measurements = (*by_zero.measurements, *more.measurements)
@@ -185,13 +191,13 @@ def _every_way(
 
 
 def _redundant(measurements: Sequence[Measurement]) -> tuple[HeadId, ...]:
-    """Return the heads whose drop lies below 1 point, with the whole CI, in all of their measurements."""
+    """Return the heads whose drop lies below 1 point, with its whole CI, in all of their measurements."""
     costly = {one.head for one in measurements if band_of(one.drop) != "redundant"}
     return tuple(head for head in dict.fromkeys(one.head for one in measurements) if head not in costly)
 
 
 def with_ties_broken(experiment: Experiment) -> Experiment:
-    """Return the experiment with a tiny part of the loss subtracted from each accuracy, which breaks ties."""
+    """Return the experiment with a tiny part of the loss subtracted from each example's accuracy, to break ties."""
 
     def finer(batch: EvalBatch, hits: Score) -> Score:
         assert batch.loss is not None, "an accuracy comes with a loss"
@@ -209,7 +215,10 @@ def with_ties_broken(experiment: Experiment) -> Experiment:
 def _best_random(
     experiment: Experiment, size: int, n_tried: int, batch_size: int, clock: Clock, progress: Progress | None
 ) -> tuple[tuple[HeadId, ...], int]:
-    """Return the random set of `size` heads whose removal leaves the highest score, and how many sets were tried."""
+    """Find the random set of `size` heads whose removal leaves the highest score.
+
+    Return the set, and how many of the `n_tried` random sets were measured before the time was up.
+    """
     heads, rng = experiment.sites.heads, stream(0, "random sets")
     if not 0 < size < len(heads):
         return (), 0

@@ -1,4 +1,4 @@
-"""What do the weights of a model's heads show? What heads match and copy, and which heads could read which others."""
+"""Read from a model's weights what its heads match and copy, and which heads could read which others."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from headcount.results import Positive, Result
 
 @dataclass(frozen=True)
 class HeadWeights(Result):
-    """What the weights of each head match and copy; compositions of heads; and linear probes, if asked for."""
+    """What the weights of each head match and copy, how strongly heads read each other, and linear probes."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("heads",)
     INDENT: ClassVar[int | None] = None
     name: str
     weights_sha256: str
     n: Positive
-    """Number of examples over which inputs were averaged."""
+    """Number of examples on which the inputs of the heads were recorded."""
     norm: str
-    """Where LayerNorm is in a block: `pre` (before attention) or `post` (after the sum)."""
+    """Where LayerNorm is in a block: `pre` (before attention) or `post` (after the sum with the residual stream)."""
     heads: tuple[HeadReading, ...]
     compositions: Compositions
     probes: Probes | None = None
@@ -47,10 +47,10 @@ def weights(
     routes: Routes | None = None,
     progress: Progress | None = None,
 ) -> HeadWeights:
-    """Read what the weights of these heads (default: all heads) match and copy.
+    """Read what the weights of the given heads (default: all heads) match and copy.
 
-    With `probes`, an event such as the carry is also decoded from the residual stream. `routes` then gives the share
-    of the event that each cell moves when patched.
+    With `probes`, linear probes also decode an event such as the carry from the residual stream. `routes` then gives
+    the share of the event that each stream moves when patched.
     """
     inner = require_own(model)
     if not model.sites.heads:

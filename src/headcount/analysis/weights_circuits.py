@@ -1,4 +1,4 @@
-"""Why does a head attend where it attends, and what does it copy? Read both from its weights.
+"""Read from the weights of a head which keys it attends to, and what it copies from them.
 
 The score of a query and a key is a product of both inputs and of the head's query and key matrices (its QK circuit,
 Elhage et al. 2021, "A mathematical framework for transformer circuits"). Each input is split by least squares over many
@@ -6,20 +6,21 @@ examples into a mean, an effect of its token, an effect of its position, and a r
 
     x_i = mean + token(t_i) + position(i) + rest
 
-Without the rest, and up to what is equal for all keys of a query, the score has these parts:
+Without the rest, and without what is equal for all keys of a query, the score has these parts:
 
     positions   (q_mean + Q position(i)) . K position(j) / sqrt(d_head) + bias(i, j)
     tokens      (q_mean + Q token(t_i)) . K token(t_j) / sqrt(d_head)
     mixed       (Q token(t_i) . K position(j) + Q position(i) . K token(t_j)) / sqrt(d_head)
 
-`explained` is the part of the variance of the real scores, within the keys of each query, that the three parts predict
-(R^2). It is 1 where the input is exactly token + position: in the first layer of a model with LayerNorm after the sum,
-or with positions that are biases of the scores. LayerNorm before the block, and all later layers, make it less.
+`explained` is the fraction of the variance of the real scores, within the keys of each query, that the three parts
+predict (R^2). It is 1 where the input is exactly token + position: in the first layer of a model with LayerNorm after
+the sum, or with positions that are biases of the scores. It is less with a LayerNorm before the block, and in all later
+layers.
 
 What a head copies is the product of its value and output matrices (its OV circuit) with the tokens' effects. A head of
-the decoder writes into the stream that the logits are read from, so its direct path gives logits; every LayerNorm on
-that path is replaced by its mean scale. Other heads have no direct path to the logits. For them, cosines between what
-they write for two tokens show which tokens they keep apart.
+the decoder writes into the residual stream that the logits are read from, so it has a direct path to the logits; every
+LayerNorm on this path is replaced by its mean scale. Other heads have no direct path. For them, cosines between the
+outputs for two tokens show which tokens they keep apart.
 """
 
 from __future__ import annotations
@@ -44,25 +45,25 @@ from headcount.seeds import stream
 from headcount.tasks.base import SequenceTask, Task
 
 N_NULL = 199
-"""Number of random orders of the output tokens that a copying score is compared with."""
+"""Number of random orders of the output tokens with which a copying score is compared."""
 SMALLEST = 1e-12
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A matrix with names of its rows and columns; an entry is None where a query cannot see a key."""
+    """A matrix with names of its rows and columns; an entry is None where a query cannot see the key."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     values: tuple[tuple[float | None, ...], ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction if the matrix has not one row per row name and one value per column name."""
+        """Yield a contradiction if the matrix does not have one row per row name and one value per column name."""
         if [len(row) for row in self.values] != [len(self.columns)] * len(self.rows):
             yield "values", f"{len(self.rows)} rows of {len(self.columns)} values"
 
     def largest(self) -> tuple[str, str, float] | None:
-        """Return the row name, the column name and the value of the largest entry; None if there is no entry."""
+        """Return the largest entry of the matrix as (row name, column name, value); None if the matrix has no entry."""
         cells = [(v, i, j) for i, row in enumerate(self.values) for j, v in enumerate(row) if v is not None]
         if not cells:
             return None
@@ -72,47 +73,56 @@ class Grid:
 
 @dataclass(frozen=True)
 class HeadReading:
-    """What the weights of one head do: which queries match which keys (QK circuit), what it copies (OV circuit)."""
+    """What the weights of a head show: which queries match which keys (QK circuit), what it copies (OV circuit)."""
 
     head: HeadName
     short: str
     explained: float
-    """Fraction of the variance explained by positions alone. It, `tokens`, `mixed` and a rest add up to 1."""
+    """Fraction of the variance of attention scores, within the keys of a query, explained by tokens and positions."""
     positions: float
-    """Fraction of this variance explained by positions alone. It, `tokens`, `mixed` and a rest add up to 1."""
+    """Fraction of the variance of attention scores explained by positions alone.
+
+    It adds up to 1 with `tokens`, `mixed` and an unexplained rest.
+    """
     tokens: float
     mixed: float
-    """Fraction explained by a query's token with a key's position, or by a query's position with a key's token."""
+    """Fraction of the variance of attention scores explained by pairs of one side's token and the other's position."""
     copied_tokens: Share
-    """Fraction of the variance of the head's output per key that the key's token explains."""
+    """Fraction of the variance of what the head writes for a key that the key's token explains."""
     copied_positions: Share
-    """Fraction that the key's position explains beyond the token. The rest depends on other tokens."""
+    """Fraction of the variance of what the head writes for a key that the key's position explains beyond the token."""
     copying: float | None
-    """Copying score of the matrix from tokens to their logits, the sum of its eigenvalues over the sum of their
-    absolute values: 1 copies tokens, -1 suppresses them. None without a direct path from the head to the logits."""
+    """Copying score of the matrix from input tokens to output logits: 1 copies tokens, -1 suppresses them.
+
+    It is the sum of the eigenvalues over the sum of their absolute values. None without a direct path from the head to
+    the logits.
+    """
     copying_chance: float | None
     """Absolute copying score that 5 % of random orders of the output tokens exceed; None without a direct path."""
     match_positions: Grid
     match_tokens: Grid
     copies: Grid
-    """Logits [key token, output token] with a direct path to the logits, otherwise cosines [key token, key token]."""
+    """What the head writes for each token: logits [key token, output token], or cosines between two tokens [key, key].
+
+    Logits need a direct path from the head to the logits.
+    """
     is_direct: bool
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction for fractions above 1, or a copying score where the head has no direct path."""
+        """Yield a contradiction for a wrong short name, fractions above 1, or a copying score without a direct path."""
         if self.short != HeadId.parse(self.head).short:
             yield "short", HeadId.parse(self.head).short
         if self.explained > 1 + 1e-6:
             yield "explained", "at most 1"
         if self.is_direct != (self.copying is not None) or self.is_direct != (self.copying_chance is not None):
-            yield "copying", "a score if and only if the head has a direct path"
+            yield "copying", "a score if the head has a direct path to the logits, and null otherwise"
 
 
 # --- what a head matches and copies -----------------------------------------------------------------------------------
 
 
 def read_heads(model: OpenModel, heads: Sequence[HeadId], inputs: ModelInputs) -> list[HeadReading]:
-    """Return, for each of these heads, what its weights match (QK circuit) and copy (OV circuit)."""
+    """Return, for each given head, what its weights match (QK circuit) and what they copy (OV circuit)."""
     inner, task, readings = require_own(model), model.task, list[HeadReading]()
     assert task is not None, "require_own has checked this"
     for site in dict.fromkeys(head.site for head in heads):
@@ -122,7 +132,7 @@ def read_heads(model: OpenModel, heads: Sequence[HeadId], inputs: ModelInputs) -
 
 
 class _SiteReading:
-    """The scores of all heads of one attention block, split into parts of tokens, positions and both."""
+    """The attention scores of all heads of one block, split into parts explained by tokens, positions and both."""
 
     def __init__(self, task: Task, inputs: SiteInputs, outputs: list[int], path: Tensor | None) -> None:
         self.task, self.inputs, self.outputs, self.path = task, inputs, outputs, path
@@ -198,7 +208,7 @@ class _SiteReading:
         return tuple(self.task.tokens[i] for i in ids)
 
     def _copied(self, at: int) -> dict[str, Any]:
-        """Return the fields of a `HeadReading` that are about copying, for the head with index `at` in the block."""
+        """Return what one head copies, as fields of `HeadReading` by name; `at` is the head's index in its block."""
         inputs, keys = self.inputs, self.keys
         circuit_DD = inputs.matrix("output")[at] @ inputs.matrix("value")[at]
         written, is_key = inputs.y @ circuit_DD.T, inputs.is_key
@@ -234,7 +244,7 @@ def _variation(rows: Tensor) -> float:
 
 
 def _centred(scores: Tensor, visible: Tensor) -> Tensor:
-    """Return scores minus their mean over the visible keys of each query; 0 at hidden keys."""
+    """Return attention scores minus their mean over the visible keys of each query; 0 at hidden keys."""
     n = visible.sum(dim=-1, keepdim=True).clamp(min=1)
     mean = scores.where(visible, 0.0).sum(dim=-1, keepdim=True) / n
     return (scores - mean).where(visible, 0.0)
@@ -262,7 +272,7 @@ def copying_score(matrix: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _direct_path(inner: Transformer, site: HeadSite, inputs: ModelInputs) -> Tensor | None:
-    """Return the matrix [output token, d_model] that maps a block's output to logits; None without a direct path."""
+    """Return the matrix [output token, d_model] from a block's output to the logits; None without a direct path."""
     if not isinstance(inner, EncoderDecoder) or site.stack != "decoder":
         return None
     if inner.config.norm == "pre":
@@ -277,7 +287,7 @@ def _direct_path(inner: Transformer, site: HeadSite, inputs: ModelInputs) -> Ten
 
 
 def fold_norm(matrix: Tensor, norm: nn.Module) -> Tensor:
-    """Return `matrix` with the LayerNorm before it folded in, so that it reads the stream before the norm.
+    """Fold a LayerNorm into the matrix that follows it, so that the matrix reads the residual stream before the norm.
 
     The scale of the norm, 1 / (standard deviation), differs between inputs and is left out.
     """

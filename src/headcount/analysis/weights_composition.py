@@ -1,8 +1,8 @@
-"""Does one head read what another one writes? Composition scores, and path patches that test what really moves.
+"""Does one head read what another one writes? Compare their weights, and patch the path between them.
 
-A head composes with an earlier one through its queries, keys or values (Elhage et al. 2021). The score is the
-Frobenius norm of the product of both heads' matrices over the product of their norms, less the same ratio for random
-matrices:
+A head composes with an earlier one through its queries, keys or values (Elhage et al. 2021). The composition score is
+the Frobenius norm of the product of both heads' matrices over the product of their norms, less the same ratio for
+random matrices:
 
     Q   |W_QK'^T W_OV| / (|W_QK'| |W_OV|)        K   |W_QK' W_OV| / ...        V   |W_OV' W_OV| / ...
 
@@ -43,45 +43,45 @@ from headcount.tasks.base import SequenceTask
 N_QUARTETS = 40
 """Number of quartets on which paths are patched. A quartet is four examples that differ in one event (a carry)."""
 N_RANDOM = 20
-"""Number of pairs of random matrices whose mean ratio is the baseline of composition scores."""
+"""Number of pairs of random matrices whose mean ratio of norms is the baseline of composition scores."""
 PROJECTIONS = {"Q": "query", "K": "key", "V": "value"}
 
 
 @dataclass(frozen=True)
 class Composition:
-    """Two heads: how strongly the later one (receiver) reads what the earlier one (sender) writes.
+    """How strongly one head (the receiver) reads what an earlier head (the sender) writes.
 
-    The weights give a composition score; patching the path gives the share of an event, such as a carry, that it
-    moves.
+    A composition score comes from the weights alone. Patching the path between the two heads gives the share of an
+    event, such as a carry, that the path moves.
     """
 
     sender: str
     receiver: str
     kind: str
-    """The projection of the receiver with the largest score: Q, K or V."""
+    """The projection of the receiver that has the largest score: Q (queries), K (keys) or V (values)."""
     score: float
-    """The composition score of this projection: the ratio of norms, less the mean ratio of random matrices."""
+    """Composition score of the two heads through this projection: ratio of norms, less that of random matrices."""
     path: Share | None = None
-    """Largest share of the event that moves along this path, over ways such as `1s to 10s`; None if not patched."""
+    """Largest share of an event (a carry) that moves along this path, over ways such as `1s to 10s`, or None."""
     way: str = ""
-    """The way of the event on which `path` was measured, such as `1s to 10s`; empty without a patch."""
+    """The way on which `path` was measured, from where a carry arises to where it is read: `1s to 10s`; or empty."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction for an unknown projection, or for a share without the way that it belongs to."""
+        """Yield a contradiction for a projection other than Q, K or V, or if only one of `path` and `way` is given."""
         if self.kind not in PROJECTIONS:
             yield "kind", "Q, K or V"
         if (self.path is None) != (self.way == ""):
-            yield "way", "a way if and only if the path was patched"
+            yield "way", "a text such as '1s to 10s' if path is a share, and empty if path is null"
 
 
 @dataclass(frozen=True)
 class Compositions:
-    """Composition scores of all pairs of heads where the later head reads what the earlier head writes."""
+    """Composition scores of all pairs of heads in which the later head can read what the earlier head writes."""
 
     baseline: Size
-    """Mean ratio of norms for random matrices of the same shapes. It is already subtracted from every score."""
+    """Mean ratio of norms for random matrices of the heads' shapes, which is already subtracted from every score."""
     pairs: tuple[Composition, ...]
-    """All pairs, the largest score first."""
+    """All pairs of heads, the largest composition score first."""
 
     def rank(self, pair: Composition) -> int:
         """Return the rank of a pair by its composition score; rank 1 has the largest score."""
@@ -89,13 +89,17 @@ class Compositions:
 
     @property
     def patched_paths(self) -> list[Composition]:
-        """Paths whose share of the event is at least 10 % with its whole interval, the largest share first."""
+        """Pairs of heads whose path moves at least 10 % of the event (a carry) by its whole CI, in falling order."""
         paths = [(each.path.share, each) for each in self.pairs if each.path and each.path.low >= PART]
         return [pair for _, pair in sorted(paths, key=lambda item: -item[0])]
 
 
 def compositions(model: OpenModel, *, seed: int = 0, progress: Progress | None = None) -> Compositions:
-    """Score every pair of heads; patch every path too, if the model handles an event of its task, such as a carry."""
+    """Compute the composition score of every pair of heads.
+
+    If the task has an event, such as a carry, and the model handles it, also patch the path between every pair of
+    heads.
+    """
     inner = require_own(model)
     heads, baseline = model.sites.heads, _baseline(inner)
     pairs = [
@@ -113,7 +117,7 @@ def _order(site: HeadSite) -> tuple[int, int]:
 
 
 def _readers(sender: HeadSite, receiver: HeadSite) -> str:
-    """Return the projections with which a later block reads what an earlier block writes, such as `KV`."""
+    """Return the projections (such as `KV`) through which heads of `receiver` can read what heads of `sender` write."""
     if sender.stack == "encoder" and receiver.stack == "decoder":
         return "KV" if receiver.kind == "cross" else ""
     if sender.stack != receiver.stack or _order(sender) >= _order(receiver):
@@ -122,7 +126,10 @@ def _readers(sender: HeadSite, receiver: HeadSite) -> str:
 
 
 def _matrix(inner: Transformer, head: HeadId, projection: str, *, from_encoder: bool = False) -> Tensor:
-    """Return the matrix of one head's Q, K, V or O projection; Q, K and V have the LayerNorm before them folded in."""
+    """Return the matrix of one head's query, key, value or output projection.
+
+    The LayerNorm before a query, key or value projection is folded into its matrix.
+    """
     block = inner.blocks[head.site]
     attention = cast(MultiHeadAttention, block.attention)
     weight = getattr(attention, projection).weight.detach().double().cpu()
@@ -135,7 +142,7 @@ def _matrix(inner: Transformer, head: HeadId, projection: str, *, from_encoder: 
 
 
 def _best(inner: Transformer, sender: HeadId, receiver: HeadId, baseline: float) -> Composition | None:
-    """Return the best composition score of two heads over the projections Q, K and V; None without a path."""
+    """Return the largest composition score of two heads over queries, keys and values; None if no path exists."""
     kinds = _readers(sender.site, receiver.site)
     if not kinds:
         return None
@@ -156,7 +163,7 @@ def _ratio(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> float:
 
 
 def _baseline(inner: Transformer) -> float:
-    """Return the mean ratio of norms for random matrices with the shapes of this model's heads."""
+    """Return the baseline of composition scores: the mean ratio of norms for random matrices of the heads' shapes."""
     d_model, d_head = inner.config.d_model, inner.config.d_model // inner.config.n_heads
     rng = torch.Generator().manual_seed(integer(0, "composition"))
 
@@ -173,9 +180,9 @@ def _baseline(inner: Transformer) -> float:
 def _with_paths(
     model: OpenModel, pairs: Sequence[Composition], seed: int, progress: Progress | None
 ) -> list[Composition]:
-    """Patch the path of every pair, and return the pairs with their largest shares of the event.
+    """Patch the path between every pair of heads, and add to each pair the largest share of the event that it moves.
 
-    The pairs are returned unchanged if the task has no event, or too few examples that differ in the event alone.
+    Return the pairs unchanged if the task has no event (such as a carry), or too few examples that differ in it alone.
     """
     task = model.task
     if task is None or task.output_type != "sequence" or task.words.event is None:
@@ -201,7 +208,10 @@ def _with_paths(
 
 
 def _path_shares(patches: EventPatches, pairs: Sequence[Composition], n_comparisons: int) -> list[Share]:
-    """Return the share of the event that moves along each path, when only the receiver reads the patched sender."""
+    """Return, for each pair of heads, the share of the event (a carry) that moves along the path between them.
+
+    Only the receiver reads the patched output of the sender; all other heads get its clean output.
+    """
     model, sites = patches.model.module, patches.model.sites
     inputs = [each[patches.receivers] for each in patches.inputs]
     given = patches.donor_outputs["event"]

@@ -1,10 +1,10 @@
-"""What do heads read? The inputs and scores of every attention block, and how inputs split into tokens and positions.
+"""Record what heads read: the inputs and scores of every attention block, split into parts of tokens and positions.
 
 Each input is split by least squares over many examples:
 
     x_i = mean + token(t_i) + position(i) + rest
 
-The rest depends on other tokens. It is 0 where a block reads embeddings to which positions are added.
+The rest depends on other tokens. It is 0 where a block reads token embeddings to which position vectors are added.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from headcount.tasks.base import ClassTask
 from headcount.training.evaluation import SequenceModel
 
 MOST_SCORES = 2**19
-"""Largest number of scores per head that are kept; long sequences get fewer examples."""
+"""Largest number of attention scores per head that are kept; long sequences get fewer examples."""
 TOLERANCE = 1e-4
-"""Largest difference between the softmax of the scores and the model's own attention weights."""
+"""Largest accepted difference between the softmax of the recomputed scores and the model's own attention weights."""
 Scores = Float[Tensor, "example head query key"]
 
 
 @dataclass(frozen=True)
 class InputParts:
-    """The inputs of a projection as a sum: a mean, one effect per token, one effect per position, and a rest."""
+    """The inputs of a projection as a sum: a mean, an effect of each token, an effect of each position, and a rest."""
 
     mean: Float[Tensor, " d_model"]
     token: Float[Tensor, "token d_model"]
@@ -79,7 +79,7 @@ class InputParts:
 
     @property
     def shown(self) -> list[int]:
-        """Return the ids of tokens that have an effect of their own; of all tokens that occur, if none has."""
+        """Return the ids of tokens with an effect of their own; if there are none, of all tokens that occur."""
         is_seen = self.n_by_token > 0
         has_effect = is_seen & (self.token.norm(dim=1) > 1e-6)
         return cast("list[int]", torch.nonzero(has_effect if has_effect.any() else is_seen).flatten().tolist())
@@ -91,7 +91,7 @@ def _weighted(rows: Tensor, weights: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SiteInputs:
-    """What the heads of one attention block read on many examples: inputs of queries and keys, and scores."""
+    """What the heads of one attention block read on many examples: the inputs of queries and keys, and the scores."""
 
     site: HeadSite
     attention: MultiHeadAttention
@@ -100,15 +100,15 @@ class SiteInputs:
     query_tokens: Int[Tensor, "example query"]
     key_tokens: Int[Tensor, "example key"]
     is_query: Bool[Tensor, "example query"]
-    """Whether each query is a token (and not padding)."""
+    """Whether each query is a token, and not padding."""
     is_key: Bool[Tensor, "example key"]
     bias: Float[Tensor, "#example head query key"]
-    """What the position encoding adds to each score; 0 for keys that it hides."""
+    """What the position encoding adds to each attention score; 0 for keys that the encoding hides."""
     scale: Float[Tensor, "#example head #query 1"]
-    """Factor of all scores: 1, or s_h log n if the softmax is `log-length`."""
+    """Factor of all attention scores: 1, or s_h log n if the softmax is `log-length` (n visible keys, learned s_h)."""
     visible: Bool[Tensor, "example head query key"]
     scores: Scores = field(init=False)
-    """The scores that enter the softmax, computed from the inputs and the weights."""
+    """The attention scores that enter the softmax, recomputed from the inputs and the weights."""
 
     def __post_init__(self) -> None:
         query, key = (
@@ -119,7 +119,10 @@ class SiteInputs:
         object.__setattr__(self, "scores", self.scale * scores)
 
     def matrix(self, name: str) -> Tensor:
-        """Return a projection's matrix by head: [head, d_head, d_model]; [head, d_model, d_head] for `output`."""
+        """Return the weight matrix of a projection, split by head.
+
+        The shape is [head, d_head, d_model], or [head, d_model, d_head] for the projection `output`.
+        """
         weight = getattr(self.attention, name).weight.detach().double().cpu()
         if name == "output":
             return cast(Tensor, weight.unflatten(1, (-1, self.attention.d_head)).transpose(0, 1))
@@ -131,25 +134,25 @@ class SiteInputs:
         return cast(Tensor, bias.unflatten(0, (-1, 1, self.attention.d_head)))
 
     def require_weights(self, weights: Tensor) -> None:
-        """Raise an error unless the softmax of the computed scores equals the model's attention `weights`."""
+        """Raise an error unless the softmax of the recomputed scores equals the model's attention `weights`."""
         own = self.scores.masked_fill(~self.visible, -torch.inf).softmax(dim=-1).nan_to_num(0.0)
         difference = float(((own - weights) * self.is_query[:, None, :, None]).abs().max())
         if not difference <= TOLERANCE:  # also if a weight is not a number
             raise InstrumentError(
                 f"attention weights computed for {self.site} differ from the model's by {difference:.1g}",
-                "its position encoding changes scores in a way that this analysis does not know: choose another model",
+                "choose another model: the position encoding of this one changes scores in an unknown way",
             )
 
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """What every attention block of a model reads on some examples, and what else an analysis of weights needs."""
+    """The recorded inputs of every attention block of a model, and further facts for reading its weights."""
 
     sites: dict[HeadSite, SiteInputs]
     outputs: list[int]
     """Ids of the tokens that occur in right answers; empty for a classifier."""
     scales: dict[nn.Module, float]
-    """For each LayerNorm of the decoder, its mean scale: the mean of 1 / (standard deviation) of its inputs."""
+    """For each LayerNorm of the decoder, its mean scale: the mean of 1 / (standard deviation of its input)."""
 
 
 def read_inputs(model: OpenModel, n: int = N_WEIGHTS, *, seed: int = 0) -> ModelInputs:
@@ -219,18 +222,21 @@ def _site_inputs(inner: Transformer, site: HeadSite, inputs: Any, args: Any, kwa
 
 
 def require_own(model: OpenModel) -> Transformer:
-    """Return the transformer of a model that headcount trained; raise an error for others and for rotary encodings."""
+    """Return the transformer inside of a model that headcount trained.
+
+    Raise an error for other models, and for position encodings that rotate queries and keys.
+    """
     inner = model.inner
     if not isinstance(inner, EncoderDecoder | Classifier) or model.task is None:
         raise InputError(
-            f"weights can be read only in models that headcount trained, and {model.label or model.name} is not one",
+            f"weights can be read only in models that headcount trained, and {model.label or model.name} is not",
             "give a run or sample:addition; what the heads of any model attend to: headcount heads MODEL --stats",
         )
     for encoding in (each for each in inner.modules() if isinstance(each, Encoding)):
         base = encoding.inner if isinstance(encoding, Randomised) else encoding
         if type(base).rotate_qk is not Encoding.rotate_qk:
             raise InputError(
-                f"{type(base).__name__} changes queries and keys by their positions, so scores have no token part",
-                "choose a model with another encoding: added to the embeddings, or a bias of the scores",
+                f"{type(base).__name__} rotates queries and keys, so scores do not split into tokens and positions",
+                "choose a model whose encoding is added to the embeddings or to the scores",
             )
     return inner

@@ -1,11 +1,12 @@
-"""Where can a linear probe decode an event such as the carry, and where does patching show that the model uses it?
+"""Fit linear probes for an event such as the carry, and compare them with patches that show what the model uses.
 
 A probe is a logistic regression from the residual stream at the positions of one place (such as the 10s of both
 operands) to the event at one place of the answer. It is fitted on some examples and measured on others. Two controls
-stand beside it (Hewitt and Liang 2019, "Designing and interpreting probes with control tasks", arXiv 1909.03368):
+are measured too (Hewitt and Liang 2019, "Designing and interpreting probes with control tasks", arXiv 1909.03368):
 
     raw input     the same regression from one-hot tokens of the whole question, before any model
-    shuffled      the same regression with the labels in random order: what the probe memorises
+
+    shuffled      the same regression with the labels in random order, which shows what a probe can memorise
 
 A carry is linear in one-hot digits, so the raw input decodes it without any model. A probe therefore shows that the
 tokens are still there, not that the model computed the event or uses it. Patches show what is used
@@ -35,44 +36,47 @@ from headcount.stats import Proportion
 from headcount.training.evaluation import SequenceModel
 
 N_FIT, N_HELD_OUT = 2000, 1000
-"""Number of examples to fit probes on, and number of held-out examples."""
+"""Number of examples on which a probe is fitted, and number of held-out examples on which it is measured."""
 RIDGE, N_NEWTON = 0.1, 15
-"""L2 penalty on the weights of a probe (inputs are standardised), and number of Newton steps."""
+"""L2 penalty on the weights of a probe (whose inputs are standardised), and number of Newton steps of the fit."""
 DECODABLE = 0.9
-"""A cell (one stream at one place) is decodable if the 95 % CI of its accuracy lies above this and above guessing."""
+"""The event (a carry) counts as decodable if the 95 % CI of a probe's accuracy lies above this and above guessing."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """The accuracy, on held-out examples, of one linear probe for an event such as a carry."""
+    """The accuracy, on held-out examples, of one linear probe that decodes an event such as a carry."""
 
     stream: str
     position: str
     read: str
-    """Place of the answer at which the event is decoded, such as `100s`."""
+    """Place of the answer, such as `100s`, whose event (a carry into it) the probe decodes."""
     accuracy: Proportion
     shuffled: Proportion
     """Accuracy of the same probe, fitted to labels in random order."""
     moved: float | None = None
-    """Largest share of the event that patching this cell moves into the place `read`; None if it was not measured."""
+    """Largest share of the event (a carry) that patching this stream and position moves into the place `read`.
+
+    None if it was not patched.
+    """
     moved_high: float | None = None
     """Upper end of the confidence interval of `moved`."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """How well the event at one place of the answer is predicted without a model."""
+    """How well the event (a carry) at one place of the answer (10s) can be predicted without the model."""
 
     read: str
     guessing: Fraction
-    """Accuracy of always predicting the more frequent case (event or no event)."""
+    """Accuracy of always predicting the more frequent case: a carry, or none."""
     raw: Proportion
-    """Accuracy of a probe on one-hot tokens of the question, before any model."""
+    """Accuracy of a probe on one-hot tokens of the question instead of the model's activations."""
 
 
 @dataclass(frozen=True)
 class Probes:
-    """Linear probes for an event: one per residual stream, place in that stream, and place of the answer."""
+    """Linear probes for an event (a carry): one per residual stream, position in it, and place of the answer (10s)."""
 
     event: str
     n_fit: Positive
@@ -80,14 +84,14 @@ class Probes:
     baselines: tuple[Baseline, ...]
     cells: tuple[Probe, ...]
     n_decodable: Count
-    """Number of cells (one stream at one place) whose accuracy lies above 90 % and above guessing with its whole CI."""
+    """Number of cells (stream and position) with accuracies above 90 % and above guessing by their whole 95 % CI."""
     n_moved: Count
-    """Number of decodable cells that were patched, too, to measure what share of the event they move."""
+    """Number of decodable cells (stream and position) that were also patched, to see how much of a carry they move."""
     n_idle: Count
-    """Number of these cells that move nothing: on every way of the event, the interval of the share lies below 10 %."""
+    """Number of decodable cells (stream and position) that, when patched, move less than 10 % of a carry."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction if the counts do not fit the list of probes."""
+        """Yield a contradiction if the counts disagree with the list of probes."""
         counts = _counts(self.cells, self.baselines)
         for name, count in counts.items():
             if getattr(self, name) != count:
@@ -95,7 +99,7 @@ class Probes:
 
 
 def is_decodable(cell: Probe, baselines: Sequence[Baseline]) -> bool:
-    """Return whether the whole CI of a probe's accuracy lies above 90 % and above guessing."""
+    """Return whether the whole 95 % CI of a probe's accuracy lies above 90 % and above guessing."""
     guessing = {each.read: each.guessing for each in baselines}
     return cell.accuracy.low > max(DECODABLE, guessing.get(cell.read, 1.0))
 
@@ -107,7 +111,10 @@ def _counts(cells: Sequence[Probe], baselines: Sequence[Baseline]) -> dict[str, 
 
 
 def probe(model: OpenModel, routes: Routes | None = None, *, seed: int = 0, progress: Progress | None = None) -> Probes:
-    """Fit a probe for the event in every cell (stream and place), for each place of the answer; return accuracies."""
+    """Fit linear probes that decode the task's event (a carry) from residual streams, for each place of the answer.
+
+    A place is, for example, the 10s digit. `routes` gives the share of the event that each stream moves when patched.
+    """
     task = require_event(model)
     assert task.words.event is not None, "require_event has checked this"
     examples = task.sample(stream(seed, "probes"), N_FIT + N_HELD_OUT)
@@ -151,7 +158,7 @@ def _cells(
     reads: Sequence[str],
     routes: Routes | None,
 ) -> list[Probe]:
-    """Return the probes of one stream at one place, one for each place of the answer."""
+    """Return the probes of one residual stream at one place (10s), one for each place of the answer in `reads`."""
     x = values.flatten(start_dim=1).double().cpu().numpy()
     own, control = _hits(x, labels, np.arange(len(order))), _hits(x, labels, order)
     cells = []
@@ -170,9 +177,9 @@ def _cells(
 
 
 def _hits(x: NDArray[np.float64], labels: NDArray[np.bool_], order: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Fit one probe per column of labels [example, column], and return which held-out examples each gets right.
+    """Fit one probe per column of labels [example, column]; return which held-out examples each probe gets right.
 
-    `order` reorders the labels of the fitted examples; a random order gives the shuffled control.
+    `order` reorders the labels of the fitted examples; with a random order, probes show what they can memorise.
     """
     n, is_constant = len(order), x[: len(order)].std(axis=0) < 1e-9
     deviation = np.where(is_constant, 1.0, x[:n].std(axis=0))

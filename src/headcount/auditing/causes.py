@@ -19,8 +19,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 LOW_ACCURACY = ("HC303", "HC702", "HC703", "HC802")
-"""Checks that restate a low accuracy: no better than a constant answer, no room for heads, a ranking of heads that is
-noise, and a figure that differs from the author's."""
+"""Checks that only restate a low accuracy: accuracy no better than a constant answer (HC303) or too low for ablations
+to lower it (HC702), a ranking of heads that is noise (HC703), and a figure that differs from the author's (HC802)."""
 DECODED_FIGURES = ("HC106", *LOW_ACCURACY)
 """The checks in LOW_ACCURACY, and HC106, which compares decoded answers with teacher forcing."""
 

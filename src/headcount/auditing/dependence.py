@@ -73,13 +73,13 @@ class Following:
     """Whether and how the replacement r of a head's output depends on z, the output that the head computes."""
 
     is_following: bool | None
-    """Whether r depends on z, so that the head is not removed; None if that could not be tested."""
+    """Whether the replacement r depends on the head's own output z, so the head is not removed; None if not tested."""
     gain: float | None = None
-    """The factor g if r = g z + c, where c does not depend on z; None if r is not linear in z."""
+    """The factor g if the replacement is r = g z + c, where c does not depend on the head's output z; else None."""
     where: Tensor | None = None
     """[row, position]: where r (the replacement) changes together with z (the head's output)."""
     is_indirect: bool = False
-    """Whether r depends on the example, but on the z of none of the block's heads."""
+    """Whether r (the replacement) depends on the example, but on the output z of none of the block's heads."""
 
 
 @dataclass
@@ -246,7 +246,7 @@ class InputSwap:
     def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         self.pairs = pairs
         self.is_audited = False
-        """Whether the current pass got the audited input tensors, which are to be replaced."""
+        """Whether the current forward pass got the input tensors that this hook replaces."""
 
     def __call__(self, event: Event, tree: Any) -> Any:
         """Return the inputs of a module; if the module is the whole model, replace the audited tensors in them."""

@@ -50,7 +50,7 @@ class OutputChange:
     detail: str
     """A description of the change in words."""
     size: float
-    """The largest change of a value, as a fraction of the largest value."""
+    """The largest change of a value of the head's output, as a fraction of the largest value."""
 
 
 NO_CHANGE = OutputChange(UNTOUCHED, UNTOUCHED, 0.0)

@@ -1,4 +1,4 @@
-"""Accuracy without each head, on some of the audited examples; all checks that need it share one sweep."""
+"""Measure accuracy with each head ablated, on some of the audited examples, once for all checks that need it."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class HeadSweep:
         return len(self.clean)
 
     def drops(self, scores: NDArray[np.float64], rows: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float64]:
-        """Return the drop in accuracy without each head, on these examples; `scores` is `zero` or `mean`."""
+        """Return the drop in accuracy when each head is ablated, on the examples `rows`; `scores`: `zero` or `mean`."""
         return np.asarray(self.clean[rows].mean() - scores[:, rows].mean(axis=1))
 
     def together(self, heads: Sequence[HeadId]) -> float:
-        """Return the accuracy under zero ablation of all these heads together."""
+        """Return the accuracy if all these heads are ablated together (zero ablation)."""
         outcome = run_interventions(self.experiment, [Intervention(tuple(heads))], proven=True)
         return float(outcome.scores.mean())
 

@@ -1,7 +1,7 @@
 """Run a model with an intervention of any form, and restore the model afterwards.
 
 a context manager                                      ablated(model, "L1H2")
-a function that returns one                            lambda: ablated(model, "L1H2")
+a function that returns a context manager              lambda: ablated(model, "L1H2")
 a function that registers hooks, returns handles       lambda: block.register_forward_hook(hook)
 a function that runs the model itself                  lambda: run_with_hooks(model, tokens)
 keyword arguments of the model                         {"head_mask": mask}
@@ -38,7 +38,7 @@ class IntervenedPass:
     arrived: dict[HeadSite, Tensor] = field(default_factory=dict)
     """z (the heads' outputs) of each block, before the intervention's hooks."""
     probes: Probes = field(default_factory=Probes)
-    """The recorded replacements of head outputs, from passes on other examples."""
+    """What the intervention puts in place of head outputs, recorded in passes over other examples."""
     output: Tensor = field(default_factory=lambda: torch.empty(0))
     """The model's output with the intervention, in a pass in which no module was recorded."""
     watched: Tensor = field(default_factory=lambda: torch.empty(0))

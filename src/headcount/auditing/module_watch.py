@@ -221,12 +221,12 @@ class BlockLayout:
         return cls(sites, n_rows, projections, holders | {path: path for path in projections})
 
     def site_of(self, event: Event) -> HeadSite | None:
-        """Return the site whose z (heads' outputs) this event carries; None if it carries no z."""
+        """Return the attention block whose z (heads' outputs) this event carries; None if it carries no z."""
         sharing = () if event.is_output else self.projections.get(event.path, ())
         return sharing[event.n % len(sharing)] if sharing else None
 
     def arrival_of(self, event: Event) -> HeadSite | None:
-        """Return the site whose z this event carries before any hook has seen it; None if it carries no z."""
+        """Return the attention block whose z (heads' outputs) this event carries, before any hook; None for no z."""
         path = None if event.is_output else self.entrances.get(event.path)
         sharing = () if path is None else self.projections[path]
         return sharing[event.n % len(sharing)] if sharing else None

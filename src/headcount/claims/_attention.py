@@ -121,7 +121,7 @@ def _roles(case: ClaimCase, on: str) -> HeadRoles | None:
 def _weight(
     head: HeadId, target: str, bounds: tuple[float, float, float], even: float, n: int, of: str, bar: float
 ) -> Evidence:
-    """Return a head's attention to a target, compared with a threshold, as evidence for a claim.
+    """Return a head's attention to a kind of key, compared with a threshold, as evidence for a claim.
 
     The attention is rescaled to 0 for uniform attention and 1 for all attention. `bounds` are the mean attention and
     the ends of its CI, `even` is uniform attention, and `bar` is the threshold from models that learned nothing.

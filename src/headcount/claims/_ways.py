@@ -25,14 +25,15 @@ def way_into(case: ClaimCase, n: int) -> Quartets:
     assert task.words.event is not None, "require_event has checked this"
     if task.words.event.name != event:
         raise InputError(
-            f"the task {task.name} has no event {event!r}", f"write carries-the-{task.words.event.name} instead"
+            f"the task {task.name} has no {event}, so no head can carry it",
+            f"write carries-the-{task.words.event.name} instead",
         )
     quartets = case.once(("quartets", n, case.seed), lambda: task.quartets(stream(case.seed, "quartets"), n))
     ways = {f"{each.source}>{each.read}": each for each in quartets}
     ways |= {each.read: each for each in quartets if each.chain == 1}
     place = case.claim.objects[0]
     if place not in ways:
-        raise InputError(f"in this task, no {event} goes into a place {place!r} of the answer", suggestion(place, ways))
+        raise InputError(f"the answer has no place {place!r} into which a {event} goes", suggestion(place, ways))
     if not len(ways[place]):
         raise InputError(f"the task of {case.model.name} has no examples with a {event} into the {place}")
     return ways[place]

@@ -201,7 +201,7 @@ class ClaimResult(Result):
 
     @property
     def failed_controls(self) -> list[Evidence]:
-        """The controls that contradict the claim with their whole interval; more examples would not change this."""
+        """The controls (which guard against other explanations) that contradict the claim with their whole interval."""
         return [control for control in self.controls if control.outcome == "refutes"]
 
     def contradictions(self) -> Iterator[Contradiction]:

@@ -16,16 +16,15 @@ from headcount.limits import MIN_N, N_VERDICT
 from headcount.tasks.base import with_article
 
 SETS = "sets of four examples"
-"""What `n` counts: sets of four examples in which one token rises in equal steps; the middle step adds the event.
-"""
+"""What `n` counts: sets of four examples in which one token rises in equal steps; the middle step adds a carry."""
 LEAST_UNCHANGED = 0.95
-"""Smallest fraction of answers that must stay right when heads get outputs of random examples with the same event."""
+"""Smallest fraction of answers that must stay right when heads get outputs of examples with the same event (carry)."""
 
 
 def measure(case: ClaimCase) -> Judgement:
-    """Patch the heads of a claim together, from examples that differ in the event alone and from random examples.
+    """Patch the heads of a claim together, from examples that differ in a carry alone and from random examples.
 
-    Return the shares of the logit gap that the patches move, as evidence and controls.
+    The event need not be a carry. Return the shares of the logit gap that the patches move, as evidence and controls.
     """
     model, n = case.model, N_VERDICT if case.n is None else case.n
     quartets = way_into(case, n)

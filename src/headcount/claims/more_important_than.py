@@ -12,7 +12,7 @@ from headcount.errors import InputError
 def measure(case: ClaimCase) -> Judgement:
     """Measure the drops of two groups of heads on the same examples, and return their difference as evidence.
 
-    The heads of each group are removed together and, as a control, one at a time.
+    The heads of each group are removed together and, to check that both agree, one at a time.
     """
     others = heads_of(case.model, case.claim.objects[0])
     if set(case.heads) & set(others):

@@ -350,7 +350,7 @@ class LabPlan:
             yield replace(training, work=partial(self._pooled_lengths, training))
 
     def _extrapolate(self, name: str, training: LabPart) -> None:
-        """Train a sortedness model, measure its accuracy by length, and search for wrong answers if it is not proved."""
+        """Train a sortedness model, measure its accuracy by length, and search for wrong answers if it is unproved."""
         training.work()
         run = load(training.folder)
         stretch(run, lengths=LENGTHS, n=self.n, draw=REPORTED, save=True, quiet=self.quiet)

@@ -275,7 +275,7 @@ def _receiver(
 
 
 def _labels(places: Places, names: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
-    """Return one name per position: the task's name of the place that it has, or the name in `others` if that is -1."""
+    """Return one name per position: its place's name in `names` or, if the place is -1, the position's in `others`."""
     return tuple(names[place] if place >= 0 else other for place, other in zip(places, others, strict=True))
 
 

@@ -163,7 +163,7 @@ class DecodingCheck:
             self._broken[_pair(outcome.interventions[i])].append(Failure(example, tokens))
 
     def _decode(self, outcome: BatchOutcome, picks: Picks) -> Tokens:
-        """Return answers decoded one token at a time, one per pick: an ablation and an example of the batch."""
+        """Decode one answer per pick (an ablation and an example of the batch), one token at a time."""
         model, sites = cast(EncoderDecoder, self.experiment.model), self.experiment.sites
         start = cast(SequenceTask, self.experiment.task).decoding_start
         with Gates(sites, *_gates_and_values(outcome, picks), allow_prefix=True):

@@ -257,7 +257,7 @@ class ExternalModel(OpenModel):
     def selection(
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
-        """Return three experiments: to select heads on, to measure the selection on, and to measure random orders on.
+        """Return three experiments: to select heads on, to measure the selection on, and for random orders of removal.
 
         They are on the validation set and the test set or, without a task, on two halves of the data.
         """

@@ -256,7 +256,7 @@ class OpenModel:
     def selection(
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
-        """Return three experiments: to select heads on, to measure the selection on, and to try random orders on."""
+        """Return three experiments: to select heads on, to measure the selection on, and for random removal orders."""
         dataset, _ = self.examples(data, metric, n, length)
         rows, others = split_in_half(dataset, n)
 
@@ -426,7 +426,8 @@ class RunModel(OpenModel):
     ) -> tuple[Experiment, Experiment, Experiment]:
         """Return three experiments: on the validation set, on the test set, and on a part of the test set.
 
-        Heads are selected on the first, the selection is measured on the second, and random orders on the third.
+        Heads to remove are selected on the first, the selection is measured on the second, and random orders of removal
+        on the third.
         """
         if data is not None or metric is not None:
             raise InputError(
@@ -479,7 +480,7 @@ def smaller(n: int | None, most: int | None) -> int | None:
 
 
 def means_over(experiment: Experiment) -> Sequence[EvalBatch]:
-    """Return the batches over which mean head outputs are taken that are added to biases when heads are cut out.
+    """Return the batches over which mean head outputs are computed, to be added to biases when heads are cut out.
 
     These are the experiment's reference batches, which are not measured on, or else its own batches.
     """

@@ -357,7 +357,7 @@ class SharedSiteCounter:
     """Assigns each call of an output projection that several attention blocks share (ALBERT) to its block."""
 
     def __init__(self, sites: Sites, skipped: Mapping[nn.Module, int] | None = None) -> None:
-        """Start at the first call; `skipped` counts calls that a replayed pass leaves out, and may grow later."""
+        """Count calls from now on; `skipped` counts calls that a replayed pass leaves out, and may grow later."""
         self._sharing = sites.projections
         self._skipped = {} if skipped is None else skipped
         self._n: Counter[nn.Module] = Counter()

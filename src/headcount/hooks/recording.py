@@ -140,7 +140,7 @@ class PassRecorder:
                 record.carrier = call
 
     def _adopt(self, call: ModuleCall) -> None:
-        """Replace the call just made by `call`, which was recorded in the previous pass, with all calls inside it."""
+        """Put `call`, which the previous pass recorded, in place of the call just made, with all calls inside it."""
         calls = [call, *call.inside]
         for caller in self._open:
             caller.inside[-1:] = calls

@@ -62,10 +62,10 @@ class _Block:
 def family_plans(
     model: nn.Module, family: Family, gone: Collection[HeadId], going: Collection[HeadId]
 ) -> Iterator[SitePlan]:
-    """Yield the plans of a cut. `gone` are the heads that were cut out before it, and `going` those that are after it.
+    """Yield the plans of a cut, one per attention block that loses heads.
 
-    `going` includes `gone`. Layers that share an attention block but no longer have the same heads get blocks of their
-    own.
+    `gone` are the heads that are missing before the cut, and `going` those that are missing after it, including `gone`.
+    Layers that share an attention block but no longer have the same heads get blocks of their own.
     """
     blocks = _blocks(model, family, gone, going)
     if missing := sorted(set(going) - {block.site.head(i) for block in blocks for i in range(block.n_all)}):

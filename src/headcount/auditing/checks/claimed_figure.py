@@ -1,4 +1,4 @@
-"""Is the author's figure what the model does, and if not, which scoring gives it?
+"""Does the model reach the accuracy that its author reports and, if not, which other scoring gives that figure?
 
 The 99.51 % of published report 001 are teacher-forced, with zeros left out. The 99.85 % of report 002 are
 teacher-forced without the first digit; its model is right on 34.9 % when it decodes. The accuracy of a classifier that

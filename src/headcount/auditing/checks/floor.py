@@ -1,4 +1,4 @@
-"""Is accuracy high enough for heads to matter?
+"""Is accuracy high enough that ablating a head can lower it?
 
 The published reports 002 and 004 ranked heads of models whose accuracy another fault had lowered to 35 and 41 %. If a
 classifier gives one answer to everything, ablating a head cannot lower its accuracy: every drop is 0, and every ranking
@@ -51,7 +51,7 @@ def run(model: AuditedModel) -> Finding:
 
 PART = Check(
     "HC702",
-    "Is accuracy high enough for heads to matter?",
+    "Is accuracy high enough that ablating a head can lower it?",
     sequences=run,
     classes=run,
     is_quick=True,

@@ -38,7 +38,7 @@ def check_classes(model: AuditedClassifier) -> Finding:
     if same.rate < MIN_SAME:
         return passed(finding, same=same.correct, n=same.n)
     return failed(
-        f"{finding}: the model does not see the order of its numbers, so it must be wrong on half of such pairs",
+        f"{finding}: the model does not see the order of its numbers, so it is wrong on one sequence of each such pair",
         cause="consistent with attention without positions and without a causal mask, under a symmetric pooling: "
         "the output depends on which numbers there are, not on their order",
         fix="add positions to the embeddings (and check that they arrive), or use a causal mask",

@@ -85,7 +85,7 @@ def _shared_rows(where: str, shared: dict[int, list[int]]) -> Finding:
     count = sum(map(bool, shared.values()))
     return warned(
         f"{where}{count} of {len(shared)} places have the same position vector as another place: place {place} "
-        f"has that of place {first}",
+        f"has the vector of place {first}",
         cause="consistent with position ids that are clamped to the last row of a table"
         if is_clamped
         else "consistent with position ids that are taken modulo the rows of a table",

@@ -43,8 +43,10 @@ def run(model: AuditedClassifier) -> Finding:
         return passed(finding, headless=headless, whole=whole, n=N_PAIRS)
     return warned(
         f"{finding}: the model gets the order from something other than attention",
-        cause="consistent with a pooling over differences of neighbours, or a convolution, which compares them itself",
-        fix="pool without comparing places (mean, max, one token), or do not report it as a result about encodings",
+        cause="consistent with a pooling over differences of neighbours, or with a convolution, both of which compare "
+        "neighbours without attention",
+        fix="pool without comparing places (mean, max, one token), or do not report the accuracy as a result about "
+        "encodings",
         headless=headless,
         whole=whole,
         n=N_PAIRS,

@@ -57,7 +57,7 @@ def run(model: AuditedSequenceModel) -> Finding:
 
 
 def _failure(model: AuditedSequenceModel, changes: list[TokenChange], leaks: list[TokenChange], n: int) -> Finding:
-    """Return the failure: the earliest place whose logits see a later token, and the token that moves them most."""
+    """Return the failure: the earliest place whose logits see a later token, and the token that changes them most."""
     names = {each.label: model.places[each.place] for each in changes}
     earliest = min(int(each.ahead.any(dim=0).nonzero()[0]) for each in leaks)
     later = [each for each in leaks if each.label >= earliest]

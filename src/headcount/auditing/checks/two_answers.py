@@ -73,7 +73,8 @@ def _first_place(model: AuditedSequenceModel, forced: Hits, decoded: Hits) -> st
         return ""
     first = (model.decoded[rows] != model.right_answers[rows]).argmax(axis=1)
     place, count = int(np.bincount(first).argmax()), int(np.bincount(first).max())
-    return f", first at {with_article(model.places[place])} in {count:,} of {int(rows.sum()):,}"
+    where = with_article(model.places[place])
+    return f", and the first wrong decoded token is at {where} in {count:,} of {int(rows.sum()):,}"
 
 
 def _condition(model: AuditedSequenceModel, differs: Hits) -> str:

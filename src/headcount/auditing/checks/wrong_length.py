@@ -86,7 +86,7 @@ def run(model: AuditedSequenceModel) -> Finding:
 def _with_readable_accuracy(model: AuditedSequenceModel, failure: Finding, has_other_zeros: bool) -> Finding:
     """Add to a failure how many answers are right in the corrected format, and which checks it explains."""
     n_right = int(model.right_when_readable.sum())
-    without = "these zeros" if has_other_zeros else "what stands between the digits"
+    without = "these zeros" if has_other_zeros else "the separators between the digits"
     return replace(
         failure,
         finding=f"{failure.finding}; without {without}, {n_right:,} answers are right",
