@@ -38,7 +38,7 @@ def measure(case: ClaimCase) -> Judgement:
             "share",
         )
         return Judgement(
-            (refused.at_least(ACCURATE),), by_construction="its table of positions ends before this length"
+            (refused.at_least(ACCURATE),), by_construction="the model's table of positions ends before this length"
         )
     cells = {cell.length: cell for cell in outcome.cells}
     note = f"The model answers {cells[length].constant_class} to nearly all examples." if cells[length].constant else ""
