@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import binom, binomtest, rankdata, skew, spearmanr, ttest_1samp
 
+from headcount.formatting import fixed
 from headcount.stats import (
     Proportion,
     correlation_interval,
-    fixed,
     holm,
     influences,
     mcnemar,

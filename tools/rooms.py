@@ -25,7 +25,7 @@ BEGIN, END = "<!-- rooms:begin -->\n", "<!-- rooms:end -->\n"
 
 BASE = (
     *("headcount", "errors", "seeds", "suggestions", "registry", "config", "heads", "attention_roles"),
-    *("limits", "stats", "bands", "result_tables", "results", "files"),
+    *("limits", "formatting", "stats", "bands", "result_tables", "results", "files"),
 )
 """Modules beside the folders; `headcount` is the package's own `__init__`."""
 ROOMS: tuple[tuple[str, ...], ...] = (

@@ -52,6 +52,11 @@ def ranked_by(replacements: Sequence[str]) -> str:
     return "zero" if "zero" in replacements else replacements[0]
 
 
+def can_lose(score: float, baseline: float) -> bool:
+    """Return whether a model scores at least `CRITICAL` above the best constant answer, so that its heads can be rated."""
+    return score - baseline >= CRITICAL
+
+
 def band_of(drop: PairedDifference) -> str:
     """Return the band, such as "redundant", that contains the whole CI of a head's drop; "undecided" if none does.
 

@@ -18,7 +18,7 @@ PRECISION = 0.01
 BATCH = 512
 """Default number of rows (examples, or copies of them with different ablations) in one forward pass."""
 LOSS = 0.01
-"""Default limit of the accuracy that pruning may lose, as a fraction: 0.01 is 1 point."""
+"""Default of the largest drop that pruning allows (0.01 is 1 point), and limit of claims that heads are prunable."""
 ORDERS = 20
 """Default number of random orders of removing heads, which are the baseline of pruning."""
 N_DECIDING = 40_000

@@ -10,18 +10,18 @@ import numpy as np
 import scipy  # imports its submodules lazily, so `headcount --help` and `predict` do not wait for them
 from numpy.typing import NDArray
 
+from headcount.formatting import number, percent
 from headcount.results import ROUNDING, Contradiction, Count, Positive, Share, outside, unequal
 
 Values = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 """An array of indices of examples."""
 Hits = NDArray[np.bool_]
+
 Z95 = 1.96
 """Half the width of a 95 % confidence interval of a normally distributed estimate, in standard errors."""
 FEW_HITS = 3
 """`Proportion` uses a Poisson bound if at most this many trials hit, or at most this many miss; 2 if n <= 50."""
-MOST_DIGITS = 6
-"""Largest number of decimals that `number` prints to keep a value apart from exactly 0 or 100."""
 
 
 @dataclass(frozen=True)
@@ -76,40 +76,6 @@ class Proportion:
 
     def __str__(self) -> str:
         return f"{percent(self.rate, 2)} [{number(100 * self.low, 2)}, {number(100 * self.high, 2)}], n = {self.n:,}"
-
-
-def number(value: float, digits: int = 1) -> str:
-    """Format a number with `digits` decimals, or with more if it would otherwise look like exactly 0 or 100.
-
-    >>> number(98.765), number(100), number(99.996), number(0.004), number(-0.01)
-    ('98.8', '100', '99.996', '0.004', '-0.01')
-    """
-    if value in (0, 100):
-        return f"{value:.0f}"
-    while digits < MOST_DIGITS and float(f"{value:.{digits}f}") in (0, 100):
-        digits += 1
-    return f"{value:z.{digits}f}"
-
-
-def fixed(value: float, digits: int = 1) -> str:
-    """Format a number for a table column, with `digits` decimals.
-
-    A number below 100 that would be rounded to 100 gets more decimals.
-
-    >>> fixed(98.765), fixed(100), fixed(99.96), fixed(0.004)
-    ('98.8', '100.0', '99.96', '0.0')
-    """
-    text = f"{value:z.{digits}f}"
-    return number(value, digits) if value < 100 == float(text) else text
-
-
-def percent(rate: float, digits: int = 1) -> str:
-    """Format a rate between 0 and 1 in percent; only exactly 0 and 1 become `0 %` and `100 %`.
-
-    >>> percent(0.98765), percent(1), percent(0.99996), percent(0.00004)
-    ('98.8 %', '100 %', '99.996 %', '0.004 %')
-    """
-    return f"{number(100 * rate, digits)} %"
 
 
 @dataclass(frozen=True)

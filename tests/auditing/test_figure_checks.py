@@ -27,7 +27,7 @@ from headcount.auditing.audit import explain_errors
 from headcount.auditing.audited_model import audited_model
 from headcount.errors import InputError
 from headcount.experiments.models import RunModel
-from headcount.stats import percent
+from headcount.formatting import percent
 from headcount.tasks.addition import Addition, AdditionConfig
 from headcount.training.evaluation import evaluate_sequences
 

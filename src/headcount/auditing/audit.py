@@ -45,8 +45,8 @@ from headcount.auditing.check import (
 )
 from headcount.errors import HeadcountError, InputError, shortened
 from headcount.experiments.models import OpenModel
+from headcount.formatting import percent
 from headcount.results import Contradiction, Positive, Result, Share, is_hits
-from headcount.stats import percent
 from headcount.suggestions import suggestion
 
 Progress = Callable[[int, int], None]

@@ -28,9 +28,10 @@ from headcount.errors import HeadcountError
 from headcount.experiments.external_models import ExternalModel
 from headcount.experiments.models import OpenModel
 from headcount.external.adapter import Adapter
+from headcount.formatting import percent
 from headcount.hooks.gates import eval_mode
 from headcount.seeds import stream
-from headcount.stats import Proportion, percent
+from headcount.stats import Proportion
 from headcount.tasks.base import Batch, ClassTask, Examples, SequenceTask, Task, Tokens
 from headcount.training.answers import BLOCK, ClassAnswers, SequenceAnswers, leading_zeros, on_device
 from headcount.training.evaluation import Claim, ClassModel, SequenceModel

@@ -12,7 +12,7 @@ from pathlib import Path
 from headcount.analysis.head_labels import THRESHOLDS, above_even
 from headcount.analysis.roles import REPEATED, TEXTS, HeadRoles, head_roles
 from headcount.analysis.specialisation import Specialisation, specialise
-from headcount.bands import IMPORTANT
+from headcount.bands import IMPORTANT, limit_text
 from headcount.claims._drops import drops_of
 from headcount.claims.base import ClaimCase, ClaimKind, Evidence, Judgement, kinds
 from headcount.errors import InputError
@@ -34,9 +34,11 @@ def pattern_kind(name: str, phrase: str, targets: tuple[str, ...] = (), role: st
         grammar=f"SUBJECT {name}",
         phrase=phrase,
         supported_if="the attention of each head to the target, above uniform attention, is at least 0.25 and above "
-        "that of the controls, and removing the heads costs at least 1 point (both with the whole 95 % CI)",
-        refuted_if="the attention of a head lies below this threshold, or the drop below 1 point (whole 95 % CI); if "
-        "the score is a loss, the limit is 0.01 nats instead of 1 point",
+        f"that of the controls, and removing the heads costs at least {limit_text(IMPORTANT)} (both with the whole "
+        "95 % CI)",
+        refuted_if="the attention of a head lies below this threshold, or the drop below "
+        f"{limit_text(IMPORTANT)} (whole 95 % CI); if the score is a loss, the limit is "
+        f"{limit_text(IMPORTANT, 'nats')} instead of {limit_text(IMPORTANT)}",
         controls="untrained and shuffled models of the same shape set the threshold for the attention",
         measure=partial(measure, targets=targets, role=role),
     )

@@ -8,17 +8,18 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from headcount.bands import CRITICAL
+from headcount.bands import CRITICAL, can_lose, limit_text
 from headcount.claims.base import ClaimCase, Evidence
 from headcount.data.dataset import mean_score
 from headcount.errors import InputError
 from headcount.experiments.drops import compare
 from headcount.experiments.interventions import run_interventions
+from headcount.formatting import percent
 from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention
 from headcount.limits import N_CLAIM
 from headcount.seeds import stream
-from headcount.stats import PairedDifference, paired_differences, percent
+from headcount.stats import PairedDifference, paired_differences
 
 Group = tuple[HeadId, ...]
 Losses = NDArray[np.float64]
@@ -54,15 +55,15 @@ class Drops:
         return [self._clean - self._scores[key] for key in keys]
 
     def _require_skill(self, baseline: float) -> None:
-        """Raise an error unless the model's accuracy is at least 10 points above `baseline`.
+        """Raise an error unless the model's accuracy is at least `CRITICAL` above `baseline`.
 
         The baseline is the accuracy of the best constant answer.
         """
         clean = float(self.experiment.aggregate(self._clean)) if self._clean is not None else 0.0
-        if self._needs_skill and clean - baseline < CRITICAL:
+        if self._needs_skill and not can_lose(clean, baseline):
             raise InputError(
-                f"with all heads, the model scores {percent(clean)}, less than 10 points above the best constant "
-                "answer: there is too little accuracy to lose"
+                f"with all heads, the model scores {percent(clean)}, less than {limit_text(CRITICAL)} above the best "
+                "constant answer: there is too little accuracy to lose"
             )
 
     def drop(self, heads: Sequence[HeadId]) -> PairedDifference:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from headcount.bands import IMPORTANT
+from headcount.bands import limit_text
 from headcount.claims._drops import drops_of
 from headcount.claims.base import ClaimCase, ClaimKind, Evidence, Judgement, mean_interval
+from headcount.limits import LOSS
 from headcount.seeds import stream
 
 N_RANDOM = 8
@@ -29,14 +30,14 @@ def measure(case: ClaimCase) -> Judgement:
         "removing a random set of as many heads costs {} on average", mean, low, high, N_RANDOM, "sets", drops.unit
     )
     alone = drops.evidence("the drops of these heads, removed one at a time, add up to {}", summed)
-    return Judgement((together.at_most(IMPORTANT),), (alone, random))
+    return Judgement((together.at_most(LOSS),), (alone, random))
 
 
 PART = ClaimKind(
     grammar="SUBJECT prunable-together",
-    phrase="can be removed together for at most 1 point",
-    supported_if="the whole 95 % CI of the drop without all these heads lies at or below 1 point",
-    refuted_if="the whole 95 % CI of this drop lies above 1 point",
+    phrase=f"can be removed together for at most {limit_text(LOSS)}",
+    supported_if=f"the whole 95 % CI of the drop without all these heads lies at or below {limit_text(LOSS)}",
+    refuted_if=f"the whole 95 % CI of this drop lies above {limit_text(LOSS)}",
     controls="the sum of the drops of single heads, and the mean drop of random sets of as many heads, are shown",
     measure=measure,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headcount.bands import IMPORTANT
+from headcount.bands import IMPORTANT, limit_text
 from headcount.claims._drops import drops_of
 from headcount.claims.base import ClaimCase, ClaimKind, Judgement
 from headcount.errors import InputError
@@ -27,8 +27,9 @@ def measure(case: ClaimCase) -> Judgement:
 PART = ClaimKind(
     grammar="HEAD redundant-with HEAD",
     phrase="is redundant with {object}",
-    supported_if="the drop without both heads exceeds the sum of both single drops by at least 1 point (whole 95 % CI)",
-    refuted_if="the drop without both heads exceeds this sum by less than 1 point (whole 95 % CI)",
+    supported_if="the drop without both heads exceeds the sum of both single drops by at least "
+    f"{limit_text(IMPORTANT)} (whole 95 % CI)",
+    refuted_if=f"the drop without both heads exceeds this sum by less than {limit_text(IMPORTANT)} (whole 95 % CI)",
     controls="the drop without each head alone, and that without both, are shown",
     measure=measure,
 )

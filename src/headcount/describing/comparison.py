@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Row, Sentence
 from headcount.describing.words import counted, interval, some
 from headcount.figures.comparison import draw_comparison
+from headcount.formatting import number
 from headcount.limits import SIGNIFICANT
-from headcount.stats import number
 
 if TYPE_CHECKING:
     from headcount.stats import Proportion

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Row, Sentence
 from headcount.describing.words import counted, percent, some
 from headcount.figures.weights import draw_heads_weights, pages_of
-from headcount.stats import fixed
+from headcount.formatting import fixed
 
 if TYPE_CHECKING:
     from headcount.analysis.weights import HeadWeights

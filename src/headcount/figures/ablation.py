@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from headcount.bands import CRITICAL, IMPORTANT
 from headcount.figures.attention import write_cells
 from headcount.figures.style import GREY, LINE, PALETTE, SEQUENTIAL, Page, plain, width_of, wrapped
+from headcount.formatting import fixed
 from headcount.heads import HeadId
-from headcount.stats import fixed
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation, AblationCondition, Effect

@@ -17,7 +17,8 @@ import numpy as np
 from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, AuditedSequenceModel, Hits
 from headcount.auditing.check import CONCLUSIONS, FAIL, WARN, Check, Evidence, Finding, not_applicable, passed
 from headcount.external.adapter import Adapter
-from headcount.stats import Z95, Proportion, percent
+from headcount.formatting import percent
+from headcount.stats import Z95, Proportion
 from headcount.tasks.base import IGNORE
 from headcount.training.answers import BLOCK
 

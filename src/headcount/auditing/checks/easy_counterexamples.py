@@ -12,7 +12,8 @@ from headcount.analysis.counterexamples import can_be_searched, search
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, failed, not_applicable, passed, warned
 from headcount.errors import argument
-from headcount.stats import Proportion, percent
+from headcount.formatting import percent
+from headcount.stats import Proportion
 
 MIN_ACCURACY = 0.95
 """Smallest accuracy for which the check searches. Below it, the test set itself shows enough errors."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Evidence, Finding, failed, not_applicable, passed, warned
+from headcount.formatting import percent
 from headcount.limits import MIN_TEST_EXAMPLES
-from headcount.stats import percent
 
 MIN_LEAD = 0.05
 """Smallest lead of accuracy over the best constant answer. With less, a ranking of heads depends on a few examples."""

@@ -20,7 +20,8 @@ from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, Au
 from headcount.auditing.causes import LOW_ACCURACY
 from headcount.auditing.check import RESTATED, Check, Evidence, Finding, failed, not_applicable, passed
 from headcount.data.from_adapter import encoded
-from headcount.stats import Z95, Proportion, percent
+from headcount.formatting import percent
+from headcount.stats import Z95, Proportion
 from headcount.tasks.base import IGNORE
 
 MIN_GUESSING_RATIO = 0.98

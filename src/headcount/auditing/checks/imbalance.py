@@ -13,7 +13,8 @@ import scipy  # scipy.special alone, which is quick to load
 
 from headcount.auditing.audited_model import AuditedClassifier, AuditedSequenceModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, passed, warned
-from headcount.stats import Proportion, percent
+from headcount.formatting import percent
+from headcount.stats import Proportion
 
 MAX_CLASS_SHARE, MAX_CHANCE = 0.55, 0.01
 """Largest share of one of two classes that counts as balanced, and the p-value below which imbalance is significant."""

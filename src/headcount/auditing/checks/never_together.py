@@ -10,7 +10,7 @@ from __future__ import annotations
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Evidence, Finding, passed, warned
 from headcount.experiments.models import RunModel
-from headcount.stats import percent
+from headcount.formatting import percent
 
 MAX_DROP_ALONE = 0.01
 """A head counts as "prunable" if removing it alone costs less than this fraction of accuracy, as in the reports."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import RESTATED, Check, Evidence, Finding, failed, not_applicable, passed, warned
-from headcount.stats import number, percent
+from headcount.formatting import number, percent
 
 
 def run(model: AuditedModel) -> Finding:

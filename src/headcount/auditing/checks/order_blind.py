@@ -9,7 +9,8 @@ import numpy as np
 
 from headcount.auditing.audited_model import AuditedClassifier, AuditedSequenceModel
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed, warned
-from headcount.stats import Proportion, mcnemar, percent
+from headcount.formatting import percent
+from headcount.stats import Proportion, mcnemar
 
 N_PAIRS, N_SUMS = 100, 400
 """Number of pairs of sequences, and number of sums, to compare."""

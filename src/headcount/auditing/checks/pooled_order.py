@@ -12,8 +12,8 @@ import numpy as np
 
 from headcount.auditing.audited_model import AuditedClassifier
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, not_applicable, passed, warned
+from headcount.formatting import percent
 from headcount.hooks.gates import Gates, closed_gates
-from headcount.stats import percent
 from headcount.tasks.base import Examples
 
 N_PAIRS = 200

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headcount.auditing.audited_model import MAX_LOGIT_CHANGE, AuditedSequenceModel, logit_changes
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
-from headcount.stats import percent
+from headcount.formatting import percent
 from headcount.tasks.base import IGNORE, Examples, Tokens
 
 N_EXAMPLES = 32

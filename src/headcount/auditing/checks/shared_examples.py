@@ -15,7 +15,7 @@ from headcount.auditing.check import CONCLUSIONS, Check, Finding, failed, passed
 from headcount.data.from_adapter import training_pairs
 from headcount.errors import InputError
 from headcount.external.adapter import Adapter
-from headcount.stats import percent
+from headcount.formatting import percent
 from headcount.tasks.base import Examples
 
 N_FRESH = 20_000

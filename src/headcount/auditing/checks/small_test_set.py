@@ -9,8 +9,9 @@ import math
 
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, passed, warned
+from headcount.formatting import percent
 from headcount.limits import MIN_TEST_EXAMPLES
-from headcount.stats import Z95, Proportion, percent
+from headcount.stats import Z95, Proportion
 from headcount.training.evaluation import Claim
 
 MAX_CONFIRMED_DIFFERENCE = 0.005

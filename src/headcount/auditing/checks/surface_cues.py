@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from headcount.auditing.audited_model import AuditedClassifier, Hits
 from headcount.auditing.check import FAIL, WARN, Check, Evidence, Finding, not_applicable, passed
-from headcount.stats import Proportion, percent
+from headcount.formatting import percent
+from headcount.stats import Proportion
 
 MIN_AGREEMENT_FAIL, MIN_AGREEMENT_WARN = 0.97, 0.85
 """The check fails or warns if a cue predicts at least this share of the model's answers."""

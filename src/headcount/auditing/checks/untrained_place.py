@@ -13,7 +13,8 @@ import numpy as np
 
 from headcount.auditing.audited_model import AuditedSequenceModel
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
-from headcount.stats import Proportion, percent
+from headcount.formatting import percent
+from headcount.stats import Proportion
 from headcount.tasks.base import with_article
 
 MAX_CONSTANT_SHARE = 0.95
