@@ -53,7 +53,7 @@ def ranked_by(replacements: Sequence[str]) -> str:
 
 
 def can_lose(score: float, baseline: float) -> bool:
-    """Return whether a model scores at least `CRITICAL` above the best constant answer, so that its heads can be rated."""
+    """Return whether a model scores at least 10 points above the best constant answer, so that heads can be rated."""
     return score - baseline >= CRITICAL
 
 

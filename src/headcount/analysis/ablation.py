@@ -481,17 +481,17 @@ def _measurements(
     noise: Sequence[float],
 ) -> tuple[Measurement, ...]:
     """Compare the scores [donor, example] under each ablation with `clean`, the scores with all heads."""
-    can_lose = has_bands(experiment, clean)
+    has_band = has_bands(experiment, clean)
     all_donors = donors_of(experiment, max(map(len, scores)))
     donors = [all_donors if REPLACEMENTS.get(replacement).needs_donors else None for _, replacement in pairs]
     early: list[str | None] = [None] * len(pairs)
-    if can_lose and experiment.metric.is_accuracy:
+    if has_band and experiment.metric.is_accuracy:
         early = [band_of(drop) for drop in compare(experiment, clean, scores, "heads", noise, EARLY, donors)]
     family = len({head for head, _ in pairs})
     drops = compare(experiment, clean, scores, "heads", noise, donors=donors, family=family)
     measurements = []
     for pair, ablated_DN, drop, early_band, se in zip(pairs, scores, drops, early, noise, strict=True):
-        effect = effect_of(experiment, pair, clean, ablated_DN, drop, has_band=can_lose)
+        effect = effect_of(experiment, pair, clean, ablated_DN, drop, has_band=has_band)
         settled = early_band is None or (early_band != "undecided" and not effect.worse + effect.better)
         measurements.append(Measurement(*pair, drop, effect, settled, se))
     return tuple(measurements)
@@ -502,9 +502,8 @@ def has_bands(experiment: Experiment, clean: NDArray[np.float64]) -> bool:
 
     The metric must be in points, and the model must score at least 10 points above a constant answer.
     """
-    return experiment.metric.in_points and (
-        float(experiment.aggregate(clean)) - experiment.majority_baseline >= CRITICAL
-    )
+    score = float(experiment.aggregate(clean))
+    return experiment.metric.in_points and can_lose(score, experiment.majority_baseline)
 
 
 def effect_of(

@@ -35,7 +35,10 @@ def way_into(case: ClaimCase, n: int) -> Quartets:
     if place not in ways:
         raise InputError(f"the answer has no place {place!r} into which a {event} goes", suggestion(place, ways))
     if not len(ways[place]):
-        raise InputError(f"the task of {case.model.name} has no examples with a {event} into the {place}")
+        raise InputError(
+            f"the task of {case.model.name} has no examples with a {event} into the {place}",
+            "choose another place, or a model whose task has such examples",
+        )
     return ways[place]
 
 
