@@ -57,7 +57,7 @@ def construction(case: ClaimCase, quartets: Quartets) -> tuple[str, bool, str]:
     crossing = {head for site in case.model.sites.values() for head in site.heads if head.site.kind == "cross"}
     if crossing and crossing <= set(case.heads):
         why = f"{unread}, so that the decoder gets the {case.claim.event} through these heads alone"
-        return f"{why}, and they move everything", True, ""
+        return f"{why}, and they move all of it", True, ""
     sites = {head.site for head in case.heads}
     if any((site.stack, site.kind) != ("decoder", "self") for site in sites):
         return "", False, ""
