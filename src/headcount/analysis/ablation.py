@@ -71,11 +71,14 @@ class Effect:
     examples_needed: int | None
     """Estimated smallest number of examples that would decide how much an undecided head matters; otherwise None."""
     examples_needed_most: int | None
-    """Estimated largest number of examples that would decide an undecided head; None if the drop may lie on a limit."""
+    """Estimated largest number of examples that would decide how much an undecided head matters.
+
+    None for other heads, and if the drop may lie on a limit such as 1 point.
+    """
     worse: Count
-    """Number of examples that score lower with the head ablated; with several donors, lower on average over them."""
+    """Number of examples that score lower with the head ablated (in resample ablation, on average over donors)."""
     better: Count
-    """Number of examples that score higher with the head ablated; with several donors, higher on average over them."""
+    """Number of examples that score higher with the head ablated (in resample ablation, on average over donors)."""
     n: Positive
     """Number of examples on which the head was ablated."""
     rank_low: Positive
@@ -304,7 +307,7 @@ class Sweep:
 def prepare(experiment: Experiment, replacements: Sequence[str] | None, donors: int) -> Sweep:
     """Check the arguments, prove that hooks change the model's output, and compute mean outputs of heads if needed.
 
-    A donor is an example whose head outputs are put in by resample ablation.
+    `donors` is how many other examples give their head outputs to each example in resample ablation.
     """
     replacements = REPLACEMENTS.names() if replacements is None else tuple(dict.fromkeys(replacements))
     if not replacements:
