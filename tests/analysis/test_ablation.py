@@ -17,8 +17,9 @@ from headcount.analysis.ablation import Ablation, AblationRun, ablate, decide
 from headcount.bands import BANDS
 from headcount.data.dataset import ACCURACY, LOSS
 from headcount.errors import InputError, InstrumentError
+from headcount.experiments.drops import compare, interval_of
 from headcount.experiments.experiment import Experiment, task_experiment
-from headcount.experiments.interventions import compare, interval_of, run_interventions
+from headcount.experiments.interventions import run_interventions
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replay import Intervention
 from headcount.runs.run import Run

@@ -8,8 +8,8 @@ import known_carries as known
 import pytest
 from known_carries import KnownModel, task_of
 
-from headcount.analysis.routes import N_VERDICT
 from headcount.claims.base import ClaimCase, heads_of, judge, parse
+from headcount.limits import N_VERDICT
 from headcount.tasks.addition import Addition
 
 pytestmark = pytest.mark.slow  # every head of many models is patched

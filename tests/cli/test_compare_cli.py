@@ -13,8 +13,8 @@ import headcount
 from headcount.cli import main
 from headcount.describing.comparison import describe
 from headcount.errors import InputError, RunError
+from headcount.studies.rows import COLUMNS, Row
 from headcount.studies.summary import SeedSummary, summarise
-from headcount.studies.tidy import COLUMNS, Row
 
 
 def write_run(path: Path, seed: int, rate: float, task: str = "addition", **model: Any) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headcount.analysis.labels import N_CONTROLS, RANK, THRESHOLDS
+from headcount.analysis.head_labels import N_CONTROLS, RANK, THRESHOLDS
 from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.cli import main
 
@@ -37,7 +37,7 @@ def test_statistics_of_a_run_and_of_its_twin(tiny_sorter, capsys):
 
 @pytest.mark.slow
 def test_statistics_of_the_sample(in_tmp, capsys, monkeypatch):
-    monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(19, 1)))
+    monkeypatch.setattr("headcount.api.heads.specialise", partial(specialise, controls=(19, 1)))
     code, predicted = run_json(capsys, "heads", "sample:addition", "--stats")
     assert code == 0
     labels = {head["short"]: head["label"] for head in predicted["heads"]}

@@ -137,7 +137,7 @@ def test_a_model_without_a_tokenizer_or_a_question() -> None:
     with pytest.raises(InputError, match=r"came without a tokenizer\s+save the tokenizer"):
         dataset_of(load_external("model"), "data.txt")
     with pytest.raises(
-        InputError, match=r"model has no task, so it needs examples to be measured on\s+add --data FILE"
+        InputError, match=r"model has no task, so examples to measure it on must be given\s+add --data FILE"
     ):
         ablate_heads("model", quiet=True)
     with pytest.raises(InputError, match="cannot be measured on ndarray"):

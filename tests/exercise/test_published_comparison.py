@@ -17,7 +17,7 @@ from told_results import require_sound
 
 from headcount import registry
 from headcount.cli import main
-from headcount.cli.study import RETRIES, flag_fault
+from headcount.cli.study import flag_fault
 from headcount.errors import ConfigError, InputError, ResultError
 from headcount.exercise import comparison, studies
 from headcount.exercise.comparison import (
@@ -34,10 +34,9 @@ from headcount.exercise.published import published_figures
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.studies import file as study_file
-from headcount.studies import running
 from headcount.studies.file import build_config, read_study, shipped
 from headcount.studies.plan import make_plan
-from headcount.studies.tidy import COLUMNS, label_column
+from headcount.studies.rows import COLUMNS, label_column
 
 HEADS = [f"{site}H{i}" for site in ("E0", "E1", "D0", "D1", "X0", "X1") for i in range(4)]
 
@@ -392,7 +391,6 @@ def test_the_lab_is_a_study_with_its_own_verb(tmp_path, capsys, monkeypatch):
     assert "--run cannot be used with the study lab" in capsys.readouterr().err
     with pytest.raises(InputError, match="headcount lab"):
         api.plan_study("lab")
-    assert RETRIES == running.RETRIES
 
 
 def test_the_files_come_with_the_package_and_the_entry_points_are_right():

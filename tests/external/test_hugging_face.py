@@ -22,8 +22,8 @@ from headcount.errors import CheckFailed, InputError, RunError
 from headcount.external import hugging_face
 from headcount.external.hugging_face import load_model, save_model
 from headcount.hooks.wrapping import CUT, wrap
+from headcount.surgery.cut_proof import prove_cut
 from headcount.surgery.cutting import cut_heads
-from headcount.surgery.proof import prove_cut
 
 pytestmark = pytest.mark.slow  # models of others, or many processes
 

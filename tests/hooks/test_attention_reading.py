@@ -262,7 +262,7 @@ def order_lost(self: Any, x: Tensor) -> Tensor:
         (by_hand, "no attention weights of 2 heads were seen"),
         (over_queries, "no attention weights of 2 heads were seen"),
         (twice_in_different_shapes, r"it computed softmaxes of shape \(3, 2, 5, 4\), \(3, 2, 5, 2\)"),
-        (order_lost, "in unknown order\n  give one row at a time"),
+        (order_lost, "in unknown order\n  give one example at a time"),
     ],
 )
 def test_what_cannot_be_told_is_an_error(attend: Callable[..., Tensor], why: str) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import Capture, Gates, closed_gates
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Sites
 from headcount.models.transformer import Model

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headcount.errors import InputError
 from headcount.heads import HeadSite
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.sites import Sites, guess
 from headcount.hooks.wrapping import Wrapped, wrap
 
@@ -133,7 +133,7 @@ def test_the_number_of_heads_must_be_given() -> None:
         with pytest.raises(InputError, match="the number of heads"):
             Sites.of(model, pattern, n_heads=given)
     model.encoder_layers._modules["0"].self_attn.n_heads = 4
-    with pytest.raises(InputError, match="a module above it says 4"):
+    with pytest.raises(InputError, match="a module that contains it says 4"):
         Sites.of(model, pattern)
 
 

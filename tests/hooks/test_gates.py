@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from headcount.errors import InputError, InstrumentError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import Capture, Gates, closed_gates, eval_mode
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.replay import CachedPass, Intervention, plain_pass, sweep
 from headcount.hooks.sites import Site, Sites
 from headcount.models.transformer import EncoderDecoder, Model
@@ -226,7 +226,7 @@ def test_a_wrong_number_of_rows_is_an_error(one: EncoderDecoder, rows: int) -> N
     sites = Sites.of(one)
     for site in sites:
         gates = Gates(sites, {site: torch.zeros(rows, 2)})
-        with pytest.raises(InstrumentError, match=f"{rows} rows of gates at {site}, but the pass has 4 rows"), gates:
+        with pytest.raises(InstrumentError, match=f"the gate at {site} has {rows} rows, but the batch has 4"), gates:
             one(*INPUTS)
 
 

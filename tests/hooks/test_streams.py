@@ -13,7 +13,7 @@ import headcount
 from headcount.api.intervening import input_batch
 from headcount.api.opening import open_model
 from headcount.errors import InputError, InstrumentError
-from headcount.hooks.proof import first_tensor
+from headcount.hooks.intervention_proof import first_tensor
 from headcount.hooks.streams import StreamCapture, StreamId, StreamPatches, Streams, position_mask
 from headcount.runs.run import Run
 

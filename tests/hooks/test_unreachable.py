@@ -17,7 +17,7 @@ from headcount.errors import InputError, InstrumentError
 from headcount.heads import HeadSite
 from headcount.hooks.attention import attention_of
 from headcount.hooks.gates import Capture, Gates, closed_gates
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Site, Sites
 from headcount.hooks.wrapping import wrap

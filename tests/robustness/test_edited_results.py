@@ -28,7 +28,7 @@ from weights_by_hand import weights as weights_by_hand
 import headcount
 from headcount import api
 from headcount.analysis.matching import Effort, match
-from headcount.analysis.poolings import compare_poolings
+from headcount.analysis.pooling_comparison import compare_poolings
 from headcount.analysis.positions import all_encodings
 from headcount.analysis.specialisation import specialise
 from headcount.api.reporting import gather

@@ -253,8 +253,8 @@ def test_a_run_that_kills_its_workers_fails_and_the_others_are_done(
     with cluster(place.plan, shared.address, 2) as workers:
         progress = execute(place.plan, workers)
     assert states(progress) == ["failed", "done", "done"]
-    assert progress.states[0].error.startswith("workers died")
-    assert place.started.count("seed=0") == 2
+    assert progress.states[0].error.startswith("its workers died")
+    assert place.started.count("seed=0") == 4, "two deaths in company make it a suspect, and two alone decide"
 
 
 def test_a_run_that_always_crashes_fails_with_the_error_of_its_log(place: Place, shared: Processes) -> None:

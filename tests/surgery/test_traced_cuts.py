@@ -16,7 +16,7 @@ from headcount.errors import CheckFailed, InputError
 from headcount.external.adapter import Adapted
 from headcount.external.user_code import UserCodeError
 from headcount.heads import HeadId
-from headcount.surgery.proof import prove_cut
+from headcount.surgery.cut_proof import prove_cut
 from headcount.surgery.tracing import cut_traced, head_of_output
 
 pytestmark = pytest.mark.slow  # models of others, or many processes

@@ -7,8 +7,8 @@ from dataclasses import replace
 from matplotlib.figure import Figure
 
 from headcount.analysis.ablation import Ablation, AblationRun, ablate, decide
+from headcount.analysis.ablation_stopping import StoppingRule
 from headcount.analysis.sequential_ablation import SweepState, ablate_until_decided, can_stop_early, first_look
-from headcount.analysis.stopping import StoppingRule
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.saving import Place, Saved, data_setting, folder_for, result_name, save_in, unless_default
 from headcount.auditing.audit import quick_audit

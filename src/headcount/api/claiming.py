@@ -21,11 +21,10 @@ from headcount.claims.base import (
 )
 from headcount.errors import InputError
 from headcount.experiments.models import Data, OpenModel
+from headcount.limits import MIN_N
 from headcount.rendering.progress import counting
 
 FAILS_AUDIT = "the model fails its audit, so measurements of its heads show nothing about the task"
-LEAST_N = 20
-"""Smallest number of examples, or of quartets (sets of four), on which a claim can be judged."""
 
 
 def claim(
@@ -119,7 +118,7 @@ def _statement(claim: str | Statement) -> Statement:
 
 
 def _require(n: int | None) -> None:
-    if n is not None and n < LEAST_N:
+    if n is not None and n < MIN_N:
         raise InputError(
-            f"--n must be at least {LEAST_N}, got {n}", "or leave --n out: each kind of claim has its own default"
+            f"--n must be at least {MIN_N}, got {n}", "or leave --n out: each kind of claim has its own default"
         )

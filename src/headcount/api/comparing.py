@@ -9,12 +9,12 @@ from headcount.api.saving import Saved, result_name, write_figures
 from headcount.errors import InputError, RunError
 from headcount.figures.comparison import draw_comparison
 from headcount.files import read_json, require_writable
-from headcount.registry import suggestion
 from headcount.runs.folder import RunFolder
 from headcount.studies.file import shipped
 from headcount.studies.plan import PLAN, POOL
+from headcount.studies.rows import Row, label_column, run_settings, tidy_rows, write_rows
 from headcount.studies.summary import SeedSummary, summarise, varying_labels
-from headcount.studies.tidy import Row, label_column, run_settings, tidy_rows, write_rows
+from headcount.suggestions import suggestion
 
 MACHINE = ("device", "threads", "checkpoint_every")
 """Settings that do not change what is trained; runs that differ in them only are the same variant."""

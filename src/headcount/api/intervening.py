@@ -26,24 +26,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headcount.api.opening import PROVEN_ON, AnyModel, open_model
+from headcount.api.opening import AnyModel, open_model
 from headcount.data.dataset import LOSS, EvalBatch, EvalDataset
 from headcount.errors import InputError
+from headcount.experiments.donors_and_means import means_of
 from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import means_of
 from headcount.experiments.models import SPLITS, OpenModel, RunModel
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.attention import attention_of
 from headcount.hooks.decoding import DecodingPositions
 from headcount.hooks.gates import Capture, Gates, ValuesOf, closed_gates, eval_mode
+from headcount.hooks.intervention_proof import SiteProof, first_tensor, prove
 from headcount.hooks.patching import path_patch
-from headcount.hooks.proof import SiteProof, first_tensor, prove
 from headcount.hooks.replacements import Replacement, ReplacementInputs
 from headcount.hooks.sites import Sites
 from headcount.hooks.streams import KINDS as STREAM_KINDS
 from headcount.hooks.streams import PatchedPositions, StreamCapture, StreamId, StreamPatches, Streams
 from headcount.hooks.wrapping import wrap
+from headcount.limits import PROVEN_ON
 
 Inputs: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | str
 """Inputs of a model: a tensor, several in order, tensors by name as from a tokenizer, or a text."""

@@ -16,7 +16,7 @@ import torch
 
 from headcount.describing.live import LiveModel, LiveTask
 from headcount.errors import InputError
-from headcount.experiments.interventions import means_of
+from headcount.experiments.donors_and_means import means_of
 from headcount.experiments.models import OpenModel, RunModel
 from headcount.hooks.gates import eval_mode
 from headcount.models.exporting import ExportedModel, export, in_half_precision, not_runnable

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headcount.analysis.ablation import Ablation
-from headcount.analysis.cost import Cost, compare_cost
 from headcount.analysis.pruning import Pruning, prune_curves
+from headcount.analysis.pruning_cost import Cost, compare_cost
 from headcount.api.ablation import batch_rows
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.saving import Place, Saved, data_setting, folder_for, result_name, save_in, unless_default

@@ -17,7 +17,8 @@ from headcount.analysis.length_generalisation import REPORTED, Stretch
 from headcount.analysis.pruning import Pruning
 from headcount.api.inputs import ModuleWithInputs, are_tensors
 from headcount.api.live import live_model
-from headcount.api.measurements import (
+from headcount.api.opening import AnyModel, open_model
+from headcount.api.report_measurements import (
     BRIEF_LENGTH,
     LARGEST_TIME_SHARE,
     MEASUREMENTS,
@@ -26,8 +27,7 @@ from headcount.api.measurements import (
     brief_names,
     measure,
 )
-from headcount.api.opening import AnyModel, open_model
-from headcount.api.patterns import is_example, patterns_of, text_book
+from headcount.api.report_patterns import is_example, patterns_of, text_book
 from headcount.api.saving import data_setting, result_name
 from headcount.data.dataset import tensor_dataset
 from headcount.data.tables import TextLines, text_lines
@@ -195,12 +195,16 @@ def gather(
     sites: Sites | None = None,
     n_examples: int = N_EXAMPLES,
     stored: bool = False,
+    quick: bool = True,
     thorough: bool = False,
     quiet: bool = False,
     run_adapter: bool = False,
     clock: Callable[[], float] | None = None,
 ) -> ReportResults:
-    """Return all results that a report needs: read stored ones, and measure others, in a minute unless `thorough`."""
+    """Return the results that a report is written from, measured within the time limit unless `thorough`.
+
+    With `stored`, only missing results that take seconds are measured; without `quick`, not even these.
+    """
     if not models:
         raise InputError("no model was given", "name one or more: headcount report runs/addition-0")
     if stored and thorough:
@@ -225,7 +229,7 @@ def gather(
     all_models = list[ModelResults]()
     for model, name in zip(opened, titles, strict=True):
         with limited(limit and limit.share(1 / (len(opened) - len(all_models)))):
-            all_models.append(_model_results(model, name, on, data, n_examples, stored, thorough, quiet))
+            all_models.append(_model_results(model, name, on, data, n_examples, stored, quick, thorough, quiet))
     names = titles[0] if len(titles) == 1 else f"{titles[0]} and {titles[1]}" if len(titles) == 2 else ""
     weights = ", ".join(f"{part.title} `{part.weights_sha256[:16] or 'in memory'}`" for part in all_models)
     source = f"Made by headcount {__version__} from results of these weights: {weights}."
@@ -261,13 +265,14 @@ def _model_results(
     data: Data,
     n_examples: int,
     stored: bool,
+    quick: bool,
     thorough: bool,
     quiet: bool,
 ) -> ModelResults:
     data, limit = None if model.task is not None else data, time_limit()
     left_out = list[str]()
     patterns = tuple(patterns_of(model, on, n_examples, quiet, limit and limit.share(PATTERNS_SHARE), left_out))
-    results = _results(model, title, data, stored, thorough, quiet, left_out)
+    results = _results(model, title, data, stored, quick, thorough, quiet, left_out)
     if left_out:
         announcer(quiet)(f"{title}: not measured: {'; '.join(left_out)}")
     settings, log = _recipe(model)
@@ -302,7 +307,14 @@ def _live(model: OpenModel) -> tuple[LiveModel | None, str]:
 
 
 def _results(
-    model: OpenModel, title: str, data: Data, stored: bool, thorough: bool, quiet: bool, left_out: list[str]
+    model: OpenModel,
+    title: str,
+    data: Data,
+    stored: bool,
+    quick: bool,
+    thorough: bool,
+    quiet: bool,
+    left_out: list[str],
 ) -> dict[str, Any]:
     """Return every result of a model by field name: read from its folder, or measured.
 
@@ -314,7 +326,10 @@ def _results(
     missing = [
         each
         for each in MEASUREMENTS
-        if each.make and known[each.field] is None and _applies(model, each, data) and (each.is_quick or not stored)
+        if each.make
+        and known[each.field] is None
+        and _applies(model, each, data)
+        and ((each.is_quick and quick) or not stored)
     ]
     for i, measurement in enumerate(missing, start=1):
         say(f"{title}: measuring {measurement.words} ({i} of {len(missing)})")
@@ -376,7 +391,11 @@ def _read(
     if not model.has_output:
         return None
     stem = measurement.stem
-    named = [f"{stem}-examples", result_name(stem, draw=REPORTED), stem]  # the names that measurements.py saves under
+    named = [
+        f"{stem}-examples",
+        result_name(stem, draw=REPORTED),
+        stem,
+    ]  # the names that report_measurements.py saves under
     if data is not None and measurement.field in ON_DATA:
         stem = result_name(measurement.stem, data=data_setting(data))
         named = [stem, result_name(measurement.stem, data=data_setting(data), budget=f"{SEARCH_SECONDS}s")]

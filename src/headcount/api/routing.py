@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from headcount.analysis.routes import N_SCAN, Routes, require_event
+from headcount.analysis.routes import Routes, require_event
 from headcount.analysis.routes import routes as measure_routes
 from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import (
@@ -23,10 +23,8 @@ from headcount.auditing.audit import quick_audit
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
 from headcount.figures.routes import draw_routes
+from headcount.limits import MIN_N, N_SCAN
 from headcount.rendering.progress import counting
-
-FEWEST = 20
-"""Smallest number of quartets (sets of four examples) for each way of the event, such as from the 1s to the 10s."""
 
 
 def routes(
@@ -95,8 +93,8 @@ def _name(n: int, seed: int) -> str:
 
 
 def _require(n: int) -> None:
-    if n < FEWEST:
+    if n < MIN_N:
         raise InputError(
-            f"--n must be at least {FEWEST}, got {n}",
+            f"--n must be at least {MIN_N}, got {n}",
             "--n is the number of sets of four examples for each way, such as 1s to 10s; fewer give no usable interval",
         )

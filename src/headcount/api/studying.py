@@ -15,6 +15,7 @@ from headcount.describing.study import build_study_report
 from headcount.describing.study_answers import HEAD_MEASURES, LEFT, TOGETHER, PartResults
 from headcount.errors import InputError, Interrupted, argument
 from headcount.files import write_outputs
+from headcount.limits import PATIENCE, RETRIES
 from headcount.rendering.page import html_page
 from headcount.rendering.study_table import watching
 from headcount.runs.folder import RunFolder
@@ -23,9 +24,9 @@ from headcount.studies.emergence import emergence
 from headcount.studies.file import Flags, Part, Variant, build_config, read_study
 from headcount.studies.head_findings import find_over_seeds
 from headcount.studies.plan import Plan, PlannedRun, make_plan
-from headcount.studies.running import RETRIES, Backend, LocalProcesses, RunState, execute, n_cores
+from headcount.studies.rows import Row, RowWriter, label_column, table_columns, tidy_rows
+from headcount.studies.running import Backend, LocalProcesses, RunState, execute, n_cores
 from headcount.studies.summary import SeedSummary, summarise
-from headcount.studies.tidy import Row, RowWriter, label_column, table_columns, tidy_rows
 from headcount.training.loop import fit, new_state
 
 OF_HEADS = ("drop", *HEAD_MEASURES, LEFT, TOGETHER)
@@ -134,7 +135,7 @@ def _place(
     if on is None:
         return nullcontext(LocalProcesses(processes or n_cores()))
     try:
-        from headcount.studies.dask_cluster import PATIENCE, cluster
+        from headcount.studies.dask_cluster import cluster
     except ModuleNotFoundError as error:
         what = f"running on a Dask cluster needs the package {error.name}"
         raise InputError(what, "install it: pip install 'headcount[dask]'", "or leave --on out") from error

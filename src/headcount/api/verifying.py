@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from headcount.analysis.context_proof import ContextCertificate
-from headcount.analysis.exhaustive import Certificate
+from headcount.analysis.exhaustive_check import Certificate
 from headcount.analysis.verification import VERIFICATIONS, Verification
 from headcount.analysis.verification import verify as verify_strongly
 from headcount.api.opening import AnyModel, open_on_task
@@ -14,16 +14,14 @@ from headcount.api.saving import Place, folder_for, save_in
 from headcount.auditing.audit import quick_audit
 from headcount.errors import HeadcountError, InputError, ResultError
 from headcount.experiments.models import OpenModel, RunModel
+from headcount.limits import SEARCH_SECONDS
 from headcount.rendering.progress import counting
-
-SECONDS = 20.0
-"""Default time in seconds of the search for wrong answers, for models that cannot be proved right."""
 
 
 def verify(
     model: AnyModel,
     *,
-    seconds: float = SECONDS,
+    seconds: float = SEARCH_SECONDS,
     seed: int = 0,
     save: Place = False,
     quiet: bool = False,

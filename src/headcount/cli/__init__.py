@@ -17,8 +17,9 @@ from headcount import __version__
 from headcount.cli._command import Command, Parser
 from headcount.cli._output import print_error, print_output, print_text
 from headcount.errors import HeadcountError, InputError, Interrupted, Terminated, shortened
-from headcount.registry import Registry, suggestion
+from headcount.registry import Registry
 from headcount.rendering.progress import LOST, Steady, Terminal
+from headcount.suggestions import suggestion
 
 VERBS = Registry("headcount.cli")
 

@@ -13,7 +13,7 @@ from headcount.cli._output import Output, print_error
 from headcount.config import NameIn
 from headcount.errors import InputError
 from headcount.limits import TIMEOUT, parse_seconds
-from headcount.registry import suggestion
+from headcount.suggestions import suggestion
 
 
 class Parser(argparse.ArgumentParser):
@@ -64,9 +64,8 @@ def add_models_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
     """Add the flag for the time limit per model, for verbs that measure several models in separate processes."""
-    text = (
-        "time limit for each of several models, such as 90s or 5m; a model that takes longer is reported as failed [5m]"
-    )
+    text = "time limit for each of several models, such as 90s or 5m; a model that takes longer is reported as failed "
+    text += f"[{TIMEOUT / 60:g}m]"
     advanced(parser).add_argument("--timeout", type=_time_limit, metavar="SECONDS", default=TIMEOUT, help=text)
 
 

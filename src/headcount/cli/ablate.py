@@ -16,7 +16,7 @@ from headcount.cli._command import (
 from headcount.cli._output import Output, audit_line, print_error, print_text
 from headcount.errors import InputError
 from headcount.hooks import REPLACEMENTS
-from headcount.limits import BATCH, PRECISION
+from headcount.limits import BATCH, DONORS, N_DECIDING, N_LENGTH, PRECISION
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,15 +27,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     narrow = (
         "measure each head until its band (such as critical or redundant) is decided and its 95 %% CI reaches at most "
     )
-    narrow += "this many points (or hundredths of another unit) to either side [1]"
+    narrow += f"this many points (or hundredths of another unit) to either side [{100 * PRECISION:g}]"
     parser.add_argument("--precision", type=points, metavar="POINTS", default=PRECISION, help=narrow)
     parser.add_argument("--budget", metavar="TIME", help="stop after this time, such as 30s or 5m [no limit]")
-    add_int(parser, "--n", "measure exactly this number of examples [as many as each head needs, up to 40,000]")
+    add_int(
+        parser, "--n", f"measure exactly this number of examples [as many as each head needs, up to {N_DECIDING:,}]"
+    )
     parser.add_argument(
         "--examples", action="store_true", help="show which answers become wrong under each ablation, and how"
     )
     add_data(parser)
-    at = "lengths at which a classifier is measured, such as 16,256 (400 examples each)"
+    at = f"lengths at which a classifier is measured, such as 16,256 ({N_LENGTH} examples each)"
     parser.add_argument("--lengths", type=lengths, default=(), metavar="INT,...", help=at)
     parser.add_argument("--split", metavar="{test,validation}", help="which held-out examples to use [test]")
     metric = "metric: free-running, teacher-forced, accuracy, loss; own or own-teacher-forced for an adapter's "
@@ -44,9 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     printed = "print a table, Markdown or CSV [table]"
     parser.add_argument("--format", choices=("table", "markdown", "csv"), help=printed)
     add_json(parser, quiet=True)
-    whole = "measure the whole split, and heads that change an answer again on 40,000 new examples (slow)"
+    whole = f"measure the whole split, and heads that change an answer again on {N_DECIDING:,} new examples (slow)"
     advanced(parser).add_argument("--exhaust", action="store_true", help=whole)
-    donors = "number of other examples whose head outputs resample ablation takes in turn [4; 1 with new examples]"
+    donors = (
+        f"number of other examples whose head outputs resample ablation takes in turn [{DONORS}; 1 with new examples]"
+    )
     add_int(advanced(parser), "--donors", donors)
     add_int(advanced(parser), "--batch-size", "number of rows per forward pass", BATCH)
 

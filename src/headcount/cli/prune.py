@@ -14,7 +14,7 @@ from headcount.cli._command import (
     keywords,
 )
 from headcount.cli._output import Line, Output, file_lines, files_of
-from headcount.limits import BATCH, LOSS, ORDERS
+from headcount.limits import BATCH, LOSS, N_LENGTH, ORDERS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metric", metavar="NAME", help="with --data: the metric [chosen by the data]")
     budget = "time limit for the search, such as 90s, 5m or 1h; the report says what was not measured [no limit]"
     parser.add_argument("--budget", metavar="TIME", help=budget)
-    add_int(parser, "--n", "number of examples [the test set; 400 with --length]")
+    add_int(parser, "--n", f"number of examples [the test set; {N_LENGTH} with --length]")
     add_int(parser, "--length", "length of the sequences, for a classifier")
     add_int(parser, "--fine-tune", "training steps after the heads are cut out", 0)
     folding = "add the mean output of the removed heads to the bias of their block"

@@ -13,9 +13,10 @@ from shlex import join
 from typing import TYPE_CHECKING, Any
 
 from headcount.cli._command import Command, add_int, add_json, add_out, advanced
+from headcount.cli._exit_codes import of_failures
 from headcount.cli._output import Line, Output
 from headcount.errors import InputError
-from headcount.limits import parse_seconds
+from headcount.limits import PATIENCE, RETRIES, parse_seconds
 
 if TYPE_CHECKING:
     from headcount.api.studying import StudyOutcome
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from headcount.studies.plan import Plan
     from headcount.studies.running import JobPlan
 
-RETRIES = 2
-"""Default of --retries, as in `headcount.studies.running`, which is not imported for `--help`."""
 CRASHED = 70
 """Exit code of a run that ended with an unexpected exception (EX_SOFTWARE of sysexits.h)."""
 WITHOUT_FILES = ("claims",)
@@ -44,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--print-commands", action="store_true", help=commands)
     add_json(parser, quiet=True)
     add_int(advanced(parser), "--retries", "number of times that a run that has crashed is started again", RETRIES)
-    patience = "time to wait for a scheduler that has stopped answering, such as 90s or 5m [5m]"
+    patience = f"time to wait for a scheduler that has stopped answering, such as 90s or 5m [{PATIENCE / 60:g}m]"
     advanced(parser).add_argument("--patience", metavar="SECONDS", help=patience)
     one = "train and measure only this run, in this process; --print-commands lists the names"
     advanced(parser).add_argument("--run", dest="only", metavar="NAME", help=one)
@@ -259,7 +258,7 @@ def _finished(outcome: StudyOutcome) -> Output:
     summaries = [summary.to_dict() for summary in outcome.summaries]
     published = {each.name: each.result.to_dict() for each in outcome.published}
     data = {"study": plan.study.name, "runs": runs, "summaries": summaries, "published": published}
-    return Output(data, lines, exit_code=int(bool(failed)))
+    return Output(data, lines, exit_code=of_failures(failed))
 
 
 PART = Command(

@@ -4,6 +4,7 @@ import argparse
 from textwrap import fill
 
 from headcount.cli._command import Command, add_int, add_json, add_out, add_settings, advanced, given_settings
+from headcount.cli._exit_codes import PASSED, of_training
 from headcount.cli._output import Output, audit_line, wrong_lines
 from headcount.runs.config import RunConfig
 from headcount.tasks import TASKS
@@ -61,11 +62,11 @@ def run(args: argparse.Namespace) -> Output:
     seconds = next((line["seconds"] for line in reversed(trained.folder.read_timings())), None)
     duration = f" in {seconds:,.0f} s" if seconds is not None else ""
     data = {"run": trained.name, "steps": steps, "seconds": seconds, "evaluation": evaluation.to_dict()}
-    proof, exit_code = list[Sentence](), 0
+    proof, exit_code = list[Sentence](), PASSED
     if trained.config.training.until_proved:
         certificate = api.read_certificate(trained)
         data["certificate"] = certificate.to_dict()
-        proof, exit_code = [verdict(certificate, trained.name)], 0 if certificate.verdict == "proved" else 1
+        proof, exit_code = [verdict(certificate, trained.name)], of_training(certificate.verdict)
     return Output(
         data,
         [

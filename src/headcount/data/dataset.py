@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headcount.errors import InputError
-from headcount.registry import suggestion
 from headcount.seeds import stream
 from headcount.stats import Aggregator
+from headcount.suggestions import suggestion
 from headcount.tasks.base import IGNORE, Examples, Task
 
 Rows = NDArray[np.int64]

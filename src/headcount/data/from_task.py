@@ -22,14 +22,12 @@ from headcount.data.dataset import (
     token_scores,
 )
 from headcount.errors import InputError
-from headcount.limits import require_room_for
+from headcount.limits import N_LENGTH, require_room_for
 from headcount.seeds import stream
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
 
 LONGEST = 8192
 """Largest length of sequences that are drawn."""
-N_LENGTH = 400
-"""Default number of sequences that are drawn for each length."""
 REFERENCE = 2**18
 """Number of tokens over which the mean output of a head is computed, for mean ablation."""
 

@@ -19,7 +19,7 @@ from headcount.config import field_names, parse, type_adapter
 from headcount.encodings import ENCODINGS
 from headcount.errors import ConfigError, Fault, InputError
 from headcount.models.config import MODEL_CONFIGS, StackConfig
-from headcount.registry import suggestion
+from headcount.suggestions import suggestion
 from headcount.tasks import TASKS
 from headcount.tasks.base import Task
 from headcount.training.config import TrainingConfig

@@ -42,10 +42,10 @@ from headcount.models.reading import (
     examples_per_pass,
 )
 from headcount.models.transformer import Classifier, EncoderDecoder, Model, greedy
-from headcount.registry import suggestion
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import SAMPLE, RunFolder, claimed_folder, folder_of
 from headcount.seeds import integer
+from headcount.suggestions import suggestion
 from headcount.tasks import TASKS
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, TaskWords, Tokens, longest_rows
 from headcount.training.answers import on_device

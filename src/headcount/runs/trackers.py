@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headcount.errors import InputError
-from headcount.registry import suggestion
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, digest
+from headcount.suggestions import suggestion
 
 if TYPE_CHECKING:
     from headcount.training.loop import Listener, StepScores

@@ -37,6 +37,7 @@ from distributed import Client, LocalCluster, WorkerPlugin, get_worker
 
 from headcount.errors import InputError, RunError, argument
 from headcount.files import friendly_os_errors, open_in_place, read_bytes
+from headcount.limits import PATIENCE
 from headcount.runs.folder import RunFolder
 from headcount.studies.file import study_path
 from headcount.studies.plan import Plan, PlannedRun, training_progress
@@ -44,9 +45,7 @@ from headcount.studies.running import AGAIN, BUSY, LOST, STUDY_LOCK, environment
 from headcount.studies.transfer import read_folder, receive, write_folder
 
 LOCAL = "dask"
-"""Name of a cluster that is started on this machine for one study, and ends with it."""
-PATIENCE = 300.0
-"""Seconds to wait for a scheduler that has stopped answering."""
+"""Name of a cluster that is started on this machine and ends with the launcher."""
 CONNECTING = 10.0
 """Seconds until a scheduler must have answered the first time."""
 ANSWERING = 30.0

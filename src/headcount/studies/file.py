@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headcount.errors import ConfigError, Fault, InputError
-from headcount.registry import suggestion
 from headcount.runs.config import RunConfig
 from headcount.runs.trackers import tracker_names
+from headcount.suggestions import suggestion
 from headcount.tasks import TASKS
 
 if TYPE_CHECKING:

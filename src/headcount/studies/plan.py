@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 from headcount.errors import InputError, RunError
 from headcount.files import read_json, write_atomically
-from headcount.registry import suggestion
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, digest
 from headcount.studies.file import Flags, Part, Study, Variant, build_config
+from headcount.suggestions import suggestion
 
 POOL = "models"
 """Name of the folder, beside the study's own, that holds the runs of all studies."""

@@ -24,6 +24,7 @@ from typing import IO, Any, Protocol
 
 from headcount.errors import InputError, RunError
 from headcount.files import friendly_os_errors, open_in_place, read_bytes
+from headcount.limits import MOST_LOST, RETRIES
 from headcount.runs.folder import RunFolder
 from headcount.studies.plan import PlannedRun
 
@@ -33,10 +34,6 @@ BUSY = 75
 """Exit code of a process that finds its run folder locked by another process (EX_TEMPFAIL of sysexits.h)."""
 AGAIN, LOST = 1000, 1001
 """Exit codes of a process that did not crash, but was interrupted, or lost its worker: its work is continued."""
-MOST_LOST = 3
-"""Number of times that a run may lose its worker, without progress in between, before it counts as failed."""
-RETRIES = 2
-"""Number of times that a run that has crashed is started again."""
 TICK = 0.05
 """Seconds between two checks of the running processes."""
 BUSY_AFTER = 1.0
@@ -103,8 +100,10 @@ class RunState:
     state: str = "waiting"
     """One of `waiting`, `running`, `elsewhere` (another process works on it), `done` and `failed`."""
     n_crashes: int = 0
+    is_suspect: bool = False
+    """Whether a worker died while it had this run and perhaps others; the run is then started alone."""
     n_lost: int = 0
-    """Number of cluster workers that have died while they worked on this run, since it last made progress."""
+    """Number of times that this run lost its worker while no other run was started, since it last made progress."""
     process: Process | None = None
     """The process that works on the run; None unless the run is running."""
     seconds: float = 0.0
@@ -271,17 +270,22 @@ def execute(
 
     A job that crashes is started again `retries` times; then it counts as failed, as do the jobs that need it, and the
     others go on. An interrupt stops all processes, which save their state first, and is raised again.
+
+    If a worker dies, any of the runs that it had may be the cause. These runs are suspects: they wait for all others,
+    and are then started one at a time. A run that loses its worker `MOST_LOST` times while it runs alone has failed.
     """
     progress = Progress(plan, [RunState(job) for job in plan.jobs], backend.n_slots)
-    waiting, later = deque(progress.states), list[tuple[float, RunState]]()
+    waiting, suspects, later = deque(progress.states), deque[RunState](), list[tuple[float, RunState]]()
     running = dict[int, tuple[RunState, Process]]()
     try:
-        while waiting or running or later:
+        while waiting or suspects or running or later:
             progress.notice, progress.n_slots = backend.check(), backend.n_slots
             for due in [item for item in later if item[0] <= time.monotonic()]:
                 later.remove(due)
-                waiting.append(due[1])
-            while len(running) < progress.n_slots and (state := _next(waiting, progress)) is not None:
+                (suspects if due[1].is_suspect else waiting).append(due[1])
+            while len(running) < progress.n_slots:
+                if (state := _next(waiting, suspects, [each for each, _ in running.values()], progress)) is None:
+                    break
                 if state.run.is_done:
                     state.is_reused = state.state == "waiting" and not state.n_crashes
                     state.state = "done"
@@ -298,10 +302,12 @@ def execute(
                 _settle(plan, state, code, process.error, retries)
                 if state.state == "elsewhere":
                     later.append((time.monotonic() + BUSY_AFTER, state))
+                elif state.state == "waiting" and state.is_suspect:
+                    suspects.append(state)
                 elif state.state == "waiting":
                     waiting.appendleft(state) if code == AGAIN else waiting.append(state)
             on_change(progress)
-            if waiting or running or later:
+            if waiting or suspects or running or later:
                 time.sleep(TICK)
     except BaseException:
         _stop([process for _, process in running.values()])
@@ -310,8 +316,15 @@ def execute(
     return progress
 
 
-def _next(waiting: deque[RunState], progress: Progress) -> RunState | None:
-    """Remove and return the first waiting job that can start, or return None; a job that needs a failed job fails."""
+def _next(
+    waiting: deque[RunState], suspects: deque[RunState], running: Sequence[RunState], progress: Progress
+) -> RunState | None:
+    """Take the first waiting job that can start, or return None; a job that needs a failed one fails.
+
+    A suspect starts only if nothing runs and no other job can start, and nothing starts beside it.
+    """
+    if any(state.is_suspect for state in running):
+        return None
     if waiting and not waiting[0].run.needs:
         return waiting.popleft()
     for state in list(waiting):
@@ -322,7 +335,7 @@ def _next(waiting: deque[RunState], progress: Progress) -> RunState | None:
         elif all(each.state == "done" for each in needed):
             waiting.remove(state)
             return state
-    return None
+    return suspects.popleft() if suspects and not running else None
 
 
 def _settle(plan: JobPlan, state: RunState, code: int, error: str, retries: int) -> None:
@@ -332,10 +345,12 @@ def _settle(plan: JobPlan, state: RunState, code: int, error: str, retries: int)
     elif code in (0, AGAIN) and state.run.is_done:
         state.state, state.error = "done", ""
     elif code == AGAIN:
-        state.state, state.n_lost = "waiting", 0
+        state.state, state.n_lost, state.is_suspect = "waiting", 0, False
+    elif code == LOST and not state.is_suspect:
+        state.state, state.is_suspect = "waiting", True
     elif code == LOST:
         state.n_lost += 1
-        state.error = f"workers died {state.n_lost} times while they worked on this run: {error}"
+        state.error = f"its workers died whenever they had this run, and no other one was started: {error}"
         state.state = "failed" if state.n_lost >= MOST_LOST else "waiting"
     else:
         state.n_crashes += 1

@@ -21,21 +21,17 @@ from numpy.typing import NDArray
 
 from headcount.errors import InputError
 from headcount.heads import HeadId
-from headcount.registry import suggestion
 from headcount.results import ROUNDING, Contradiction, Count, Positive, Result, Share, outside, unequal
-from headcount.stats import Proportion, Values, holm, mcnemar, mean_ranks
-from headcount.studies.tidy import ABOUT, COLUMNS, Row, label_column
+from headcount.stats import AT_ONCE, N_RESAMPLES, Proportion, Values, holm, mcnemar, mean_ranks
+from headcount.studies.rows import ABOUT, COLUMNS, Row, label_column
+from headcount.suggestions import suggestion
 
 FEWEST = 3
 """Smallest number of runs for which a mean gets a confidence interval."""
 MOST_EXACT = 12
 """Largest number of pairs for which all sign flips are enumerated: 4,096 of them."""
-N_DRAWS = 1999
-"""Number of random sign flips, and of random rankings, in permutation tests."""
 MOST_PAIRS = 6
 """Up to this many variants, all pairs are compared; of more variants, each one is compared with the first one."""
-AT_ONCE = 2**22
-"""Largest number of values of random draws in memory at the same time."""
 ALL_RUNS = "all runs"
 """Name of the variant if nothing differs between the runs but the seed."""
 Method = Literal["t", "fewer than 3 runs", "all values are equal"]
@@ -462,9 +458,9 @@ def _flips(n: int, rng: np.random.Generator) -> Iterator[Values]:
     if n <= MOST_EXACT:
         yield 1.0 - 2.0 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1).astype(float)
         return
-    at_once = max(1, min(N_DRAWS, AT_ONCE // n))
-    for begin in range(0, N_DRAWS, at_once):
-        yield 1.0 - 2.0 * rng.integers(2, size=(min(at_once, N_DRAWS - begin), n)).astype(float)
+    at_once = max(1, min(N_RESAMPLES, AT_ONCE // n))
+    for begin in range(0, N_RESAMPLES, at_once):
+        yield 1.0 - 2.0 * rng.integers(2, size=(min(at_once, N_RESAMPLES - begin), n)).astype(float)
 
 
 def kendall_w(ranks_RI: Values) -> Values:
@@ -490,11 +486,11 @@ def concordance_test(blocks: Sequence[Values], rng: np.random.Generator) -> tupl
     observed = float(np.mean([kendall_w(ranks) for ranks in ranked]))
     n_values = sum(ranks.size for ranks in ranked)
     at_once, n_beyond = max(1, AT_ONCE // n_values), 0
-    for begin in range(0, N_DRAWS, at_once):
-        n = min(at_once, N_DRAWS - begin)
+    for begin in range(0, N_RESAMPLES, at_once):
+        n = min(at_once, N_RESAMPLES - begin)
         shuffled = [rng.permuted(np.broadcast_to(ranks, (n, *ranks.shape)), axis=-1) for ranks in ranked]
         n_beyond += int((np.mean([kendall_w(each) for each in shuffled], axis=0) >= observed - 1e-12).sum())
-    return observed, (n_beyond + 1) / (N_DRAWS + 1)
+    return observed, (n_beyond + 1) / (N_RESAMPLES + 1)
 
 
 # --- rankings of heads ------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headcount.errors import InputError
-from headcount.registry import suggestion
+from headcount.suggestions import suggestion
 
 Examples = NDArray[Any]
 """An array of examples of a task; the first axis counts examples, and each task defines the other axes."""

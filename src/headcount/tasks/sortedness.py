@@ -27,8 +27,8 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from headcount.config import config
 from headcount.errors import InputError
-from headcount.registry import suggestion
 from headcount.seeds import stream
+from headcount.suggestions import suggestion
 from headcount.tasks.base import (
     EMPTY,
     REPORTS_NORM,

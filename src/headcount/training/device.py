@@ -142,7 +142,8 @@ def _fork(function: Callable[[Sequence[int]], NDArray[np.float64]]) -> tuple[int
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         torch.set_num_threads(1)
         while (data := _read(asked)) is not None:
-            _write(answering, np.ascontiguousarray(function(np.frombuffer(data, dtype=np.int64)), dtype=np.float64))
+            result = function(np.frombuffer(data, dtype=np.int64).tolist())
+            _write(answering, np.ascontiguousarray(result, dtype=np.float64))
     finally:
         os._exit(1)
 
