@@ -71,14 +71,11 @@ class Effect:
     examples_needed: int | None
     """Estimated smallest number of examples that would decide how much an undecided head matters; otherwise None."""
     examples_needed_most: int | None
-    """Estimated largest number of examples that would decide how much an undecided head matters.
-
-    None for other heads, and if the drop may lie on a limit such as 1 point.
-    """
+    """Estimated largest number of examples that would decide an undecided head; None if the drop may lie on a limit."""
     worse: Count
-    """Number of examples that score lower with the head ablated (in resample ablation, on average over donors)."""
+    """Number of examples that score lower with the head ablated; with several donors, lower on average over them."""
     better: Count
-    """Number of examples that score higher with the head ablated (in resample ablation, on average over donors)."""
+    """Number of examples that score higher with the head ablated; with several donors, higher on average over them."""
     n: Positive
     """Number of examples on which the head was ablated."""
     rank_low: Positive
@@ -307,7 +304,7 @@ class Sweep:
 def prepare(experiment: Experiment, replacements: Sequence[str] | None, donors: int) -> Sweep:
     """Check the arguments, prove that hooks change the model's output, and compute mean outputs of heads if needed.
 
-    `donors` is how many other examples give their head outputs to each example in resample ablation.
+    A donor is an example whose head outputs are put in by resample ablation.
     """
     replacements = REPLACEMENTS.names() if replacements is None else tuple(dict.fromkeys(replacements))
     if not replacements:
@@ -484,17 +481,17 @@ def _measurements(
     noise: Sequence[float],
 ) -> tuple[Measurement, ...]:
     """Compare the scores [donor, example] under each ablation with `clean`, the scores with all heads."""
-    has_band = has_bands(experiment, clean)
+    can_lose = has_bands(experiment, clean)
     all_donors = donors_of(experiment, max(map(len, scores)))
     donors = [all_donors if REPLACEMENTS.get(replacement).needs_donors else None for _, replacement in pairs]
     early: list[str | None] = [None] * len(pairs)
-    if has_band and experiment.metric.is_accuracy:
+    if can_lose and experiment.metric.is_accuracy:
         early = [band_of(drop) for drop in compare(experiment, clean, scores, "heads", noise, EARLY, donors)]
     family = len({head for head, _ in pairs})
     drops = compare(experiment, clean, scores, "heads", noise, donors=donors, family=family)
     measurements = []
     for pair, ablated_DN, drop, early_band, se in zip(pairs, scores, drops, early, noise, strict=True):
-        effect = effect_of(experiment, pair, clean, ablated_DN, drop, has_band=has_band)
+        effect = effect_of(experiment, pair, clean, ablated_DN, drop, has_band=can_lose)
         settled = early_band is None or (early_band != "undecided" and not effect.worse + effect.better)
         measurements.append(Measurement(*pair, drop, effect, settled, se))
     return tuple(measurements)
@@ -505,8 +502,8 @@ def has_bands(experiment: Experiment, clean: NDArray[np.float64]) -> bool:
 
     The metric must be in points, and the model must score at least 10 points above a constant answer.
     """
-    score = float(experiment.aggregate(clean))
-    return experiment.metric.in_points and can_lose(score, experiment.majority_baseline)
+    score, baseline = float(experiment.aggregate(clean)), experiment.majority_baseline
+    return experiment.metric.in_points and is_above_baseline(score, baseline)
 
 
 def effect_of(
