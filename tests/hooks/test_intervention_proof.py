@@ -200,7 +200,9 @@ def test_the_check_notices_a_cached_pass_that_is_off() -> None:
     list(sweep(cached, interventions, checked=True))
     block = cached._calls[model.blocks[0]][0]
     block.output = block.output * torch.linspace(1, 1.01, 8)  # nobody changed it in place, and it is wrong
-    with pytest.raises(InstrumentError, match=r"a forward pass replayed from layer\.1\.self differs from a full forward pass"):
+    with pytest.raises(
+        InstrumentError, match=r"a forward pass replayed from layer\.1\.self differs from a full forward pass"
+    ):
         list(sweep(cached, interventions, checked=True))
 
 
