@@ -98,8 +98,8 @@ def check_classes(model: AuditedClassifier) -> Finding:
     by_padding = LogitDifference.between(unpadded, padded)
     if by_padding.is_beyond_rounding(model):
         failure = failed(
-            f"{by_padding.n_changed} of {n} shorter sequences have another answer beside a sequence of length {longest} "
-            f"than alone, and {by_padding}",
+            f"{by_padding.n_changed} of {n} shorter sequences have another answer beside a sequence of length "
+            f"{longest} than alone, and {by_padding}",
             cause="the model reads padding: attention, the pooling or the positions do not leave it out",
             fix="mask padding in attention (key_padding_mask) and in the pooling, and count positions from the first "
             "token",

@@ -104,8 +104,8 @@ def _made_up_rows(model: AuditedClassifier, longest: int, length: int, n_rows: i
     if accuracies is None:
         return passed(f"the model refuses a sequence of length {length} (position table: {n_rows} rows)", rows=n_rows)
     finding = (
-        f"the learned table has {n_rows} rows, and the model answers sequences of length {length} with position vectors "
-        "that did not occur in training"
+        f"the learned table has {n_rows} rows, and the model answers sequences of length {length} with position "
+        "vectors that did not occur in training"
     )
     numbers = {"rows": n_rows, "length": length, **accuracies.shares}
     if accuracies.is_kept:
