@@ -52,8 +52,8 @@ def ranked_by(replacements: Sequence[str]) -> str:
     return "zero" if "zero" in replacements else replacements[0]
 
 
-def can_lose(score: float, baseline: float) -> bool:
-    """Return whether a model scores at least `CRITICAL` above the best constant answer, so that its heads can be rated."""
+def is_above_baseline(score: float, baseline: float) -> bool:
+    """Return whether a model scores at least `CRITICAL` above the best constant answer, so that heads can be rated."""
     return score - baseline >= CRITICAL
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from headcount.analysis.ablation_stopping import StoppingRule
 from headcount.analysis.contradictions import ablation_contradictions, effect_contradictions
 from headcount.analysis.gradient_importance import Agreement, Importance, agreements, importances
-from headcount.bands import FEW, band_of, can_lose, examples_needed, ranked_by
+from headcount.bands import FEW, band_of, examples_needed, is_above_baseline, ranked_by
 from headcount.errors import InputError
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile, require_same_answers
 from headcount.experiments.donors_and_means import PARTS, Means, donors_of, means_of
@@ -502,9 +502,8 @@ def has_bands(experiment: Experiment, clean: NDArray[np.float64]) -> bool:
 
     The metric must be in points, and the model must score at least 10 points above a constant answer.
     """
-    return experiment.metric.in_points and (
-        float(experiment.aggregate(clean)) - experiment.majority_baseline >= CRITICAL
-    )
+    score, baseline = float(experiment.aggregate(clean)), experiment.majority_baseline
+    return experiment.metric.in_points and is_above_baseline(score, baseline)
 
 
 def effect_of(

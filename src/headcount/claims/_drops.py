@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from headcount.bands import CRITICAL, can_lose, limit_text
+from headcount.bands import CRITICAL, is_above_baseline, limit_text
 from headcount.claims.base import ClaimCase, Evidence
 from headcount.data.dataset import mean_score
 from headcount.errors import InputError
@@ -60,7 +60,7 @@ class Drops:
         The baseline is the accuracy of the best constant answer.
         """
         clean = float(self.experiment.aggregate(self._clean)) if self._clean is not None else 0.0
-        if self._needs_skill and not can_lose(clean, baseline):
+        if self._needs_skill and not is_above_baseline(clean, baseline):
             raise InputError(
                 f"with all heads, the model scores {percent(clean)}, less than {limit_text(CRITICAL)} above the best "
                 "constant answer: there is too little accuracy to lose"

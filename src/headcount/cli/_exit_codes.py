@@ -8,11 +8,11 @@ from collections.abc import Collection
 
 PASSED, FAILED, NOT_JUDGED = 0, 1, 2
 OF_CLAIM = {"supported": PASSED, "undecided": PASSED, "refuted": FAILED, "not judged": NOT_JUDGED}
-"""Maps the verdict on a claim to the exit code of `headcount claim`."""
+"""Maps the verdict on a claim to the exit code of the verb `claim`."""
 
 
 def of_claims(verdicts: Collection[str]) -> int:
-    """Return the exit code of `headcount claims`: 1 if a claim is refuted, 2 if no claim could be judged.
+    """Return the exit code of the verb `claims`: 1 if a claim is refuted, 2 if no claim could be judged.
 
     >>> of_claims(["supported", "refuted"]), of_claims(["supported", "not judged"]), of_claims(["not judged"])
     (1, 0, 2)
@@ -23,12 +23,12 @@ def of_claims(verdicts: Collection[str]) -> int:
 
 
 def of_verification(verdict: str) -> int:
-    """Return the exit code of `headcount verify`: 1 only if a wrong answer was found."""
+    """Return the exit code of the verb `verify`: 1 only if a wrong answer was found."""
     return FAILED if verdict == "refuted" else PASSED
 
 
 def of_training(verdict: str) -> int:
-    """Return the exit code of `headcount train --until-proved`: 1 unless the trained model is proved right."""
+    """Return the exit code of the verb `train` with `--until-proved`: 1 unless the trained model is proved right."""
     return PASSED if verdict == "proved" else FAILED
 
 
