@@ -286,7 +286,11 @@ def test_harmless_heads_a_route_and_a_step(page: Any) -> None:
     assert page.locator("#live-addition .arrows path").count() == 1
     assert "moves 90 %" in page.locator("#live-addition .live-tile.mover").first.inner_text()
     page.click("#live-addition tbody tr:last-child .digit >> nth=2")
-    assert page.locator("#live-addition .choices").inner_text().startswith("Most probable tokens at the 10s, after <s> 1 1: 8 (")
+    assert (
+        page.locator("#live-addition .choices")
+        .inner_text()
+        .startswith("Most probable tokens at the 10s, after <s> 1 1: 8 (")
+    )
 
 
 def test_every_part_is_reached_by_keys(page: Any) -> None:
