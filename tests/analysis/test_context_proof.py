@@ -16,7 +16,7 @@ from small_sorters import all_sequences
 
 from headcount.analysis import context_proof
 from headcount.analysis.context_proof import ContextCertificate, bounded_table, prove
-from headcount.analysis.rounding import first_order_error
+from headcount.analysis.context_rounding import first_order_error
 from headcount.errors import CheckFailed, HeadcountError
 from headcount.experiments.models import RunModel
 from headcount.models.transformer import Classifier, FourierNumberEmbedding

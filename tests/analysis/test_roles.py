@@ -158,4 +158,4 @@ def test_faults_are_told() -> None:
     result = head_roles(*known, {TEXTS: [text_of("ab>ba")]}, [">"], n_controls=0)
     assert (result.controls, result.bars, result.separators) == ((), (), (">",))
     assert result.heads[0].find("matching", TEXTS) is not None
-    assert "there were no controls" in result.words
+    assert "there were no control models" in result.words

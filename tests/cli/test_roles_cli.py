@@ -18,11 +18,11 @@ pytestmark = pytest.mark.slow  # models of others, or many processes
 
 @pytest.fixture(autouse=True)
 def _few_controls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headcount.api.viewing.head_roles.__kwdefaults__", {**_defaults(), "n_controls": 2})
+    monkeypatch.setattr("headcount.api.heads.head_roles.__kwdefaults__", {**_defaults(), "n_controls": 2})
 
 
 def _defaults() -> dict[str, Any]:
-    from headcount.api.viewing import head_roles
+    from headcount.api.heads import head_roles
 
     return dict(head_roles.__kwdefaults__ or {})
 

@@ -64,8 +64,8 @@ def test_the_authors_figure_is_compared(claimed, words):
 
 
 def test_what_is_given_and_the_most_common_error_are_named():
-    found = sentences(replace(evaluation(), given="0", common_error="2 of 2 errors: a 0 was right"))
-    assert "Most common error: 2 of 2 errors: a 0 was right." in found
+    found = sentences(replace(evaluation(), given="0", common_error="2 of 2 errors: a 0 would have been right"))
+    assert "Most common error: 2 of 2 errors: a 0 would have been right." in found
     assert "Its decoder is given “0” and never predicts it, so an answer that begins otherwise is wrong." in found
 
 

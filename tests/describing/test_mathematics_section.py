@@ -15,7 +15,7 @@ from headcount.describing.blocks import Formula
 from headcount.describing.report import Report
 from headcount.describing.sections import mathematics
 from headcount.describing.sections.mathematics import section
-from headcount.hooks.proof import SiteProof
+from headcount.hooks.intervention_proof import SiteProof
 from headcount.rendering.formulas import latex, mathml, plain_formula
 from headcount.rendering.markdown import write_markdown
 

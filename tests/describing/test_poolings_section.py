@@ -7,7 +7,7 @@ import json
 import pytest
 from told_results import cell, cells, model_results, report_results, require_sound, sentences, stretch, table, texts
 
-from headcount.analysis.poolings import PoolingComparison, compare_poolings
+from headcount.analysis.pooling_comparison import PoolingComparison, compare_poolings
 from headcount.describing.blocks import DataTable, Picture
 from headcount.describing.sections.poolings import section
 from headcount.exercise.files import write_exercise

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.figures.test_pruning_figures import made
 
-from headcount.analysis.cost import Cost
 from headcount.analysis.pruning import Point, PruningCurve
+from headcount.analysis.pruning_cost import Cost
 from headcount.describing.blocks import Conclusions, DataTable
 from headcount.describing.sections.pruning import describe, describe_cost
 from headcount.heads import HeadId

@@ -12,8 +12,8 @@ from headcount.describing.study import answers, build_study_report, short_answer
 from headcount.describing.study_answers import Answer, PartResults
 from headcount.rendering.page import html_page
 from headcount.studies.head_findings import find_over_seeds
+from headcount.studies.rows import Row
 from headcount.studies.summary import summarise
-from headcount.studies.tidy import Row
 
 SEEDS = 10
 HIGH, LOW = (0.9, 0.8, 1.0), (0.0, -0.05, 0.05)

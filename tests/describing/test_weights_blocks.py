@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from weights_by_hand import PAIRS, probes, reading, weights
 
-from headcount.analysis.composition import Compositions
 from headcount.analysis.weights import HeadWeights
+from headcount.analysis.weights_composition import Compositions
 from headcount.describing.blocks import Block, Conclusions, DataTable, Paragraph
 from headcount.describing.weights import describe
 from headcount.errors import ResultError

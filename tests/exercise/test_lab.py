@@ -10,7 +10,7 @@ import pytest
 from exercise_files import EXERCISE
 
 from headcount.analysis.ablation import Ablation
-from headcount.analysis.poolings import PoolingComparison
+from headcount.analysis.pooling_comparison import PoolingComparison
 from headcount.api import next_command
 from headcount.api.reporting import gather
 from headcount.cli import _parser, main

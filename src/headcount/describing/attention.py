@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headcount.attention_roles import ROLES
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Row, Sentence
-from headcount.describing.sections.roles import TARGETS, percentage, rank
+from headcount.describing.sections.roles import percentage, rank
 from headcount.describing.words import counted, interval, percent
-from headcount.figures.attention import ROLE_WORDS
 
 if TYPE_CHECKING:
     from headcount.analysis.attention import HeadAttention, SiteAttention
@@ -38,8 +38,8 @@ def describe(result: AttentionSummary) -> list[Block]:
 def summary_table(result: AttentionSummary) -> DataTable:
     """Return a table with a row per head: attention to each target in percent, entropy and mean distance."""
     heads = [(site, head) for site in result.sites for head in site.heads]
-    roles = [role for role in ROLE_WORDS if any(_measure(site, head, role) is not None for site, head in heads)]
-    names = [f"{ROLE_WORDS[role]}{_sizes(result, role)}" for role in roles]
+    roles = [role for role in ROLES if any(_measure(site, head, role) is not None for site, head in heads)]
+    names = [f"{ROLES[role].name}{_sizes(result, role)}" for role in roles]
     columns = ("head", *names, f"entropy share{_sizes(result, 'entropy_share')}", "distance (tokens)")
     rows = list[Row]()
     for site, head in heads:
@@ -57,11 +57,11 @@ def conclusions(result: AttentionSummary) -> list[Sentence]:
     sentences = list[Sentence]()
     for stack, kind in dict.fromkeys((site.stack, site.kind) for site in result.sites):
         heads = [head for site in result.sites_of(stack, kind) for head in site.heads]
-        for role in ROLE_WORDS:
+        for role in ROLES:
             named = [(head.short, standing) for head in heads for standing in head.named if standing.role == role]
             named.sort(key=lambda pair: pair[1].rank)
             parts = [f"{short} {_weight(standing, len(heads))}" for short, standing in named]
-            text = f"Heads that stand out for attention to {TARGETS[role]}: {', '.join(parts)}."
+            text = f"Heads that stand out for attention to {ROLES[role].keys}: {', '.join(parts)}."
             sentences += [Sentence(text, "attention")] if named else []
     return sentences or [Sentence("No head stands out against the others on this text.", "attention")]
 

@@ -9,7 +9,7 @@ from headcount.describing.blocks import Block, Cell, DataTable, Sentence
 from headcount.describing.words import counted, percent
 
 if TYPE_CHECKING:
-    from headcount.analysis.exhaustive import Certificate
+    from headcount.analysis.exhaustive_check import Certificate
     from headcount.training.evaluation import WrongAnswer
 
 COLUMNS = (

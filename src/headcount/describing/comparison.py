@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Row, Sentence
 from headcount.describing.words import counted, interval, some
 from headcount.figures.comparison import draw_comparison
-from headcount.stats import number
+from headcount.formatting import number
+from headcount.limits import SIGNIFICANT
 
 if TYPE_CHECKING:
     from headcount.stats import Proportion
     from headcount.studies.summary import Concordance, PairedVariants, RankingSummary, SeedSummary, VariantSummary
 
 MOST_VALUES = 10
-"""Largest number of single values that one table cell lists; the JSON file has all of them."""
-SIGNIFICANT = 0.05
+"""Largest number of single values in a cell of a table; all of them are in the JSON."""
 HALF = 0.5
 """Share of seeds above which something holds in most of them."""
 METHODS = {

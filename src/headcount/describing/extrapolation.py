@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Cell
 from headcount.describing.words import interval, interval_cell, percent
+from headcount.limits import ACCURATE
 from headcount.stats import Proportion
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
 
-ACCURATE = 0.9
-"""A model counts as accurate at a length if the whole 95 % CI of its accuracy lies above this share."""
 HARDEST = "adjacent"
 """The hardest kind of negative (unsorted sequence): two neighbours are swapped."""
 PATTERNS = "patterns"

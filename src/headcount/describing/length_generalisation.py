@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Row, Sentence
 from headcount.describing.extrapolation import (
-    ACCURATE,
     EXERCISE,
     HARDEST,
     PATTERNS,
@@ -29,10 +28,11 @@ from headcount.describing.extrapolation import (
 )
 from headcount.describing.words import counted, interval_cell, percent, some
 from headcount.figures.length_generalisation import given_structure, size_range
+from headcount.limits import ACCURATE
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
-    from headcount.analysis.poolings import PooledModel
+    from headcount.analysis.pooling_comparison import PooledModel
     from headcount.stats import Proportion
 
 TableId = Callable[[str], str]

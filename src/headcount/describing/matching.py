@@ -8,11 +8,12 @@ from scipy.special import stdtrit
 
 from headcount.describing.blocks import Block, Cell, DataTable, Picture, Row
 from headcount.describing.words import interval_cell, short
-from headcount.figures.head_stats import HALF, draw_matching
+from headcount.figures.matching import draw_matching
+from headcount.figures.style import HALF_CI
 
 if TYPE_CHECKING:
-    from headcount.analysis.likeness import Likeness, Pair
     from headcount.analysis.matching import Matching
+    from headcount.analysis.matching_verdicts import Likeness, Pair
 
 COLUMNS = ("head", "partner", "verdict", "overlap", "by chance", "p", "CKA", "by chance", "p", "restored [95 % CI]")
 NOTE = (
@@ -43,7 +44,7 @@ def match_table(result: Matching) -> DataTable:
         likeness = *_likeness(pair.attention, result.n), *_likeness(pair.outputs, result.n)
         rows.append((short(pair.head), partner, pair.verdict, *likeness, *_restored(pair)))
     caption = (
-        f"{result.name} beside {result.other}: overlap ± {HALF} over {result.n:,} examples; p is corrected for the "
+        f"{result.name} beside {result.other}: overlap ± {HALF_CI} over {result.n:,} examples; p is corrected for the "
         "number of heads, intervals are not"
     )
     columns = (*COLUMNS, "by chance", "by others")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
     from headcount.analysis.attention import Attention
     from headcount.analysis.length_generalisation import Stretch
-    from headcount.analysis.poolings import PoolingComparison
+    from headcount.analysis.pooling_comparison import PoolingComparison
     from headcount.analysis.positions import EncodingsShown, PositionsShown
     from headcount.analysis.pruning import Pruning
     from headcount.analysis.roles import HeadRoles

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Row, Sentence
 from headcount.describing.words import counted, interval, percent, plus_minus, sentence, share, some
-from headcount.figures.head_stats import HALF, caption, draw_stats, find_measure, measures_of
+from headcount.figures.specialisation import caption, draw_stats, find_measure, measures_of
+from headcount.figures.style import HALF_CI
 from headcount.tasks import target_meanings
 from headcount.tasks.base import with_article
 
 if TYPE_CHECKING:
-    from headcount.analysis.contrasts import ContrastShift
-    from headcount.analysis.labels import MeasureMean
+    from headcount.analysis.attention_contrasts import ContrastShift
+    from headcount.analysis.head_labels import MeasureMean
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
 PART_OF_LABEL = re.compile(r"(mostly|partly) (.+?)(?: in ([^()]+))? \(")
@@ -100,7 +101,7 @@ def stats_table(result: Specialisation, title: str, name: str, command: str = ""
     rows = list[Row]()
     for head in result.heads:
         rows.append((head.short, head.label, *(_cell(find_measure(result, head, each)) for each in measures)))
-    words = f"Heads of {title}: {result.weighting}, mean ± {HALF} over {result.n:,} examples ({result.data})"
+    words = f"Heads of {title}: {result.weighting}, mean ± {HALF_CI} over {result.n:,} examples ({result.data})"
     columns = ("head", "label", *(f"{each} (%)" for each in measures))
     return DataTable(name, words, columns, tuple(rows), sentence(caption(result)), command)
 

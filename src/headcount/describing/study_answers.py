@@ -22,7 +22,6 @@ HEAD_MEASURES = ("critical heads", "redundant heads", "heads that are harmless a
 LEFT = "score without all harmless heads"
 TOGETHER = "score without the removable heads"
 DROP = "drop"
-SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)

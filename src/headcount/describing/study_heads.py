@@ -13,7 +13,6 @@ from headcount.describing.study_answers import (
     DROP,
     HEAD_MEASURES,
     LEFT,
-    SIGNIFICANT,
     TOGETHER,
     Answer,
     PartResults,
@@ -26,6 +25,7 @@ from headcount.describing.study_answers import (
 from headcount.describing.words import counted, interval, number, percent, some
 from headcount.figures.cards import Bar, draw_bars
 from headcount.figures.head_findings import draw_agreement, draw_places, draw_site_routes
+from headcount.limits import SIGNIFICANT
 from headcount.stats import Proportion
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def agreement(part: PartResults) -> Answer | None:
         "random rankings of n runs. The p-value comes from a permutation test. The index of a head within its block "
         "has no meaning, because training starts from random weights, so rankings of indices should not agree."
     )
-    draw = partial(draw_bars, bars, "Kendall's W (orange: p ≥ 0.05)")
+    draw = partial(draw_bars, bars, f"Kendall's W (orange: p ≥ {SIGNIFICANT:g})")
     return Answer(
         "agreement",
         "Which rankings of heads agree over seeds?",

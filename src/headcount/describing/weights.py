@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Row, Sentence
 from headcount.describing.words import counted, percent, some
 from headcount.figures.weights import draw_heads_weights, pages_of
-from headcount.stats import fixed
+from headcount.formatting import fixed
 
 if TYPE_CHECKING:
-    from headcount.analysis.composition import Composition, Compositions
-    from headcount.analysis.head_weights import Grid, HeadReading
-    from headcount.analysis.probes import Probe, Probes
     from headcount.analysis.weights import HeadWeights
+    from headcount.analysis.weights_circuits import Grid, HeadReading
+    from headcount.analysis.weights_composition import Composition, Compositions
+    from headcount.analysis.weights_probes import Probe, Probes
 
 WELL, LITTLE = 0.9, 0.5
 """Bounds of R²: tokens and positions explain attention scores well from the first on, poorly below the second."""

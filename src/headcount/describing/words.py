@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from headcount.describing.blocks import Cell
+from headcount.formatting import fixed
+from headcount.formatting import number as number  # descriptions import all functions that write numbers from here
+from headcount.formatting import percent as percent
 from headcount.heads import HeadId
-from headcount.stats import Proportion, fixed
-from headcount.stats import number as number  # descriptions import all functions that write numbers from here
-from headcount.stats import percent as percent
+from headcount.stats import Proportion
 
 ONE_SEED = "This is one training run: another seed may give another result."
 

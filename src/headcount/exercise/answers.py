@@ -25,8 +25,8 @@ from headcount.describing.sections.mathematics import (
 )
 from headcount.describing.sections.pruning import greedy_sentence, harmless_sentences, share_sentences
 from headcount.describing.words import ONE_SEED, amount_cell, counted, interval, percent, sentence, some
-from headcount.figures.head_stats import sensitivities
 from headcount.figures.length_generalisation import size_range
+from headcount.figures.specialisation import sensitivities
 from headcount.tasks.addition import WORDS
 
 if TYPE_CHECKING:

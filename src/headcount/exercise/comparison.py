@@ -32,8 +32,8 @@ from headcount.heads import HeadId
 from headcount.results import Contradiction, Result, outside
 from headcount.runs.folder import RunFolder
 from headcount.stats import Z95
+from headcount.studies.rows import Row, label_column, run_settings, tidy_rows
 from headcount.studies.summary import FEWEST, Method, mean_interval
-from headcount.studies.tidy import Row, label_column, run_settings, tidy_rows
 
 Verdict = Literal["agrees", "differs", "undecided", "not comparable", "not measured", "not published"]
 Kind = Literal["value", "length", "drop", "share of heads", "index", "necessary", "answer", "right"]

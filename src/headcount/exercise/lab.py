@@ -22,26 +22,29 @@ from pathlib import Path
 from shlex import join
 from typing import Any, cast
 
-from headcount.analysis.exhaustive import Certificate
+from headcount.analysis.exhaustive_check import Certificate
 from headcount.analysis.length_generalisation import REPORTED, Stretch
 from headcount.analysis.length_generalisation import stretch as measure_lengths
-from headcount.analysis.poolings import compare_poolings
+from headcount.analysis.pooling_comparison import compare_poolings
 from headcount.analysis.pruning import Pruning
 from headcount.analysis.verification import Verification
 from headcount.api.ablation import ablate_heads
+from headcount.api.auditing import audit
+from headcount.api.evaluating import read_evaluation
+from headcount.api.heads import head_stats, show_heads
+from headcount.api.positions import show_positions
 from headcount.api.pruning import prune_heads
 from headcount.api.reporting import N_EXAMPLES, claim_forms, gather, write_forms
 from headcount.api.routing import routes
 from headcount.api.saving import Saved, result_name, save_in
-from headcount.api.training import read_evaluation, train
+from headcount.api.stretching import join_stretches, stretch
+from headcount.api.training import train
 from headcount.api.verifying import stored_verification, verify
-from headcount.api.viewing import head_stats, join_stretches, show_heads, show_positions, stretch
 from headcount.describing.extrapolation import EXERCISE
 from headcount.errors import CheckFailed, HeadcountError, InputError, Interrupted
 from headcount.experiments.models import RunModel
 from headcount.files import read_json, write_atomically
 from headcount.models.poolings import PARTS
-from headcount.registry import suggestion
 from headcount.rendering.progress import announcer
 from headcount.rendering.study_table import watching
 from headcount.runs.config import RunConfig
@@ -49,6 +52,7 @@ from headcount.runs.folder import RunFolder, digest
 from headcount.runs.run import Run, load
 from headcount.studies.plan import Named, training_progress
 from headcount.studies.running import BUSY, LocalProcesses, Progress, environment, exclusively, execute
+from headcount.suggestions import suggestion
 from headcount.tasks.addition import Addition
 from headcount.training.evaluation import Evaluation
 
@@ -89,26 +93,29 @@ SEARCH_SECONDS = 3.0
 PAUSE = 10.0
 """Pause between two reports of an unfinished lab, as a multiple of the time that the last report took."""
 FIRST_PAUSE = 60.0
-"""Smallest number of seconds between the first report of an unfinished lab and the second."""
-BANDS_BUDGET = "4s"
-"""Time budget for a first, rough ablation of the adder's heads, so that the first report can show it."""
+"""Seconds from the first report to the second at least."""
+FIRST_BANDS: dict[str, Any] = {"budget": "3s", "replacements": ("zero", "resample")}
+"""Settings of the first bands of the adder's heads, which the first report shows; means would take seconds more."""
 REPORT = "report"
 """Value of `--part` with which a process writes the report; the report is not a part, because it is never finished."""
 N_WRONG = 4
 """Largest number of wrongly answered sums for which the report shows attention."""
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024)
-WEIGHTS = {
-    "adder": 105,
-    "adder-ablation": 28,
-    "adder-heads": 22,
-    "adder-sums": 100,
-    "adder-routes": 38,
-    "adder-pruning": 60,
+DURATIONS = {
+    "adder": 115,
+    "adder-ablation": 23,
+    "adder-heads": 30,
+    "adder-sums": 88,
+    "adder-routes": 69,
+    "adder-pruning": 63,
     "sorter-far": 85,
 }
-"""Maps a part to how long it takes, in seconds of one core, to estimate the remaining time (docs/LOG.md)."""
-STEP_SECONDS, LENGTHS_SECONDS = 0.017, 16
-"""Seconds of one core for one training step of a sortedness model, and for measuring its accuracy by length."""
+"""How long parts took in one lab (docs/LOG.md), in seconds of one core, for the estimate of the remaining time."""
+STEP_SECONDS, SORTER_SECONDS, POOLING_SECONDS = 0.018, 16, 5
+"""Seconds that a training step of a sortedness model took there, and all measurements of a sorter or another pooling.
+"""
+ADDER_STEP_SECONDS = 0.034
+"""Seconds that a training step of the adder took there, to compare another machine with that one."""
 N_SEQUENCES = 200
 """Number of test sequences for each length and each kind of unsorted sequence."""
 MOST_POOLED = 256
@@ -162,8 +169,9 @@ class LabPart:
 
     @property
     def weight(self) -> float:
-        """How long the part takes, in seconds of one core, for the estimate of the remaining time."""
-        return WEIGHTS.get(self.name, STEP_SECONDS * self.n_steps + LENGTHS_SECONDS)
+        """How long the part takes, in training steps of the adder, for the estimate of the remaining time."""
+        measuring = POOLING_SECONDS if self.name.startswith("pooling") else SORTER_SECONDS
+        return DURATIONS.get(self.name, STEP_SECONDS * self.n_steps + measuring) / ADDER_STEP_SECONDS
 
     def progress(self) -> float:
         """Return the fraction of the training steps that are finished; 0 for a measurement."""
@@ -292,7 +300,7 @@ class LabPlan:
     def _addition(self) -> Iterator[LabPart]:
         training = self._training("adder", "training an adder on 3-digit sums", self.adder, "addition", {})
         ablate = partial(ablate_heads, examples=True, save=True, quiet=self.quiet)
-        yield replace(training, work=partial(self._first_bands, training, partial(ablate, budget=BANDS_BUDGET)))
+        yield replace(training, work=partial(self._first_bands, training, partial(ablate, **FIRST_BANDS)))
 
         def part(name: str, words: str, work: Callable[[Run], object]) -> LabPart:
             return self._part(f"adder-{name}", words, self.adder, lambda: work(load(self.adder)), "adder")
@@ -313,6 +321,12 @@ class LabPlan:
         show_heads(run, examples_of(cast(Addition, run.task))[0], save=True)
         show_heads(run, save=True)
         head_stats(run, save=True, quiet=self.quiet)
+        self._describe(run)
+
+    def _describe(self, run: Run) -> None:
+        """Measure what a report needs of every model: its position encodings and the audit."""
+        show_positions(run, save=True)
+        audit(run, save=True, quiet=self.quiet)
 
     def _prune(self, run: Run) -> None:
         try:
@@ -336,12 +350,11 @@ class LabPlan:
             yield replace(training, work=partial(self._pooled_lengths, training))
 
     def _extrapolate(self, name: str, training: LabPart) -> None:
-        """Train a sortedness model and measure its accuracy by length; unless it is proved, search for wrong answers."""
+        """Train a sortedness model, measure its accuracy by length, and search for wrong answers if it is unproved."""
         training.work()
         run = load(training.folder)
         stretch(run, lengths=LENGTHS, n=self.n, draw=REPORTED, save=True, quiet=self.quiet)
-        if name == "learned":
-            show_positions(run, save=True)
+        self._describe(run)
         if not SORTEDNESS[name].get("until_proved"):
             _verified(run, self.quiet)
 
@@ -383,7 +396,8 @@ class LabPlan:
         runs = [load(folder) for folder in self.trained]
         adders = [run for run in runs if run.folder.path == self.adder]
         shown = _shown_sums(adders[0]) if adders else ()
-        results = gather(*runs, title="headcount lab", on=shown, stored=True, n_examples=self.n_examples, quiet=True)
+        collect = partial(gather, title="headcount lab", on=shown, n_examples=self.n_examples, quiet=True)
+        results = collect(*runs, stored=True, quick=not unfinished)
         write_forms(results, self.report, unfinished=unfinished)
 
 

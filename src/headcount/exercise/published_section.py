@@ -13,8 +13,9 @@ from headcount.describing.report import ModelResults, ReportResults
 from headcount.describing.sections.audit import urgent
 from headcount.describing.words import amount, bracketed, counted, interval, interval_cell, once, percent, rate, some
 from headcount.exercise.published import TOGETHER, PublishedAdder, adders, overlapping, sorters
+from headcount.formatting import fixed
 from headcount.heads import HeadId
-from headcount.stats import Proportion, fixed
+from headcount.stats import Proportion
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Effect

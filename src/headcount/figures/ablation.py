@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from headcount.bands import CRITICAL, IMPORTANT
 from headcount.figures.attention import write_cells
 from headcount.figures.style import GREY, LINE, PALETTE, SEQUENTIAL, Page, plain, width_of, wrapped
+from headcount.formatting import fixed
 from headcount.heads import HeadId
-from headcount.stats import fixed
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation, AblationCondition, Effect
-    from headcount.analysis.cost import Cost
     from headcount.analysis.pruning import Pruning
+    from headcount.analysis.pruning_cost import Cost
 
     Scored: TypeAlias = Ablation | Pruning | Cost
 

@@ -35,19 +35,6 @@ KINDS = {
     ("layer", "self"): "self-attention",
 }
 """Maps a stack and a kind of attention to their name in figures."""
-ROLE_WORDS = {
-    "first": "first token",
-    "previous": "previous token",
-    "itself": "itself",
-    "next": "next token",
-    "farthest": "farthest token",
-    "special": "special tokens",
-    "separator": "separators",
-    "duplicate": "duplicate token",
-    "induction": "induction",
-    "matching": "matching token",
-}
-"""Maps a role (a kind of key that a head attends to) to its name in figures."""
 ACROSS = 3
 """Largest number of examples that a figure shows side by side."""
 MOST_LABELS, MOST_NUMBERS = 40, 24

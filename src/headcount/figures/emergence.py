@@ -15,12 +15,11 @@ from matplotlib.lines import Line2D
 
 from headcount.bands import IMPORTANT
 from headcount.figures.strips import MARKERS
-from headcount.figures.style import GREY, PALETTE, Page, plain
+from headcount.figures.style import BLACK, GREY, PALETTE, Page, plain
 
 if TYPE_CHECKING:
     from headcount.studies.emergence import Emergence, SnapshotHeads, TrainingHistory
 
-BLACK = "#000000"
 MOST_NAMED = 8
 """Up to this many runs have a colour each; more runs are grey."""
 

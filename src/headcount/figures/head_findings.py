@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 
 from headcount.figures.strips import EXPLANATION, Panel, Strip, strip_figure
-from headcount.figures.style import BLUE, ORANGE, Page, plain
+from headcount.figures.style import BLUE, LIGHT_GREY, ORANGE, Page, plain
+from headcount.limits import SIGNIFICANT
 
 if TYPE_CHECKING:
     from headcount.studies.head_findings import VariantFindings
     from headcount.studies.summary import Concordance
 
-LIGHT_GREY = "#b0b0b0"
 MOST_WAYS = 6
 """Largest number of routes of an event (such as the carry from 1s to 10s) that one figure shows."""
 
@@ -77,7 +77,7 @@ def draw_agreement(concordances: Sequence[Concordance], names: Sequence[str]) ->
     figure = Page(6.0, 0.42 * len(concordances) + 0.6)
     axes = figure.subplots()
     for i, each in enumerate(concordances):
-        axes.barh(i, each.w, height=0.55, color=BLUE if each.p < 0.05 else LIGHT_GREY)
+        axes.barh(i, each.w, height=0.55, color=BLUE if each.p < SIGNIFICANT else LIGHT_GREY)
         p = "p < 0.001" if each.p < 0.001 else f"p = {each.p:.2g}"
         axes.annotate(f"W = {each.w:.2f}, {p}", (1.04, i), va="center", fontsize=8.5)
         axes.plot([1 / each.n_runs] * 2, [i - 0.38, i + 0.38], color=ORANGE, linewidth=2)

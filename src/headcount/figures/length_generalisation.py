@@ -14,7 +14,7 @@ from headcount.figures.style import GREY, PALETTE, Page, plot_band
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
-    from headcount.analysis.poolings import PooledModel
+    from headcount.analysis.pooling_comparison import PooledModel
 
 MARKERS = "osD^vP*Xhd"
 NAMES = ("encoding", "pooling")

@@ -14,22 +14,23 @@ from headcount.figures.attention import draw_kind, heads_by_kind
 from headcount.figures.comparison import draw_comparison
 from headcount.figures.emergence import draw_emergence, draw_sites
 from headcount.figures.head_findings import draw_places, draw_site_routes
-from headcount.figures.head_stats import draw_condition, draw_matching, draw_stats
 from headcount.figures.length_generalisation import draw_dispersion, draw_poolings, draw_stretch
+from headcount.figures.matching import draw_matching
 from headcount.figures.pair_patching import draw_pair_patch
 from headcount.figures.positions import draw_encodings, draw_positions
 from headcount.figures.pruning import draw_pruning
 from headcount.figures.roles import draw_role_maps, roles_of
 from headcount.figures.routes import draw_routes
+from headcount.figures.specialisation import draw_condition, draw_stats
 from headcount.figures.training import draw_accuracy
 from headcount.figures.weights import draw_heads_weights, pages_of
 from headcount.figures.worst_margins import draw_worst_margins
-from headcount.registry import suggestion
+from headcount.suggestions import suggestion
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
     from headcount.analysis.attention import Attention
-    from headcount.analysis.poolings import PoolingComparison
+    from headcount.analysis.pooling_comparison import PoolingComparison
     from headcount.analysis.roles import HeadRoles
     from headcount.analysis.routes import Routes
     from headcount.analysis.specialisation import Specialisation

@@ -12,7 +12,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from headcount.figures.attention import KINDS, ROLE_WORDS, heads_by_kind
+from headcount.attention_roles import ROLES
+from headcount.figures.attention import KINDS, heads_by_kind
 from headcount.figures.style import ORANGE, SEQUENTIAL, Page, wrapped
 from headcount.heads import HeadId
 
@@ -43,7 +44,7 @@ def draw_role_maps(result: HeadRoles, heads: Sequence[HeadRole]) -> Figure:
     for axes, (role, on) in zip(grid.flat, shown, strict=False):
         _draw_map(axes, heads, role, on, layers, n_columns)
         middle = median(each.mean for head in heads if (each := head.find(role, on)))
-        lines = f"{ROLE_WORDS[role]}, {on}", f"median head: {100 * middle:.1f} %"
+        lines = f"{ROLES[role].name}, {on}", f"median head: {100 * middle:.1f} %"
         axes.set_title("\n".join(wrapped(line, size[0], 8.5) for line in lines), fontsize=8.5)
     bar = figure.colorbar(grid[0][0].images[0], ax=list(grid.flat[: len(shown)]), shrink=0.8)
     bar.set_label("mean attention weight (square-root scale)", fontsize=8)
@@ -85,5 +86,5 @@ def _inputs(result: HeadRoles) -> str:
 
 def roles_of(heads: Sequence[HeadRole]) -> list[tuple[str, str]]:
     """Return pairs of a role and a kind of inputs (`texts`, ...) for which the heads of one kind were measured."""
-    known = [(each.role, each.on) for each in heads[0].standings if each.role in ROLE_WORDS]
-    return sorted(known, key=lambda cell: list(ROLE_WORDS).index(cell[0]))
+    known = [(each.role, each.on) for each in heads[0].standings if each.role in ROLES]
+    return sorted(known, key=lambda cell: list(ROLES).index(cell[0]))

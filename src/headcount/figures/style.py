@@ -23,12 +23,17 @@ if TYPE_CHECKING:
     from matplotlib.backend_bases import RendererBase
 
 BLUE, ORANGE, SKY, GREY = "#0072b2", "#d55e00", "#56b4e9", "#666666"
+LIGHT_GREY, BLACK = "#b0b0b0", "#000000"
 PALETTE = (BLUE, ORANGE, "#009e73", "#cc79a7", "#e69f00", SKY, "#000000", "#999933")
 """Okabe and Ito's palette for colour-blind readers, one colour per line; markers also distinguish lines in print."""
 SEQUENTIAL = "Blues"
 """The colour map of attention weights, whose lightness falls evenly, so that it can be read without colours."""
 DIVERGING = "PuOr_r"
 """The colour map of signed values: white at 0, purple below and orange above, which colour-blind readers can tell."""
+HIDDEN = "#d9d9d9"
+"""The colour of keys that a query does not see."""
+HALF_CI = "half of the 95 % CI"
+"""What ± stands for in figures and tables."""
 LIGHT, DARK = "#fefefe", "#010101"
 """Near-white and near-black for heat maps; a page with a dark theme swaps pure white and black, but not these two."""
 NARROWEST, MARGIN = 5.0, 0.15

@@ -15,8 +15,8 @@ from headcount.figures.style import DIVERGING, Page, plain
 from headcount.heads import HeadId
 
 if TYPE_CHECKING:
-    from headcount.analysis.head_weights import Grid, HeadReading
     from headcount.analysis.weights import HeadWeights
+    from headcount.analysis.weights_circuits import Grid, HeadReading
 
 SIDE = 2.2
 """Side of one heat map in inches."""

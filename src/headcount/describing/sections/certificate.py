@@ -16,7 +16,7 @@ from headcount.errors import argument
 from headcount.stats import Proportion
 
 if TYPE_CHECKING:
-    from headcount.analysis.exhaustive import Certificate
+    from headcount.analysis.exhaustive_check import Certificate
     from headcount.analysis.verification import Verification
 
 TABLE, VERDICTS = "certificate-checked", "certificate-verdicts"

@@ -40,7 +40,8 @@ from headcount.describing.words import (
     some,
 )
 from headcount.errors import argument
-from headcount.figures.head_stats import draw_sensitivity, sensitivities
+from headcount.figures.specialisation import draw_sensitivity, sensitivities
+from headcount.limits import SIGNIFICANT
 from headcount.stats import Proportion
 from headcount.tasks import words_of
 from headcount.tasks.base import TaskWords
@@ -114,7 +115,7 @@ def target_differences(result: Specialisation, words: TaskWords) -> list[TargetD
                 measured.append((head.short, target, event.mean, without.mean, difference))
     differences = []
     for name, target, event_mean, without_mean, difference in measured:
-        half = difference.half(1 - 0.05 / len(measured))
+        half = difference.half(1 - SIGNIFICANT / len(measured))
         ends = difference.mean - half, difference.mean + half
         differences.append(
             TargetDifference(name, target, event_mean, without_mean, difference.mean, *ends, difference.n)
@@ -180,7 +181,7 @@ def breaks_of(result: Ablation, words: TaskWords) -> list[Breaks]:
         sides = [[each for each in groups if (each.group == event.absent) is not has] for has in (True, False)]
         counts = [(sum(each.broken for each in side), sum(each.n for each in side)) for side in sides]
         if all(n for _, n in counts):
-            event_side, other_side = (Proportion.of(broken, n, 1 - 0.05 / len(profiles)) for broken, n in counts)
+            event_side, other_side = (Proportion.of(broken, n, 1 - SIGNIFICANT / len(profiles)) for broken, n in counts)
             n_decoded = profile.faults[0].n if profile.faults else 0
             breaks.append(Breaks(short(profile.head), event_side, other_side, n_decoded, profile.n_event_errors or 0))
     return sorted(breaks, key=lambda each: each.without_event.rate - each.with_event.rate)
@@ -209,7 +210,9 @@ def error_sentences(breaks: list[Breaks], words: TaskWords, rests_on: str, most:
     decoded = [each for each in breaks if each.n_decoded]
     if not decoded or words.event is None:
         return []
-    shares = {each.short: Proportion.of(each.n_errors, each.n_decoded, 1 - 0.05 / len(decoded)) for each in decoded}
+    shares = {
+        each.short: Proportion.of(each.n_errors, each.n_decoded, 1 - SIGNIFICANT / len(decoded)) for each in decoded
+    }
     ordered = dict(sorted(shares.items(), key=lambda item: -item[1].rate))
     mostly = [f"{head} ({_counts(each)})" for head, each in ordered.items() if each.low > 0.5]
     rarely = [f"{head} ({_counts(each)})" for head, each in ordered.items() if each.high < 0.5]

@@ -25,7 +25,7 @@ from headcount.figures.length_generalisation import draw_poolings, given_structu
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
-    from headcount.analysis.poolings import PooledModel
+    from headcount.analysis.pooling_comparison import PooledModel
     from headcount.runs.folder import TrainingRecord
 
 Model: TypeAlias = "PooledModel | Stretch"

@@ -28,8 +28,8 @@ from headcount.figures.pruning import draw_pruning, metric_label
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
-    from headcount.analysis.cost import Cost
     from headcount.analysis.pruning import Point, PrunableShare, Pruning
+    from headcount.analysis.pruning_cost import Cost
     from headcount.stats import PairedDifference
 
 ORDERS = {

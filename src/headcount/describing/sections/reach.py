@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Conclusions, Paragraph, Picture, Section
-from headcount.describing.extrapolation import ACCURATE, extrapolation_of, hardest_kind, is_plain, kind_words
+from headcount.describing.extrapolation import extrapolation_of, hardest_kind, is_plain, kind_words
 from headcount.describing.length_generalisation import (
     Model,
     accuracy_table,
@@ -23,6 +23,7 @@ from headcount.describing.sections.audit import BEYOND, POSITIONS, SHORTCUTS, no
 from headcount.describing.sections.reproduce import stretch_command
 from headcount.describing.words import percent
 from headcount.figures.length_generalisation import draw_dispersion, draw_stretch, given_structure
+from headcount.limits import ACCURATE
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import Stretch

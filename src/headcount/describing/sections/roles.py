@@ -10,30 +10,18 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
+from headcount.attention_roles import ROLES
 from headcount.describing import specialisation
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Row, Section, Sentence
 from headcount.describing.report import ModelResults, ReportResults, section_by_model
 from headcount.describing.words import counted, interval, interval_cell, percent, sentence, some
 from headcount.errors import argument
-from headcount.figures.attention import KINDS, ROLE_WORDS, heads_by_kind
+from headcount.figures.attention import KINDS, heads_by_kind
 from headcount.figures.roles import draw_role_maps, roles_of
 
 if TYPE_CHECKING:
     from headcount.analysis.roles import HeadRole, HeadRoles, RoleScore
 
-TARGETS = {
-    "first": "the first token",
-    "previous": "the previous token",
-    "itself": "the token itself",
-    "next": "the next token",
-    "farthest": "the farthest token",
-    "special": "special tokens",
-    "separator": "separators",
-    "duplicate": "another copy of the same token (duplicate token)",
-    "induction": "the token after an earlier copy (induction)",
-    "matching": "a copy across a separator (matching token)",
-}
-"""Maps a role (a kind of key that a head attends to) to the words for these keys in sentences."""
 MEANINGS = (
     "Duplicate token: another copy of the query's token. Induction: the token after an earlier copy of the query's "
     "token. Matching token: a copy of the query's token on the other side of a separator."
@@ -94,7 +82,7 @@ def _role_sentence(role: str, on: str, standings: RoleScores, rests_on: str) -> 
     doubt = (
         f"{interval(most.low, most.high)}; n = {most.n:,} queries; uniform attention would give {percent(most.even)}"
     )
-    text = f"On {on}, {names} {verb} out for attention to {TARGETS.get(role, role)}: "
+    text = f"On {on}, {names} {verb} out for attention to {ROLES[role].keys}: "
     return Sentence(f"{text}{which}with {percent(most.mean)} of its attention ({doubt}).", rests_on)
 
 
@@ -105,7 +93,7 @@ def _without_heads(result: HeadRoles, rests_on: str) -> list[Sentence]:
         measured = dict.fromkeys(
             role for heads in heads_by_kind(result.heads).values() for role, on in roles_of(heads) if on == each.on
         )
-        roles = [ROLE_WORDS[role] for role in measured if not _named(result.heads, role, each.on)]
+        roles = [ROLES[role].name for role in measured if not _named(result.heads, role, each.on)]
         text = f"On {each.on}, no head stands out for {some(roles, len(roles))}."
         sentences += [Sentence(text, rests_on)] if roles else []
     return sentences
@@ -130,7 +118,7 @@ def named_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
             middle = median(standing.mean for _, standing in _measured(heads, role, on))
             for head, standing in _named(heads, role, on):
                 top = "" if standing.n_top is None else f"{percent(standing.n_top / standing.n)} of {standing.n:,}"
-                row = head.short, f"{ROLE_WORDS[role]} on {on}", rank(standing, len(heads)), weight(standing)
+                row = head.short, f"{ROLES[role].name} on {on}", rank(standing, len(heads)), weight(standing)
                 rows.append((*row, percentage(standing.even), percentage(middle), top))
     if not rows:
         return None
@@ -153,7 +141,7 @@ def unnamed_table(result: HeadRoles, title: str, name: str, command: str = "") -
             (head, most), *_ = standings = _measured(heads, role, on)
             if not any(standing.is_named for _, standing in standings):
                 z = Cell(f"{most.z:.1f}", most.z)
-                rows.append((f"{ROLE_WORDS[role]} on {on}", KINDS[head.stack, head.kind], head.short, weight(most), z))
+                rows.append((f"{ROLES[role].name} on {on}", KINDS[head.stack, head.kind], head.short, weight(most), z))
     columns = ("role", "attention", "largest weight: head", "weight [95 % CI] (%)", "z")
     note = "z: how many robust standard deviations the lower bound of the weight lies above the median head."
     caption = f"Roles that no head of {title} stands out for"
@@ -166,13 +154,13 @@ def heads_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
     Named heads are those that stand out in some role.
     """
     measured = dict.fromkeys((each.role, each.on) for head in result.heads for each in head.standings)
-    roles = [role for role in measured if role[0] in ROLE_WORDS]
+    roles = [role for role in measured if role[0] in ROLES]
     is_long = len(result.heads) > MOST_ROWS
     heads = [head for head in result.heads if head.named or not is_long]
-    columns = ("head", "stands out for", *(f"{ROLE_WORDS[role]}, {on} (%)" for role, on in roles))
+    columns = ("head", "stands out for", *(f"{ROLES[role].name}, {on} (%)" for role, on in roles))
     rows = list[Row]()
     for head in heads:
-        label = some([f"{ROLE_WORDS[each.role]} on {each.on}" for each in head.named]) if head.named else ""
+        label = some([f"{ROLES[each.role].name} on {each.on}" for each in head.named]) if head.named else ""
         standings = [head.find(*role) for role in roles]
         rows.append((head.short, label, *(weight(each) if each else Cell("") for each in standings)))
     few = f"The table has the {len(heads)} of {len(result.heads)} heads that stand out. " if is_long else ""
