@@ -208,7 +208,7 @@ class Attention(Result):
             for candidate in site.heads:
                 if candidate.head == name:
                     return site, candidate
-        raise InputError(f"{self.name} has no head {name!r}", self._inventory)
+        raise InputError(f"no head {name!r} in {self.name}", self._inventory)
 
     @property
     def _inventory(self) -> str:

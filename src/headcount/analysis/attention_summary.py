@@ -44,9 +44,7 @@ class AttentionSummary(Attention):
         queries, keys = (replace(axis, edges=_edges(len(axis.tokens), most)) for axis in axes)
         n_queries, n_keys = len(queries.tokens), len(keys.tokens)
         if weights.shape != (n_queries, n_keys):
-            raise InputError(
-                f"weights must have the shape ({n_queries}, {n_keys}), queries by keys, got {weights.shape}"
-            )
+            raise InputError(f"weights must have the shape ({n_queries}, {n_keys}), got {weights.shape}")
         return (queries, keys), _pooled(weights, queries, keys)
 
 
