@@ -102,7 +102,7 @@ def test_a_course_is_one_table(course: str, capsys: pytest.CaptureFixture[str]) 
     assert by_name["ivan"]["audit"] is None
     assert "nothing_of_that_name" in by_name["ivan"]["error"]
     assert found["summary"][0] == "9 submissions: 2 sound, 6 with faults, 1 broken"
-    assert found["summary"][2] == "most common reasons why submissions are broken: ModuleNotFoundError: 1"
+    assert found["summary"][2] == "most common reasons why submissions cannot be run: ModuleNotFoundError: 1"
     for name, (_, _, expected) in COURSE.items():
         audit = by_name[name]["audit"]
         assert by_name[name]["submission"] == name

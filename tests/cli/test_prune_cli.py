@@ -197,7 +197,7 @@ def test_a_folder_in_use_is_told_before_the_search(adder, sorter, in_tmp, capsys
 def test_a_budget_is_told_with_what_was_not_measured(in_tmp, capsys):
     assert main(["prune", SAMPLE, *FEW, "--budget", "0.001s"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "There was no time to measure this within the budget of 0.001 s, so it is undecided: " in printed
+    assert "Not measured, because the time budget of 0.001 s ended: " in printed
     code, predicted = run_json(capsys, "prune", SAMPLE, *FEW, "--budget", ".001")
     assert (code, predicted["pruning"]["budget"]) == (0, 0.001)
     assert any("random orders" in part for part in predicted["pruning"]["not_measured"])

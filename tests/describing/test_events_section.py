@@ -70,7 +70,7 @@ def test_attention_by_condition() -> None:
     assert "difference +40.0 points" in texts(found)
     assert "In 1 of 2 such comparisons, the difference is significant" in texts(found)
     found = told(head_stats("E0H0", carry=(0.51, 0.5)), head_stats("E0H1"))
-    assert "undecided whether a carry moves the attention of any head" in texts(found)
+    assert "undecided whether a carry changes the attention of any head" in texts(found)
     require_sound(found)
 
 

@@ -168,8 +168,8 @@ def test_results_say_how_far_off_the_other_formulas_are():
     assert "contributions + bias = block output (max error 5.0e-07 of the largest entry)" in made["gate"].error
     assert "only the bias remains, exactly" in made["gate"].error
     assert "At 1 of 2, each head's slice of z depends on its own attention pattern" in made["gate"].error
-    assert "The table of a equals this formula at 6 positions, to within" in made["sinusoidal"].error
+    assert "The encoding of a equals this formula at 6 positions, to within" in made["sinusoidal"].error
     assert (
-        "b has 1 row that no training example used: cosine similarity to the initial value is 1 to within 1.0e-08"
-        in made["learned"].error
+        "The table of b has 1 row that no training example used; the cosine similarity to the initial value is 1, to "
+        "within 1.0e-08" in made["learned"].error
     )

@@ -133,7 +133,7 @@ def test_the_table_has_every_length_and_says_what_is_given_away():
     assert last[:2] == ["100.0 [99.0, 100.0]", "50.0 [43.1, 56.9]"]
     assert "n = 200 sequences per length" in found.note
     assert "95 %" in found.note
-    assert found.note.endswith("trained for 2,000 steps (the table of losses below gives the steps of each model).")
+    assert found.note.endswith("trained for 2,000 steps (the table of final losses has the steps of each model).")
     assert found.command == "headcount lab --only sortedness"
     losses = table(made, "poolings-losses")
     assert [row[0] for row in losses.rows] == [name.partition(" (")[0] for name in rows]

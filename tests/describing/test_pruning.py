@@ -90,7 +90,9 @@ def test_the_sentences_have_the_answers() -> None:
         "leaves 93.2 % accuracy (95 % CI 91.0-94.0): L0H0 and L0H1. The drop is 1.8 points (95 % CI 1.2-2.4)"
         in harmless
     )
-    assert "With their means in place of their outputs, 94.3 % accuracy (95 % CI 92.0-95.0) is left." in harmless
+    assert (
+        "If their outputs are replaced by their means instead, 94.3 % accuracy (95 % CI 92.0-95.0) is left." in harmless
+    )
     (together,) = (curve for curve in result.curves if curve.name == "together")
     as_many = f"leave {100 * together.points[2].score:.1f} % accuracy"
     assert f"The first 2 heads in the order of their own drops under zero ablation {as_many}" in harmless

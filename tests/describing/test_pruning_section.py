@@ -60,10 +60,16 @@ def test_the_share_that_can_be_removed_for_1_point_and_for_5() -> None:
     require_sound(found)
     assert "Removing 3 of 8 heads of adder together keeps 98.8 % accuracy" in texts(found)
     assert "For a drop of at most 1 point" not in texts(found), "the first sentence is about the same limit"
-    assert "Removed one at a time, 5 of 8 heads (62.5 %) cost less than 1 point (whole 95 % CI)." in texts(found)
+    assert (
+        "Removed one at a time, 5 of 8 heads (62.5 %) cost less than 1 point, by the whole 95 % CI of the drop."
+        in texts(found)
+    )
     words = "For a drop of at most 5 points, greedy removal takes 4 of 8 heads (50.0 %) together"
     assert words in texts(found)
-    assert "Removed one at a time, 6 of 8 heads (75.0 %) cost less than 5 points (whole 95 % CI)." in texts(found)
+    assert (
+        "Removed one at a time, 6 of 8 heads (75.0 %) cost less than 5 points, by the whole 95 % CI of the drop."
+        in texts(found)
+    )
     assert "The drop is 6.0 points (95 % CI 5.6-6.4), more than the limit of 5 points" in texts(found)
     table = next(block for block in found.blocks if isinstance(block, DataTable))
     assert [[each.text for each in row] for row in table.rows] == [
@@ -81,7 +87,7 @@ def test_the_share_that_can_be_removed_for_1_point_and_for_5() -> None:
     )
     assert words in texts(told(prunable=(fewer_alone,)))
     near = PrunableShare(0.05, 6, 4, point(4, 0.94, 0.05))
-    assert "whether it is at most 5 points is undecided" in texts(told(prunable=(near,)))
+    assert "it is undecided whether that is at most 5 points" in texts(told(prunable=(near,)))
 
 
 def test_a_share_of_the_heads_is_told_by_what_it_costs() -> None:
@@ -216,7 +222,9 @@ def test_why_the_ablation_counts_other_heads_as_harmless() -> None:
         require_sound(section_)
         return texts(section_)
 
-    assert "The ablation above finds 2 such heads" in texts_with(0.0)
-    assert "The ablation above finds 1 such head on " in texts_with(0.3), "as many, but another one"
+    assert "The section on ablation finds 2 heads harmless when ablated alone" in texts_with(0.0)
+    assert "The section on ablation finds 1 head harmless when ablated alone, on " in texts_with(0.3), (
+        "as many, but another one"
+    )
     found = pruning(harmless=("decoder.0.cross.0",), replacements=("zero",))
     assert "The ablation above" not in texts_with(0.3), "the same: nothing to explain"

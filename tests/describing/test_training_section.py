@@ -142,7 +142,10 @@ def test_several_models_are_rows_of_one_table() -> None:
     settings, scores = (block for block in found.blocks if isinstance(block, DataTable))
     assert settings.columns == ("model", "encoding", "built-in structure")
     assert [row[0] for row in scores.rows] == ["none", "learned", "alibi"]
-    assert "Of none, learned and alibi, which share one test set, learned is right most often: 990" in texts(found)
+    assert (
+        "Of none, learned and alibi, which were tested on the same examples, learned is right most often: 990"
+        in texts(found)
+    )
     assert "least often alibi" in texts(found)
     assert "Each is one training run" in texts(found)
     assert sum(isinstance(block, Picture) for block in found.blocks) == 1
@@ -178,7 +181,7 @@ def test_which_of_several_is_best_turns_with_the_numbers() -> None:
         sorters((990, 1000), (600, 1000))
     )
     found = sorters((600, 1000), (601, 1000))
-    assert "right most often is undecided (they share one test set): learned gets 601" in texts(found)
+    assert "is right most often, on the same test set: learned gets 601" in texts(found)
     assert "least often" not in texts(found)
     assert not found.answer.is_decided
 
@@ -196,7 +199,7 @@ def test_models_on_other_test_sets_are_not_ranked_with_them() -> None:
     assert "and are not ranked: a 1,000 of 1,000 right" in texts(found)
     found = section(report_results(*made[:2]))
     require_sound(found)
-    assert "undecided: no two share a test set. They get: " in texts(found)
+    assert "right most often, because no two share a test set. They get: " in texts(found)
 
 
 def test_two_tasks_are_one_answer() -> None:

@@ -53,7 +53,7 @@ def test_probes_come_with_their_warning_only_if_asked_for() -> None:
     text = words(describe(weights()))
     assert "without any model, decodes the carry with an accuracy of 100 % into the 10s" in text
     assert "At 3 of 4 places" in text
-    assert "1 of 2 decodable cells that were patched move nothing" in text
+    assert "Of these places, 2 were patched, and 1 of them move nothing" in text
     unpatched = tuple(replace(each, moved=None, moved_high=None) for each in probes().cells)
     assert "measure it with `headcount routes`" in words(
         describe(weights(probes=probes(cells=unpatched, n_moved=0, n_idle=0)))

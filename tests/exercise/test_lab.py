@@ -161,7 +161,7 @@ def test_settings_of_ones_own_and_parts_side_by_side_exclude_each_other(tmp_path
 def test_an_unfinished_report_reloads_itself_and_a_finished_one_does_not():
     page = html_page(Report("Lab", "", (), "", unfinished="1 of 3 parts: <b>training</b>"))
     assert '<meta http-equiv="refresh" content="20">' in page
-    assert "Still being measured: 1 of 3 parts: &lt;b&gt;training&lt;/b&gt;." in page
+    assert "Not finished yet: 1 of 3 parts: &lt;b&gt;training&lt;/b&gt;." in page
     assert "refresh" not in html_page(Report("Lab", "", (), "")).partition("<style>")[0]
 
 

@@ -186,7 +186,7 @@ def test_prunable_heads_are_counted_by_the_limit_of_the_report(compared):
     assert (ours.values[0], ours.names[0], ours.verdict) == (22 / 24, "22 of 24", "differs")
     assert found["003.addition.prunable_share.1"].values[0] == 22 / 24
     impossible = found["003.addition.prunable_share.2"]
-    assert (impossible.verdict, impossible.why) == ("not comparable", "no number of 24 heads has this share")
+    assert (impossible.verdict, impossible.why) == ("not comparable", "no whole number of 24 heads gives this share")
     assert round(24 * impossible.published_low) != pytest.approx(24 * impossible.published_low, abs=0.024 / 2)
 
 

@@ -244,8 +244,11 @@ def untrained_rows(models: Sequence[ModelResults]) -> str:
         rows = [] if each.positions is None else [row for row in each.positions.rows if row.state == "never trained"]
         cosines = [row.cosine for row in rows if row.cosine is not None]
         if cosines:
-            text = f"The table of {each.title} has {counted(len(rows), 'row')} that no training example used: their "
-            text += f"cosine similarity to their initial values is 1, to within {max(0.0, 1 - min(cosines)):.1e}."
+            text = (
+                f"The table of {each.title} has {counted(len(rows), 'row')} that no training example used; the cosine "
+            )
+            text += f"similarity to the initial value{'' if len(rows) == 1 else 's'} is 1, to within "
+            text += f"{max(0.0, 1 - min(cosines)):.1e}."
             sentences.append(text)
     return " ".join(sentences)
 

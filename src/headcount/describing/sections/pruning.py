@@ -237,7 +237,7 @@ def _other_examples(result: Pruning, ablation: Ablation | None) -> list[Sentence
     heads = ablation.harmless(condition.length)
     if condition.length is not None or not ablation.heads[0].band or set(heads) == set(result.harmless):
         return []
-    text = f"The section on ablation finds {counted(len(heads), 'head')} that are harmless alone, on "
+    text = f"The section on ablation finds {counted(len(heads), 'head')} harmless when ablated alone, on "
     text += f"{condition.decided_on or condition.data}; the pruning finds {n}, on "
     text += f"{result.alone_on or result.chosen_on}. Drops close to the limit depend on the examples."
     return [Sentence(text)]
