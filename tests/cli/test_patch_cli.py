@@ -33,7 +33,7 @@ def test_the_carry_arrives(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["ranking"][0]["head"] == "encoder.0.self.2"
     assert Path("runs/sample-addition/figures").exists()
     assert main(["patch", "sample:addition", "342+125", "348+125"]) == 0
-    assert "With the output of E0H2 on 348+125" in capsys.readouterr().out, "the head that moves most is the default"
+    assert "With the output of E0H2 patched in from 348+125" in capsys.readouterr().out, "the head that moves most is the default"
 
 
 def test_positions_are_named_one_by_one_or_by_place(capsys: pytest.CaptureFixture[str]) -> None:
