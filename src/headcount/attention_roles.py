@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 
 class Role(NamedTuple):
-    """The words for one role of a head."""
+    """How figures and sentences call one role of a head, such as attention to the previous token."""
 
     name: str
-    """Name in figures and tables."""
+    """Name of the role in figures and tables, such as `previous token`."""
     keys: str
-    """The keys that a head with this role attends to, as sentences call them."""
+    """The keys that a head with this role attends to, as part of a sentence, such as `the previous token`."""
 
 
 ROLES = {
@@ -28,4 +28,7 @@ ROLES = {
     "induction": Role("induction", "the token after an earlier copy (induction)"),
     "matching": Role("matching token", "a copy across a separator (matching token)"),
 }
-"""Maps each role to its words, in the order of tables. The keys of this table are the names of measures in results."""
+"""For each role (kind of key), its name and description, in the order of tables.
+
+The keys of this dictionary are the names of measures in stored results.
+"""

@@ -1,4 +1,4 @@
-"""How numbers are written in all texts: `98.8 %`, and never `100 %` for a number that is a little less."""
+"""Format numbers for all texts: `98.8 %`, and never `100 %` for a number that is a little less."""
 
 MOST_DIGITS = 6
 """Largest number of decimals that `number` prints to keep a value apart from exactly 0 or 100."""

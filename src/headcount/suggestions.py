@@ -1,4 +1,4 @@
-"""The suggestion "did you mean ...?" in errors about a name that is not known, such as a misspelt encoding or flag.
+"""Suggest "did you mean ...?" in errors about a name that is not known, such as a misspelt encoding or flag.
 
 Suggestions for the names of heads are in `heads`, because they follow from the grammar of these names.
 """

@@ -207,7 +207,12 @@ def test_what_there_is_no_time_for_is_told(run: Run, budget: float) -> None:
         assert (result.not_measured, len(result.curves), result.n_orders) == ((), 5, 2)
         return
     told = " ".join(result.not_measured)
-    for part in ("examples for choosing heads", "greedy removal of more than 0 of 10 heads", "resample and mean", "orders"):
+    for part in (
+        "examples for choosing heads",
+        "greedy removal of more than 0 of 10 heads",
+        "resample and mean",
+        "orders",
+    ):
         assert part in told, told
     assert (result.chosen, result.chance, result.n_orders, result.replacements) == ((), (), 0, ("zero",))
     assert [curve.name for curve in result.curves] == ["greedy"]

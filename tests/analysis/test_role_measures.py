@@ -195,7 +195,7 @@ def test_cross_attention_knows_copies_but_no_places() -> None:
     assert measures["duplicate"].counted.tolist() == [False, True]
     with pytest.raises(InputError, match="but the given tokens are"):
         site_measures(HeadSite("decoder", 0, "self"), weights, by_stack)
-    with pytest.raises(InputError, match="got 2 rows"):
+    with pytest.raises(InputError, match="got a batch of 2 rows"):
         site_measures(HeadSite("decoder", 0, "cross"), weights.repeat(2, 1, 1, 1), by_stack)
 
 

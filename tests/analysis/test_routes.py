@@ -564,7 +564,9 @@ def test_ways_that_no_sum_takes_are_left_out() -> None:
 
 def test_a_range_without_carries_is_refused() -> None:
     model = known.one_carrier(task_of(1, low=0, high=4, n_validation=1, n_test=1))
-    with pytest.raises(InputError, match=r"addition task has too few examples that differ in a carry alone\n(.|\n)*wider range"):
+    with pytest.raises(
+        InputError, match=r"addition task has too few examples that differ in a carry alone\n(.|\n)*wider range"
+    ):
         routes(model, N)
 
 

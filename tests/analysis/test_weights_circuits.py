@@ -207,7 +207,7 @@ def test_scores_that_do_not_give_the_attention_weights_are_an_error() -> None:
 
 
 def test_other_models_and_rotary_encodings_are_refused() -> None:
-    with pytest.raises(InputError, match="Rotary changes queries and keys by their positions"):
+    with pytest.raises(InputError, match="Rotary rotates queries and keys"):
         require_own(sorter("rotary", random_positions=9))
     with pytest.raises(InputError, match="weights can be read only in models that headcount trained"):
         require_own(replace(sorter("none"), task=None))

@@ -73,7 +73,7 @@ def test_what_people_look_at_comes_first_and_what_takes_too_long_is_named(
     first = build_report(report_results).sections[0]
     (left_out,) = (each for each in first.blocks if isinstance(each, Commands))
     assert left_out.words.startswith(
-        "To be quick, this report leaves out the removal of several heads and position encodings."
+        "To save time, this report leaves out the removal of several heads and position encodings."
     )
     assert left_out.commands == ("headcount report adder --thorough",)
 

@@ -102,7 +102,7 @@ def test_logits_that_padding_turns_into_no_numbers() -> None:
 def test_padding_that_moves_logits_is_found_though_no_answer_changes(model: type[OrderModel]) -> None:
     found = look("padding-leaks", sorter(model))
     assert found.verdict == FAIL
-    assert "beside a sequence of 16 than alone" in found.finding
+    assert "beside a sequence of length 16 than alone" in found.finding
     assert float(found.evidence["moved"] or 0) > 1e-3
 
 
@@ -110,10 +110,8 @@ def test_answers_that_change_are_counted() -> None:
     found = look("padding-leaks", sorter(PaddingIsAStepDown))
     assert found.verdict == FAIL
     assert 20 < int(found.evidence["changed"] or 0) < 64  # the sorted half of 64
-    assert (
-        f"{found.evidence['changed']} of 64 shorter sequences have another answer beside a sequence of 16 than alone"
-        in found.finding
-    )
+    told = "of 64 shorter sequences have another answer beside a sequence of length 16 than alone"
+    assert f"{found.evidence['changed']} {told}" in found.finding
 
 
 def test_rows_that_reach_each_other_are_another_cause() -> None:

@@ -119,8 +119,8 @@ def test_few_right_quartets_are_not_judged_or_noted(adder: OpenModel, monkeypatc
     ("place", "why"),
     [
         ("11s", "did you mean '10s'"),
-        ("10s>1s", "no carry goes into a place"),
-        ("1s", "no carry goes into a place"),
+        ("10s>1s", "into which a carry goes"),
+        ("1s", "into which a carry goes"),
     ],
 )
 def test_a_place_without_the_event_is_not_judged(adder: OpenModel, place: str, why: str) -> None:

@@ -40,11 +40,11 @@ def runs(tmp_path: Path) -> Path:
 def test_a_folder_of_runs_is_compared(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(runs), "--by", "encoding", "--measure", "exact match"]) == 0
     shown = capsys.readouterr().out
-    assert "6 runs of addition are compared by encoding: learned and rotary." in shown
+    assert "6 runs of the task addition are compared by encoding: learned and rotary." in shown
     assert "20.0, 40.0, 60.0" in shown
     assert "rotary - learned" in shown
     assert "30.0 points" in shown
-    assert "With 3 pairs, the smallest possible p-value is 0.25." in shown
+    assert "With 3 pairs of runs, the smallest possible p-value is 0.25." in shown
 
 
 def test_json_figures_and_a_table_of_all_rows(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +103,7 @@ def test_rankings_are_told_in_words() -> None:
     drops = {"E0H0": 0.1, "E0H1": 0.2, "E1H0": 0.6, "E1H1": 0.5}
     rows = [row(seed, head, value + 0.01 * seed) for seed in range(8) for head, value in drops.items()]
     texts = str(describe(summarise(rows), ["drop"]))
-    assert "layer 1 comes before layer 0 in 8 of 8" in texts
+    assert "layer 1 ranks above layer 0 in 8 of 8" in texts
     assert "the ranking of layers agrees over seeds (Kendall's W = 1.00" in texts
 
 
@@ -137,7 +137,7 @@ def test_a_study_is_compared_by_its_variants(
     monkeypatch.chdir(tmp_path)
     assert main(["compare", "mine", "--measure", "exact match"]) == 0
     shown = capsys.readouterr().out
-    assert "6 runs of addition are compared by encoding: learned and rotary." in shown
+    assert "6 runs of the task addition are compared by encoding: learned and rotary." in shown
     assert "planned" not in shown
     by_folder = headcount.compare_runs([tmp_path / "runs" / "mine"], measures=["exact match"]).result
     assert by_folder == headcount.compare_runs(["mine"], measures=["exact match"]).result
@@ -148,7 +148,7 @@ def test_a_study_is_compared_by_its_variants(
 def test_an_unfinished_study_says_how_much_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_study(tmp_path, "mine", {"": "addition"}, n_trained=2)
     assert main(["compare", str(folder)]) == 0
-    assert "4 of 6 planned runs are trained, and these are compared." in capsys.readouterr().out
+    assert "4 of 6 planned runs are finished and compared here." in capsys.readouterr().out
 
 
 def test_settings_that_are_no_labels_can_be_named(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_a_model_without_attention(tmp_path):
     (tmp_path / "plain.py").write_text("from torch import nn\nclass Plain(nn.Sequential): pass\n")
     made = write_scaffold(f"{tmp_path / 'plain.py'}:Plain", tmp_path / "c.py")
     assert (made.guesses, made.heads) == ((), ())
-    assert "its heads are not found yet" in made.notes[0]
+    assert "the heads of the model are not found yet" in made.notes[0]
     assert "TODO: nothing was found" in (tmp_path / "c.py").read_text()
 
 

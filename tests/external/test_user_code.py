@@ -345,11 +345,11 @@ def test_a_folder_runs_its_adapter_only_when_told(smaller: Path, capsys: pytest.
         lambda **more: prune_heads(smaller, "least", heads=["E0H0"], quiet=True, **more),
     ]
     for call in calls:
-        with pytest.raises(InputError, match=f"{file} would be run[\\s\\S]*--run-adapter.*run_adapter=True"):
+        with pytest.raises(InputError, match=f"runs the Python file {file}[\\s\\S]*--run-adapter.*run_adapter=True"):
             call()
     for verb in (["heads"], ["heads", "--stats"], ["positions"], ["ablate", "--n", "8"], ["prune", "--n", "8"]):
         assert main([verb[0], str(smaller), *verb[1:]]) == 2
-        assert f"{file} would be run" in capsys.readouterr().err
+        assert f"runs the Python file {file}" in capsys.readouterr().err
     assert not Path("ran").exists()
     for call in calls:
         call(run_adapter=True)
@@ -413,14 +413,14 @@ def test_what_only_runs_can_do_runs_no_code(smaller: Path, capsys: pytest.Captur
         assert main([verb, "model"]) == 2
         assert capsys.readouterr().err.startswith("error: model has no task whose right answers are known\n")
         assert main([verb, str(smaller)]) == 2
-        assert "my_adapter.py would be run" in capsys.readouterr().err
+        assert "my_adapter.py, which was not allowed" in capsys.readouterr().err
         assert main([verb, "no_such_adapter.py:Model"]) == 2
         assert "no file no_such_adapter.py" in capsys.readouterr().err
     for name in (str(smaller), "my_adapter.py:Model", "no_such_adapter.py:Model", "model"):
         with pytest.raises(InputError, match="needs a run"):
             open_run(name)
     assert main(["predict", str(smaller), "1+1"]) == 2
-    assert "my_adapter.py would be run" in capsys.readouterr().err
+    assert "my_adapter.py, which was not allowed" in capsys.readouterr().err
     assert not Path("ran").exists()
 
 

@@ -197,9 +197,9 @@ def test_a_cached_pass_inside_gates_keeps_them(one: EncoderDecoder) -> None:
 def test_gates_that_no_pass_came_through_are_an_error(one: EncoderDecoder) -> None:
     sites = Sites.of(one)
     gates = closed_gates(sites, one.heads)
-    with pytest.raises(InstrumentError, match=r"encoder\.0\.self.*never reached"), Gates(sites, gates):
+    with pytest.raises(InstrumentError, match=r"no head was ablated at encoder\.0\.self"), Gates(sites, gates):
         pass
-    with pytest.raises(InstrumentError, match=r"gates at decoder\.0\.self, decoder\.0\.cross were never reached"):
+    with pytest.raises(InstrumentError, match=r"no head was ablated at decoder\.0\.self, decoder\.0\.cross"):
         subsample(one, Gates(sites, gates))
 
 
@@ -216,7 +216,7 @@ def test_a_second_use_must_act_too(one: EncoderDecoder) -> None:
     gates = Gates(sites, closed_gates(sites, one.heads[:1]))
     with gates:
         one(*INPUTS)
-    with pytest.raises(InstrumentError, match="never reached"), gates:
+    with pytest.raises(InstrumentError, match="no head was ablated at"), gates:
         pass
 
 

@@ -102,7 +102,7 @@ def test_what_is_wrong_is_told(tiny_run: Run) -> None:
     ):
         tiny_run.predict("3+4")
     with (
-        pytest.raises(InstrumentError, match=r"no pass reached E0\.mlp"),
+        pytest.raises(InstrumentError, match=r"no forward pass reached E0\.mlp"),
         headcount.patched(tiny_run, {"E0.mlp": x["E0.mlp"]}),
     ):
         pass

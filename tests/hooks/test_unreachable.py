@@ -193,7 +193,7 @@ def test_a_block_that_is_passed_by_in_some_passes() -> None:
     with pytest.raises(InstrumentError, match=r"projection of layer\.1\.self was called in the recorded pass"):
         cached.replay([Intervention((second,))])
     model.n_passes = 1
-    with pytest.raises(InstrumentError, match=r"gates at layer\.1\.self were never reached"):
+    with pytest.raises(InstrumentError, match=r"no head was ablated at layer\.1\.self"):
         cached.replay([Intervention((sites.heads[0], second))])
     model.n_passes = 1
     with pytest.raises(InstrumentError, match=r"layer\.1\.self was never called"):

@@ -249,4 +249,4 @@ def test_the_report_has_the_command_that_trains_a_snapshot(kept: Path, in_tmp: P
     report("run@4", out="page.html", stored=True, n_examples=2, quiet=True)
     page = (in_tmp / "page.html").read_text()
     assert "--snapshots 4 -o run" in page
-    assert "This is its snapshot after 4 steps." in page
+    assert "This model is the snapshot after 4 steps." in page

@@ -89,9 +89,9 @@ def test_the_proof_holds_in_the_models_own_precision_and_can_fail(name: str, mon
     cut = cut_heads(kept.model, heads)
     prove_cut(kept, cut, heads, inputs)
     assert prove_folded(model, cut, heads, means, inputs) <= 1e-5
-    with pytest.raises(CheckFailed, match="means in their places differ by"):
+    with pytest.raises(CheckFailed, match="replaced by their mean outputs differ by"):
         prove_folded(model, cut_heads(model, heads), heads, means, inputs)
-    with pytest.raises(CheckFailed, match="means in their places differ by"):
+    with pytest.raises(CheckFailed, match="replaced by their mean outputs differ by"):
         prove_folded(model, cut, heads, {site: 1.1 * mean for site, mean in means.items()}, inputs)
 
     def askew(sites: Sites, gone: Any, given: Any) -> None:

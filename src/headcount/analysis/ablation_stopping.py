@@ -45,7 +45,7 @@ The first plan for a narrow interval is below the estimate, because intervals at
 plan then corrects it.
 """
 GRID = 1.06
-"""Ratio of neighbouring numbers of examples at which heads are looked at; a grid lets heads share blocks."""
+"""Ratio between successive numbers of examples at which heads may be judged; a common grid lets heads share work."""
 HOPE = 0.5
 """A head counts as hopeless if it would stay undecided even with its drop this many standard errors farther off."""
 
@@ -137,7 +137,7 @@ class Looks:
         return whole
 
     def _plan(self, n: float) -> None:
-        """Set the next look to at least `n` examples, at a number on the grid that other heads share."""
+        """Plan the next look for at least `n` examples, at one of the numbers of examples that all heads share."""
         steps = math.ceil(math.log(max(n / self.rule.first, 1.0), GRID))
         self.next_n = min(self.rule.most, math.ceil(self.rule.first * GRID**steps))
         self.is_last = self.is_last or self.next_n >= self.rule.most
@@ -166,5 +166,5 @@ class Looks:
 
 
 def _gap(drop: PairedDifference) -> float:
-    """Return the distance of a drop to the nearest limit between two bands that lies inside of its interval."""
+    """Return the distance of a drop to the nearest limit (10 points or 1 point) that lies inside of its interval."""
     return min(abs(drop.mean - limit) for limit in (IMPORTANT, CRITICAL) if drop.low <= limit <= drop.high)

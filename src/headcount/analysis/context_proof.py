@@ -42,7 +42,7 @@ from headcount.training.evaluation import ClassLearner, WrongAnswer
 from headcount.training.violations import Decision, as_examples
 
 CHECKED_LENGTHS = (1, 2, 3, 4, 7, 16, 64, 256, 1024, 4096)
-"""Lengths at which the model's answers to whole sequences are compared with the table of contexts."""
+"""Lengths of the whole sequences on which the model is compared with the table of what single positions see."""
 N_TIGHTEST = 1000
 """Number of contexts, those with the least certain answers, whose single-precision rounding error is estimated."""
 N_WRONG = 20
@@ -95,13 +95,13 @@ class ContextCertificate(Result):
     tightest_firing: str
     """The sequence of the first class (such as `unsorted`) that has the smallest margin, `least_firing`."""
     double_error: Size
-    """Bound of the rounding error of the logits in double precision: the largest over all contexts of a position."""
+    """Bound of the rounding error of the logits in double precision: the largest over all that one position can see."""
     single_error: Size
     """Largest difference of a logit difference between the model's single precision and double precision."""
     first_order_error: Size
     """First-order estimate of single-precision rounding, in logits: the largest one for the least certain answers."""
     n_sequences: Count
-    """Number of whole sequences, up to 4,096 tokens, for which the model was compared with the table of contexts."""
+    """Number of whole sequences, up to 4,096 tokens, on which the model was compared with the table of contexts."""
     sequence_error: Size
     """Largest difference, in logits, between the model on a whole sequence and the table of what positions see."""
     wrong: tuple[WrongAnswer, ...]
@@ -162,7 +162,7 @@ def prove(model: OpenModel, *, seed: int = 0, progress: Progress | None = None) 
     n_sequences, sequence_error = _compare_with_sequences(learner, shape, single, rng)
     if sequence_error > TOLERANCE:
         raise CheckFailed(
-            f"no certificate: logits of whole sequences differ from those of their contexts by {sequence_error:.2g}",
+            f"no certificate: logits of whole sequences differ by {sequence_error:.2g} from what their positions see",
             "a position of this model seems to depend on more tokens than its window allows: please report it",
         )
     decision = Decision(shape, allowed, leads, double_error)
@@ -226,7 +226,10 @@ def bounded_table(
                     progress(done, shape.n_contexts)
             table[shape.block(left, right)] = np.concatenate(leads).reshape((shape.n_tokens,) * width)
     if not np.isfinite(largest):
-        raise CheckFailed("no certificate: with such large weights, the rounding error cannot be bounded")
+        raise CheckFailed(
+            "no certificate: with such large weights, the rounding error cannot be bounded",
+            "train the model again with more weight decay",
+        )
     return table, largest
 
 
@@ -279,7 +282,8 @@ def _compare_with_sequences(
 ) -> tuple[int, float]:
     """Compare the model's logits for whole sequences of both classes with those from the table of contexts.
 
-    Some of the sequences are padded. Return the number of sequences and the largest difference in logits.
+    A context is the tokens that one position sees. Some of the sequences are padded. Return the number of sequences and
+    the largest difference in logits.
     """
     task, largest, n = learner.task, 0.0, 0
     for length in CHECKED_LENGTHS:

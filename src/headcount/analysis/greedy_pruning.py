@@ -37,9 +37,9 @@ from headcount.stats import jackknife
 Pair = tuple[Scores, Scores]
 """Scores of the same examples before and after the removal of heads."""
 SHARES = (0.25, 0.5, 1.0)
-"""Fractions of all examples on which heads are compared in the stages of a race."""
+"""Fractions of the examples on which heads are compared in turn; only heads that do well go on to the next one."""
 DOUBT = 0.25
-"""Number of standard errors by which a cost that was measured on part of the examples is lowered."""
+"""Number of standard errors by which a cost measured on part of the examples is lowered, to keep good heads."""
 LOOKS, IN_FULL = 6, 3
 """After a removal, at most LOOKS heads are measured again, and at most IN_FULL of them on all examples.
 
@@ -60,7 +60,7 @@ class GreedyOrder:
     scores: tuple[float, ...]
     """Score after each removal, on the examples on which heads were chosen."""
     n_tried: tuple[int, ...]
-    """For each removal, the number of sets of heads that were measured before it, on some or all examples."""
+    """For each removal, the number of sets of heads that were measured until then, on some or all examples."""
     clean: float
 
     def within(self, loss: float) -> int:
@@ -70,7 +70,7 @@ class GreedyOrder:
 
 
 class Race:
-    """Compares heads on more and more examples: each stage of a race adds batches of an experiment.
+    """Compares heads on more and more examples, so that clearly worse heads need few: each stage adds batches.
 
     It also estimates the cost of a removal from the examples of a stage.
     """
@@ -80,21 +80,21 @@ class Race:
         n, shuffled = len(experiment.batches), stream(0, "race").permutation(len(experiment.batches)).tolist()
         sizes = sorted({max(1, round(share * n)) for share in SHARES})
         self.added: list[list[int]] = [shuffled[i:j] for i, j in zip([0, *sizes], sizes, strict=False)]
-        """For each stage of the race, the indices of the batches that it adds."""
+        """For each stage of the race (comparison on more and more examples), the indices of the added batches."""
         self.rows = [np.sort(np.concatenate([experiment.batches[i].rows for i in shuffled[:j]])) for j in sizes]
-        """For each stage of the race, the indices of all its examples."""
+        """For each stage of the race (comparison on more and more examples), the indices of all its examples."""
 
     @property
     def last(self) -> int:
-        """Return the index of the last stage of a race, which uses all examples."""
+        """Return the index of the last stage of a race (comparison on ever more examples), which uses all of them."""
         return len(self.added) - 1
 
     def cost(self, now: Pair, stage: int, earlier: Pair | None = None) -> tuple[float, float]:
-        """Estimate the drop in score over all examples from the examples of one stage; return it with its standard
-        error.
+        """Estimate the drop in score over all examples from those of one stage of a race; return it with its error.
 
-        `now` are the scores before and after a removal. If `earlier` has such scores from an earlier measurement on all
-        examples, only the change since then is estimated, because the change varies less.
+        A race compares heads on more and more examples. The error is a standard error. `now` are the scores before and
+        after a removal. If `earlier` has such scores from an earlier measurement on all examples, only the change since
+        then is estimated, because the change varies less.
         """
         rows = self.rows[stage]
         if stage == self.last:
@@ -164,7 +164,7 @@ class Queue:
         self._seen: dict[HeadId, int] = {}
         """For each head, how many other heads had been removed when it was last measured."""
         self._stage: dict[HeadId, int] = {}
-        """For each head that was measured since the last removal, the stage of the race that it has reached."""
+        """For each head measured since the last removal, the stage of the race (how many examples) it has reached."""
         self._scores: dict[HeadId, Scores] = {}
         """For each head measured since the last removal, the scores without it; NaN for unmeasured examples."""
         self._known: dict[HeadId, Pair] = {}
@@ -190,12 +190,18 @@ class Queue:
         self._scores.clear()
 
     def _measure(self, heads: Sequence[HeadId]) -> None:
-        """Measure heads on the examples of their next stage in the race; all of them must be at the same stage."""
+        """Measure heads on the examples of their next stage of the race, which compares heads on ever more examples.
+
+        All of the heads must be at the same stage.
+        """
         stage = self._stage.get(heads[0], -1) + 1
         self.take(heads, self.removal.scores(heads, self.race.added[stage], keep=stage > 0), stage)
 
     def take(self, heads: Sequence[HeadId], scores_HN: Scores, stage: int) -> None:
-        """Update the costs of heads with their scores [head, example] in one stage; NaN for other examples."""
+        """Update the costs of heads with their scores [head, example], which are NaN for unmeasured examples.
+
+        `stage` is the stage of the race, which compares heads on more and more examples.
+        """
         for head, scores in zip(heads, scores_HN, strict=True):
             self.n_tried += head not in self._stage
             earlier = self._scores.get(head, scores)
@@ -216,9 +222,10 @@ def best_set(
     is_time_up: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
 ) -> tuple[tuple[HeadId, ...], int]:
-    """Find the set of heads whose removal leaves the highest score, out of several sets, by a race.
+    """Find the set of heads whose removal leaves the highest score, out of several sets.
 
-    Return the set, and the number of sets that were measured before the time was up.
+    Sets are compared on more and more examples, and clearly worse ones are dropped. Return the set, and the number of
+    sets that were measured before the time was up.
     """
     race, scores, racing = Race(experiment), np.full((len(sets), experiment.n), np.nan), np.arange(len(sets))
     best, n_measured = 0, 0

@@ -31,7 +31,7 @@ from headcount.results import Count, Positive, Share, Size
 from headcount.seeds import integer
 
 ALL, DIFFERENCE = "all", "difference"
-"""Names for `all` examples or columns (digits), and for the `difference` of examples with and without a condition."""
+"""Names in results: `all` columns or examples; `difference` of the means with and without a condition (a carry)."""
 SPREADS = "spreads evenly"
 N_CONTROLS, RANK = 59, 3
 """Number of control models (which learned nothing) of each kind; and which of their largest values is the threshold."""

@@ -52,13 +52,13 @@ LONGEST = 2**20
 MOST_WORKERS = 4
 """Largest number of worker threads; each takes up to 0.7 GiB of memory at a length of 4,096 tokens."""
 NEAR = (0, 1, 4)
-"""First position ids that are always tried, besides those that reach the end of each measured length."""
+"""Position ids of the first token that are always tried, besides those that reach the end of each measured length."""
 FEWEST, MOST, TOKENS = 8, 64, 2**14
 """Limits for measuring attention at a length: fewest and most examples, and the number of tokens in all examples."""
 AT_ONCE = 2**12
 """Number of tokens in one forward pass that reads attention; a pass has at least one example."""
 PATTERNS = "patterns"
-"""Name for the task's hard patterns as a kind of example: half of them are positives, half negatives."""
+"""Name for the task's hard patterns (on which models often fail) as a kind of example; half are positives."""
 REPORTED = 1
 """Number of the random draw of sequences for reports and docs.
 
@@ -150,7 +150,7 @@ class Stretch(Result):
     refused_lengths: tuple[int, ...] = ()
     """Lengths at which the model raises an error, such as those beyond its learned table of positions."""
     refused_first_ids: tuple[int, ...] = ()
-    """First position ids with which the model raises an error, such as ids beyond its learned table of positions."""
+    """Position ids of the first token with which the model raises an error, such as ids beyond a learned table."""
     draw: int = 0
     """Number of the random draw of new sequences; another number gives other sequences."""
     audit: str = ""

@@ -200,7 +200,7 @@ def match(
 
 @dataclass(frozen=True)
 class ModelOnInputs:
-    """A model without a task, and the rows of inputs on which its heads are compared."""
+    """A model without a task, and the tokenized inputs on which its heads are compared."""
 
     name: str
     weights_sha256: str
@@ -209,7 +209,7 @@ class ModelOnInputs:
     rows: Sequence[TokenizedText]
 
     def activity(self, n: int) -> Activity:
-        """Return the attention weights of all heads on the first `n` rows of inputs."""
+        """Return the attention weights of all heads on the first `n` tokenized inputs."""
         return observe_inputs(self.module, self.sites, [row.inputs for row in self.rows[:n]])
 
     def stand_ins(self, n: int) -> tuple[str, StandIn]:

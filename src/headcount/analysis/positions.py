@@ -41,7 +41,7 @@ KERNELS: dict[ActsOn, str] = {
     "nothing": "K(t, s) = 0",
 }
 FEWEST_ROWS, MOST = 3, 512
-"""Smallest and largest number of positions; of three, one step between neighbours fits a map and one tests it."""
+"""Smallest and largest number of positions; with three, a map is fitted to one step and tested on the other."""
 
 
 @dataclass(frozen=True)
@@ -307,13 +307,13 @@ class ShiftInvariance:
     variance_beyond_distance: Share
     """Fraction of the variance of K(t, s), t ≠ s, that t - s does not explain; 0 if K depends only on t - s."""
     variance_beyond_distance_trained: Share | None
-    """Fraction of the variance of K(t, s) among trained positions that t - s does not explain; None without any."""
+    """Fraction of the variance of K(t, s) among trained positions that t - s does not explain; None if untrained."""
     deviation: Size
     """Largest difference between a K(t, s) and the mean over all pairs of positions with the same t - s."""
     rotation_error: Size | None
     """Largest absolute entry of P(p + k) - R_k P(p), where R_k shifts sinusoids by k; None without a table P."""
     largest_entry: Size | None
-    """Largest absolute entry of the position table, to which the rotation error compares; None without a table."""
+    """Largest absolute entry of the position table, for comparison with the rotation error; None without a table."""
     linear: LinearShift | None
     """Errors of linear maps and rotations from each row of the table to the next; None without enough rows."""
 

@@ -27,9 +27,9 @@ from headcount.seeds import stream
 from headcount.stats import PairedDifference
 
 PRECISION_OF_CHOICE = 0.05
-"""Precision of the drops of single heads by which heads are chosen: the largest half-width of the CI, 5 points.
+"""Precision of the drops by which heads are chosen: the largest half-width of a CI, 5 points.
 
-A low precision is enough, as only a head's band (such as redundant) and its place in an order count.
+A low precision is enough, as only the order of the heads counts, and whether a head is, say, redundant.
 """
 TIE = 1e-4
 """Weight of the loss in the score that breaks ties between equal accuracies; less than one example in 10,000."""
@@ -123,7 +123,7 @@ def choose_heads(
 def _alone(
     by_zero: Sequence[Measurement], every_way: Sequence[Measurement], ablation: Ablation | None
 ) -> tuple[dict[str, PairedDifference], tuple[HeadId, ...]]:
-    """Return the drop of each head under zero ablation, and the heads that are harmless under every replacement.
+    """Return the drop of each head under zero ablation, and the heads that are harmless under every kind of ablation.
 
     The stored `ablation` provides both if it is given, otherwise the measurements do.
     """

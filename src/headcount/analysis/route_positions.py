@@ -76,9 +76,9 @@ def _changed_labels(labels: Tensor) -> Tensor:
 
 
 def _is_aligned(labels: Tensor) -> Tensor:
-    """Return, for each quartet (set of four examples), whether its answers with and without a carry have labels alike.
+    """Return whether the answers with and without the event (a carry) have labels at the same positions.
 
-    The event need not be a carry. Labels are alike if they are at the same positions.
+    The result has one value per quartet, which is a set of four examples.
     """
     return ((labels[1] >= 0) == (labels[2] >= 0)).all(dim=1)
 

@@ -62,7 +62,7 @@ class SweepState:
 def can_stop_early(experiment: Experiment, more: Experiment | None = None) -> bool:
     """Return whether heads can be measured block by block, on the examples of `experiment` and then of `more`.
 
-    The metric must be a mean over examples of a dataset, and there must be more examples than the first look takes.
+    The metric must be a mean over examples of a dataset, and there must be more examples than the first block has.
     """
     is_mean = experiment.make_batches is not None and experiment.aggregator is mean_score
     return is_mean and (more is not None or experiment.n > first_look(experiment))
@@ -245,7 +245,10 @@ class _Sampling:
             self.n_passes += len(interventions) * block.n
 
     def _measure_noise(self, block: Experiment, active: Sequence[_Sampled], outcome: Outcome) -> None:
-        """Estimate the noise of mean ablation, for heads whose ablation changes any score in the first block."""
+        """Estimate the noise of mean ablation (from averaging over finitely many inputs) on the first examples.
+
+        Only heads whose ablation changes any score in this block are measured.
+        """
         changed = [state.pair for state in active if (state.scores[0] != outcome.clean).any()]
         if self._noise is not None:
             for state in active:

@@ -98,7 +98,10 @@ class HeadReading:
     the logits.
     """
     copying_chance: float | None
-    """Absolute copying score that 5 % of random orders of the output tokens exceed; None without a direct path."""
+    """Size of the copying score that 5 % of random orders of the output tokens exceed. Larger scores are no accident.
+
+    None without a direct path from the head to the logits.
+    """
     match_positions: Grid
     match_tokens: Grid
     copies: Grid

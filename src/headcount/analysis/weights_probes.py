@@ -84,7 +84,7 @@ class Probes:
     baselines: tuple[Baseline, ...]
     cells: tuple[Probe, ...]
     n_decodable: Count
-    """Number of cells (stream and position) with accuracies above 90 % and above guessing by their whole 95 % CI."""
+    """Number of cells (stream and position) from which a probe reads the event (a carry) with over 90 % accuracy."""
     n_moved: Count
     """Number of decodable cells (stream and position) that were also patched, to see how much of a carry they move."""
     n_idle: Count

@@ -86,13 +86,13 @@ class LengthMargins:
 
 @dataclass(frozen=True)
 class ConstantStretches:
-    """For each token, the logit difference (first class minus last) of the context that repeats this token.
+    """For each token, the logit difference (first class minus last) at a position that sees only copies of this token.
 
     A model that is right at every length has a difference (lead) of 0 for every token.
     """
 
     leads: Mapping[str, float]
-    """For each token, the lead (logit of the first class minus that of the last) of the context that repeats it."""
+    """For each token, the logit of the first class minus that of the last, where a position sees only copies of it."""
     token: str
     """The token whose constant stretch (such as 7 7 7 7) makes the model answer wrong; empty if there is none.
 
@@ -138,7 +138,7 @@ class WorstMargins(Result):
     name: str
     weights_sha256: str
     verdict: Verdict
-    """`refuted` if the model answers a sequence wrong; `undecided` if rounding may change a verdict."""
+    """`refuted` if a sequence is answered wrong, `undecided` if rounding could change an answer, else right."""
     example: str
     """The task's word for one example, such as `sequence`."""
     classes: tuple[str, str]
@@ -151,7 +151,7 @@ class WorstMargins(Result):
     rows: tuple[LengthMargins, ...]
     """The sequences with the smallest margins by length; the shortest length with a wrong answer is always included."""
     constants: ConstantStretches | None
-    """What contexts that repeat one token show; None if `constant_stretches` does not apply to the task."""
+    """What constant stretches such as 7 7 7 show about all lengths; None if `constant_stretches` does not apply."""
     rounding: Size
     """Largest difference, in logits, between a sequence in the model and the mean over what its positions see."""
     wrong: tuple[WrongAnswer, ...]
@@ -220,7 +220,10 @@ def require_mean(model: OpenModel) -> tuple[ContextShape, ClassTask, Classifier]
 
 
 def judge(model: OpenModel, answers: ClassModel, decision: Decision, lengths: Iterable[int]) -> WorstMargins:
-    """Find the sequences with the smallest margins in the table of contexts, and classify them with the model."""
+    """Find the sequences with the smallest margins, and classify them with the model.
+
+    The search uses the table of contexts (what one position sees) in `decision`.
+    """
     task, chosen = answers.task, set(lengths)
     walks = last_class_walk(decision), first_class_walk(decision)
     for walk in walks:
@@ -370,8 +373,9 @@ def _first_axis_last(values: Margins) -> Margins:
 def constant_stretches(answers: ClassModel, decision: Decision) -> ConstantStretches | None:
     """Return the leads of contexts that repeat one token and, if a lead is not 0, a sequence that is answered wrong.
 
-    A lead is the logit of the first class minus that of the last. Return None if the argument does not apply: a token
-    must not follow itself, or every pair of neighbours is allowed.
+    A context is the tokens that one position sees; its lead is the logit of the first class minus that of the last.
+    Return None if nothing follows from the leads: a token must not follow itself, or all pairs of neighbours are
+    allowed.
     """
     task, allowed = answers.task, decision.allowed
     if not allowed.diagonal().all() or allowed.all():

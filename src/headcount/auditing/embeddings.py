@@ -125,7 +125,7 @@ class StreamReader:
         return self._linear[: -N_PROJECTIONS - 1 : -1]
 
     def _distinct(self) -> list[Tensor]:
-        """Return the tensors that may be the inputs of attention, without duplicates and tensors of another shape."""
+        """Return the tensors that may be the inputs of attention: without duplicates, all of the first one's shape."""
         streams: list[Tensor] = []
         for each in self._candidates():
             has_shape = not streams or each.shape == streams[0].shape

@@ -36,8 +36,8 @@ def pattern_kind(name: str, phrase: str, targets: tuple[str, ...] = (), role: st
         supported_if="the attention of each head to the target, above uniform attention, is at least 0.25 and above "
         f"that of the controls, and removing the heads costs at least {limit_text(IMPORTANT)} (both with the whole "
         "95 % CI)",
-        refuted_if="the attention of a head lies below this threshold, or the drop below "
-        f"{limit_text(IMPORTANT)} (whole 95 % CI); if the score is a loss, the limit is "
+        refuted_if="the attention of a head, above uniform attention, lies below 0.25 or that of the controls, "
+        f"or the drop below {limit_text(IMPORTANT)} (whole 95 % CI); if the score is a loss, the limit is "
         f"{limit_text(IMPORTANT, 'nats')} instead of {limit_text(IMPORTANT)}",
         controls="untrained and shuffled models of the same shape set the threshold for the attention",
         measure=partial(measure, targets=targets, role=role),

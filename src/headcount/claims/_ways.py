@@ -35,7 +35,10 @@ def way_into(case: ClaimCase, n: int) -> Quartets:
     if place not in ways:
         raise InputError(f"the answer has no place {place!r} into which a {event} goes", suggestion(place, ways))
     if not len(ways[place]):
-        raise InputError(f"the task of {case.model.name} has no examples with a {event} into the {place}")
+        raise InputError(
+            f"the task of {case.model.name} has no examples with a {event} into the {place}",
+            "choose another place, or a model whose task has such examples",
+        )
     return ways[place]
 
 
@@ -54,7 +57,7 @@ def construction(case: ClaimCase, quartets: Quartets) -> tuple[str, bool, str]:
     crossing = {head for site in case.model.sites.values() for head in site.heads if head.site.kind == "cross"}
     if crossing and crossing <= set(case.heads):
         why = f"{unread}, so that the decoder gets the {case.claim.event} through these heads alone"
-        return f"{why}, and they move everything", True, ""
+        return f"{why}, and they move all of it", True, ""
     sites = {head.site for head in case.heads}
     if any((site.stack, site.kind) != ("decoder", "self") for site in sites):
         return "", False, ""

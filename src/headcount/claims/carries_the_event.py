@@ -73,7 +73,8 @@ PART = ClaimKind(
     phrase="carries the {event} {way}",
     supported_if="patching the heads moves at least half of the logit gap between the answers with and without the "
     "event (whole 95 % CI)",
-    refuted_if="patching the heads moves less than half of this logit gap (whole 95 % CI)",
+    refuted_if="patching the heads moves less than half of the logit gap between the answers with and without the "
+    "event (whole 95 % CI)",
     controls="a patch that changes a token but not the event (placebo) moves less than 0.1 of the gap; with outputs of "
     "random examples that have the same event, 95 % of the answers stay right",
     measure=measure,

@@ -38,7 +38,7 @@ def measure(case: ClaimCase) -> Judgement:
             "share",
         )
         return Judgement(
-            (refused.at_least(ACCURATE),), by_construction="its table of positions ends before this length"
+            (refused.at_least(ACCURATE),), by_construction="the model's table of positions ends before this length"
         )
     cells = {cell.length: cell for cell in outcome.cells}
     note = f"The model answers {cells[length].constant_class} to nearly all examples." if cells[length].constant else ""
@@ -55,7 +55,7 @@ PART = ClaimKind(
     grammar="model extrapolates-to LENGTH",
     phrase="extrapolates to length {object}",
     supported_if="the whole 95 % CI of the accuracy at this length, for negatives with one error, lies above 90 %",
-    refuted_if="the whole 95 % CI of this accuracy lies below 90 %, or the model refuses the length",
+    refuted_if="the whole 95 % CI of the accuracy at this length lies below 90 %, or the model refuses the length",
     controls="the accuracy at the longest training length is shown; half of the examples are positives",
     measure=measure,
 )

@@ -37,7 +37,7 @@ PART = ClaimKind(
     grammar="SUBJECT prunable-together",
     phrase=f"can be removed together for at most {limit_text(LOSS)}",
     supported_if=f"the whole 95 % CI of the drop without all these heads lies at or below {limit_text(LOSS)}",
-    refuted_if=f"the whole 95 % CI of this drop lies above {limit_text(LOSS)}",
+    refuted_if=f"the whole 95 % CI of the drop without all these heads lies above {limit_text(LOSS)}",
     controls="the sum of the drops of single heads, and the mean drop of random sets of as many heads, are shown",
     measure=measure,
 )

@@ -29,7 +29,8 @@ PART = ClaimKind(
     phrase="is redundant with {object}",
     supported_if="the drop without both heads exceeds the sum of both single drops by at least "
     f"{limit_text(IMPORTANT)} (whole 95 % CI)",
-    refuted_if=f"the drop without both heads exceeds this sum by less than {limit_text(IMPORTANT)} (whole 95 % CI)",
+    refuted_if=f"the drop without both heads exceeds the sum of both single drops by less than {limit_text(IMPORTANT)} "
+    "(whole 95 % CI)",
     controls="the drop without each head alone, and that without both, are shown",
     measure=measure,
 )

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 PART = Command(
-    "put the outputs of heads on one example into another example; show how the answer changes",
+    "put outputs of heads on one example into another one; show the new answer",
     add_arguments,
     run,
     (

@@ -242,7 +242,8 @@ def _reach(results: ReportResults) -> Made:
     who = some(far) if far else "no model"
     n = min(cell.n for _, _, reach in reaches for cell in reach.cells)
     verb = "is" if len(far) < 2 else "are"
-    text = f"Beyond {lengths}, {who} {verb} accurate on {kind_words(kind)} (n = {n:,} for each length) (one seed)."
+    text = f"Beyond {lengths}, {who} {verb} accurate on sorted against unsorted sequences ({kind_words(kind)}) "
+    text += f"(n = {n:,} for each length) (one seed)."
     return text, draw, alt
 
 

@@ -59,7 +59,7 @@ def introduction(summary: SeedSummary) -> Iterator[Sentence]:
         text = f"{summary.n_runs:,} of {counted(summary.n_planned, 'planned run')} are finished and compared here."
         yield Sentence(text, is_decided=False)
     if not summary.by:
-        yield Sentence(f"{runs} of the task {summary.task} are compared, which differ only in their seeds.")
+        yield Sentence(f"{runs} of the task {summary.task} are compared; they differ only in their seeds.")
     else:
         yield Sentence(f"{runs} of the task {summary.task} are compared by {some(summary.by)}: {some(summary.names)}.")
     if summary.others:

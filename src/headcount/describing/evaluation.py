@@ -136,7 +136,8 @@ def _classifier(title: str, evaluation: Any) -> list[Sentence]:
         f"“{row.group}” to {percent(row.right.rate)} ({interval(row.right.low, row.right.high)})"
         for row in evaluation.answer_shares
     ]
-    return [Sentence(f"{text} {ONE_SEED}"), *([Sentence(f"It answers {some(answers)}.")] if answers else [])]
+    shares = [Sentence(f"It answers {some(answers)} of the examples.")] if answers else []
+    return [Sentence(f"{text} {ONE_SEED}"), *shares]
 
 
 def _worst(evaluation: AnyEvaluation) -> list[Sentence]:
@@ -144,7 +145,7 @@ def _worst(evaluation: AnyEvaluation) -> list[Sentence]:
     share = main_share(evaluation)
     by_facet = {facet: groups for facet in GROUPS if len(groups := groups_of(evaluation, facet)) > 1}
     if by_facet and share.correct == share.n:
-        text = f"It is undecided on which examples it is worst: it makes no error on these {share.n:,} examples."
+        text = f"It is undecided on which examples the model is worst: it makes no error on these {share.n:,} examples."
         return [Sentence(text, is_decided=False)]
     return [_worst_group(facet, groups) for facet, groups in by_facet.items()]
 

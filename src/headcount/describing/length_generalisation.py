@@ -213,7 +213,8 @@ def _farthest(reaches: Sequence[tuple[str, Extrapolation]], what: str, rests_on:
 def _one_model(model: Model, reach: Extrapolation, rests_on: str) -> Sentence:
     """Return a sentence on up to which length a model is accurate, with its accuracy there and at the next length."""
     result, seed = model.result, "one seed" if model.result.encoding else "one model"
-    text = f"On {kind_words(reach.kind)}, {model.title} ({given_structure(result)}; {seed}) is"
+    kind = f"sorted against unsorted sequences ({kind_words(reach.kind)})"
+    text = f"On {kind}, {model.title} ({given_structure(result)}; {seed}) is"
     if reach.undecided:
         first = reach.undecided[0]
         certain = f" accurate up to {reach.length:,};" if reach.last_accurate else " accurate at no length for certain;"
@@ -445,7 +446,8 @@ def _accuracy_by_length(result: Stretch) -> DataTable:
     """Return a table of accuracy by length and kind of negative (unsorted sequence)."""
     trained = f"trained on {result.trained[0]}-{result.trained[1]}" if result.trained else "training lengths not known"
     name = result.name if result.label in result.name else f"{result.name}: {result.label}"
-    caption = f"{name} ({given_structure(result)}), {trained}, draw {result.draw}. Accuracy (%) by kind of negative"
+    caption = f"{name} ({given_structure(result)}), {trained}, random draw {result.draw}. Accuracy (%) by kind of "
+    caption += "unsorted sequence"
     rows = [(length, _count(cells[0].n), *map(accuracy_cell, cells)) for length, cells in _by_length(result)]
     return DataTable("stretch-accuracy", caption, ("length", "n", *_kind_columns(result)), tuple(rows), MARKED)
 

@@ -100,8 +100,8 @@ def _at(result: Routes, head: PatchShare) -> str:
     ]
     if not places:
         return ""
-    at = some([f"{each.position} ({percent(each.moved.share, 0)})" for each in places])
-    return f"; patched at one position only, it moves the gap at {at}"
+    shares = some([f"{percent(each.moved.share, 0)} at {each.position}" for each in places])
+    return f"; patched at a single position, it moves {shares}"
 
 
 def _donor_texts(result: Routes) -> list[str]:

@@ -77,7 +77,7 @@ def constant_stretches(result: WorstMargins) -> list[Sentence]:
 def _constant_words(constants: ConstantStretches) -> str:
     """Return sentences on what one repeated token adds to the lead of a class, and which answer is wrong for it."""
     if constants.wrong_from is None:
-        return f"In this model, all {counted(len(constants.leads), 'token')} add exactly 0 when repeated."
+        return f"In this model, each of {counted(len(constants.leads), 'token')} adds exactly 0 when repeated."
     (low, smallest), (high, largest) = constants.smallest, constants.largest
     size = f"In this model, a repeated token adds between {smallest:.2g} ({low}) and {largest:.2g} logits ({high})"
     beginning = f"`{constants.beginning}` and then only" if constants.beginning else "nothing but"

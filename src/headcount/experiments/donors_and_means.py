@@ -112,9 +112,9 @@ def parts_of(blocks: Sequence[EvalBatch]) -> list[NDArray[np.int64]]:
 
 
 def _summed(z: Tensor, batch: EvalBatch, site: HeadSite, part: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Return the sums of head outputs z over the rows of each part, and the numbers of rows, at each position.
+    """Return the sums of head outputs z over the rows of each part of the inputs, and the numbers of rows, by position.
 
-    Padding does not count. `part` is the number of the part that each row belongs to.
+    Padding does not count. `part` is the number of the part that each row of the batch belongs to.
     """
     token_mask, counted = batch.token_mask.get(site.stack), torch.ones_like(z[..., :1, :1])
     if token_mask is not None and token_mask.shape == z.shape[:2]:

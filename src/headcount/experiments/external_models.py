@@ -240,8 +240,8 @@ class ExternalModel(OpenModel):
         if data is None:
             raise InputError(
                 f"{self.name} has no task, so examples to measure it on must be given",
-                "add --data FILE: plain text, or a table (.tsv, .csv or .jsonl): text label; first second score; "
-                "source target; or a folder of images by class",
+                "add --data FILE: plain text; a table (.tsv, .csv or .jsonl) with columns text and label, or first, "
+                "second and score, or source and target; or a folder of images by class",
             )
         return read_dataset(data, self.tokenized)
 

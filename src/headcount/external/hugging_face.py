@@ -316,7 +316,7 @@ def _require_possible(path: Path, model_class: Any, settings: dict[str, Any], n_
             most = MOST_LAYERS  # layers share their tensors
         if most is not None and (too_many := [n for n in _whole_numbers(value) if not 0 <= n <= most]):
             bounds = f"it must be between 0 and {most:,} for this model"
-            raise InputError(f"{name} is {too_many[0]:,} in {path / CONFIG}, but {bounds}", _AGAIN)
+            raise InputError(f"{name} = {too_many[0]:,} in {path / CONFIG}, but {bounds}", _AGAIN)
     with _their_library(f"{path / CONFIG} describes no model"):
         model = _built(path, model_class, without_memory=True)
     n_bytes = sum(each.numel() * each.element_size() for each in (*model.parameters(), *model.buffers()))

@@ -104,7 +104,10 @@ def _copied(traced: Traceable) -> Any:
     try:
         return deepcopy(traced)
     except Exception as error:  # user code may raise anything
-        raise InputError(f"the model cannot be copied: {type(error).__name__}: {error}") from error
+        raise InputError(
+            f"the model cannot be copied: {type(error).__name__}: {error}",
+            "heads are cut out of a copy: change the model so that copy.deepcopy(model) works",
+        ) from error
 
 
 def _doubles(inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from headcount.hooks.gates import eval_mode
+from headcount.limits import RARELY
 from headcount.models.transformer import Classifier, EncoderDecoder, greedy
 from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, Batch, ClassTask, Examples, SequenceTask, Tokens
@@ -26,11 +27,6 @@ TOKENS_AT_ONCE = 2**16
 """Largest number of tokens per forward pass, so that memory does not grow with the number of examples."""
 MOST_AT_ONCE = 256
 """Largest number of sequences per forward pass."""
-RARELY = 0.03
-"""A class counts as a constant answer if the 95 % CI of the share of all other predictions lies below this value.
-
-If all n predictions are equal, the CI lies below 3 % from n = 125 on. With 2 others among 200, it reaches 3.6 %.
-"""
 
 
 @dataclass(frozen=True)

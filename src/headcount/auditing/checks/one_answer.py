@@ -12,9 +12,10 @@ import numpy as np
 
 from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, AuditedSequenceModel
 from headcount.auditing.check import Check, Finding, failed, passed
+from headcount.limits import RARELY
 from headcount.stats import Proportion
 from headcount.tasks.base import Tokens
-from headcount.training.answers import RARELY, constant_answer
+from headcount.training.answers import constant_answer
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:

@@ -98,8 +98,8 @@ def check_classes(model: AuditedClassifier) -> Finding:
     by_padding = LogitDifference.between(unpadded, padded)
     if by_padding.is_beyond_rounding(model):
         failure = failed(
-            f"{by_padding.n_changed} of {n} shorter sequences have another answer beside a sequence of {longest} than "
-            f"alone, and {by_padding}",
+            f"{by_padding.n_changed} of {n} shorter sequences have another answer beside a sequence of length "
+            f"{longest} than alone, and {by_padding}",
             cause="the model reads padding: attention, the pooling or the positions do not leave it out",
             fix="mask padding in attention (key_padding_mask) and in the pooling, and count positions from the first "
             "token",
@@ -132,8 +132,8 @@ def _always_padded(model: AuditedClassifier, lengths: NDArray[np.int64]) -> Find
     if not difference.is_beyond_rounding(model):
         return None
     return warned(
-        f"{difference.n_changed} of {len(short)} sequences of {lengths.min()} have another answer when their padding "
-        f"is cut off (inputs are always padded to {width[0]} tokens); {difference}",
+        f"{difference.n_changed} of {len(short)} sequences of length {lengths.min()} have another answer when their "
+        f"padding is cut off (inputs are always padded to {width[0]} tokens); {difference}",
         cause="the model reads padding, which reveals a sequence's length; sequences of the full width have no padding",
         fix="mask padding in attention and in the pooling, and pad no further than the longest sequence of a batch",
         **difference.evidence,

@@ -44,12 +44,12 @@ def run(model: AuditedClassifier) -> Finding:
     if all(len(others) == n_places - 1 for others in shared.values()):
         return not_applicable("positions are not added to the embeddings, so there is no position table")
     if any(shared.values()):
-        return _shared_rows(f"in sequences of {longest}, as in training, ", shared)
+        return _shared_rows(f"in sequences of length {longest}, as in training, ", shared)
     n_rows, is_learned = _table(model)
     length = LENGTH_FACTOR * longest if n_rows is None else max(n_rows, longest) + N_PAST
     if length > MAX_LENGTH:
         where = "" if n_rows is None else f", inside its table of {n_rows:,} rows"
-        return passed(f"every place of a sequence of {longest} has a vector of its own{where}", rows=n_rows)
+        return passed(f"every place of a sequence of length {longest} has a vector of its own{where}", rows=n_rows)
     return _past_table(model, longest, length, n_rows, is_learned)
 
 
@@ -58,7 +58,7 @@ def _past_table(model: AuditedClassifier, longest: int, length: int, n_rows: int
     try:
         vectors = _place_vectors(model, length)
     except HeadcountError:
-        return passed(f"the model refuses a sequence of {length}{table}", rows=n_rows, length=length)
+        return passed(f"the model refuses a sequence of length {length}{table}", rows=n_rows, length=length)
     if vectors is None:
         return not_applicable(NOT_FOUND)
     if (n_read := vectors.shape[1]) < length:
@@ -71,9 +71,10 @@ def _past_table(model: AuditedClassifier, longest: int, length: int, n_rows: int
         )
     shared = _places_alike(vectors, range(length - N_PAST, length))
     if any(shared.values()):
-        return _shared_rows(f"in sequences of {length}{table}, ", shared)
+        return _shared_rows(f"in sequences of length {length}{table}, ", shared)
     if n_rows is None or not is_learned:
-        return passed(f"every place of a sequence of {length} has a vector of its own", rows=n_rows, length=length)
+        finding = f"every place of a sequence of length {length} has a vector of its own"
+        return passed(finding, rows=n_rows, length=length)
     return _made_up_rows(model, longest, length, n_rows)
 
 
@@ -101,10 +102,10 @@ def _made_up_rows(model: AuditedClassifier, longest: int, length: int, n_rows: i
     """Return the finding for a model that makes up rows past its table: a warning if accuracy falls there."""
     accuracies = model.compare_lengths(longest, length)
     if accuracies is None:
-        return passed(f"the model refuses a sequence of {length} (position table: {n_rows} rows)", rows=n_rows)
+        return passed(f"the model refuses a sequence of length {length} (position table: {n_rows} rows)", rows=n_rows)
     finding = (
-        f"the learned table has {n_rows} rows, and the model answers sequences of {length} with position vectors that "
-        "did not occur in training"
+        f"the learned table has {n_rows} rows, and the model answers sequences of length {length} with position "
+        "vectors that did not occur in training"
     )
     numbers = {"rows": n_rows, "length": length, **accuracies.shares}
     if accuracies.is_kept:

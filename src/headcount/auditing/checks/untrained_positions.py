@@ -35,7 +35,7 @@ def _compare(model: AuditedClassifier, n_rows: int, n_trained: int, longest: int
     finding = f"rows {n_trained} to {n_rows - 1} of the position table were never trained"
     accuracies = model.compare_lengths(longest, longer)
     if accuracies is None:
-        return passed(f"{finding}, but the model refuses sequences of {longer}", rows=n_rows, trained=n_trained)
+        return passed(f"{finding}, but the model refuses sequences of length {longer}", rows=n_rows, trained=n_trained)
     numbers = {"rows": n_rows, "trained": n_trained, **accuracies.shares}
     if accuracies.is_kept:
         return passed(f"{finding}, but accuracy does not depend on them: {accuracies}", **numbers)

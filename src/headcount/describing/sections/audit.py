@@ -100,7 +100,7 @@ def verdict_tables(
     n_left_out = 0 if is_complete else sum(each.verdict == "not applicable" for _, each in verdicts)
     loud = [pair for pair in verdicts if pair[1].verdict not in QUIET]
     quiet = [pair for pair in verdicts if pair[1].verdict in (QUIET if is_complete else QUIET[:1])]
-    note = f"{counted(n_left_out, 'check')} that do not apply are left out." if n_left_out else ""
+    note = f"Not listed: {counted(n_left_out, 'check')} that do not apply." if n_left_out else ""
     note += " Only the quick checks were run." if any(audit.is_quick for _, audit in audits) else ""
     columns = (*(["model"] if len(audits) > 1 else []), "id", "check", "verdict", "evidence")
 

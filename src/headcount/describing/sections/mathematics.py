@@ -200,7 +200,8 @@ def _row_sums(models: Sequence[ModelResults]) -> str:
         return ""
     rows = np.concatenate(sums)
     error = float(np.abs(rows - 1).max())
-    return f"The stored attention weights of all {len(rows):,} queries add up to 1, to within {error:.1e}."
+    text = f"The stored attention weights have {len(rows):,} rows, one per head and query. Each row adds up to 1, to "
+    return f"{text}within {error:.1e}."
 
 
 def _proofs(models: Sequence[ModelResults]) -> str:

@@ -136,7 +136,9 @@ def _share_sentence(result: Pruning, share: PrunableShare, *, is_first: bool = F
     alone = f"Removed one at a time, {fraction(share.n_alone, result.n_heads)} cost less than {limit}"
     is_stricter = share.n_alone < n
     alone += (
-        ". This count is stricter: the whole 95 % CI must lie below the limit." if is_stricter else " (whole 95 % CI)."
+        ". This count is stricter: the whole 95 % CI must lie below the limit."
+        if is_stricter
+        else ", by the whole 95 % CI of the drop."
     )
     if is_first and result.share is None:
         return Sentence(alone)
@@ -235,9 +237,9 @@ def _other_examples(result: Pruning, ablation: Ablation | None) -> list[Sentence
     heads = ablation.harmless(condition.length)
     if condition.length is not None or not ablation.heads[0].band or set(heads) == set(result.harmless):
         return []
-    text = f"The ablation above finds {counted(len(heads), 'such head')} on {condition.decided_on or condition.data}; "
-    text += f"the pruning finds {n} on {result.alone_on or result.chosen_on}. Drops close to the limit depend on the "
-    text += "examples."
+    text = f"The section on ablation finds {counted(len(heads), 'head')} that are harmless alone, on "
+    text += f"{condition.decided_on or condition.data}; the pruning finds {n}, on "
+    text += f"{result.alone_on or result.chosen_on}. Drops close to the limit depend on the examples."
     return [Sentence(text)]
 
 
