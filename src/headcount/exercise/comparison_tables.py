@@ -1,4 +1,4 @@
-"""Describe how numbers of the five published reports ("figures") compare with ours: how many agree, and tables."""
+"""Describe how numbers of the five published reports compare with ours: how many agree, and tables."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from headcount.describing.words import counted, number, some
 from headcount.exercise.comparison import ComparedFigure, PublishedComparison, Verdict, compare
 
 RULE = (
-    "A published figure agrees if it lies in the 95 % prediction interval for one more training of ours, measured on a "
+    "A published number agrees if it lies in the 95 % prediction interval for one more training of ours, measured on a "
     "test set of the report's size. The interval includes the spread over our seeds and, for accuracies and drops, the "
     "sampling errors of both test sets. With few seeds, the interval is wide: then agreement is weak evidence, and "
-    "disagreement is strong evidence. About one figure of 20 lies outside by chance."
+    "disagreement is strong evidence. About one number in 20 lies outside by chance."
 )
 NAMES = (
     "Names of heads cannot be compared between two trainings. A drop is therefore compared with our drop of the same "
@@ -29,11 +29,11 @@ STATISTICS = ("specialisation", "column_alignment", "carry")
 DECIDED: tuple[Verdict, ...] = ("agrees", "differs")
 OTHERS: tuple[Verdict, ...] = ("undecided", "not comparable", "not measured")
 MOST_NAMED = 8
-"""Largest number of figures that a sentence names."""
+"""Largest number of published numbers that a sentence names."""
 
 
 def table_of(figure: ComparedFigure) -> str:
-    """Return the key in `TABLES` of the table that lists a figure."""
+    """Return the key in `TABLES` of the table that lists a published number."""
     name = figure.key.split(".")[1] if figure.key else ""
     if figure.task == "sortedness":
         return "sortedness"
@@ -43,7 +43,7 @@ def table_of(figure: ComparedFigure) -> str:
 
 
 def describe(result: PublishedComparison) -> Section:
-    """Return a section on all figures: a sentence and a table for each kind, and the rule by which figures agree."""
+    """Return a section on all published numbers: a sentence and a table for each kind, and the rule of comparison."""
     blocks: list[Block] = []
     sentences, missing = list[Sentence](), list[str]()
     for name, caption in TABLES.items():
@@ -54,7 +54,7 @@ def describe(result: PublishedComparison) -> Section:
             sentences.append(_sentence(caption, figures, f"published-{name}"))
             note = NAMES if name == "drops" else ""
             columns = (
-                *("report", "figure", "published", "ours with the fault", "every value", "agrees if within"),
+                *("report", "what was measured", "published", "ours with the fault", "every value", "agrees if within"),
                 *("sound model", "agrees?", "cause"),
             )
             rows = tuple(map(_row, figures))
@@ -66,13 +66,13 @@ def describe(result: PublishedComparison) -> Section:
 
 
 def _sentence(caption: str, figures: Sequence[ComparedFigure], rests_on: str) -> Sentence:
-    """Return a sentence that counts the published figures of one table by verdict, and names those that differ."""
+    """Return a sentence that counts the published numbers of one table by verdict, and names those that differ."""
     published = [figure for figure in figures if figure.key]
     counts = {verdict: sum(figure.verdict == verdict for figure in published) for verdict in (*DECIDED, *OTHERS)}
     words = [f"{counts[verdict]} {_verb(verdict, counts[verdict])}" for verdict in counts if counts[verdict]]
-    text = f"{caption}: of {counted(len(published), 'published figure')}, {some(words)}."
+    text = f"{caption}: of {counted(len(published), 'published number')}, {some(words)}."
     if differing := [f"{figure.what} ({figure.report})" for figure in published if figure.verdict == "differs"]:
-        text += f" These figures differ: {some(differing, MOST_NAMED)}."
+        text += f" These numbers differ: {some(differing, MOST_NAMED)}."
     return Sentence(text, rests_on, is_decided=any(counts[verdict] for verdict in DECIDED))
 
 
@@ -99,7 +99,7 @@ def _row(figure: ComparedFigure) -> Row:
 
 
 def _mean(figure: ComparedFigure) -> str:
-    """Return our mean with its 95 % CI as text; without the CI if there are few values, or all values are equal."""
+    """Return the mean over our runs with its 95 % CI as text; without it if runs are few or all values are equal."""
     if figure.mean is None or "answer" in figure.what:
         return ""
     mean, unit = _number(figure.mean, figure.unit), "%" if figure.unit == "share" else figure.unit
