@@ -274,7 +274,7 @@ def _at_length(rule: Rule, figure: Figure | None, run: KnownRun) -> Number | Non
 
 
 def _drop(rule: Rule, figure: Figure | None, run: KnownRun) -> Number | None:
-    """Return our drop with the same rank as a published drop, as names of heads cannot be compared between trainings."""
+    """Return our drop of the same rank as a published drop, as names of heads cannot be compared between trainings."""
     assert figure is not None, "ranks are those of published figures"
     rows = sorted(run.stored(rule), key=lambda row: -row["value"])
     rank = drop_rank(figure)

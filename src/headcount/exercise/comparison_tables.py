@@ -10,10 +10,10 @@ from headcount.describing.words import counted, number, some
 from headcount.exercise.comparison import ComparedFigure, PublishedComparison, Verdict, compare
 
 RULE = (
-    "A published number agrees if it lies in the 95 % prediction interval for one more training of ours, measured on a "
+    "A published figure agrees if it lies in the 95 % prediction interval for one more training of ours, measured on a "
     "test set of the report's size. The interval includes the spread over our seeds and, for accuracies and drops, the "
     "sampling errors of both test sets. With few seeds, the interval is wide: then agreement is weak evidence, and "
-    "disagreement is strong evidence. About one number in 20 lies outside by chance."
+    "disagreement is strong evidence. About one figure of 20 lies outside by chance."
 )
 NAMES = (
     "Names of heads cannot be compared between two trainings. A drop is therefore compared with our drop of the same "
@@ -54,7 +54,7 @@ def describe(result: PublishedComparison) -> Section:
             sentences.append(_sentence(caption, figures, f"published-{name}"))
             note = NAMES if name == "drops" else ""
             columns = (
-                *("report", "what was measured", "published", "ours with the fault", "every value", "agrees if within"),
+                *("report", "figure", "published", "ours with the fault", "every value", "agrees if within"),
                 *("sound model", "agrees?", "cause"),
             )
             rows = tuple(map(_row, figures))
@@ -70,9 +70,9 @@ def _sentence(caption: str, figures: Sequence[ComparedFigure], rests_on: str) ->
     published = [figure for figure in figures if figure.key]
     counts = {verdict: sum(figure.verdict == verdict for figure in published) for verdict in (*DECIDED, *OTHERS)}
     words = [f"{counts[verdict]} {_verb(verdict, counts[verdict])}" for verdict in counts if counts[verdict]]
-    text = f"{caption}: of {counted(len(published), 'published number')}, {some(words)}."
+    text = f"{caption}: of {counted(len(published), 'published figure')}, {some(words)}."
     if differing := [f"{figure.what} ({figure.report})" for figure in published if figure.verdict == "differs"]:
-        text += f" These numbers differ: {some(differing, MOST_NAMED)}."
+        text += f" These figures differ: {some(differing, MOST_NAMED)}."
     return Sentence(text, rests_on, is_decided=any(counts[verdict] for verdict in DECIDED))
 
 
