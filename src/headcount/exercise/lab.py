@@ -431,8 +431,8 @@ def run_lab(
     side_by_side = processes > 1
     if side_by_side and (settings or (n, n_examples) != (N_SEQUENCES, N_EXAMPLES)):
         raise InputError(
-            f"with processes={processes}, the lab has the default settings, but settings, n or n_examples was given",
-            "choose processes=1 to use other settings",
+            f"settings, n and n_examples cannot be changed with processes={processes}, which uses the defaults",
+            "leave them out, or choose processes=1",
         )
     plan = LabPlan(out, seed, experiments, settings or {}, n, n_examples, quiet=quiet or side_by_side)
     RunFolder(out).require_name()
@@ -473,7 +473,8 @@ def _run_side_by_side(plan: LabPlan, processes: int, quiet: bool) -> None:
         reporter.stop()
     if failed := progress.of("failed"):
         logs = [f"{state.run.name}: {state.error} ({plan.log_file(state.run)})" for state in failed]
-        raise CheckFailed(f"{len(failed)} of {len(plan.jobs)} parts of the lab failed", *logs, "run the lab again")
+        again = "run the same command again: parts that are finished are not repeated"
+        raise CheckFailed(f"{len(failed)} of {len(plan.jobs)} parts of the lab failed", *logs, again)
 
 
 class _Reporter:
