@@ -15,7 +15,7 @@ NOT_CORRECTED = "Each interval is the 95 % CI of one claim; the intervals are no
 
 
 def describe(result: ClaimResult) -> list[Block]:
-    """Return blocks on one claim: the verdict, the reasons for it, and a table of the evidence."""
+    """Return report blocks on one claim: the verdict, the reasons for it, and a table of the evidence."""
     blocks: list[Block] = [Conclusions(tuple(conclusions(result)))]
     if result.evidence:
         blocks.append(_evidence_table(result))
@@ -110,7 +110,7 @@ def _bracketed(evidence: Evidence) -> str:
 
 
 def describe_all(result: ClaimsResult) -> list[Block]:
-    """Return blocks on several claims: a sentence for each claim, and a table with its verdict on each model."""
+    """Return report blocks on several claims: a sentence for each claim, and a table with its verdict on each model."""
     sentences = tuple(_summary(result, statement) for statement in result.statements)
     columns = ("claim", "who says it", *result.models, "supported in")
     rows = tuple(_row(result, statement) for statement in result.statements)

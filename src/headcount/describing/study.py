@@ -111,7 +111,7 @@ def _with_prefix(block: Block, prefix: str) -> Block:
 
 
 def _right(part: PartResults) -> Answer | None:
-    """Return the answer on in how many seeds a model is proved right on every example, or how accurate models are."""
+    """Return the answer to the question in how many seeds the model is proved right, or how accurate the models are."""
     if len(part.summary.names) > 1:
         return None  # the comparison of variants says it
     measure = next((name for name in RIGHT if measured(part.summary, name)), None)

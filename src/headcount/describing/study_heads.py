@@ -394,7 +394,7 @@ def routes(part: PartResults) -> Answer | None:
 
 
 def _route_answer(event: str, routes: Sequence[tuple[str, RouteFinding]], about: str) -> Sentence:
-    """Return a sentence on whether one block moves the largest share in most seeds, for each route of the event."""
+    """Return a sentence on which block moves the largest share of the event (a carry) in most seeds, on each route."""
     settled = [f"{route.site} from {way}" for way, route in routes if holds_in_most(route.leads)]
     n = routes[0][1].leads.n
     if not settled:
@@ -411,7 +411,7 @@ def _route_answer(event: str, routes: Sequence[tuple[str, RouteFinding]], about:
 
 
 def _never(findings: VariantFindings) -> str:
-    """Return a sentence that names the blocks which never move a tenth of the event, on any route or in any seed."""
+    """Return a sentence that names the blocks which move less than a tenth of the event (a carry) in every seed."""
     sites = dict.fromkeys(route.site for route in findings.routes)
     idle = [
         site for site in sites if all(route.takes_part.correct == 0 for route in findings.routes if route.site == site)

@@ -24,7 +24,7 @@ SHOWN_PATHS, SHOWN_PAIRS = 6, 10
 
 
 def describe(result: HeadWeights) -> list[Block]:
-    """Return blocks on a model's weights: sentences, a figure per attention block, tables of heads and of probes."""
+    """Return report blocks on a model's weights: sentences, figures of heads, and tables of heads and of probes."""
     sentences = [*_head_sentences(result), *_composition_sentences(result.compositions)]
     blocks: list[Block] = [Conclusions(tuple(sentences))]
     for name, heads in pages_of(result).items():

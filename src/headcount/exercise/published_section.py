@@ -172,7 +172,7 @@ def _accuracy(model: ModelResults, ours: Proportion, rests_on: str) -> Sentence:
 
 
 def _head(model: ModelResults, top: list[Effect], rests_on: str) -> Sentence:
-    """Return a sentence that compares our most important head with the heads that the reports name."""
+    """Return a sentence that compares the most important head of our model with the heads that the reports name."""
     first, theirs = top[0], {each.report: each.costliest for each in adders() if each.costliest}
     reports = {head: [name for name, each in theirs.items() if each == head] for head in theirs.values() if head}
     named = some([f"{head} ({some(names)})" for head, names in reports.items()])

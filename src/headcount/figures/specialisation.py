@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SPREAD = ("entropy share", "sparsity")
 LOOKS = ((ORANGE, "s", ORANGE), (BLUE, "o", "white"))
-"""Colour, marker and fill: of examples where the task's condition holds (a carry comes in), then of the others."""
+"""Colour, marker and fill for examples in which the task's condition holds (a carry comes in), then for the others."""
 
 
 def draw_stats(result: Specialisation) -> Figure:
@@ -171,7 +171,7 @@ class Sensitivity:
 
 
 def sensitivities(result: Specialisation) -> list[Sensitivity]:
-    """Return the sensitivity to the task's event of every head for which it was measured, the largest first."""
+    """Return the sensitivity of every head to the task's event (a carry), if it was measured; the largest first."""
     shifts = [(head.short, shift) for head in result.heads if (shift := head.sensitivity())]
     rows = list[Sensitivity]()
     for short, shift in shifts:
@@ -181,7 +181,7 @@ def sensitivities(result: Specialisation) -> list[Sensitivity]:
 
 
 def draw_sensitivity(result: Specialisation) -> Figure:
-    """Draw how much attention each head moves if a token changes without and with the event, and the difference."""
+    """Draw how much attention each head moves when a token changes, with and without causing a carry."""
     rows = sensitivities(result)
     figure = Page(8, 0.2 * len(rows) + 1.0)
     axes, y = figure.subplots(), np.arange(len(rows))

@@ -38,11 +38,11 @@ ACTIONS = {
 BAND_NOTE = "The band of a head says where the whole 95 % CI of its drop lies: "
 BAND_NOTE += f"{'; '.join(f'{band}: {limit}' for band, limit in LIMITS.items())}."
 MOST_FAULTS = 6
-"""Largest number of kinds of error that the table of answers broken without one head lists."""
+"""Largest number of kinds of error that a table lists about answers which become wrong without one head."""
 
 
 def describe(result: Ablation) -> list[Block]:
-    """Return blocks on an ablation, for each length: ranking, conclusions, method, and answers that become wrong."""
+    """Return report blocks on an ablation, for each sequence length: ranking, conclusions, method, broken answers."""
     blocks: list[Block] = []
     for i, condition in enumerate(result.conditions):
         name = "ablation" if condition.length is None else f"ablation-{condition.length}"
@@ -289,7 +289,7 @@ def _rounded(n: int) -> str:
 
 
 def _gradient_tables(condition: AblationCondition, name: str) -> list[DataTable]:
-    """Return a table of rank correlations between two importances of heads: by gradient, and by ablation."""
+    """Return a table of rank correlations between the importance of heads by gradient and by ablation."""
     rows = list[Row]()
     for each in condition.agreements:
         gradient = "divided by the norm over its block" if each.normalised else "not normalised"
@@ -311,7 +311,7 @@ def _gradient_tables(condition: AblationCondition, name: str) -> list[DataTable]
 def _method_notes(result: Ablation, condition: AblationCondition, *, is_last: bool) -> list[str]:
     """Return notes on how the replacements of head outputs were drawn, and on what was verified beforehand.
 
-    The notes of the last condition (`is_last`) also say what was verified at the attention blocks.
+    A condition is one sequence length. For the last one (`is_last`), a note says what was verified at attention blocks.
     """
     notes = []
     if condition.n_mean:

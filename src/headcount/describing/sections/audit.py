@@ -48,7 +48,7 @@ PAGE = "docs/traps.md"
 
 
 def describe(audit: Audit) -> list[Block]:
-    """Return blocks on an audit: the root cause, a notice for each check that fails or warns, tables of all checks."""
+    """Return report blocks on an audit: root cause, a notice per check that fails or warns, tables of all checks."""
     blocks: list[Block] = [Paragraph(sentence(audit.summary)), Paragraph(measured(audit))]
     blocks += [notice(each) for each in urgent(audit)]
     if anchors := [f"#{each.id.lower()}" for each in urgent(audit)]:

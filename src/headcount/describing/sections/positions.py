@@ -27,7 +27,7 @@ LIKE_GUESSING = 0.95
 
 
 def describe(shown: PositionsShown) -> list[Block]:
-    """Return blocks on how one model represents position: sentences, then a table of questions and answers."""
+    """Return report blocks on how one model represents position: sentences, then a table of questions and answers."""
     return [Conclusions(tuple(conclusions(shown.name, shown, "positions"))), positions_table("positions", shown)]
 
 
@@ -232,7 +232,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _side_by_side(models: Sequence[ModelResults]) -> list[Picture]:
-    """Return a figure that compares the exercise's encodings, as models of the report have them; none for under two."""
+    """Return a figure that compares the encodings sinusoidal, learned and none, if the report has two of them."""
     shown = {name: each.positions for name in EXERCISE for each in reversed(models) if _has_encoding(each, name)}
     encodings = [each for each in shown.values() if each is not None]
     if len(encodings) < 2:
@@ -245,7 +245,7 @@ def _side_by_side(models: Sequence[ModelResults]) -> list[Picture]:
 
 
 def _has_encoding(model: ModelResults, name: str) -> bool:
-    """Return whether a model is a classifier with the named encoding and otherwise the exercise's architecture."""
+    """Return whether a model is a classifier with the named encoding and otherwise the standard architecture."""
     shown, result = model.positions, model.stretch
     if shown is None or shown.encoding.name != name or not is_class_task(model.task):
         return False

@@ -49,7 +49,7 @@ RANDOM = "random orders: median [10 %, 90 %]"
 
 
 def describe(result: Pruning) -> list[Block]:
-    """Return blocks on a pruning: a table of the score after each removal of a head, and the conclusions."""
+    """Return report blocks on a pruning: a table of the score after each removal of a head, and the conclusions."""
     return [curve_table(result, "pruning-curves"), Conclusions(tuple(conclusions(result)))]
 
 
@@ -152,7 +152,7 @@ def _share_sentence(result: Pruning, share: PrunableShare, *, is_first: bool = F
 
 
 def _too_many(result: Pruning) -> list[Sentence]:
-    """Return a sentence on the number of removed heads from which on the drop is above the limit; none if unknown."""
+    """Return a sentence on the number of removed heads from which on the drop is always above the limit, if known."""
     if result.share is not None:
         return []
     over = takewhile(lambda each: each.drop and each.drop.low > result.loss, reversed(_points(result, "greedy")))

@@ -33,7 +33,7 @@ RoleScores = list[tuple["HeadRole", "RoleScore"]]
 
 
 def describe(result: HeadRoles) -> list[Block]:
-    """Return blocks on what heads attend to in texts: sentences, maps of all heads, and tables by role."""
+    """Return report blocks on what heads attend to in texts: sentences, maps of all heads, and tables by role."""
     tables = [named_table(result, result.name, "roles"), unnamed_table(result, result.name, "roles")]
     return [
         Conclusions(tuple(conclusions(result, result.name, ""))),
@@ -63,13 +63,13 @@ def _inputs(result: HeadRoles) -> str:
 
 
 def _measured(heads: Sequence[HeadRole], role: str, on: str) -> RoleScores:
-    """Return the heads in which a role was measured, with their attention weights in this role, the largest first."""
+    """Return pairs of a head and its attention weight in one role (such as previous token), the largest first."""
     standings = [(head, standing) for head in heads if (standing := head.find(role, on))]
     return sorted(standings, key=lambda pair: -pair[1].mean)
 
 
 def _named(heads: Sequence[HeadRole], role: str, on: str) -> RoleScores:
-    """Return the heads that stand out in a role, with their attention weights in this role, the largest first."""
+    """Return pairs of a head and its attention weight, for heads that stand out in one role, the largest first."""
     return [(head, standing) for head, standing in _measured(heads, role, on) if standing.is_named]
 
 
@@ -149,9 +149,9 @@ def unnamed_table(result: HeadRoles, title: str, name: str, command: str = "") -
 
 
 def heads_table(result: HeadRoles, title: str, name: str, command: str = "") -> DataTable:
-    """Return a table of every head with its attention weight in every role; in a large model, only of named heads.
+    """Return a table of every head with its attention weight in every role, such as previous token.
 
-    Named heads are those that stand out in some role.
+    For a large model, the table has only the heads that stand out in some role.
     """
     measured = dict.fromkeys((each.role, each.on) for head in result.heads for each in head.standings)
     roles = [role for role in measured if role[0] in ROLES]
