@@ -180,7 +180,7 @@ def test_answers_have_their_figures(answers) -> None:
     assert "heads that are harmless alone are not harmless together" in share
     carries = answer_to(text, "Carry propagation.")
     assert (
-        "24 of 24 heads respond to a carry, E0H0 most (when a changed token makes a carry, it moves 40.0 % more of its "
+        "24 of 24 heads respond to a carry, E0H0 most (a token that makes a carry moves 40.0 % more of its "
         "attention; CI 36.9-43.1" in carries
     )
     assert "arry errors are the majority of broken answers without E0H0 (90 of 90)" in carries
