@@ -241,5 +241,5 @@ def _why(models: Sequence[ModelResults]) -> str:
     """Return sentences on why sinusoidal encodings can extrapolate and learned ones cannot, with measurements."""
     width = width_of(models)
     texts = [each.text for each in identity_sentences(width, rotation_error(width), kernel_error(width))]
-    lookup = "A learned encoding is a table: rows that training never uses stay random."
+    lookup = "A learned encoding is a table lookup: rows that training never uses stay random."
     return " ".join([*texts, lookup, *(each.text for each in extrapolation_sentences(models))])
