@@ -117,7 +117,7 @@ def _training(model: ModelResults) -> str:
             if value is not None
         ]
         steps = "" if record.steps is None else f" {record.steps:,} steps"
-        sentences.append(f"Training took{steps}{took}; final loss: {some(losses) if losses else 'not recorded'}.")
+        sentences.append(f"Training took{steps}{took}; loss: {some(losses) if losses else 'not recorded'}.")
     return " ".join(sentences)
 
 
