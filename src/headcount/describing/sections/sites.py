@@ -44,7 +44,7 @@ class HeadGroup:
         return amount_cell(*self.estimate, unit)
 
     def count(self, band: str) -> int:
-        """Return the number of heads in a band of importance, such as `critical` or `redundant`."""
+        """Return how many heads of this group are in a band of importance, such as `critical` or `redundant`."""
         return sum(each.band == band for each in self.effects)
 
 
