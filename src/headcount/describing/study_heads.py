@@ -265,7 +265,8 @@ def _agreement_sentence(concordances: Sequence[Concordance], about: str) -> Sent
 def removal(part: PartResults) -> Answer | None:
     """Return the answer on how many heads can be removed together, and on the score that is left without them.
 
-    It also counts critical and redundant heads, and has the score without all heads that are harmless alone.
+    It also counts critical heads (over 10 points alone) and redundant heads (under 1 point alone), and has the score
+    without all heads that are harmless alone.
     """
     sentences, bars = list[Sentence](), list[Bar]()
     for variant in part.summary.names:

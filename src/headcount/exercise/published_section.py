@@ -192,7 +192,7 @@ def _head(model: ModelResults, top: list[Effect], rests_on: str) -> Sentence:
 
 
 def _pruning(model: ModelResults, ours: Pruning, rests_on: str) -> Sentence:
-    """Return a sentence on the accuracy that is left when all heads that are prunable alone are removed."""
+    """Return a sentence on the accuracy without all heads of our model that cost almost nothing when removed alone."""
     shares = [share for each in adders() for share in each.prunable]
     n, left, lost = len(ours.by_zero), ours.by_zero_left, ours.by_zero_left.drop
     text = f"The reports call {percent(min(shares))} to {percent(max(shares))} of heads prunable, because each costs "

@@ -39,7 +39,7 @@ def conclusions(title: str, shown: PositionsShown, rests_on: str = "") -> list[S
 
 
 def _trained_rows(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
-    """Return a sentence on how many positions of a learned table have a row that was never trained, or no row."""
+    """Return a sentence on how many positions have an untrained row, or no row, in a learned position table."""
     states = [row.state for row in shown.rows]
     n, never, beyond = len(states), states.count("never trained"), states.count("past the table")
     if not never + beyond:

@@ -163,7 +163,7 @@ def heads_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
         label = some([f"{ROLES[each.role].name} on {each.on}" for each in head.named]) if head.named else ""
         standings = [head.find(*role) for role in roles]
         rows.append((head.short, label, *(weight(each) if each else Cell("") for each in standings)))
-    few = f"The table has the {len(heads)} of {len(result.heads)} heads that stand out. " if is_long else ""
+    few = f"The table lists only the {len(heads)} of {len(result.heads)} heads that stand out. " if is_long else ""
     note = f"{few}Attention weight with its 95 % CI; bold where a head stands out. {sentence(result.words)}"
     return DataTable(name, f"All heads of {title}", columns, tuple(rows), note, command, is_folded=True)
 
