@@ -307,9 +307,7 @@ def _require_one_task(model: TaskAttention, other: TaskAttention) -> None:
         raise InputError(f"{what}: their heads cannot be matched", "choose two models of one task")
     for side in (model, other):
         if "untrained" not in side.controls:
-            raise InputError(
-                f"matching the heads of {side.name} needs untrained models of the same shape: {NOT_DRAWN}"
-            )
+            raise InputError(f"matching the heads of {side.name} needs untrained models of the same shape: {NOT_DRAWN}")
     if not (isinstance(model, Run) and isinstance(other, Run)):
         return
     ours, theirs = model.config, other.config

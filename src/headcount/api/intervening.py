@@ -166,7 +166,7 @@ def ablated(
         def values(z: Float[Tensor, "row query head d_head"]) -> Tensor | None:
             if replacement.needs_donors and len(z) < 2:
                 raise InputError(
-                    f"by={by!r} replaces a head's output by that of another row of the batch, but this batch has one row",
+                    f"by={by!r} replaces a head's output by that of another row, but the batch has only one row",
                     "pass two rows or more, or use by='zero' or by='mean'",
                 )
             first = positions.first(site, z.shape[1])

@@ -82,8 +82,8 @@ def open_run(run: AnyModel, what: str = "this") -> Run:
     if not folder.holds_a_run or is_external(folder.config_file.parent):
         raise InputError(
             f"there is no model in {run}",
-            "give the folder of a model that headcount trained, sample:addition, the folder of a Hugging Face model, or "
-            "my_adapter.py:Class, where Class inherits headcount.Adapter",
+            "give the folder of a model that headcount trained, sample:addition, the folder of a Hugging Face model, "
+            "or my_adapter.py:Class, where Class inherits headcount.Adapter",
         )
     return load(run)
 

@@ -196,8 +196,8 @@ def _require_searchable(opened: OpenModel, selection_set: Experiment, loss: floa
     constant = selection_set.majority_baseline
     if selection_set.metric.in_points and clean - constant < CRITICAL:
         raise InputError(
-            f"{opened.name} is hardly better than guessing, so removing heads cannot make it worse: it scores {clean:.3f} "
-            f"on {selection_set.data}, and always giving the same answer scores {constant:.3f}",
+            f"{opened.name} is hardly better than guessing, so removing heads cannot make it worse: it scores "
+            f"{clean:.3f} on {selection_set.data}, and always giving the same answer scores {constant:.3f}",
             "choose a more accurate model, or a sequence length at which this one is accurate",
         )
 

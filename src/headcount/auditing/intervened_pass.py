@@ -123,7 +123,7 @@ def _own_output(seen: IntervenedPass) -> Tensor:
     tensors = tensors_of(last := Event("", True, 0), seen.kept.get(last))
     if not tensors:
         raise InputError(
-            "the intervention's function returned neither a context manager nor hook handles, and did not run the model",
+            "the intervention's function returned no context manager and no hook handles, and did not run the model",
             "return what register_forward_hook() returned, or call the model in the function, on the given inputs",
         )
     return tensors[0]

@@ -226,8 +226,8 @@ class AdapterClasses(AdapterModel):
         columns = labels.tolist() if labels.dim() == 1 else []
         if len(set(columns)) < len(self.task.classes):
             raise InputError(
-                f"encode() must return a different label for each class, got the labels {labels.tolist()} for the answers "
-                f"{', '.join(self.task.classes)}",
+                f"encode() must return a different label for each class, got the labels {labels.tolist()} for the "
+                f"answers {', '.join(self.task.classes)}",
                 "return one label per question: the number of the class that is its answer",
             )
         return [int(column) for column in columns]

@@ -323,7 +323,8 @@ def require_logits(logits: Tensor, labels: Tensor) -> None:
                 "labels must be ids of tokens or classes that the model outputs",
             )
         return
-    wanted = f"[{', '.join(map(str, label_shape))}, {'size of the vocabulary' if labels.dim() == 2 else 'number of classes'}]"
+    last = "size of the vocabulary" if labels.dim() == 2 else "number of classes"
+    wanted = f"[{', '.join(map(str, label_shape))}, {last}]"
     raise InputError(
         f"forward() returned a tensor of shape {list(shape)}, not one row of logits for each label, which is the shape "
         f"{wanted}",

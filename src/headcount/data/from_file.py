@@ -137,8 +137,8 @@ def _format_for(table: Table, tokenized: TokenizedModel) -> Format:
         if (name := _for_text(tokenized)) is None:
             raise InputError(
                 f"{type(tokenized.model.model).__name__} outputs no tokens, so plain text cannot be scored",
-                "load it with a language-modelling head, or give a table with the columns text and label, or first, second "
-                "and score",
+                "load it with a language-modelling head, or give a table with the columns text and label, or first, "
+                "second and score",
             )
         return formats[name]
     if not fitting:

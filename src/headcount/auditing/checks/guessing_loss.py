@@ -110,8 +110,8 @@ def _other_format(losses: str, evidence: Evidence, fitting: str) -> Finding:
     """
     none = "answers with leading zeros, without leading zeros or in reversed order do not fit either"
     return failed(
-        f"{losses}: the model is confident in wrong answers, so encode() seems to write a format that the model was not "
-        "trained on; "
+        f"{losses}: the model is confident in wrong answers, so encode() seems to write a format that the model was "
+        "not trained on; "
         f"{fitting or none}",
         cause="consistent with an encode() that writes questions, answers or labels in another format than training",
         fix="write questions, answers and labels in encode() as in training: leading zeros, order of digits, start and "

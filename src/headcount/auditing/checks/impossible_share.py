@@ -82,8 +82,8 @@ def run(model: AuditedModel) -> Finding:
         )
     if figure.decimals < MIN_DECIMALS or not figure.can_exclude(n):
         return not_applicable(
-            f"the author's reported accuracy of {claimed:g} has too few digits to test: some number of right answers out "
-            f"of {n:,} always rounds to it"
+            f"the author's reported accuracy of {claimed:g} has too few digits to test: some number of right answers "
+            f"out of {n:,} always rounds to it"
         )
     if (count := figure.count_of(n)) is not None:
         return passed(

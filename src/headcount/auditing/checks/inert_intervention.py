@@ -36,8 +36,8 @@ def run(model: AuditedModel) -> Finding:
     except InstrumentError as error:
         return failed(
             f"interventions on heads do not act as they should: {error.what}",
-            cause="consistent with a sites() that names another module than the output projection of an attention block, "
-            "or with a model that computes the projection without calling its module",
+            cause="consistent with a sites() that names another module than the output projection of an attention "
+            "block, or with a model that computes the projection without calling its module",
             fix="let sites() name the output projections: the modules whose input holds the outputs of all heads side "
             "by side on its last axis, and examples on its first axis",
         )

@@ -29,9 +29,9 @@ def run(model: AuditedSequenceModel) -> Finding:
     still_right = ~is_missing.any(axis=1)
     names = ", ".join(map(model.token, missing))
     return failed(
-        f"the model {'never' if not n_output else 'hardly ever'} outputs {names}: {n_output:,} times at the {n_right:,} "
-        f"places of answers where this would be right (other tokens are right at {others.correct:,} of {others.n:,} "
-        f"places); {int((~still_right).sum()):,} of {len(still_right):,} right answers contain it",
+        f"the model {'never' if not n_output else 'hardly ever'} outputs {names}: {n_output:,} times at the "
+        f"{n_right:,} places of answers where this would be right (other tokens are right at {others.correct:,} of "
+        f"{others.n:,} places); {int((~still_right).sum()):,} of {len(still_right):,} right answers contain it",
         cause="consistent with a loss that ignores this token (ignore_index, often because it is also the padding id)",
         fix="give padding an id of its own, and let the loss ignore only that id",
         right_despite_fault=still_right,
