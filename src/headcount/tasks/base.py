@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +94,23 @@ class DecodingStart:
     first: int
     given: tuple[int, ...]
     n_tokens: int
+
+
+@dataclass(frozen=True)
+class IdScheme:
+    """A way in which a task gives position ids to the tokens of a decoder-only model."""
+
+    ids: Callable[[Any, Any, Any], tuple[Any, Any]]
+    """Return the ids of a question's tokens and of the decoder's input tokens, two arrays [#example, place].
+
+    The arguments are the question's tokens [example, place], their places [1, place] and the places of the decoder's
+    input tokens [1, place], as arrays of NumPy or of PyTorch; only operations that both have may be used. The ids of
+    the decoder's input may not depend on its tokens, because the ids are needed before the tokens are known.
+    """
+    hard_codes: str
+    """The structure of the task that the ids give to the model, in words."""
+    zero_is_fixed: bool = False
+    """Whether the id 0 stays 0 when ids start at a random number in training."""
 
 
 @dataclass(frozen=True)
@@ -238,6 +255,8 @@ class Task(Protocol):
     name: ClassVar[str]
     words: ClassVar[TaskWords] = TaskWords()
     output_type: ClassVar[Literal["sequence", "class"]]
+    model_kind: ClassVar[Literal["encoder-decoder", "decoder-only", "classifier"]]
+    """The kind of model that is trained on the task."""
     config_class: ClassVar[Any] = None
     """The dataclass of the task's settings, in which each setting has a default; None for a user's own data."""
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
@@ -324,11 +343,24 @@ class Task(Protocol):
 class SequenceTask(Task, Protocol):
     """The interface of a task whose answers are sequences of tokens."""
 
+    model_kind: ClassVar[Literal["encoder-decoder", "decoder-only", "classifier"]] = "encoder-decoder"
+    end_id: int | None = None
+    """The token that ends an answer and fills the rest of its row; None if all answers have the same length."""
+    id_schemes: ClassVar[Mapping[str, Callable[[Any], IdScheme]]] = {}
+    """The ways in which the task can give position ids to a decoder-only model's tokens, by name.
+
+    Each is called with the settings of the task. If the settings do not allow it, it raises a `ValueError` with the
+    reason.
+    """
     decoding_start: DecodingStart
     source_positions: tuple[Position, ...]
     decoder_input_positions: tuple[Position, ...]
     answer_positions: tuple[Position, ...]
     domain_size: int
+
+    def sized_for(self, examples: Examples) -> Self:
+        """Return this task with positions for examples as long as these; the task itself if its lengths are fixed."""
+        return self
 
     def encode(self, examples: Examples) -> Batch:
         """Return the token ids of these examples: the source, the decoder's input, the labels and the answer."""
@@ -397,9 +429,20 @@ def longest_rows(task: SequenceTask, examples: Examples) -> NDArray[np.int64]:
     return np.flatnonzero(n_tokens == np.max(n_tokens))
 
 
+def past_end(tokens: Tokens, end_id: int | None) -> NDArray[np.bool_]:
+    """Return a mask [example, place] of the tokens behind the end token of each answer.
+
+    >>> past_end(np.array([[4, 2, 9, 9]]), end_id=9).tolist()
+    [[False, False, False, True]]
+    """
+    is_end = np.zeros(tokens.shape, dtype=bool) if end_id is None else tokens == end_id
+    return np.asarray(is_end.cumsum(axis=1) - is_end > 0)
+
+
 class ClassTask(Task, Protocol):
     """The interface of a task whose answers are classes."""
 
+    model_kind: ClassVar[Literal["encoder-decoder", "decoder-only", "classifier"]] = "classifier"
     classes: tuple[str, ...]
     masks_padding: bool
     """Whether the attention mask hides padding; False only if this fault is planted."""

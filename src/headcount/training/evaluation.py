@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from headcount.hooks.gates import eval_mode
 from headcount.models.finite import require_numbers
 from headcount.models.masking import padding_of
-from headcount.models.transformer import Classifier, EncoderDecoder, Model
+from headcount.models.transformer import Classifier, Model, SequenceTransformer
 from headcount.results import Contradiction, Positive, Result, outside
 from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task, Tokens, natural_order
@@ -207,9 +207,9 @@ class SequenceModel(Protocol):
 
 @dataclass(frozen=True)
 class SequenceLearner:
-    """An encoder-decoder and its task, as the training loop needs them: with loss and scores, by teacher forcing."""
+    """A model that answers token by token and its task, with the loss and the scores that training needs."""
 
-    model: EncoderDecoder
+    model: SequenceTransformer
     task: SequenceTask
     target_metric: ClassVar[str] = "free_running"
     """The name of the score that the training setting `target` refers to."""
