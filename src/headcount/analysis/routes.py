@@ -43,7 +43,7 @@ from headcount.hooks.streams import StreamCapture, StreamId, StreamPatches, Stre
 from headcount.results import Contradiction, Count, Positive, Result
 from headcount.seeds import stream
 from headcount.stats import Proportion, skewed_quantile, skewness
-from headcount.tasks.base import Quartets, SequenceTask
+from headcount.tasks.base import Quartets, SequenceTask, stack_positions
 from headcount.training.evaluation import SequenceModel
 
 N_SCAN = 200
@@ -467,15 +467,13 @@ def measurable(model: OpenModel, quartets: Sequence[Quartets], fewest: int) -> l
 
 def position_labels(task: SequenceTask, stack: str, n: int) -> list[str]:
     """Return the names of all positions of a stack: the source's tokens, or the tokens that the decoder predicts."""
-    predicted = task.answer_positions[len(task.decoding_start.given) :]
-    positions = task.source_positions if stack == "encoder" else predicted
+    positions = stack_positions(task, stack)
     return [each.label for each in positions] if len(positions) == n else [str(i) for i in range(n)]
 
 
 def positions_by_place(task: SequenceTask, stack: str, n: int) -> dict[str, list[int]]:
     """Return, for each place of the answer, its positions in a stack, such as the 10s of both operands."""
-    predicted = task.answer_positions[len(task.decoding_start.given) :]
-    positions = task.source_positions if stack == "encoder" else predicted
+    positions = stack_positions(task, stack)
     if len(positions) != n:
         return {str(i): [i] for i in range(n)}
     names = {each.column: each.label for each in task.answer_positions}

@@ -429,6 +429,24 @@ def longest_rows(task: SequenceTask, examples: Examples) -> NDArray[np.int64]:
     return np.flatnonzero(n_tokens == np.max(n_tokens))
 
 
+def stack_positions(task: SequenceTask, stack: str) -> tuple[Position, ...]:
+    """Return the positions of a stack's queries: the source's tokens, or the tokens that are predicted there.
+
+    The one stack (`layer`) of a decoder-only model has both: the source, then the tokens that are predicted.
+    """
+    predicted = task.answer_positions[len(task.decoding_start.given) :]
+    if stack == "layer" and task.model_kind == "decoder-only":
+        return (*task.source_positions, *predicted)
+    return task.source_positions if stack == "encoder" else predicted
+
+
+def key_positions(task: SequenceTask, stack: str, kind: str) -> tuple[Position, ...]:
+    """Return the positions of the keys of an attention block, which is named by its stack and kind."""
+    if stack == "layer" and task.model_kind == "decoder-only":
+        return (*task.source_positions, *task.decoder_input_positions)
+    return task.decoder_input_positions if (stack, kind) == ("decoder", "self") else task.source_positions
+
+
 def past_end(tokens: Tokens, end_id: int | None) -> NDArray[np.bool_]:
     """Return a mask [example, place] of the tokens behind the end token of each answer.
 

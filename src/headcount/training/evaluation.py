@@ -26,7 +26,7 @@ from headcount.models.masking import padding_of
 from headcount.models.transformer import Classifier, Model, SequenceTransformer
 from headcount.results import Contradiction, Positive, Result, outside
 from headcount.stats import Proportion
-from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task, Tokens, natural_order
+from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task, Tokens, natural_order, past_end
 from headcount.training.answers import (
     ClassAnswers,
     SequenceAnswers,
@@ -255,11 +255,15 @@ class SequenceLearner:
         return margins(self.model, self.task, examples)
 
     def teacher_forced(self, examples: Examples) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """Return the inputs (source and decoder input), and the right token at each position of the logits."""
+        """Return the inputs (source and decoder input), and the right token at each position of the logits.
+
+        Behind the end of an answer, it is `IGNORE`.
+        """
         batch, n_given = self.task.encode(examples), len(self.task.decoding_start.given)
         device = next(self.model.parameters()).device
+        right = np.where(past_end(batch.answer, self.task.end_id), IGNORE, batch.answer)
         source, decoder_input, labels = on_device(
-            device, batch.source, batch.decoder_input, np.ascontiguousarray(batch.answer[:, n_given:])
+            device, batch.source, batch.decoder_input, np.ascontiguousarray(right[:, n_given:])
         )
         return (source, decoder_input), labels
 
