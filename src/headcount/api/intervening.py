@@ -334,11 +334,8 @@ def _write_patch(head: HeadId, own: Tensor, patch: Tensor, first: int, *, is_pre
     before it decodes.
     """
     given = patch
-    if (
-        (first or own.shape[1] == 1 or (is_prefix and own.shape[1] < patch.shape[1]))
-        and patch.dim() == 3
-        and patch.shape[1] > 1
-    ):  # one step of decoding with a cache
+    is_step = bool(first) or own.shape[1] == 1  # one step of decoding with a cache
+    if patch.dim() == 3 and patch.shape[1] > 1 and (is_step or (is_prefix and own.shape[1] < patch.shape[1])):
         given = patch[:, first : first + own.shape[1]]
         own = own[:, : given.shape[1]]
     fits = given.dim() <= own.dim() and all(

@@ -351,7 +351,7 @@ WORDS = TaskWords(
         "carry column": "the next lower column, which makes the carry",
         "previous output": "the token that was written just before",
     },
-    groups={"digit": "at the {}", "kind of sum": "on “{}” sums", "digits": "with operands of up to {} digits"},
+    groups={"digit": "at the {}", "kind of sum": "on “{}” sums", "operand digits": "with operands of up to {} digits"},
     model="the adder",
     sign=" = ",
     mark="kind of sum",
@@ -582,10 +582,10 @@ class AdditionLong(SequenceTask):
     # --- meaning ------------------------------------------------------------------------------------------------------
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
-        """Return the group of each sum for four ways of grouping: digits, kind, carries and longest chain."""
+        """Return the group of each sum for four ways of grouping: operand digits, kind, carries and longest chain."""
         carries = Carries.of(examples)
         return {
-            "digits": tuple(map(str, lengths_of(examples).max(axis=1).tolist())),
+            "operand digits": tuple(map(str, lengths_of(examples).max(axis=1).tolist())),
             "kind of sum": tuple(kinds_of(examples).tolist()),
             "carries": tuple(map(str, carries.out.sum(axis=1).tolist())),
             "carry chain": tuple(map(str, carries.longest.tolist())),

@@ -359,7 +359,10 @@ class SequenceTask(Task, Protocol):
     domain_size: int
 
     def sized_for(self, examples: Examples) -> Self:
-        """Return this task with positions for examples as long as these; the task itself if its lengths are fixed."""
+        """Return this task with positions for examples as long as these; the task itself if its lengths are fixed.
+
+        In a task with an `end_id`, examples may have a longer last axis than in training, filled with `EMPTY`.
+        """
         return self
 
     def encode(self, examples: Examples) -> Batch:
@@ -445,6 +448,11 @@ def key_positions(task: SequenceTask, stack: str, kind: str) -> tuple[Position, 
     if stack == "layer" and task.model_kind == "decoder-only":
         return (*task.source_positions, *task.decoder_input_positions)
     return task.decoder_input_positions if (stack, kind) == ("decoder", "self") else task.source_positions
+
+
+def widened(examples: Examples, n: int) -> Examples:
+    """Return examples with `n` more places at the end of their last axis, filled with `EMPTY`."""
+    return np.pad(examples, [(0, 0)] * (examples.ndim - 1) + [(0, n)], constant_values=EMPTY)
 
 
 def past_end(tokens: Tokens, end_id: int | None) -> NDArray[np.bool_]:
