@@ -115,7 +115,7 @@ class KeyValueCache:
         return self.key, self.value
 
 
-def _with_room(past: Keys, n: int) -> Keys:
+def _with_room(past: Tensor, n: int) -> Tensor:
     """Return a buffer of `n` positions that begins with the keys or values `past`; the rest is not set."""
     buffer = past.new_empty(*past.shape[:2], n, past.shape[3])
     buffer[:, :, : past.shape[2]] = past

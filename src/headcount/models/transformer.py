@@ -444,9 +444,7 @@ class DecoderOnly(Transformer):
             known = prompt.layouts[lists_keys] = Layout(ids, is_token, near)
         return known
 
-    def ids(
-        self, source: Tokens, n_fed: int, start: Int[Tensor, "batch 1"] | None = None
-    ) -> Int[Tensor, "#batch length"]:
+    def ids(self, source: Tokens, n_fed: int, start: Int[Tensor, "batch 1"] | None = None) -> Int[Tensor, "#batch all"]:
         """Return the position ids of a source and of `n_fed` tokens behind it; `start` is added to each row's ids."""
         source_places, fed_places = (torch.arange(n, device=source.device)[None] for n in (source.shape[1], n_fed))
         if self.scheme is None:

@@ -624,7 +624,7 @@ class AdditionLong(SequenceTask):
             "aligned column": lambda q, k: (
                 (_at(about, q) == _at(own, k)) & (_at(own, k) >= 0) & (operand[k] >= 0) & (operand[q] != operand[k])
             ),
-            "carry column": lambda q, k: (_at(about, q) - 1 == _at(own, k)) & (_at(own, k) >= 0),
+            "carry column": lambda q, k: (_at(about, q) - 1 == _at(own, k)) & (_at(own, k) >= 0) & (k <= q),
             "previous output": lambda q, k: (q == k) & is_written[k],
             "first token": lambda q, k: k == 0,
         }
