@@ -105,7 +105,7 @@ def test_padding_has_no_influence(settings: dict[str, Any]) -> None:
 @torch.no_grad()
 def test_answers_to_longer_sums_are_those_of_single_passes() -> None:
     task, model = built()
-    sums = task.sample_of_digits(np.random.default_rng(0), 120, "long-chain", 3)
+    sums = task.sample_of_length(np.random.default_rng(0), 120, "long-chain", 3)
     answers = answer(model, task, sums)
     assert answers.free is not None
     assert answers.free.shape == (3, 122)

@@ -66,7 +66,7 @@ def test_answers_are_those_of_python(a: int, b: int, style: str) -> None:
 def test_answers_of_any_length_are_those_of_python(n_digits: int) -> None:
     task, rng = AdditionLong(), np.random.default_rng(n_digits)
     for kind in KINDS:
-        for example in task.sample_of_digits(rng, n_digits, kind, 3):
+        for example in task.sample_of_length(rng, n_digits, kind, 3):
             a, b = map(text_of, example)
             right = str(int(a) + int(b))
             assert task.answer(example) == right
@@ -127,7 +127,7 @@ def test_ids_of_both_orders_name_columns() -> None:
 @pytest.mark.parametrize("n_digits", [2, 5, 10, 60])
 @pytest.mark.parametrize("kind", KINDS)
 def test_sums_are_of_the_kind_that_is_asked_for(kind: str, n_digits: int) -> None:
-    sums = AdditionLong().sample_of_digits(np.random.default_rng(0), n_digits, kind, 300)
+    sums = AdditionLong().sample_of_length(np.random.default_rng(0), n_digits, kind, 300)
     lengths, carries = lengths_of(sums), Carries.of(sums)
     assert (lengths.max(axis=1) == n_digits).all()
     n_carries, is_equal = carries.out.sum(axis=1), lengths[:, 0] == lengths[:, 1]
@@ -149,13 +149,13 @@ def test_sums_are_of_the_kind_that_is_asked_for(kind: str, n_digits: int) -> Non
 
 def test_all_carry_has_its_extreme() -> None:
     task = AdditionLong()
-    sums = {task.show(row) for row in task.sample_of_digits(np.random.default_rng(0), 30, "all-carry", 300)}
+    sums = {task.show(row) for row in task.sample_of_length(np.random.default_rng(0), 30, "all-carry", 300)}
     assert {f"{'9' * 30}+1", f"1+{'9' * 30}"} & sums
 
 
 def test_an_unknown_kind_is_an_error() -> None:
     with pytest.raises(InputError, match="all-carry"):
-        AdditionLong().sample_of_digits(np.random.default_rng(0), 5, "all-cary", 2)
+        AdditionLong().sample_of_length(np.random.default_rng(0), 5, "all-cary", 2)
     for kinds, words in (("uniform,plain", "plain"), ("uniform,uniform", "twice"), ("uniform:0", "not a weight")):
         with pytest.raises(ConfigError, match=words):
             RunConfig.build("addition-long", kinds=kinds)
@@ -183,7 +183,7 @@ def test_training_has_every_number_of_digits_and_never_more_than_ten(task: Addit
 
 def test_longer_sums_in_training_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     task = AdditionLong(AdditionLongConfig(n_validation=5, n_test=5))
-    longer = task.sample_of_digits(np.random.default_rng(0), 11, "uniform", 4)
+    longer = task.sample_of_length(np.random.default_rng(0), 11, "uniform", 4)
     monkeypatch.setattr(AdditionLong, "is_held_out", lambda self, sums: np.zeros(len(sums), dtype=bool))
     monkeypatch.setattr(AdditionLong, "_draw", lambda self, rng, n: longer)
     with pytest.raises(AssertionError, match="never has longer"):

@@ -343,6 +343,7 @@ WORDS = TaskWords(
     example="sum",
     examples="sums",
     place="digit",
+    length="digits",
     question="The model reads a sum and writes the answer digit by digit. It was trained on operands of at most 10 "
     "digits: is it right on longer ones, and which heads matter?",
     targets={
@@ -422,11 +423,14 @@ class AdditionLong(SequenceTask):
     tokens: tuple[str, ...] = (*"0123456789+=", "<end>", "<pad>")
     pad_id = PAD
     end_id = END
+    kinds: tuple[str, ...] = KINDS
+    length_facet = "carry chain"
 
     def __init__(self, config: AdditionLongConfig | None = None) -> None:
         self.config = config or AdditionLongConfig()
         self.domain_size = 10 ** (2 * self.config.digits)
         self.shares = kind_shares(self.config.kinds)
+        self.trained_lengths = 1, self.config.digits
         self._lay_out(self.config.digits)
 
     def _lay_out(self, n: int) -> None:
@@ -511,11 +515,11 @@ class AdditionLong(SequenceTask):
         kinds = rng.choice(list(self.shares), size=n, p=list(self.shares.values()))
         return draw_sums(rng, kinds, rng.integers(1, self.config.digits + 1, size=n), self.config.digits)
 
-    def sample_of_digits(self, rng: np.random.Generator, digits: int, kind: str, n: int) -> Examples:
-        """Return `n` sums of one kind, such as `long-chain`, whose longer operand has this number of digits."""
+    def sample_of_length(self, rng: np.random.Generator, length: int, kind: str, n: int) -> Examples:
+        """Return `n` sums of one kind, such as `long-chain`, whose longer operand has `length` digits."""
         if kind not in KINDS:
             raise InputError(f"no kind of sum {kind!r}", suggestion(kind, KINDS))
-        return draw_sums(rng, np.full(n, kind), np.full(n, digits), max(digits, self.config.digits))
+        return draw_sums(rng, np.full(n, kind), np.full(n, length), max(length, self.config.digits))
 
     def iter_domain(self) -> Iterator[Examples]:
         """Yield all sums of training lengths, in blocks of sums with the same answer."""

@@ -211,6 +211,8 @@ class TaskWords:
     """The name of one position of an answer, such as `digit`."""
     symbols: str = "tokens"
     """The name of the tokens of an example, such as `numbers`."""
+    length: str = "tokens"
+    """What the length of an example counts, such as `digits`."""
     question: str = "What do the heads of the model attend to, and which heads matter?"
     """The question that a report answers about models of this task."""
     targets: Mapping[str, str] = field(default_factory=dict)
@@ -352,6 +354,10 @@ class SequenceTask(Task, Protocol):
     Each is called with the settings of the task. If the settings do not allow it, it raises a `ValueError` with the
     reason.
     """
+    kinds: tuple[str, ...] = ()
+    """The names of the kinds of examples that `sample_of_length` draws; empty if examples have one length."""
+    length_facet: str = ""
+    """A facet whose groups are numbers, such as the longest carry chain, by which other lengths are grouped; or ""."""
     decoding_start: DecodingStart
     source_positions: tuple[Position, ...]
     decoder_input_positions: tuple[Position, ...]
@@ -364,6 +370,10 @@ class SequenceTask(Task, Protocol):
         In a task with an `end_id`, examples may have a longer last axis than in training, filled with `EMPTY`.
         """
         return self
+
+    def sample_of_length(self, rng: np.random.Generator, length: int, kind: str, n: int) -> Examples:
+        """Return `n` new examples of one length and one of the `kinds`."""
+        raise InputError(f"all examples of {self.name} have the same length", "leave the lengths out")
 
     def encode(self, examples: Examples) -> Batch:
         """Return the token ids of these examples: the source, the decoder's input, the labels and the answer."""

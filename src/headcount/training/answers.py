@@ -188,8 +188,10 @@ def _most_common(counts: Counter[str], n_wrong: int) -> str:
 
 def in_blocks(batch: Batch) -> Iterator[Batch]:
     """Yield parts of a batch that are small enough for one forward pass each."""
-    for i in range(0, len(batch), BLOCK):
-        yield batch[i : i + BLOCK]
+    n_tokens = batch.source.shape[1] + batch.decoder_input.shape[1]
+    size = max(1, min(BLOCK, TOKENS_AT_ONCE // n_tokens))
+    for i in range(0, len(batch), size):
+        yield batch[i : i + size]
 
 
 def on_device(device: torch.device, *arrays: Tokens) -> list[torch.Tensor]:
