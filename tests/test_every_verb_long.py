@@ -18,7 +18,7 @@ from headcount.runs.train import train_run
 from headcount.tasks.addition_long import lengths_of
 
 TINY = {
-    **{"digits": 2, "n_validation": 30, "n_test": 40, "steps": 60, "batch_size": 64, "eval_every": 30},
+    **{"digits": 2, "n_validation": 30, "n_test": 40, "steps": 30, "batch_size": 32, "eval_every": 30},
     **{"d_model": 16, "n_heads": 2, "d_ff": 32, "n_layers": 2, "threads": 1, "device": "cpu", "learning_rate": 2e-2},
 }
 VERBS: dict[str, tuple[str, ...]] = {
@@ -54,6 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("long")
     with chdir(path), pytest.MonkeyPatch.context() as patch:
         work_little(patch)
+        patch.setattr("headcount.runs.prune.N_FOLDED", 256)
         for seed, name in enumerate(("long", "other")):
             train_run(RunConfig.build("addition-long", seed=seed, **TINY), path / "runs" / name)
         command("evaluate", "runs/other")
@@ -103,12 +104,12 @@ def test_a_pruned_run_keeps_its_ids_and_its_answers(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_training_resumes_to_the_same_bytes(tmp_path: Path) -> None:
-    config = RunConfig.build("addition-long", **TINY | {"random_start": 5, "checkpoint_every": 20})
+    config = RunConfig.build("addition-long", **TINY | {"steps": 12, "random_start": 5, "checkpoint_every": 4})
     whole = train_run(config, tmp_path / "whole")
 
     class Stop:
         def on_steps(self, last_step: int, losses: object, rates: object) -> None:
-            if last_step >= 40:
+            if last_step >= 10:
                 raise KeyboardInterrupt
 
         def on_evaluation(self, step: int, scores: object) -> None:

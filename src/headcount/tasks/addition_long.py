@@ -529,10 +529,11 @@ class AdditionLong(SequenceTask):
             yield digits_of_values(np.stack([first, total - first], axis=1), self.config.digits)
 
     def index(self, examples: Examples) -> Tokens:
-        """Return a unique number for each sum of training lengths, as Python integers: a 10^digits + b."""
+        """Return a unique number for each sum of training lengths: a 10^digits + b, as Python integers if large."""
         if (lengths_of(examples) > self.config.digits).any() or ((examples < 0) & (examples != EMPTY)).any():
             raise ValueError(f"operands must have at most {self.config.digits} digits")
-        first, second = values_of(examples).astype(object).T
+        fits = 2 * self.config.digits <= FITS
+        first, second = values_of(examples).astype(np.int64 if fits else object).T
         return np.asarray(first * 10**self.config.digits + second)
 
     def hard_examples(self, rng: np.random.Generator, n: int) -> Examples:
