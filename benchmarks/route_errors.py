@@ -29,8 +29,6 @@ from benchmarks import Ratio
 from headcount.analysis.routes import (
     CONFIDENCE,
     N_RELIABLE,
-    N_SCAN,
-    N_VERDICT,
     EventPatches,
     Share,
     require_event,
@@ -39,6 +37,7 @@ from headcount.bands import CARRIER, PART
 from headcount.experiments.models import RunModel
 from headcount.hooks.gates import eval_mode
 from headcount.hooks.replay import sweep
+from headcount.limits import N_SCAN, N_VERDICT
 from headcount.runs.run import load
 from headcount.seeds import stream
 from headcount.stats import Proportion, skewed_quantile, skewness

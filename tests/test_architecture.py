@@ -32,9 +32,9 @@ from headcount.runs.run import build
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(headcount.__file__).parent
 MADE_FROM_RESULTS = ("figures", "rendering")
-KNOW_NO_TORCH = (*MADE_FROM_RESULTS, "describing", "limits", "heads", "results", "stats", "bands", "config", "tasks")
+KNOW_NO_TORCH = (*MADE_FROM_RESULTS, *BASE, "describing", "tasks")
 MAY_RUN_THERE = (*BASE, "tasks", "figures", "describing", "rendering")
-HOOKS_MAY_IMPORT = ("hooks", "errors", "heads", "limits", "registry")
+HOOKS_MAY_IMPORT = ("hooks", "errors", "heads", "limits", "registry", "suggestions")
 """Of headcount: they are usable alone, ..."""
 HOOKS_MAY_NEED = ("torch", "numpy", "jaxtyping", *sys.stdlib_module_names)
 """... and of others."""

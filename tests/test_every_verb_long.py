@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("long")
     with chdir(path), pytest.MonkeyPatch.context() as patch:
         work_little(patch)
-        patch.setattr("headcount.runs.prune.N_FOLDED", 256)
+        patch.setattr("headcount.runs.prune.N_MEANS", 256)
         for seed, name in enumerate(("long", "other")):
             train_run(RunConfig.build("addition-long", seed=seed, **TINY), path / "runs" / name)
         command("evaluate", "runs/other")

@@ -73,9 +73,9 @@ def test_neither_lock_nor_log_is_opened_through_a_link(tmp_path: Path, precious:
     for each in {name, "log.jsonl"}:
         (folder.path / each).symlink_to(precious)
     opening = folder.locked() if name == ".lock" else Log(folder)
-    with pytest.raises(RunError, match="it is a link"), opening:
+    with pytest.raises(RunError, match="the path is a link"), opening:
         pass
-    with pytest.raises(RunError, match="it is a link"):
+    with pytest.raises(RunError, match="the path is a link"):
         folder.cut_log(3)
     assert precious.read_text() == "ten years of work"
 

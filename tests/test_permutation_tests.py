@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.pairing import cka, hsic
-from headcount.analysis.transplants import mapped
+from headcount.analysis.matching_pairs import cka, hsic
+from headcount.analysis.matching_transplants import mapped
 from headcount.stats import share_above, step_down
 
 

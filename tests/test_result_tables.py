@@ -20,7 +20,8 @@ from headcount import ExternalModel, api, load, wrap
 from headcount.errors import InputError
 from headcount.experiments.models import RunModel
 from headcount.figures.plotting import PLOTS
-from headcount.results import SHOWN_ROWS, Result
+from headcount.result_tables import SHOWN_ROWS
+from headcount.results import Result
 from headcount.runs.run import Run
 
 SHAPE = every.SHAPES["two"]

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from headcount.config import config, field_names, parse, type_adapter
 from headcount.errors import ConfigError
-from headcount.registry import suggestion
+from headcount.suggestions import suggestion
 
 
 @config

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import binom, binomtest, rankdata, skew, spearmanr, ttest_1samp
 
+from headcount.formatting import fixed
 from headcount.stats import (
     Proportion,
     correlation_interval,
-    fixed,
     holm,
     influences,
     mcnemar,
@@ -90,7 +90,7 @@ def test_the_ends_are_exact(n: int) -> None:
 
 @pytest.mark.parametrize(("correct", "n"), [(0, 0), (1, 0), (3, 2), (-1, 2), (0, -1), (-2, -1)])
 def test_what_is_no_share_is_refused(correct: int, n: int) -> None:
-    with pytest.raises(ValueError, match=f"got {correct} of {n}"):
+    with pytest.raises(ValueError, match=f"got correct = {correct} and n = {n}"):
         Proportion.of(correct, n)
 
 

@@ -34,7 +34,7 @@ FAULTS = {
     "LastIsConstant": ("HC101", "is {} in 200 of 200 answers"),
     "StartsFromANumber": ("HC104", "('{}')"),
     "StopsEarly": ("HC105", "stop early"),
-    "GoesOn": ("HC105", "go on after their end"),
+    "GoesOn": ("HC105", "go on after the right answer"),
 }
 
 

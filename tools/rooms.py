@@ -24,8 +24,8 @@ PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- rooms:begin -->\n", "<!-- rooms:end -->\n"
 
 BASE = (
-    *("headcount", "errors", "seeds", "registry", "config", "heads"),
-    *("limits", "stats", "bands", "results", "files"),
+    *("headcount", "errors", "seeds", "suggestions", "registry", "config", "heads", "attention_roles"),
+    *("limits", "formatting", "stats", "bands", "result_tables", "results", "files"),
 )
 """Modules beside the folders; `headcount` is the package's own `__init__`."""
 ROOMS: tuple[tuple[str, ...], ...] = (

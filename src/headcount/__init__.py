@@ -74,7 +74,7 @@ _EXPORTS = {
     "runs.run": "Run load",
     "surgery.cutting": "cut_heads",
 }
-"""The names that `import headcount` exports, by the module that defines them."""
+"""For each module, the names defined in it that `import headcount` exports, separated by spaces."""
 _HOMES = {name: f"headcount.{module}" for module, names in _EXPORTS.items() for name in names.split()}
 
 _SHOWN = (

@@ -1,4 +1,4 @@
-"""Settings classes: frozen, validated when they are built, with all faults reported in one error.
+"""Define settings classes, which are frozen and validated when they are built; one error lists all invalid settings.
 
 Each part of headcount (a task, the model, the training loop) defines its settings beside its code, as a class with the
 decorator `@config`. The docstring below a field is the field's help text on the command line.
@@ -25,7 +25,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from headcount.errors import ConfigError, Fault
-from headcount.registry import Registry, suggestion
+from headcount.registry import Registry
+from headcount.suggestions import suggestion
 
 T = TypeVar("T")
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
@@ -66,7 +67,7 @@ def parse(classes: Mapping[str, type], sections: Mapping[str, Mapping[str, Any]]
     for section, cls in classes.items():
         given = sections.get(section, {})
         if not isinstance(given, Mapping):
-            faults.append(Fault(section, given, "should be a table of settings"))
+            faults.append(Fault(section, given, "should be a section of settings, such as [model] in TOML"))
             continue
         try:
             parsed[section] = type_adapter(cls).validate_python(dict(given))
@@ -92,14 +93,14 @@ def field_names(cls: type) -> tuple[str, ...]:
 
 
 def type_adapter(cls: type) -> TypeAdapter[Any]:
-    """Return the pydantic adapter of a dataclass, which validates plain data and converts it; adapters are cached."""
+    """Return the pydantic adapter of a dataclass, which validates and converts plain data; the adapter is cached."""
     if cls not in _ADAPTERS:
         _ADAPTERS[cls] = TypeAdapter(cls)
     return _ADAPTERS[cls]
 
 
 def plain_message(message: str) -> str:
-    """Return a message of pydantic without its standard beginnings, such as "Value error, "."""
+    """Return an error message of pydantic without its standard beginnings, such as "Value error, "."""
     return message.removeprefix("Value error, ").removeprefix("Input ")
 
 

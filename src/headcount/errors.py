@@ -56,7 +56,7 @@ class Fault:
     given: object
     """The invalid value."""
     why: str
-    """The reason why the value is invalid."""
+    """The reason why the value is refused."""
 
     def __str__(self) -> str:
         return f"{self.where} = {shortened(repr(self.given))}: {self.why}"
@@ -120,9 +120,12 @@ class CheckFailed(HeadcountError):
 class InstrumentError(CheckFailed):
     """An intervention, such as an ablation, that did not act on the model.
 
-    This is an error, because the measured effect would be 0 and look plausible.
+    This is an error, because a hook that does nothing gives a measured effect of 0, which looks plausible.
     """
 
 
 class ReplayError(InstrumentError):
-    """A forward pass replayed from a cache that differs from a full one: modules depend on more than their inputs."""
+    """A forward pass replayed from cached activations gives another output than a full one.
+
+    This happens if a module depends on more than its inputs, for example on a state that it keeps between calls.
+    """

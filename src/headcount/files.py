@@ -1,7 +1,7 @@
-"""Read and write files safely: atomic writes, no writing through links, and errors that say what to do.
+"""Read and write files safely: atomic writes, no writing through symbolic links, and errors that say what to do.
 
-A file is first written under a temporary name that is unique to the call, and then moved into place in one step. Two
-writers never share a temporary file. Files of other programs are never changed, reused or removed.
+A file is first written under a unique temporary name, and then moved into place in one step. Two writers never share a
+temporary file. Files that other programs wrote are never changed, reused or removed.
 """
 
 import errno
@@ -28,12 +28,12 @@ _ADVICE = {
     errno.EROFS: "the folder is read-only: work in another one",
     errno.EACCES: "permission denied: work in another folder",
     errno.EPERM: "permission denied: work in another folder",
-    errno.ENOTDIR: "a part of the path is a file, not a folder: choose another path",
-    errno.EISDIR: "a folder of that name is in the way: choose another path, or remove it",
-    errno.EEXIST: "a file of that name is in the way: choose another path",
-    errno.ENOTEMPTY: "another program has written there meanwhile: choose another path",
+    errno.ENOTDIR: "a folder in this path is in fact a file: choose another path",
+    errno.EISDIR: "a folder of this name exists already: choose another path, or remove the folder",
+    errno.EEXIST: "a file of this name exists already: choose another path",
+    errno.ENOTEMPTY: "another program has written into this folder meanwhile: choose another path",
     errno.ENAMETOOLONG: "the path is too long: choose a shorter one",
-    errno.ELOOP: "it is a link, and headcount does not write through links: remove the link, or choose another folder",
+    errno.ELOOP: "the path is a link, and headcount does not write through links: remove it, or choose another path",
 }
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -42,12 +42,15 @@ _NO_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getat
 
 @contextmanager
 def friendly_os_errors(doing: str) -> Iterator[None]:
-    """Turn an OSError inside the context into a `RunError` that says what to do; `doing` describes the operation."""
+    """Turn an OSError inside the context into a `RunError` that says what to do.
+
+    `doing` describes the operation for the message, such as `write report.html`.
+    """
     try:
         yield
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0, error.strerror or str(error))
-        raise RunError(f"could not {doing}", advice, "nothing that was saved before is lost") from error
+        raise RunError(f"could not {doing}", advice, "files that were saved before are unchanged") from error
     except ValueError as error:  # a name with a zero byte, or one that the file system cannot encode
         if "null byte" not in str(error) and not isinstance(error, UnicodeError):
             raise
@@ -71,12 +74,14 @@ def read_json(file: Path) -> Any:
 
 
 def parse_json(data: bytes | str, source: object) -> Any:
-    """Parse JSON text; error messages use `source` as the name of the text."""
+    """Parse JSON text and return its value; error messages name `source`, such as a path, as the origin of the text."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        explanation = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise RunError(f"{source} is damaged: {explanation}", "restore it, or create it again") from error
+        explanation = "the JSON is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise RunError(
+            f"{source} is damaged: {explanation}", "restore the file from a copy, or create it again"
+        ) from error
 
 
 def require_regular(file: Path) -> None:
@@ -88,7 +93,7 @@ def require_regular(file: Path) -> None:
 
 
 def _open_regular(file: Path, flags: int) -> int:
-    """Open a regular file and return its file descriptor; raise an error for pipes, devices and folders."""
+    """Open a regular file and return its file descriptor; raise an error for pipes, sockets, devices and folders."""
     handle = os.open(file, flags | _NO_WAITING, 0o666)
     if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
         os.close(handle)
@@ -99,7 +104,7 @@ def _open_regular(file: Path, flags: int) -> int:
 def _not_a_file(file: Path, mode: int) -> RunError:
     kinds = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
     kind = next((name for test, name in kinds.items() if test(mode)), "a device")
-    return RunError(f"{file} is {kind}, not a file", "remove it, or choose another path")
+    return RunError(f"{file} is {kind}, not a file", "remove it, or choose the path of a regular file")
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -113,7 +118,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def create_once(path: Path, data: bytes) -> None:
-    """Create a file atomically; if the file exists already, leave it as it is."""
+    """Create a file with the given contents in one step; if the file exists already, leave it as it is."""
     with friendly_os_errors(f"write {path}"), _draft(path, data) as draft:
         try:
             os.link(draft, path)
@@ -126,7 +131,10 @@ def create_once(path: Path, data: bytes) -> None:
 
 @contextmanager
 def written_atomically(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a new file that takes the place of `path` when the block ends, and is removed if an error ends it."""
+    """Open a new temporary file for writing, which replaces `path` when the `with` block ends without an error.
+
+    If the block raises an error, the temporary file is removed and `path` is unchanged.
+    """
     with friendly_os_errors(f"write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = _draft_name(path)
@@ -146,7 +154,7 @@ def written_atomically(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _draft(path: Path, data: bytes) -> Iterator[Path]:
-    """Yield a temporary file beside `path` that holds `data` and is flushed to the disk; remove it afterwards."""
+    """Write `data` to a temporary file beside `path`, flush it to the disk and yield its path; remove it at the end."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = _draft_name(path)
     file = _create(draft)  # outside the `try`: a file that existed before must not be removed
@@ -161,12 +169,12 @@ def _draft(path: Path, data: bytes) -> Iterator[Path]:
 
 
 def _create(path: Path) -> IO[bytes]:
-    """Create a new file and open it for writing; raise an error if the path exists or is a link."""
+    """Create a new file and open it for writing; raise an error if the path exists already."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS, 0o666), "wb")
 
 
 def open_in_place(path: Path, flags: int) -> int:
-    """Open a regular file that will be changed in place and return its file descriptor; raise an error for a link."""
+    """Open a regular file for changing its contents, and return its file descriptor; raise an error for a link."""
     return _open_regular(path, flags | _NO_LINKS)
 
 
@@ -182,23 +190,24 @@ def require_writable(folder: Path) -> None:
 # --- files that the user names ----------------------------------------------------------------------------------------
 
 MARK = "written by headcount"
-"""Text in every file that headcount writes to a path chosen by the user; only files with this text are overwritten."""
+"""Mark in every file that headcount writes to a path chosen by the user; files without the mark are not overwritten."""
 _COMMENTS = {".html": "<!-- {} -->", ".md": "<!-- {} -->", ".svg": "<!-- {} -->", ".tex": "% {}", ".txt": "{}"}
 _MARKED = 4096
-"""Number of bytes at the beginning and at the end of a file that are searched for the text `MARK`."""
+"""Number of bytes at the beginning and at the end of a file that are searched for the mark of headcount's own files."""
 
 
 def claim_output(path: Path, suffix: str, *, force: bool | None = False, flag: str = "-o") -> None:
-    """Raise an error if an output path cannot be written or holds a file that headcount did not write.
+    """Raise an error unless headcount may write to an output path that the user chose.
 
-    Call this before the measurement begins. With `force`, a file that headcount did not write may be replaced; None
-    means that the command has no option --force. `flag` is the option that names the path, for messages. Links,
-    folders, pipes and devices are always refused.
+    Call this before a long measurement begins. An existing file may be replaced if headcount wrote it, or if `force` is
+    set; `force` is None for commands without an option --force. The path must end in `suffix`. `flag` is the option
+    that names the path in messages. Links, folders, pipes and devices are always refused.
     """
     rename = f"choose another name with {flag}"
     if path.suffix.lower() != suffix:
         raise InputError(
-            f"{path} does not end in {suffix}", f"name the file, such as {flag} {argument(_example(path, suffix))}"
+            f"{path} does not end in {suffix}",
+            f"choose a name that does, such as {flag} {argument(_example(path, suffix))}",
         )
     with friendly_os_errors(f"write {path}"):
         mode = path.lstat().st_mode if os.path.lexists(path) else None
@@ -207,15 +216,16 @@ def claim_output(path: Path, suffix: str, *, force: bool | None = False, flag: s
     if mode is not None and not stat.S_ISREG(mode):
         raise _not_a_file(path, mode)
     if mode is not None and not force and not _is_marked(path):
-        advice = rename if force is None else f"{rename}, or replace the file with --force"
+        advice = rename if force is None else f"{rename}, or give --force to replace the file"
         raise InputError(f"{path} exists, and headcount did not write it", advice)
     require_writable(path.parent)
 
 
 def write_outputs(outputs: Mapping[Path, bytes], *, force: bool | None = False, flag: str = "-o") -> list[Path]:
-    """Write files to paths chosen by the user and return the paths; if one path is refused, write none of the files.
+    """Write files to paths chosen by the user and return the paths; write none of them if one path is refused.
 
-    Each file gets a mark, so that a later call may overwrite it (see `claim_output`).
+    Each file gets a mark, so that a later call may overwrite it (see `claim_output`). `flag` is the option that names
+    the paths in messages.
     """
     for path in outputs:
         claim_output(path, path.suffix.lower(), force=force, flag=flag)
@@ -249,7 +259,10 @@ def _marked(data: bytes, suffix: str) -> bytes:
 
 @contextmanager
 def staged_folder(path: Path) -> Iterator[Path]:
-    """Yield a hidden folder that becomes `path` in one move at the end; remove the folder if anything fails."""
+    """Yield a new hidden folder to write into, which is renamed to `path` when the `with` block ends.
+
+    If anything fails, the hidden folder is removed.
+    """
     home = path.resolve()
     draft = _draft_name(home)
     with friendly_os_errors(f"write {path}"):
@@ -268,7 +281,7 @@ def staged_folder(path: Path) -> Iterator[Path]:
 
 
 def _draft_name(path: Path) -> Path:
-    """Return a unique hidden path beside `path`."""
+    """Return a unique hidden path in the folder of `path`, for a temporary file."""
     return path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.draft")
 
 

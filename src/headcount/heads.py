@@ -44,11 +44,11 @@ class HeadSite:
 
     @property
     def short(self) -> str:
-        """The short name: `E1` (encoder), `D1` (decoder self), `X1` (decoder cross) or `L1` (single stack)."""
+        """The short name of the block: `E1` (encoder), `D1` (decoder self), `X1` (cross) or `L1` (single stack)."""
         return f"{_LETTERS[self.stack, self.kind]}{self.layer}"
 
     def head(self, index: int) -> HeadId:
-        """Return the head of this attention block with this index, counted from 0."""
+        """Return the head of this attention block that has the given index, counted from 0."""
         return HeadId(self, index)
 
 
@@ -67,7 +67,7 @@ class HeadId:
 
     @property
     def short(self) -> str:
-        """The short name: `E1H2`, `D1H2`, `X1H2` or `L1H2`."""
+        """The short name of the head: `E1H2`, `D1H2` (decoder self), `X1H2` (cross) or `L1H2` (single stack)."""
         return f"{self.site.short}H{self.index}"
 
     @classmethod
@@ -88,7 +88,7 @@ class HeadId:
 
 
 def _corrections(text: str) -> list[str]:
-    """Return a line of advice with the heads that a misspelt name may mean, or an empty list if there are none.
+    """Return a list with one line of advice: the heads that a misspelt name may mean. Return [] if there are none.
 
     >>> _corrections("encoder.0.2"), _corrections("first")
     (['did you mean encoder.0.self.2 (E0H2)?'], [])

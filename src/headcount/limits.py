@@ -1,4 +1,7 @@
-"""Default sizes, such as the rows of a forward pass, and checks that a computation fits into memory."""
+"""Numbers that several files share: defaults of flags, thresholds and limits; and checks that memory is sufficient.
+
+A number that only one file uses is at the top of that file. The limits of bands (critical, redundant) are in `bands`.
+"""
 
 import math
 import os
@@ -9,19 +12,67 @@ from pathlib import Path
 from headcount.errors import InputError, shortened
 
 DONORS = 4
-"""Number of donors per example in resample ablation: other examples whose head outputs replace the head's own."""
+"""Number of donors per example in resample ablation. A donor is another example, whose head output is put in."""
 PRECISION = 0.01
-"""Default of the largest half-width of the 95 % CI of a drop: 1 point of an accuracy, or 0.01 of another unit."""
+"""Default precision of a drop: the largest half-width of its 95 % CI; 0.01 is 1 point of accuracy."""
 BATCH = 512
 """Default number of rows (examples, or copies of them with different ablations) in one forward pass."""
 LOSS = 0.01
-"""Default accuracy that pruning may lose, as a fraction: 0.01 is 1 point."""
+"""Default of the largest drop that pruning allows (0.01 is 1 point), and limit of claims that heads are prunable."""
 ORDERS = 20
-"""Default number of random orders of removing heads with which pruning is compared."""
+"""Default number of random orders of removing heads, which are the baseline of pruning."""
+N_DECIDING = 40_000
+"""Largest number of examples on which a head is ablated.
+
+With `--exhaust`, it is the number of new examples on which heads that change an answer are measured again.
+"""
+N_LENGTH = 400
+"""Default number of examples per length when `ablate` measures a classifier at given lengths."""
+N_SCAN = 200
+"""Default number of quartets (sets of four examples) for each way of an event (a carry from the 1s to the 10s)."""
+N_VERDICT = 400
+"""Default number of quartets (sets of four examples) for a claim about one head, whose interval must be narrow."""
+N_CLAIM = 2000
+"""Default number of examples for a claim about the drop in score without some heads."""
+N_WEIGHTS = 512
+"""Default number of examples on which the inputs of heads are recorded, to read what their weights match."""
+SEARCH_SECONDS = 20.0
+"""Default time in seconds for which `verify` searches for wrong answers of a model that cannot be proved right."""
+LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""Default lengths of sequences at which `stretch` measures a classifier."""
+ANSWER_LENGTHS = (5, 10, 20, 50, 100, 200, 500, 1000)
+"""Default lengths at which `stretch` measures a model that answers token by token, such as digits of operands."""
+N_STRETCH, N_STRETCH_LONG, LONG = 1000, 200, 1024
+"""Default numbers of examples of `stretch` per length and kind of negative: up to the length LONG, and beyond it."""
+SIGNIFICANT = 0.05
+"""Level of significance: a p-value below it, after correction for several tests, is called significant."""
+ACCURATE = 0.9
+"""Accuracy that a classifier's whole 95 % CI must exceed at a length to count as accurate at this length."""
+N_NOISE = 512
+"""Number of examples on which the noise of mean ablation is measured, which comes from estimated mean outputs."""
+RARELY = 0.03
+"""A class counts as a constant answer if the 95 % CI of the share of all other predictions lies below this value.
+
+If all n predictions are equal, the CI lies below 3 % from n = 125 on. With 2 others among 200, it reaches 3.6 %.
+"""
+MIN_N = 20
+"""Smallest number of examples, or of quartets (sets of four examples), from which routes and claims are judged."""
+MIN_TEST_EXAMPLES = 100
+"""Number of examples below which a test set is called small: each example then counts more than 1 point of accuracy."""
+N_MEANS = 16_384
+"""Largest number of examples over which the mean outputs of heads are taken, for mean ablation and for folding."""
+PROVEN_ON = 4
+"""Number of examples on which an ablation is verified to change the model's output, in `predict` and in user code."""
+RETRIES = 2
+"""Default number of times that a run of a study is started again after a crash, before it counts as failed."""
+MOST_LOST = 3
+"""Number of times that a run of a study, started alone, may lose its Dask worker before it counts as failed."""
+PATIENCE = 300.0
+"""Default number of seconds that a study waits for a Dask scheduler that has stopped answering."""
 MOST_CELL = 2**20
-"""Largest number of characters in one cell of a table; more than any model's context holds."""
+"""Largest number of characters in one cell of a table of data; longer texts do not fit into any model's context."""
 TIMEOUT = 300.0
-"""Default time limit in seconds for each model, when several models that users submitted are audited together."""
+"""Default time limit in seconds for the audit of each model, when several submitted models are audited together."""
 COPIES = 4
 """Number of copies of an example that are in memory at once: as drawn, after shuffling, as tokens, and as tensors."""
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -43,9 +94,9 @@ def available_memory() -> int | None:
 
 
 def require_room(n_bytes: int, what: str, *advice: str) -> None:
-    """Raise an error if `n_bytes` exceed the available memory; `what` names their purpose in the message.
+    """Raise an error if more than the available memory is needed; call this before the memory is allocated.
 
-    Call this before the memory is allocated.
+    `n_bytes` is the number of bytes needed, and `what` names their purpose in the message, such as `5,000 examples`.
     """
     available = available_memory()
     if available is not None and n_bytes > available:
@@ -54,7 +105,10 @@ def require_room(n_bytes: int, what: str, *advice: str) -> None:
 
 
 def require_room_for(n: int, length: int, advice: str) -> None:
-    """Raise an error if `n` examples of `length` integers need more memory than is available."""
+    """Raise an error if `n` examples of `length` integers each need more memory than is available.
+
+    `advice` is the line of the message that says what to do, such as `lower --n`.
+    """
     require_room(8 * COPIES * n * length, f"{shortened(f'{n:,}')} examples", advice)
 
 
@@ -71,7 +125,7 @@ def format_bytes(n_bytes: int) -> str:
 
 
 def parse_seconds(budget: str | float, flag: str = "--budget") -> float:
-    """Return the seconds in a time such as '5m'; `flag` is the option that error messages name.
+    """Convert a time such as '5m' to seconds; `flag` is the option that error messages name.
 
     >>> parse_seconds("5m"), parse_seconds("90s"), parse_seconds("1.5h"), parse_seconds(30)
     (300.0, 90.0, 5400.0, 30.0)
@@ -81,6 +135,7 @@ def parse_seconds(budget: str | float, flag: str = "--budget") -> float:
     if not 0 < seconds < math.inf:
         text = shortened(str(budget))
         raise InputError(
-            f"{flag} must be a time above 0, got {text!r}", "write it as 90s, 5m or 1h; a number is seconds"
+            f"{flag} must be a time above 0, got {text!r}",
+            "write it as 90s, 5m or 1h; a number without a unit means seconds",
         )
     return seconds

@@ -1,4 +1,4 @@
-"""Registries: look up parts (tasks, encodings, poolings, model families, verbs, ...) by name.
+"""Look up parts (tasks, encodings, poolings, model families, commands, ...) by name, in registries.
 
 A part is one interchangeable piece of headcount, such as one encoding. A registry finds its parts in a package or in a
 module:
@@ -19,10 +19,9 @@ Other packages add parts with entry points, in a group named after the registry:
 """
 
 import ast
-import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import entry_points
@@ -31,44 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from headcount.errors import InputError
-
-OTHER_NAMES: dict[str, tuple[str, ...]] = {
-    "sinusoidal": ("sin", "cos", "sin/cos", "sin-cos", "sincos", "sine", "sinus", "fourier", "vaswani"),
-    "rotary": ("rope", "roformer"),
-    "none": ("nope", "no", "off", "nopos"),
-    "learned": ("absolute", "abs", "learnable", "trained", "table", "embedding", "lookup", "gpt2", "bert"),
-    "relative": ("shaw", "rel", "rpe"),
-    "alibi-symmetric": ("alibi-bidirectional",),
-    "mean": ("average", "avg"),
-    "first": ("cls",),
-    "zero": ("zeros", "knockout", "zero-ablation"),
-    "resample": ("resampling", "interchange", "swap", "random", "resample-ablation"),
-    "addition": ("add", "adder", "sum", "sums"),
-    "sortedness": ("sort", "sorted", "sorter", "sorting"),
-    "predict": ("answer", "infer", "ask", "generate"),
-    "evaluate": ("eval", "test", "accuracy", "score"),
-    "heads": ("attention", "attn", "show", "plot", "draw", "list"),
-    "ablate": ("ablation", "knockout"),
-    "prune": ("cut", "remove"),
-    "audit": ("check", "lint"),
-    "stretch": ("extrapolate", "lengths"),
-    "adapt": ("adapter", "scaffold", "init"),
-    "teacher-forced": ("forced",),
-    "free-running": ("free", "decoded"),
-}
-"""Maps a synonym, such as `rope`, to the names of the parts that it may mean, for "did you mean" suggestions."""
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean ...?" with the known name closest to `name`, or a list of all known names if none is close.
-
-    >>> suggestion("rope", ["learned", "rotary"]), suggestion("predit", ["audit", "predict"])
-    ("did you mean 'rotary'?", "did you mean 'predict'?")
-    """
-    names, lower = list(known), str(name).lower()
-    synonyms = [known_name for known_name in names if lower in OTHER_NAMES.get(known_name, ())]
-    near = synonyms or difflib.get_close_matches(str(name), names, n=1) or difflib.get_close_matches(lower, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}"
+from headcount.suggestions import suggestion
 
 
 @dataclass(frozen=True)
@@ -91,7 +53,7 @@ class Registry:
 
 @cache
 def _loaders(home: str) -> dict[str, Callable[[], Any]]:
-    """Map the name of each part to a function that imports the part; parts of other packages come last."""
+    """Return, by name, a function that imports each part of a registry; parts of other packages come last."""
     spec = find_spec(home)
     assert spec is not None and spec.origin is not None, f"no module {home}"  # noqa: PT018
     own: dict[str, Callable[[], Any]]
@@ -105,24 +67,26 @@ def _loaders(home: str) -> dict[str, Callable[[], Any]]:
     for entry_point in entry_points(group=group):
         if entry_point.name in own:
             raise InputError(
-                f"the name {entry_point.name!r} of {entry_point.value}, a part of another package, is taken already",
-                f"rename it in that package's entry points, group {group!r}",
+                f"two parts have the name {entry_point.name!r}; one of them is {entry_point.value}, of another package",
+                f"choose another name in that package's entry points, group {group!r}",
             )
         own[entry_point.name] = entry_point.load
     return own
 
 
 def _entries(module: str, file: str) -> list[str]:
-    """Return the keys of a module's dictionary `PARTS`, read from the source text of `file` without importing it."""
+    """Return the keys of a module's dictionary `PARTS`, read from its source `file` without importing the module."""
     for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict) and ast.unparse(node.target) == "PARTS":
             return [ast.literal_eval(key) for key in node.value.keys if key is not None]
-    raise LookupError(f"{module} has no table PARTS")
+    raise LookupError(f"{module} must define a dictionary PARTS, annotated with its type")
 
 
 def _load(module: str, entry: str | None = None) -> Any:
     home = importlib.import_module(module)
     if entry is None and not hasattr(home, "PART"):
         file = f"{module.rpartition('.')[2]}.py"
-        raise InputError(f"{module} has no PART", f"end {file} with PART = ..., as the files beside it do")
+        raise InputError(
+            f"{module} defines no PART", f"end {file} with PART = ..., as the other files of its folder do"
+        )
     return home.PART if entry is None else home.PARTS[entry]

@@ -1,15 +1,14 @@
-"""Results of analyses: frozen dataclasses that inherit `Result` and round-trip through JSON.
+"""Store the results of analyses: frozen dataclasses that inherit `Result` and round-trip through JSON.
 
 The JSON names the result's type and a schema version, so that a file of another version is refused with a clear error.
 
 A stored result is read only if it is consistent. Fields have types with bounds (`Count`, `Share`, `HeadName`), and no
 number may be infinite. Any dataclass inside a result may have a method `contradictions`, which checks that its fields
-agree with each other. Finally, each field must match the digest that `to_json` wrote. An error names the field.
+agree with each other. Finally, each field must match the digest (hash) that `to_json` wrote. The error names the field
+that is wrong.
 """
 
-import csv
 import hashlib
-import io
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from pydantic import AfterValidator, ConfigDict, ValidationError
 from headcount.config import plain_message, type_adapter
 from headcount.errors import Fault, HeadcountError, InputError, ResultError
 from headcount.heads import HeadId
+from headcount.result_tables import csv_text, rows_at, scalars, text_table
 
 ROUNDING = 1e-6
 """Relative and absolute tolerance within which two numbers count as equal up to rounding."""
@@ -51,7 +51,8 @@ Contradiction = tuple[str, str]
 class Result:
     """Base class of all results of analyses.
 
-    A subclass is a frozen dataclass. It increments its version number `SCHEMA` if a field changes its name or meaning.
+    A subclass is a frozen dataclass. Its version number `SCHEMA` is increased whenever a field changes its name or
+    meaning.
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -60,7 +61,10 @@ class Result:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(allow_inf_nan=False)
 
     ROWS: ClassVar[tuple[str, ...]] = ()
-    """Paths of the fields whose entries become rows of `to_rows`, such as `curves.points`; empty for a single row."""
+    """Paths of the fields whose entries become the rows of the table of `to_rows`, such as `curves.points`.
+
+    If there are none, the table has a single row.
+    """
 
     def __init_subclass__(cls) -> None:
         if "__repr__" not in cls.__dict__:  # the default of `dataclass` prints every number
@@ -68,30 +72,32 @@ class Result:
 
     def __repr__(self) -> str:
         name = getattr(self, "name", None)
-        return f"{type(self).__name__}{f' of {name}' if name else ''}\n{_text_table(self.printed_rows())}"
+        return f"{type(self).__name__}{f' of {name}' if name else ''}\n{text_table(self.printed_rows())}"
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Return the result as a table: a list of rows, for example one per head, that map column names to values.
 
         Fields that are lists are left out.
         """
-        rows = [row for path in self.ROWS for row in _rows_at(self, path.split("."))]
-        return rows or [_scalars(self)]
+        rows = [row for path in self.ROWS for row in rows_at(self, path.split("."))]
+        return rows or [scalars(self)]
 
     def printed_rows(self) -> list[dict[str, Any]]:
-        """Return the rows of `to_rows` in the order in which `repr` prints them, the most important first."""
+        """Return the rows of `to_rows` in the order in which `repr` prints them: the most important row first."""
         return self.to_rows()
 
     def to_frame(self) -> Any:
-        """Return the table as a pandas DataFrame; pandas must be installed."""
+        """Return the result as a table in a pandas DataFrame; pandas must be installed."""
         try:
             pandas = import_module("pandas")
         except ImportError as error:
-            raise InputError("to_frame() needs pandas", "pip install pandas, or use to_rows()") from error
+            raise InputError(
+                "to_frame() needs pandas", "install it with pip install pandas, or call to_rows()"
+            ) from error
         return pandas.DataFrame(self.to_rows())
 
     def to_csv(self) -> str:
-        """Return the table of `to_rows` as CSV in full precision; unknown values are empty."""
+        """Return the result as a table in CSV format, in full precision; unknown values are empty cells."""
         return csv_text(self.to_rows())
 
     def plot(self, which: str | None = None) -> Any:
@@ -103,7 +109,7 @@ class Result:
         return import_module("headcount.figures.plotting").plot(self, which)
 
     def _repr_html_(self) -> str:
-        """Return the section of the report about this result as HTML, which a notebook displays."""
+        """Return the report's section about this result as HTML; a notebook calls this to display the result."""
         html: str = import_module("headcount.rendering.notebook").result_html(self)
         return html
 
@@ -112,7 +118,7 @@ class Result:
         return {"type": type(self).__name__, "schema": self.SCHEMA, **type_adapter(type(self)).dump_python(self)}
 
     def to_json(self) -> str:
-        """Return the result as a JSON object that also has a digest of each field, which reveals later edits."""
+        """Return the result as a JSON object, with a digest (hash) of each field that reveals later edits."""
         data = plain_json(self.to_dict())
         data["digests"] = {name: _digest(value) for name, value in data.items()}
         separators = (",", ":") if self.INDENT is None else None
@@ -120,8 +126,14 @@ class Result:
 
     @classmethod
     def from_json(cls, text: str, file: object = None) -> Self:
-        """Build a result from the output of `to_json`; error messages name `file` as the source of the text."""
-        source, again = ("this", "measure it again") if file is None else (file, f"delete {file} to measure it again")
+        """Build a result from the output of `to_json`.
+
+        Raise an error if the text is damaged, has another schema version or contradicts itself. The message names
+        `file` as the source of the text.
+        """
+        source, again = (
+            ("this text", "measure it again") if file is None else (file, f"delete {file} to measure it again")
+        )
         try:
             data = dict(json.loads(text))
         except (ValueError, TypeError, RecursionError) as error:
@@ -142,7 +154,7 @@ class Result:
             faults = [Fault(_path(item["loc"]), _Brief(item["input"]), plain_message(item["msg"])) for item in details]
         if faults:
             more = f" (and {len(faults) - 1:,} more)" if faults[1:] else ""
-            what = f"{source} {cls.__name__}" if file is None else source
+            what = f"this {cls.__name__}" if file is None else source
             raise ResultError(f"{what} is damaged: {faults[0]}{more}", again)
         return result
 
@@ -169,17 +181,21 @@ def contradictions(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Fau
 def outside(owner: Any, estimate: str, low: str = "low", high: str = "high") -> Iterator[Contradiction]:
     """Yield a contradiction for each end of a confidence interval that lies on the wrong side of the estimate.
 
-    `estimate`, `low` and `high` are the names of the fields of `owner` that hold the three numbers.
+    `estimate`, `low` and `high` are the names of the fields of `owner` that hold the estimate and the ends of its
+    interval.
     """
     middle, least, most = (getattr(owner, name) for name in (estimate, low, high))
     if least > middle and not is_close(least, middle):
-        yield low, f"at most {estimate}, {middle}"
+        yield low, f"at most {middle}, the value of {estimate}"
     if most < middle and not is_close(most, middle):
-        yield high, f"at least {estimate}, {middle}"
+        yield high, f"at least {middle}, the value of {estimate}"
 
 
 def unequal(owner: Any, **expected: Any) -> Iterator[Contradiction]:
-    """Yield a contradiction for each field of `owner` that differs from its expected value by more than rounding."""
+    """Yield a contradiction for each field of `owner` that differs from its expected value by more than rounding.
+
+    The keyword arguments give the expected value of each field.
+    """
     for name, right in expected.items():
         given = getattr(owner, name)
         is_number = isinstance(given, float) or isinstance(right, float)
@@ -188,7 +204,10 @@ def unequal(owner: Any, **expected: Any) -> Iterator[Contradiction]:
 
 
 def misnamed(owner: Any) -> Iterator[Contradiction]:
-    """Yield a contradiction for each of the fields short, stack, layer and kind that disagrees with the field head."""
+    """Yield a contradiction for each field of `owner` that does not fit the name of its head.
+
+    The fields short, stack, layer and kind, where present, must agree with the name in the field head.
+    """
     head = HeadId.parse(owner.head)
     parts = {"short": head.short, "stack": head.site.stack, "layer": head.site.layer, "kind": head.site.kind}
     return unequal(owner, **{name: part for name, part in parts.items() if hasattr(owner, name)})
@@ -200,7 +219,7 @@ def is_close(one: float, other: float) -> bool:
 
 
 def is_hits(share: float, n: int) -> bool:
-    """Return whether `share` is k / n for a whole number k from 0 to n, up to rounding."""
+    """Return whether `share` is a possible fraction of n examples: k / n for a whole number k, up to rounding."""
     return n > 0 and 0 <= round(share * n) <= n and abs(share * n - round(share * n)) < 1e-3
 
 
@@ -237,7 +256,7 @@ def _naming_fields(cls: type) -> frozenset[str]:
 
 
 def _changed(data: Mapping[str, Any], digests: Any) -> Iterator[Fault]:
-    """Yield a fault for each field of a stored result that does not match its digest.
+    """Yield a fault for each field of a stored result that does not match its digest, a hash that was stored with it.
 
     Data without any digests (the output of `--json`) has no faults.
     """
@@ -246,12 +265,12 @@ def _changed(data: Mapping[str, Any], digests: Any) -> Iterator[Fault]:
     known = digests if isinstance(digests, dict) else {}
     for name in dict.fromkeys((*data, *known)):
         if known.get(name) != _digest(data.get(name)):
-            yield Fault(name, _Brief(data.get(name)), "somebody changed it: this is not what headcount wrote")
+            yield Fault(name, _Brief(data.get(name)), "somebody changed it: this is not the value that headcount wrote")
 
 
 @dataclass(frozen=True)
 class _Brief:
-    """Wraps a value for an error message: its `repr` shows lists and mappings by their size only."""
+    """A value in an error message: its `repr` shows only the number of entries of a list or mapping."""
 
     value: Any
 
@@ -277,81 +296,3 @@ def plain_json(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [plain_json(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
-
-
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-SHOWN_ROWS, SHOWN_WIDTH = 6, 110
-"""Largest number of rows, and largest number of characters per line, in the table that `repr` of a result prints."""
-
-
-def _rows_at(holder: Any, path: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield one table row per entry of the field at `path` in `holder`.
-
-    Each row also has the scalar fields of the objects on the way from `holder` to the entry.
-    """
-    entries = getattr(holder, path[0])
-    for entry in entries if isinstance(entries, (tuple, list)) else (entries,):
-        own = _scalars(entry)
-        yield from ({**own, **row} for row in _rows_at(entry, path[1:])) if len(path) > 1 else (own,)
-
-
-def _scalars(entry: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the fields of a dataclass whose values are a number, a text, None or a pair of numbers, by name.
-
-    Fields of nested dataclasses are included, named `part.field`.
-    """
-    row: dict[str, Any] = {}
-    for field in fields(entry):
-        value, name = getattr(entry, field.name), f"{prefix}{field.name}"
-        if is_dataclass(value):
-            row |= _scalars(value, f"{name}.")
-        elif value is None or isinstance(value, (str, int, float)) or _is_pair(value):
-            row[name] = value
-    return row
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
-    """Return rows as CSV in full precision, with the given columns (default: all); unknown values are empty."""
-    names = list(columns) or list(dict.fromkeys(name for row in rows for name in row))
-    out = io.StringIO(newline="")
-    writer = csv.DictWriter(out, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: without_formula(value) for name, value in row.items()} for row in rows)
-    return out.getvalue()
-
-
-def without_formula(value: Any) -> Any:
-    """Return a value as it is, but put an apostrophe before a text that a spreadsheet would read as a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(number, (int, float)) for number in value)
-
-
-def _text_table(rows: list[dict[str, Any]]) -> str:
-    """Format rows as a plain-text table: the first `SHOWN_ROWS` rows, with as many columns as fit on a line."""
-    shown = rows[:SHOWN_ROWS]
-    columns = []
-    for name in dict.fromkeys(name for row in shown for name, value in row.items() if value not in (None, "")):
-        part, _, last = name.rpartition(".")
-        if last == "weights_sha256" or (last != "rate" and f"{part}.rate" in shown[0]):
-            continue  # a proportion is shown by its rate alone
-        cells = [name, *(_cell(row.get(name)) for row in shown)]
-        width = max(map(len, cells))
-        columns.append([cell.ljust(width) for cell in cells])
-    while sum(len(column[0]) + 2 for column in columns) > SHOWN_WIDTH and len(columns) > 1:
-        columns.pop()
-    lines = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
-    return "\n".join([*lines, *([f"... {len(rows) - len(shown):,} more"] if len(rows) > len(shown) else [])])
-
-
-def _cell(value: Any) -> str:
-    """Format a value of a table briefly: four digits of a number, at most 40 characters of a text."""
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_cell, value))}]"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    text = "" if value is None else " ".join(str(value).split())
-    return text if len(text) <= 40 else f"{text[:39]}…"

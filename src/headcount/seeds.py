@@ -1,4 +1,4 @@
-"""Independent random number streams from one seed; each stream has a name, such as "batch" or "dropout".
+"""Derive independent random number streams from one seed; each stream has a name, such as "batch" or "dropout".
 
 A stream depends only on (seed, name, index), so training can resume after a crash without a saved random state: step
 1,200 draws from `stream(seed, "batch", 1200)` whether or not the same process ran step 1,199.

@@ -1,4 +1,4 @@
-"""Confidence intervals and p-values: proportions, paired differences, correlations and permutation tests."""
+"""Compute confidence intervals and p-values of proportions, paired differences and correlations."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import numpy as np
 import scipy  # imports its submodules lazily, so `headcount --help` and `predict` do not wait for them
 from numpy.typing import NDArray
 
+from headcount.formatting import number, percent
 from headcount.results import ROUNDING, Contradiction, Count, Positive, Share, outside, unequal
 
 Values = NDArray[np.float64]
 Numbers = NDArray[np.int64]
-"""An array of example indices."""
+"""An array of indices of examples."""
 Hits = NDArray[np.bool_]
+
 Z95 = 1.96
-"""Half the width of the 95 % CI of a normally distributed estimate, in standard errors."""
+"""Half the width of a 95 % confidence interval of a normally distributed estimate, in standard errors."""
 FEW_HITS = 3
-"""Largest number of hits (or misses) for which `Proportion` uses the Poisson bound if n > 50; it is 2 for n <= 50."""
-MOST_DIGITS = 6
-"""Largest number of decimals that `number` prints to show that a value is not exactly 0 or 100."""
+"""`Proportion` uses a Poisson bound if at most this many trials hit, or at most this many miss; 2 if n <= 50."""
 
 
 @dataclass(frozen=True)
 class Proportion:
-    """A proportion, `correct` of `n`, with a Wilson score interval (Wilson 1927), which always stays inside [0, 1].
+    """A proportion, `correct` of `n` trials, with a Wilson score interval (Wilson 1927) as its 95 % CI.
 
-    If only one to three trials are correct, Wilson's lower bound is too high: its coverage can fall to 84 % instead of
-    95 %. The Poisson bound of Brown, Cai and DasGupta (2001) replaces it. The same holds for the upper bound if only
-    one to three trials are wrong.
+    If only one to three trials are correct, Wilson's lower bound is too high: the interval can cover the true
+    proportion in only 84 % instead of 95 % of cases. The Poisson bound of Brown, Cai and DasGupta (2001) then replaces
+    it. The same holds for the upper bound if only one to three trials are wrong.
 
     >>> Proportion.of(98, 100)
     Proportion(correct=98, n=100, rate=0.98, low=0.929..., high=0.996...)
@@ -43,9 +43,9 @@ class Proportion:
     high: float
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction for each field (counts, rate, interval) that disagrees with the other fields."""
+        """Yield a contradiction for each field (count, rate or end of the CI) that disagrees with the other fields."""
         if self.correct > self.n:
-            yield "correct", f"at most n, {self.n}"
+            yield "correct", f"at most {self.n}, the value of n"
             return
         right = Proportion.of(self.correct, self.n)
         yield from unequal(self, rate=right.rate, low=right.low, high=right.high)
@@ -54,7 +54,7 @@ class Proportion:
     def of(cls, correct: int, n: int, confidence: float = 0.95) -> Proportion:
         """Return the proportion `correct` / `n` with its confidence interval."""
         if not 0 <= correct <= n or n == 0:
-            raise ValueError(f"correct must be between 0 and n, and n at least 1; got {correct} of {n}")
+            raise ValueError(f"correct must be from 0 to n, and n at least 1, got correct = {correct} and n = {n}")
         if not 0 < confidence < 1:
             raise ValueError(f"confidence must be in (0, 1), got {confidence}")
         z = float(scipy.special.ndtri(0.5 + confidence / 2))
@@ -71,50 +71,16 @@ class Proportion:
 
     @classmethod
     def count(cls, hits: Hits) -> Proportion:
-        """Return the proportion of True entries in `hits`, with its 95 % CI."""
+        """Return the proportion of True entries in `hits`, which says which trials are correct, with its 95 % CI."""
         return cls.of(int(hits.sum()), len(hits))
 
     def __str__(self) -> str:
         return f"{percent(self.rate, 2)} [{number(100 * self.low, 2)}, {number(100 * self.high, 2)}], n = {self.n:,}"
 
 
-def number(value: float, digits: int = 1) -> str:
-    """Format a number with `digits` decimals, or with more if it would otherwise look like exactly 0 or 100.
-
-    >>> number(98.765), number(100), number(99.996), number(0.004), number(-0.01)
-    ('98.8', '100', '99.996', '0.004', '-0.01')
-    """
-    if value in (0, 100):
-        return f"{value:.0f}"
-    while digits < MOST_DIGITS and float(f"{value:.{digits}f}") in (0, 100):
-        digits += 1
-    return f"{value:z.{digits}f}"
-
-
-def fixed(value: float, digits: int = 1) -> str:
-    """Format a number for a table column, with `digits` decimals.
-
-    A number below 100 that would be rounded to 100 gets more decimals.
-
-    >>> fixed(98.765), fixed(100), fixed(99.96), fixed(0.004)
-    ('98.8', '100.0', '99.96', '0.0')
-    """
-    text = f"{value:z.{digits}f}"
-    return number(value, digits) if value < 100 == float(text) else text
-
-
-def percent(rate: float, digits: int = 1) -> str:
-    """Format a rate between 0 and 1 in percent; only exactly 0 and 1 become `0 %` and `100 %`.
-
-    >>> percent(0.98765), percent(1), percent(0.99996), percent(0.00004)
-    ('98.8 %', '100 %', '99.996 %', '0.004 %')
-    """
-    return f"{number(100 * rate, digits)} %"
-
-
 @dataclass(frozen=True)
 class PairedDifference:
-    """A drop: the mean over examples of (score before - score after), with a 95 % CI and a two-sided p-value."""
+    """A drop in score: the mean over examples of (score before - score after), with its 95 % CI and p-value."""
 
     mean: float
     low: float
@@ -122,7 +88,7 @@ class PairedDifference:
     p: Share
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction if the mean lies outside its interval."""
+        """Yield a contradiction if the mean lies outside its confidence interval."""
         return outside(self, "mean")
 
     def widened(self, se: float, df: int, confidence: float = 0.95) -> PairedDifference:
@@ -139,15 +105,15 @@ class PairedDifference:
 
 
 N_RESAMPLES = 1999
-"""Smallest number of resamples that the bootstrap draws."""
+"""Smallest number of resamples that a bootstrap draws."""
 LEAST_P = 40
-"""Number of random draws for each test in a family of tests, so that p-values stay small after Holm correction."""
+"""Number of random draws per test in a family of tests: with fewer, Holm correction would make all p-values large."""
 AT_ONCE = 2**22
 """Largest number of resampled values that are held in memory at once."""
 GROUPS = 100
-"""Number of groups of examples that the jackknife leaves out in turn; n groups of one if there are fewer examples."""
+"""Number of groups of examples that the jackknife leaves out in turn; each example is a group if there are fewer."""
 TAIL_DRAWS = 20
-"""Smallest number of bootstrap resamples beyond each end of an interval."""
+"""Smallest number of bootstrap resamples that must lie beyond each end of a confidence interval."""
 
 
 def paired_hits(
@@ -156,8 +122,8 @@ def paired_hits(
     """Estimate the drop in accuracy between two measurements of the same examples, with its interval and p-value.
 
     `before` and `after` say which examples were answered correctly. `after` is [try, example] if each example was
-    answered several times. `donors` [try, example] holds the index of each try's donor in resample ablation: the
-    example whose head output was used. The interval then includes the noise of the donors (see `influences`).
+    answered several times. In resample ablation, `donors` [try, example] holds the index of the donor of each try: the
+    example whose head output was put in. The interval then includes the noise of the donors (see `influences`).
 
     The interval inverts the score test for paired proportions (Tango 1998). If all examples were correct before, it is
     the interval of Clopper and Pearson (1934) for the proportion that became wrong. Tries of one example are not
@@ -179,12 +145,12 @@ def paired_hits(
 
 
 def influences(lost_DN: Values, donors: Numbers | None) -> Values:
-    """Return the influence of each example on the mean of `lost_DN` [try, example].
+    """Return the influence of each example on the mean loss, given the losses `lost_DN` [try, example].
 
     The mean square of the influences, divided by n, is the squared standard error of the mean. In resample ablation,
-    `donors` [try, example] says which example replaced the head's output in each try. An example then influences the
-    mean twice: by its own loss, and by the losses of the examples that it is donor of. The two influences may be
-    correlated. Their sum counts the noise of single tries twice, so the sum is scaled down.
+    `donors` [try, example] says which example's head output was put in at each try. An example then influences the mean
+    twice: by its own loss, and by the losses of the examples that it is donor of. The two influences may be correlated.
+    Their sum counts the noise of single tries twice, so the sum is scaled down.
     """
     apart_DN = lost_DN - lost_DN.mean()
     by_example = apart_DN.mean(axis=0)
@@ -206,14 +172,17 @@ def _clopper_pearson(hits: float, n: float, confidence: float) -> tuple[float, f
 
 
 def _tango(worse: float, better: float, n: float, confidence: float) -> tuple[float, float]:
-    """Return the confidence interval of (worse - better) / n: the differences that Tango's score test does not reject.
+    """Return the confidence interval of (worse - better) / n: all differences that Tango's score test does not reject.
 
-    `worse` and `better` are the numbers of examples that changed in either direction (Tango 1998).
+    `worse` and `better` are the numbers of examples, out of n, that changed in either direction (Tango 1998).
     """
     z, mean, least = float(scipy.special.ndtri(0.5 + confidence / 2)), (worse - better) / n, 1e-12
 
     def score(difference: float) -> float:
-        """Return how many standard errors the observed difference lies above `difference`, a possible true value."""
+        """Return the test statistic of a possible true difference.
+
+        It is the number of standard errors by which the observed difference lies above the argument.
+        """
         b, c = (2 * n - worse + better) * difference - worse - better, -better * difference * (1 - difference)
         rate = (math.sqrt(max(b * b - 8 * n * c, 0.0)) - b) / (4 * n)  # maximum likelihood share of better examples
         variance = n * (2 * rate + difference * (1 - difference))
@@ -240,8 +209,8 @@ def paired_differences(
     and p-values therefore come from the quantiles of t = (mean* - mean) / se*, over at least `draws` resamples.
 
     A sample may contain none of the rare examples that lose much. If the loss of such an example is given as `broken`,
-    the upper end of each interval is at least mean - log(tail) * broken / n, where `tail` is the probability beyond
-    it: a sample of n examples may well contain none of that many broken examples (3.7 for a 95 % CI).
+    the upper end of each interval is at least mean - log(tail) * broken / n, where `tail` is the probability beyond the
+    upper end. For a 95 % CI, this allows for 3.7 broken examples per n that the sample has missed.
 
     >>> paired_differences(np.arange(40.0)[None] % 4, np.random.default_rng(0))
     [PairedDifference(mean=1.5, low=1.1..., high=1.8..., p=0.001)]
@@ -269,11 +238,11 @@ def paired_differences(
 
 
 def _upper_bound(lost: NDArray[np.floating], confidence: float) -> float:
-    """Return an upper bound of the mean loss that limits the interval of the bootstrap-t.
+    """Return an upper bound of the mean loss, at which the confidence interval of the bootstrap-t is cut off.
 
-    It is the upper Clopper-Pearson bound, as if each example had either the smallest or the largest observed loss. The
-    bootstrap-t needs a limit: if a few examples dominate the sum, resamples without them have too small a standard
-    error, and t becomes arbitrarily large.
+    The bound is the upper Clopper-Pearson bound, as if each example had either the smallest or the largest observed
+    loss. The bootstrap-t needs a limit: if a few examples dominate the sum, resamples without them have too small a
+    standard error, and t becomes arbitrarily large.
     """
     least, most = float(lost.min()), float(lost.max())
     hits = float((lost - least).sum()) / (most - least)
@@ -281,9 +250,9 @@ def _upper_bound(lost: NDArray[np.floating], confidence: float) -> float:
 
 
 def _studentised(apart_KN: NDArray[np.floating], errors: Values, rng: np.random.Generator, draws: int) -> Values:
-    """Return bootstrap t statistics [draw, comparison], given centred losses [comparison, example].
+    """Return bootstrap t statistics [draw, comparison], given the losses [comparison, example] minus their means.
 
-    `errors` are the standard errors of the comparisons. All comparisons use the same resamples.
+    `errors` are the standard errors of the comparisons. All comparisons use the same resamples of the examples.
     """
     n = apart_KN.shape[1]
     scaled = np.divide(apart_KN, errors[:, None], out=np.zeros(apart_KN.shape), where=errors[:, None] > 0)
@@ -316,17 +285,20 @@ def paired_figures(
     draws: int = 999,
     donors: Numbers | None = None,
 ) -> PairedDifference:
-    """Estimate the drop of a metric that is not a mean over examples, such as a correlation.
+    """Estimate the drop of a metric that is not a mean over examples, such as a correlation, with its CI and p-value.
 
-    `before` and `after` are the scores of the examples, and `total` computes the metric from them. `after` is
-    [try, example] if each example was scored several times; `donors` is described in `paired_hits`. The interval comes
-    from the jackknife (Tukey 1958). The p-value comes from a permutation test with `draws` draws, which swaps the two
-    scores of each example at random: under the null hypothesis, they are exchangeable.
+    `before` and `after` are the scores of the examples, and `total` computes the metric from them. `after` is [try,
+    example] if each example was scored several times; `donors` is described in `paired_hits`. The interval comes from
+    the jackknife (Tukey 1958). The p-value comes from a permutation test with `draws` draws, which swaps the two scores
+    of each example at random: under the null hypothesis, they are exchangeable.
     """
     n, tries = len(before), np.atleast_2d(after)
 
     def lost(one: Values, other: Values, rows: Numbers) -> Values:
-        """Return the metric on `one` minus the metric on `other`, averaged over tries (the second-to-last axis)."""
+        """Return the metric of the scores `one` minus the metric of the scores `other`, averaged over tries.
+
+        Tries are the second-to-last axis of the scores.
+        """
         rows = np.broadcast_to(rows, one.shape)
         return (total(one, rows) - total(other, rows)).mean(axis=-1)
 
@@ -350,8 +322,8 @@ def paired_figures(
 def _donor_error(before: Values, tries: Values, total: Aggregator, donors: Numbers, se: float) -> float:
     """Return the jackknife standard error of a drop, including the noise of the donors in resample ablation.
 
-    Leaving out an example also leaves out the tries in which its head output replaced that of another example. `se` is
-    the standard error without this noise.
+    A donor is the example whose head output is put in. Leaving out an example also leaves out the tries in which it was
+    the donor of another example. `se` is the standard error without this noise.
     """
     n = len(before)
 
@@ -373,7 +345,7 @@ def _donor_error(before: Values, tries: Values, total: Aggregator, donors: Numbe
 
 
 def correlation_interval(scores: Values, total: Aggregator) -> tuple[float, float]:
-    """Return the 95 % CI of a correlation, which `total` computes from `scores` and the indices of examples.
+    """Return the 95 % CI of a correlation; `total` computes the correlation from `scores` and the indices of examples.
 
     The standard error is the jackknife's, on Fisher's z scale, where correlations are nearly normal.
 
@@ -410,7 +382,7 @@ def jackknife(figure: Callable[[Numbers], Values], n: int) -> tuple[float, int]:
 
 
 def skewness(values: Values) -> Values:
-    """Return the skewness along the last axis; it is 0 where all values are equal.
+    """Return the skewness of the values along the last axis; 0 where all values are equal.
 
     >>> skewness(np.array([[0.0, 0.0, 3.0], [-1.0, 0.0, 1.0], [2.0, 2.0, 2.0]])).round(3).tolist()
     [0.385, 0.0, 0.0]
@@ -441,7 +413,7 @@ def skewed_quantile(quantile: float, skewness: Values, n: int) -> Values:
 def mean_ranks(values: Values) -> Values:
     """Return the ranks of values along the last axis, from 1; equal values share their mean rank.
 
-    It is `scipy.stats.rankdata`, without the most of a second that `scipy.stats` takes to load.
+    The result is that of `scipy.stats.rankdata`, without the second that `scipy.stats` takes to load.
 
     >>> mean_ranks(np.array([[3.0, 1, 3], [5, 5, 5]])).tolist()
     [[2.5, 1.0, 2.5], [2.0, 2.0, 2.0]]
@@ -499,14 +471,14 @@ class RankAgreement:
     rho: float
     low: float
     high: float
-    """The upper end of the 95 % CI, and `low` its lower end; the items are regarded as a random sample."""
+    """The upper end of the 95 % CI (`low` is the lower end), which regards the items as a random sample."""
     p: Share
     """The two-sided p-value of a permutation test of no correlation."""
     tied: Count
-    """The number of items that share their rank in the second measure with another item."""
+    """The number of items that share their rank in the second measure with other items."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a contradiction if the correlation lies outside [-1, 1] or outside its interval."""
+        """Yield a contradiction if the correlation lies outside [-1, 1] or outside its confidence interval."""
         if abs(self.rho) > 1 + ROUNDING:
             yield "rho", "between -1 and 1"
         yield from outside(self, "rho")
@@ -536,12 +508,12 @@ def rank_agreement(x: Values, y: Values, rng: np.random.Generator, draws: int = 
 
 
 Sums = Values
-"""Sums [example, column] of a measure over the queries of one example that belong to one column of the task.
+"""An array [example, column] of sums of an attention measure over queries.
 
-A column is, for example, the tens of a sum.
+Each entry is a sum over the queries of one example that belong to one column of the task, such as the tens of a sum.
 """
 Stratum = NDArray[np.bool_]
-"""A mask [example, column] of the entries whose mean is taken together: one group (stratum) of comparable entries."""
+"""A mask [example, column] of one group (stratum) of comparable entries, whose mean is taken together."""
 
 
 @dataclass(frozen=True)
@@ -570,11 +542,11 @@ class Estimate:
 
 
 def estimate(sums: Sums, counts: Sums, strata: Sequence[Stratum]) -> Estimate:
-    """Return the unweighted mean of the means of several strata (groups of entries).
+    """Return the unweighted mean of the means of several strata (groups of comparable entries).
 
     `sums` and `counts` [example, column] hold the sum of a measure over queries, and the number of these queries. A
-    column is, for example, the tens of a sum. Each stratum is a mask of entries. All strata have equal weight, so that
-    two sets of examples can be compared even if a column is more common in one of them.
+    column is, for example, the tens of a sum. Each stratum is a mask [example, column]. All strata have equal weight,
+    so that two sets of examples can be compared even if a column is more common in one of them.
 
     >>> one = estimate(np.array([[1.0], [2.0], [6.0]]), np.ones((3, 1)), [np.ones((3, 1), dtype=bool)])
     >>> one.mean, round(one.se, 6), float(round(np.std([1, 2, 6], ddof=1) / np.sqrt(3), 6))
@@ -595,9 +567,10 @@ def estimate(sums: Sums, counts: Sums, strata: Sequence[Stratum]) -> Estimate:
 def step_down(observed: Values, null: Values) -> Values:
     """Return one p-value per statistic, corrected for the number of statistics (max-T, Westfall and Young 1993).
 
-    `observed` is [statistic], and `null` [draw, statistic] holds values under the null hypothesis. Each statistic is
-    standardised by its mean and standard deviation over the null draws and the observed value together. Under the null
-    hypothesis, the observed value is one draw among the others, so the p-value of the largest statistic is exact.
+    `observed` [statistic] holds the measured values, and `null` [draw, statistic] values under the null hypothesis.
+    Each statistic is standardised by its mean and standard deviation over the null draws and the observed value
+    together. Under the null hypothesis, the observed value is one draw among the others, so the p-value of the largest
+    statistic is exact.
 
     >>> null = np.random.default_rng(0).normal(size=(99, 2))
     >>> step_down(np.array([9.0, 0.0]), null).round(2).tolist()
@@ -617,6 +590,6 @@ def step_down(observed: Values, null: Values) -> Values:
 def share_above(observed: Values, null: Values) -> Values:
     """Return one uncorrected p-value per statistic: (1 + number of null draws >= the observed value) / (draws + 1).
 
-    `observed` is [statistic], and `null` is [draw, statistic].
+    `observed` [statistic] holds the measured values, and `null` [draw, statistic] values under the null hypothesis.
     """
     return np.asarray((1 + (null >= observed - 1e-9).sum(axis=0)) / (len(null) + 1))

@@ -17,8 +17,9 @@ from headcount.analysis.ablation import Ablation, AblationRun, ablate, decide
 from headcount.bands import BANDS
 from headcount.data.dataset import ACCURACY, LOSS
 from headcount.errors import InputError, InstrumentError
+from headcount.experiments.drops import compare, interval_of
 from headcount.experiments.experiment import Experiment, task_experiment
-from headcount.experiments.interventions import compare, interval_of, run_interventions
+from headcount.experiments.interventions import run_interventions
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replay import Intervention
 from headcount.runs.run import Run
@@ -184,7 +185,7 @@ def test_what_cannot_be_ablated_is_an_error(experiment: Experiment, monkeypatch:
     attention = copy.layers[0].self_attention.attention
     bypass = type("Bypass", (type(attention),), {"forward": lambda self, x, *rest, **how: x.tanh()})
     attention.__class__ = bypass
-    with pytest.raises(InstrumentError, match="never called"):
+    with pytest.raises(InstrumentError, match="called 0 times inside the context"):
         ablate(replace(experiment, model=copy, sites=type(experiment.sites).of(copy)), ("zero",))
 
 
@@ -211,7 +212,7 @@ def test_several_donors_are_the_mean_of_each(experiment: Experiment) -> None:
     (effect,) = (e for e in ablate(experiment, ["resample"], donors=3).effects if e.head == str(head))
     assert effect.ablated == pytest.approx(each.mean())
     assert len({tuple(scores) for scores in each}) > 1, "donors differ"
-    with pytest.raises(InputError, match="number of donors must be from 1 to 64, got 0"):
+    with pytest.raises(InputError, match="the number of donors per example must be from 1 to 64, got 0"):
         ablate(experiment, ["resample"], donors=0)
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.head_measures import ENTROPY_SHARE, control_inputs, eval_inputs
-from headcount.analysis.labels import CONTROLS, THRESHOLDS, bars_of, calibrate, shuffled, untrained, values_of
+from headcount.analysis.attention_measures import ENTROPY_SHARE, control_inputs, eval_inputs
+from headcount.analysis.head_labels import CONTROLS, THRESHOLDS, bars_of, calibrate, shuffled, untrained, values_of
 from headcount.analysis.specialisation import specialise
 from headcount.runs.run import load
 

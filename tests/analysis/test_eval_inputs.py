@@ -8,8 +8,8 @@ import pytest
 import torch
 from reversal import Reversal
 
-from headcount.analysis import head_measures as measures_module
-from headcount.analysis.head_measures import HeadMeasures, eval_inputs
+from headcount.analysis import attention_measures as measures_module
+from headcount.analysis.attention_measures import HeadMeasures, eval_inputs
 from headcount.analysis.specialisation import specialise
 from headcount.errors import InputError
 from headcount.models import masking as masking_module

@@ -304,7 +304,7 @@ def test_lengths_past_a_table_are_listed_and_the_rest_is_measured(tiny_sorting, 
     assert [cell.length for cell in result.cells] == [4, 10]
     assert result.refused_lengths == (11, 50)
     assert {attention_share.length for attention_share in result.attention_shares} == {4, 10}
-    with pytest.raises(InputError, match="past the end of a learned table of 10 rows"):
+    with pytest.raises(InputError, match="past the end of the learned position table, which has 10 rows"):
         stretch(run, (11, 50), ["shuffle"], 4)
     clamped = fresh_run(tiny_sorting, tmp_path, encoding="learned", n_positions=10, past_table="clamp")
     assert stretch(clamped, (4, 50), ["shuffle"], 4).refused_lengths == ()

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.head_measures import eval_inputs
-from headcount.analysis.likeness import ALONE
+from headcount.analysis.attention_measures import eval_inputs
 from headcount.analysis.matching import Effort, Matching, match
-from headcount.analysis.pairing import cka, observe, relabelled
-from headcount.analysis.transplants import Stage
+from headcount.analysis.matching_pairs import cka, observe, relabelled
+from headcount.analysis.matching_transplants import Stage
+from headcount.analysis.matching_verdicts import ALONE
 from headcount.errors import InputError
 from headcount.hooks.gates import Capture
 from headcount.hooks.sites import Sites
@@ -129,7 +129,7 @@ def test_the_error_rate_is_that_which_is_stated(good_run):
 @pytest.mark.slow
 def test_a_twin_restores_what_a_head_does_and_an_untrained_model_does_not(monkeypatch):
     for name, n in {"N_FIT": 200, "N_TEST": 200, "N_MEAN": 1024}.items():
-        monkeypatch.setattr(f"headcount.analysis.transplants.{name}", n)
+        monkeypatch.setattr(f"headcount.analysis.matching_transplants.{name}", n)
     run, effort = load("sample:addition"), Effort(untrained=1, relabelled=1, transplants=1)
     for other, is_twin in ((permuted(run, [1, 0, 3, 2]), True), (fresh(run, 3), False)):
         matching = match(run, other, effort=effort)
@@ -247,7 +247,7 @@ def test_a_match_survives_json(beside_stranger, stranger):
 
 
 def test_runs_that_cannot_be_compared_are_refused(run, tiny_run, tiny_sorter, untrained):
-    with pytest.raises(InputError, match=r"does addition and (.|\n)*does sortedness"):
+    with pytest.raises(InputError, match=r"has the task addition and (.|\n)*has the task sortedness"):
         match(run, tiny_sorter)
     with pytest.raises(InputError, match=r"digits: 2 in (.|\n)*, 1 in (.|\n)*n_heads: 4 in (.|\n)*seed or training"):
         match(run, tiny_run)
@@ -256,4 +256,4 @@ def test_runs_that_cannot_be_compared_are_refused(run, tiny_run, tiny_sorter, un
     with pytest.raises(InputError, match="at most 1,024"):
         match(tiny_sorter, tiny_sorter, 4096)
     matching = match(tiny_sorter, untrained(tiny_sorter, pooling="mean"), 9, effort=NO_NULL)
-    assert (matching.n, matching.data) == (128, "128 of fresh sequences of 9, half of them sorted")
+    assert (matching.n, matching.data) == (128, "128 of new sequences of length 9, half of them sorted")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from headcount.analysis.attention import AttentionPatterns, average_patterns, patterns_on, patterns_on_each
-from headcount.analysis.head_measures import matrix_of, rounded
+from headcount.analysis.attention_measures import matrix_of, rounded
 from headcount.errors import InputError
 from headcount.runs.run import load
 

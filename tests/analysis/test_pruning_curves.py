@@ -17,9 +17,9 @@ from second_routes import zero_heads
 from torch import Tensor
 from torch.nn import functional as F
 
-from headcount.analysis import removal_orders
+from headcount.analysis import pruning_orders
 from headcount.analysis.ablation import Ablation, AblationRun, Effect, ablate
-from headcount.analysis.greedy import greedy_order
+from headcount.analysis.greedy_pruning import greedy_order
 from headcount.analysis.pruning import Pruning, prune_curves
 from headcount.data.dataset import ACCURACY, FORCED
 from headcount.errors import InputError
@@ -97,21 +97,21 @@ def test_greedy_takes_what_a_search_of_everything_takes(
 ) -> None:
     """At each step the head without which most is right; of equals, the one that leaves the smallest loss.
 
-    In its usual form the search looks at few heads after the first removal (tests/analysis/test_greedy.py has what
-    that costs); here it looks at all, and races decide nothing.
+    In its usual form the search looks at few heads after the first removal (test_greedy_pruning.py has what that
+    costs); here it looks at all, and races decide nothing.
     """
     heads, full = [str(head) for head in run.model.heads], list[str]()
     while len(full) < len(heads):
 
         def value(head: str) -> float:
             hits, losses = by_hand("selection_set", frozenset([*full, head]))
-            return float((hits - removal_orders.TIE * losses / (1 + losses)).mean())
+            return float((hits - pruning_orders.TIE * losses / (1 + losses)).mean())
 
         full.append(max((head for head in heads if head not in full), key=value))
     assert order(pruning, "greedy")[0] == full[0]
     for name, everything in {"OLDEST": len(heads), "LOOKS": len(heads), "IN_FULL": len(heads), "DOUBT": 1e9}.items():
-        monkeypatch.setattr(f"headcount.analysis.greedy.{name}", everything)
-    searched = greedy_order(removal_orders.with_ties_broken(task_experiment(run, CHOOSING, "a quarter", at_once=5)))
+        monkeypatch.setattr(f"headcount.analysis.greedy_pruning.{name}", everything)
+    searched = greedy_order(pruning_orders.with_ties_broken(task_experiment(run, CHOOSING, "a quarter", at_once=5)))
     assert list(map(str, searched.order)) == full
 
 
@@ -217,7 +217,7 @@ def test_harmless_heads_are_counted_by_interval_and_by_estimate(pruning: Pruning
 
 @pytest.mark.slow
 def test_harmless_heads_go_together(run: Run, by_hand: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removal_orders, "band_of", lambda drop: "redundant" if drop.mean < 0.05 else "undecided")
+    monkeypatch.setattr(pruning_orders, "band_of", lambda drop: "redundant" if drop.mean < 0.05 else "undecided")
     result = pruned(run)
     assert 1 < len(result.harmless) == result.harmless_left.n_removed < len(result.by_zero)
     assert set(result.harmless) < set(result.by_zero), "misleading others counts too"
@@ -234,7 +234,7 @@ def test_luck_is_the_best_of_as_many_sets_as_greedy_tried(pruning: Pruning, run:
 
     def value(some: frozenset[str]) -> float:
         hits, losses = by_hand("selection_set", some)
-        return float((hits - removal_orders.TIE * losses / (1 + losses)).mean())
+        return float((hits - pruning_orders.TIE * losses / (1 + losses)).mean())
 
     best = max(sets, key=value)
     assert pruning.best_random.n_removed == k

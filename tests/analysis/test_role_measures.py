@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from headcount.analysis.role_measures import (
     CLUSTERS,
-    ROLES,
     Marks,
     in_clusters,
     marks_of,
@@ -20,6 +19,7 @@ from headcount.analysis.role_measures import (
     separator_places,
     site_measures,
 )
+from headcount.attention_roles import ROLES
 from headcount.errors import InputError
 from headcount.heads import HeadSite
 
@@ -193,9 +193,9 @@ def test_cross_attention_knows_copies_but_no_places() -> None:
     assert measures["duplicate"].mean(0) == pytest.approx(0.1)
     assert measures["induction"].mean(0) == pytest.approx(0.7)
     assert measures["duplicate"].counted.tolist() == [False, True]
-    with pytest.raises(InputError, match="but the given stacks have"):
+    with pytest.raises(InputError, match="but the given tokens are"):
         site_measures(HeadSite("decoder", 0, "self"), weights, by_stack)
-    with pytest.raises(InputError, match="got 2 rows"):
+    with pytest.raises(InputError, match="got a batch of 2 rows"):
         site_measures(HeadSite("decoder", 0, "cross"), weights.repeat(2, 1, 1, 1), by_stack)
 
 

@@ -31,7 +31,7 @@ from headcount.analysis.routes import (
 from headcount.errors import InputError, ResultError
 from headcount.experiments.models import RunModel
 from headcount.heads import HeadId
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.runs.run import load
 from headcount.seeds import stream
 from headcount.tasks.addition import Addition, digits_of
@@ -450,13 +450,13 @@ def test_routes_pass_through_json(small: Routes) -> None:
 @pytest.mark.parametrize(
     ("field", "change", "words"),
     [
-        ("heads", {"way": "1s to 1000s"}, "ways that were measured, not '1s to 1000s'"),
+        ("heads", {"way": "1s to 1000s"}, "only ways that are listed in ways, not '1s to 1000s'"),
         (
             "heads",
             {"moved": {"share": 0.4, "low": 0.5, "high": 0.6, "on": 0.4, "off": 0.4}},
-            "inside of their interval",
+            "inside of their confidence interval",
         ),
-        ("ways", {"n": 31}, "ways whose n .right quartets. is at most n_drawn"),
+        ("ways", {"n": 31}, "ways with n .quartets answered right. of at most n_drawn"),
         ("ways", {"n": -1}, "greater than or equal to 0"),
     ],
 )
@@ -564,10 +564,12 @@ def test_ways_that_no_sum_takes_are_left_out() -> None:
 
 def test_a_range_without_carries_is_refused() -> None:
     model = known.one_carrier(task_of(1, low=0, high=4, n_validation=1, n_test=1))
-    with pytest.raises(InputError, match=r"addition has no examples that differ in a carry alone\n(.|\n)*wider range"):
+    with pytest.raises(
+        InputError, match=r"addition task has too few examples that differ in a carry alone\n(.|\n)*wider range"
+    ):
         routes(model, N)
 
 
 def test_a_task_without_an_event_is_refused() -> None:
-    with pytest.raises(InputError, match="names no event, such as a carry, that heads could move"):
+    with pytest.raises(InputError, match="has no event, such as a carry, that heads could move"):
         require_event(RunModel.of(load("sample:sortedness")))

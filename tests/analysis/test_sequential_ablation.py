@@ -13,8 +13,8 @@ import torch
 
 from headcount.analysis import sequential_ablation
 from headcount.analysis.ablation import AblationRun, ablate
+from headcount.analysis.ablation_stopping import StoppingRule
 from headcount.analysis.sequential_ablation import SweepState, ablate_until_decided, can_stop_early
-from headcount.analysis.stopping import StoppingRule
 from headcount.experiments import interventions
 from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.experiments.interventions import run_interventions, run_on_cores

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.head_measures import eval_inputs
-from headcount.analysis.labels import Thresholds
+from headcount.analysis.attention_measures import eval_inputs
+from headcount.analysis.head_labels import Thresholds
 from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.errors import InputError
 from headcount.models.attention import AttentionCache

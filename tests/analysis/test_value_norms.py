@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from headcount.analysis.attention import AttentionPatterns, average_patterns, patterns_on
-from headcount.analysis.head_measures import eval_inputs, measure
-from headcount.analysis.labels import untrained as control
+from headcount.analysis.attention_measures import eval_inputs, measure
+from headcount.analysis.head_labels import untrained as control
 from headcount.models.attention import AttentionCache
 from headcount.models.reading import ValueNorms
 

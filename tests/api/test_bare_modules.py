@@ -155,7 +155,7 @@ def test_heads_that_can_go_together_are_found_on_tensors(tagger: Tagger, tmp_pat
         scores = right_word(tagger(ids(40)), np.arange(40))
     assert torch.isfinite(scores).all()
     assert result.kept.n_removed == len(result.chosen)
-    with pytest.raises(InputError, match=r"not written into a folder.*\s+cut the heads out of a copy"):
+    with pytest.raises(InputError, match=r"cannot be saved in a folder.*\s+cut the heads out of a copy"):
         headcount.prune_heads(tagger, tmp_path / "cut", **asked)
 
 

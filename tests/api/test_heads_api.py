@@ -254,7 +254,7 @@ def test_without_a_folder_nothing_is_cut(in_tmp: Path) -> None:
     shown = prune_heads("sample:sortedness", length=5, n=12, n_orders=2, save=True, quiet=True)
     assert (shown.model, shown.cost) == (None, None)
     assert shown.result is not None
-    assert shown.result.measured_on == "fresh sequences of 5, half of them sorted"
+    assert shown.result.measured_on == "new sequences of length 5, half of them sorted"
     assert (shown.result.n, shown.result.n_orders) == (12, 2)
     (data,) = shown.data
     assert Pruning.from_json(data.read_text()) == shown.result
@@ -263,7 +263,7 @@ def test_without_a_folder_nothing_is_cut(in_tmp: Path) -> None:
 
 def test_a_model_that_has_nothing_to_lose_is_not_searched(tiny_sorter: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headcount.api.pruning.prune_curves", lambda *a, **k: pytest.fail("it was searched"))
-    with pytest.raises(InputError, match="removing heads means nothing there"):
+    with pytest.raises(InputError, match="has nothing to lose"):
         prune_heads(tiny_sorter, n=10, n_orders=1, quiet=True)
 
 

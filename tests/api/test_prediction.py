@@ -52,5 +52,5 @@ def test_unknown_heads_are_told_before_anything_is_asked(tiny_run):
 
 def test_gates_that_do_nothing_are_an_error(tiny_run, monkeypatch):
     monkeypatch.setattr(type(tiny_run), "predict_one", lambda *a, **k: None)
-    with pytest.raises(InstrumentError, match="never reached"):
+    with pytest.raises(InstrumentError, match="no head was ablated"):
         predict(tiny_run, "3+4", ["E0H0"])

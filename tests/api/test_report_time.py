@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from headcount import api
-from headcount.api import measurements, reporting
-from headcount.api.measurements import MEASUREMENTS, Measurement
+from headcount.api import report_measurements, reporting
+from headcount.api.report_measurements import MEASUREMENTS, Measurement
 from headcount.api.reporting import TIME_LIMIT, gather
 from headcount.api.saving import Saved
 from headcount.describing.blocks import Commands
@@ -73,7 +73,7 @@ def test_what_people_look_at_comes_first_and_what_takes_too_long_is_named(
     first = build_report(report_results).sections[0]
     (left_out,) = (each for each in first.blocks if isinstance(each, Commands))
     assert left_out.words.startswith(
-        "To be quick, this report leaves out the removal of several heads and position encodings."
+        "To save time, this report leaves out the removal of several heads and position encodings."
     )
     assert left_out.commands == ("headcount report adder --thorough",)
 
@@ -129,13 +129,13 @@ def test_work_on_fewer_examples_where_all_take_too_long(clock: Clock) -> None:
         return "done"
 
     with limited(TimeLimit(30.0, clock)):
-        assert measurements._on_fewer(measure, 1000, 100) == "done"
+        assert report_measurements._on_fewer(measure, 1000, 100) == "done"
     assert clock.now <= 30
     assert asked[0] is None
     assert 100 <= (asked[1] or 0) < 300
     clock.now = 0.0
     with limited(TimeLimit(5.0, clock)), pytest.raises(OutOfTime, match="ablating would take about 100 s"):
-        measurements._on_fewer(measure, 1000, 100)
+        report_measurements._on_fewer(measure, 1000, 100)
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,9 @@ def test_heads_are_set_to_zero_before_anything_else_replaces_them(
         clock.now += seconds
         return Saved(replace(found, replacements=tuple(replacements or found.replacements)))
 
-    monkeypatch.setattr(measurements, "ablate_heads", ablate)
+    monkeypatch.setattr(report_measurements, "ablate_heads", ablate)
     with limited(TimeLimit(30.0, clock)):
-        result = measurements._ablate(api.open_model(run), None, True)
+        result = report_measurements._ablate(api.open_model(run), None, True)
     assert asked[0] == (["zero"], 10), "on the test set, and on no further examples"
     assert set(result.replacements) == set(replacements)
     named = reporting._shortened(result, None, None)
@@ -171,14 +171,14 @@ def test_a_search_for_removable_heads_has_the_time_of_a_quick_report(
         budgets.append(budget)
         raise InputError("nothing to lose")
 
-    monkeypatch.setattr(measurements, "prune_heads", prune)
+    monkeypatch.setattr(report_measurements, "prune_heads", prune)
     model = api.open_model(run)
     for limit in (None, TimeLimit(45.0, clock), TimeLimit(8.0, clock)):
         with limited(limit), pytest.raises(InputError):
-            measurements._prune(model, None, True)
-    assert budgets == [None, *measurements.BRIEF_SEARCHES]
+            report_measurements._prune(model, None, True)
+    assert budgets == [None, *report_measurements.BRIEF_SEARCHES]
     with limited(TimeLimit(1.0, clock)), pytest.raises(OutOfTime):
-        measurements._prune(model, None, True)
+        report_measurements._prune(model, None, True)
 
 
 def test_a_thorough_report_does_not_take_a_shorter_measurement_for_the_whole(run: Run) -> None:

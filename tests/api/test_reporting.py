@@ -12,7 +12,7 @@ import hub_models as hub
 import pytest
 
 from headcount import api
-from headcount.api.measurements import MEASUREMENTS
+from headcount.api.report_measurements import MEASUREMENTS
 from headcount.api.reporting import gather
 from headcount.data.tables import TextLines
 from headcount.describing.blocks import Commands
@@ -61,9 +61,7 @@ def test_sections_without_results_are_left_out(runs: list[Run], capsys: pytest.C
     again = gather(*runs, stored=True, n_examples=0)
     assert again.models[0].ablation is not None, "what is stored is read, whatever it was asked for"
     told = " ".join(capsys.readouterr().err.split())
-    assert (
-        "adder: the ablation of each head is read from ablation-zero-n10.json, not measured with the defaults" in told
-    )
+    assert "adder: the ablation of each head is read from ablation-zero-n10.json, made with other settings" in told
     assert "ablation" in [section.id for section in build_report(again).sections]
 
 
@@ -88,8 +86,10 @@ def test_the_certificate_of_a_packaged_run_comes_with_the_package(
         "headcount.api.reporting.MEASUREMENTS", [each for each in MEASUREMENTS if each.field == "certificate"]
     )
     monkeypatch.setattr("headcount.api.reporting._shortened", lambda *_: [])
-    monkeypatch.setattr("headcount.api.measurements.verify", lambda *_, **__: pytest.fail("it was checked again"))
-    results = api.reporting._results(api.open_model("sample:addition"), "", None, False, False, True, [])
+    monkeypatch.setattr(
+        "headcount.api.report_measurements.verify", lambda *_, **__: pytest.fail("it was checked again")
+    )
+    results = api.reporting._results(api.open_model("sample:addition"), "", None, False, True, False, True, [])
     assert results["certificate"].total == 810_000
 
 
@@ -117,7 +117,7 @@ def test_a_text_is_shown_token_by_token_while_there_is_room(in_tmp: Path, monkey
                 f"{weight:.2f}" for weight in weights[short][0].flatten().tolist()
             ]
     assert len(page.tokens[0]) == kept.shape[1]
-    monkeypatch.setattr("headcount.api.patterns.MOST_CELLS", 0)
+    monkeypatch.setattr("headcount.api.report_patterns.MOST_CELLS", 0)
     (pooled,) = gather(model, on=[texts.TEXTS[0]], stored=True, quiet=True).models
     assert pooled.book.pages[0].weights[0].shape[1] <= 32
 

@@ -98,7 +98,7 @@ class FindsNothing(PlantedAdder):
     ("faulty", "words"),
     [
         (NeverCalls, "decoder.0.self was called 0 times"),
-        (NamesMoreThanTheProjection, "its heads' contributions miss its output"),
+        (NamesMoreThanTheProjection, "the contributions of its heads and its bias do not sum to its output"),
     ],
 )
 def test_interventions_that_do_not_act_are_named(faulty: type[PlantedAdder], words: str) -> None:
@@ -177,13 +177,13 @@ def test_a_floor_is_named() -> None:
 def test_what_is_near_a_floor_is_a_warning() -> None:
     found = look("floor", MostlyMute)
     assert found.verdict == "warn"
-    assert "all heads together can cost" in found.finding
+    assert "ablating heads can cost at most" in found.finding
 
 
 def test_few_examples_are_a_warning() -> None:
     found = look("floor", PlantedAdder, n=60)
     assert found.verdict == "warn"
-    assert "one example is 1.7 points" in found.finding
+    assert "one example is worth 1.7 points" in found.finding
     assert look("floor", Unsorted, n=60).verdict == "warn"
 
 
@@ -313,8 +313,8 @@ def test_heads_that_stand_in_for_each_other_are_named() -> None:
     found = look("never-together", StandInForEachOther)
     assert found.verdict == "pass", "nobody has called them prunable"
     assert found.finding == (
-        "8 of 8 heads each cost under 1 point alone; without all of them, 0 % of 200 examples are right (with all "
-        "heads: 100 %); no stored result calls heads prunable from single ablations"
+        "8 of 8 heads each cost under 1 point alone; if all of these are removed, 0 % of 200 examples are right "
+        "(with all heads: 100 %); no stored result calls heads prunable from single ablations"
     )
 
 
@@ -338,7 +338,7 @@ def test_heads_that_were_ablated_alone_and_never_together_are_warned_of(tmp_path
         (results / name).write_text("{}")
         found = look_at("never-together", audited_model(RunModel.of(headcount.load(tmp_path / "run")), 100))
         assert found.verdict == verdict, name
-        assert "without all of them" in found.finding
+        assert "if all of these are removed" in found.finding
 
 
 def test_one_sweep_serves_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,6 +351,6 @@ def test_one_sweep_serves_both(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_too_many_heads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_sweep, "MAX_HEADS", 4)
-    with pytest.raises(InputError, match="the model has 8 heads, and an audit ablates 2 to 4 one by one"):
+    with pytest.raises(InputError, match="the model has 8 heads, but an audit ablates heads only if there are 2 to 4"):
         _ = observed(Signalling).head_sweep
     assert look("never-together", Signalling).verdict == "not applicable"

@@ -75,7 +75,7 @@ FORMATS = {
 def test_the_format_that_fits_is_named(adapter: type[Adapter], words: str) -> None:
     found = look("guessing-loss", adapter)
     assert found.verdict == "fail"
-    assert "the model is sure and wrong, so the format does not fit" in found.finding
+    assert "the model is sure of wrong answers, so encode() writes a format it was not trained on" in found.finding
     assert words in found.finding
     assert "nothing was learned" not in found.finding
     assert audit(adapter, 200).causes[0] == "HC304"
@@ -93,8 +93,8 @@ class OtherIds(PlantedAdder):
 
 def test_where_no_format_fits_that_is_said() -> None:
     found = look("guessing-loss", OtherIds)
-    assert found.finding.endswith("zero-filled, unfilled or reversed answers fit no better")
-    assert "sure and wrong" in found.finding
+    assert found.finding.endswith("zero-filled, unfilled and reversed answers do not fit either")
+    assert "sure of wrong answers" in found.finding
 
 
 class DecodesFilled(UnfilledHere):
@@ -130,7 +130,10 @@ def test_other_leading_zeros_are_a_difference_of_format_not_of_value() -> None:
     result = audit(OneZeroMore)
     assert result.causes == ("HC105",), result.summary
     assert "400 of 400 decoded answers have other leading zeros than the task's answers" in result.summary
-    assert "without these zeros, 400 are right; this predicts an accuracy of 0 %, and 0 % is measured" in result.summary
+    assert (
+        "without these zeros, 400 answers are right; this predicts an accuracy of 0 %, and 0 % is measured"
+        in result.summary
+    )
     (verdict,) = result.of("fail")
     assert verdict.cause.startswith("a difference of format, not of value")
     assert verdict.fix == "let generate() write every leading zero of the task's answers, or none"
@@ -139,7 +142,7 @@ def test_other_leading_zeros_are_a_difference_of_format_not_of_value() -> None:
 def test_leading_zeros_before_a_wrong_value_are_no_answer() -> None:
     verdict = next(each for each in audit(OneZeroMoreFirstIsOne).verdicts if each.id == "HC105")
     assert "have other leading zeros" in verdict.finding
-    assert "are no answers" in verdict.finding
+    assert "are not valid answers" in verdict.finding
 
 
 # --- tokens of several characters -------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ FAULTS = {
     Backwards: ("HC103", "backwards"),
     StartsFromTwo: ("HC104", "from the token 2"),
     StopsEarly: ("HC105", "stop early"),
-    GoesOn: ("HC105", "go on after their end"),
+    GoesOn: ("HC105", "go on after the right answer"),
 }
 
 
@@ -171,7 +171,7 @@ def test_evaluate_names_the_digit_and_no_carry(without_zero: ExternalModel) -> N
     assert isinstance(found, Evaluation)
     assert found.audit.startswith("0 is never output")
     wrong = [each for each in found.wrong if "0" in each.right.lstrip("0")]
-    assert {each.explanation for each in wrong} == {"HC102 (never output) explains it"}
+    assert {each.explanation for each in wrong} == {"explained by HC102 (never output)"}
     hundreds = found.digits[0].free_running
     assert hundreds is not None
     assert hundreds.n < 500, "sums below 100 have no 100s to be right in"

@@ -43,7 +43,7 @@ def test_a_first_digit_that_is_never_predicted_is_named_with_both_figures() -> N
     assert found.evidence["predicted"] == found.evidence["measured"] == pytest.approx(0.34, abs=0.1)
     assert "start token" in found.cause
     first = audit(NeverPredictsTheFirst).summary
-    assert first.startswith("the 100s digit is 0 in 400 of 400 answers, and in ")
+    assert first.startswith("the 100s digit is 0 in 400 of 400 decoded answers, and in ")
     assert "this predicts an accuracy of 34.25 %, and 34.25 % is measured" in first
 
 
@@ -56,7 +56,7 @@ def test_another_place_has_another_cause() -> None:
 def test_it_is_not_blamed_for_what_it_does_not_explain() -> None:
     found = look("constant-place", HardlyLearned)
     assert found.verdict == "warn"
-    assert "of the 137 answers that could still be right, only " in found.finding
+    assert "of the 137 answers that can be right despite this, only " in found.finding
 
 
 @pytest.mark.parametrize("sound", [PlantedAdder, PlantedSorter])

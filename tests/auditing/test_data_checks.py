@@ -72,15 +72,15 @@ def test_few_examples_shared_with_training_are_a_warning() -> None:
     assert found.verdict == "warn"
     assert 10 < int(found.evidence["same"] or 0) < 50
     assert 10 < int(found.evidence["swapped"] or 0) < 50
-    assert "more with operands swapped: 100 % of all are right" in found.finding
-    assert "the author's own data are not known" in found.finding
+    assert "more with operands swapped: accuracy is 100 % on all test examples" in found.finding
+    assert "the author's training data are not known" in found.finding
 
 
 def test_many_are_a_failure_with_the_figure_without_them() -> None:
     found = look("shared-examples", KnowsTrainingSums)
     assert found.verdict == "fail"
     assert float(found.evidence["share"] or 0) == pytest.approx(0.23, abs=0.05)
-    assert ", and 0 % of the other 3" in found.finding
+    assert ", and 0 % without these (3" in found.finding
 
 
 def test_a_fixed_set_that_was_cut_from_the_same_sums_shares_none() -> None:
@@ -108,7 +108,7 @@ def test_fresh_examples_that_are_not_kept_apart(adapter: Any, monkeypatch: pytes
     monkeypatch.setattr(of.task, "sample", with_test)
     found = look_at("shared-examples", of)
     assert (found.verdict, found.evidence["same"]) == ("fail", 29)
-    assert "29 of 400 test examples are among 20,000 drawn for training" in found.finding
+    assert "29 of 400 test examples are among 20,000 examples drawn as in training" in found.finding
 
 
 # --- HC402 -----------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_classes_out_of_balance(unsorted: int, verdict: str) -> None:
     if verdict == "warn":
         share = 200 / (200 + unsorted)
         assert found.evidence["share"] == pytest.approx(share)
-        assert f"a constant answer reaches {100 * share:.1f} %" in found.finding
+        assert f"a model that always gives this answer reaches {100 * share:.1f} %" in found.finding
 
 
 @pytest.mark.parametrize(("first", "last", "verdict"), [(190, 225, "warn"), (194, 208, "pass")])
@@ -223,7 +223,7 @@ def test_a_claim_that_so_few_examples_cannot_tell_from_what_is_measured() -> Non
     found = look("small-test-set", ClaimsALittleMore)
     assert (found.verdict, found.evidence["measured"]) == ("warn", 0.97)
     assert found.evidence["needed"] == 1873
-    assert "97.00 % of 400 is measured and 98.00 % claimed, 1.0 points apart" in found.finding
+    assert "the measured accuracy is 97.00 % of 400 and the claimed one 98.00 %, 1.0 points apart" in found.finding
     assert "about 1,873 examples would decide" in found.finding
 
 

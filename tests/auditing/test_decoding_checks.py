@@ -349,13 +349,15 @@ def test_a_start_that_explains_what_is_decoded_is_named(adapter: type[Adapter], 
     assert found.right_despite_fault is not None
     assert (found.right_despite_fault == observed(adapter).right).all()
     assert ("or one of 1 that do the same" in found.finding) == (adapter is FromPadding), "3 is as good as 12"
-    assert f"wrong decoded answers are what the decoder writes from the token {start} " in audit(adapter).summary
+    written = f"wrong decoded answers are what the decoder writes if it starts from the token {start} "
+    assert written in audit(adapter).summary
 
 
 def test_a_start_that_encode_has_wrong_too_is_named() -> None:
     found = look("HC104", BothFromTwo)
     assert (found.verdict, found.evidence["start"], found.evidence["trained_start"]) == ("fail", 2, START)
-    assert found.finding.startswith("one pass is right on 64 of 64 examples if it is fed the token 11 first, ")
+    told = "teacher forcing is right on 64 of 64 examples if the decoder starts from the token 11"
+    assert found.finding.startswith(told)
 
 
 class HasNoStart(Started):
@@ -433,11 +435,11 @@ LENGTHS = {
     PlainOneStepTooFew: "stop early",
     LeastFirstOneStepTooFew: "stop early",
     Empty: "stop early",
-    GoesOn: "go on after their end",
-    DoesNotStop: "go on after their end",
-    TrainedWithoutAnEnd: "go on after their end",
-    LeavesTheStart: "are no answers",
-    Spaces: "are no answers",
+    GoesOn: "go on after the right answer",
+    DoesNotStop: "go on after the right answer",
+    TrainedWithoutAnEnd: "go on after the right answer",
+    LeavesTheStart: "are not valid answers",
+    Spaces: "are not valid answers",
 }
 
 
@@ -504,7 +506,7 @@ def test_two_answers_part_at_a_place_and_under_a_condition() -> None:
     found, first = look("two-answers", LosesTheCarry), observed(LosesTheCarry).right_answers[:, 0]
     n = int((first == 1).sum())
     assert found.verdict == "fail"
-    assert f"they disagree on {n}, first at the 100s in {n} of {n}" in found.finding
+    assert f"they disagree on {n}, and the first wrong decoded token is at the 100s in {n} of {n}" in found.finding
     assert f"most often where the 100s token is 1: {n} of {n}, against 0 of {400 - n} elsewhere" in found.finding
     assert "cascad" not in found.finding + found.cause
 

@@ -27,7 +27,7 @@ from headcount.auditing.audit import explain_errors
 from headcount.auditing.audited_model import audited_model
 from headcount.errors import InputError
 from headcount.experiments.models import RunModel
-from headcount.stats import percent
+from headcount.formatting import percent
 from headcount.tasks.addition import Addition, AdditionConfig
 from headcount.training.evaluation import evaluate_sequences
 
@@ -52,7 +52,7 @@ def claiming(share: float | None, adapter: type[PlantedAdder] = LargeTest) -> ty
     ("share", "words"),
     [
         (0.99853515625, "2,045/2,048, by 32 batches of 64 with 3 wrong, the last batch having 16"),
-        (0.9951, "a mean over something else than examples"),
+        (0.9951, "a mean over other units than examples"),
         (0.999125, "a share of tokens: 7,993 of 8,000"),
         (0.5714285714285714, "(4/7 gives it)"),
     ],
@@ -60,7 +60,7 @@ def claiming(share: float | None, adapter: type[PlantedAdder] = LargeTest) -> ty
 def test_a_share_that_no_count_gives_is_named(share: float, words: str) -> None:
     found = look("impossible-share", claiming(share))
     assert found.verdict == "warn"
-    assert found.finding.startswith(f"the author's figure of {share!r} is no count out of 2,000: ")
+    assert found.finding.startswith(f"the author's figure of {share!r} cannot be a count out of 2,000 examples: ")
     assert words in found.cause
 
 
@@ -68,7 +68,8 @@ def test_less_than_one_example_is_named() -> None:
     """0.0015 % of 2,000."""
     found = look("impossible-share", claiming(0.000015))
     assert found.finding == (
-        "the author's figure of 1.5e-05 is no count out of 2,000: it is less than one example, which is 0.0005"
+        "the author's figure of 1.5e-05 cannot be a count out of 2,000 examples: it is less than one example, which is "
+        "worth 0.0005"
     )
 
 
@@ -175,7 +176,7 @@ def test_the_scoring_that_gives_a_figure_is_named(share: float, adapter: type[Pl
     found = look("claimed-figure", claiming(share, adapter))
     assert found.verdict == "fail"
     assert scoring in str(found.evidence["scoring"]).split(", ")
-    assert found.finding.partition(", which is ")[0].endswith(f", and the author reports {percent(share, 2)}")
+    assert found.finding.partition("; other scorings")[0].endswith(f", and the author reports {percent(share, 2)}")
 
 
 @pytest.mark.parametrize(("share", "n", "is_fit"), [(0.75, 200, True), (0.75, 20_000, True), (0.7, 20_000, False)])
@@ -202,7 +203,7 @@ def test_a_figure_that_nothing_gives_is_named() -> None:
     found = look("claimed-figure", claiming(0.9, PlantedAdder))
     assert found.verdict == "fail"
     figures = "exact match is 100 % of 400, and the author reports 90.00 %"
-    assert found.finding == f"{figures}; no known scoring gives that figure"
+    assert found.finding == f"{figures}; no known scoring gives the author's figure"
 
 
 def test_what_another_test_set_may_give_is_a_warning() -> None:
@@ -274,11 +275,11 @@ class Accuracy(PlantedSorter):
 @pytest.mark.parametrize(
     ("adapter", "words"),
     [
-        (LeavesOutTheFirst, "a wrong 100s digit costs nothing"),
+        (LeavesOutTheFirst, "a wrong 100s digit does not lower the score"),
         (LeavesOutZeros, "places where 0 is right are never compared"),
         (LeavesOutWrittenNines, "places where 9 is written are never compared"),
-        (StopsEarly, "an answer without its last digit costs nothing"),
-        (AllTheSame, "unsorted for sorted costs nothing"),
+        (StopsEarly, "leaving out the last digit does not lower the score"),
+        (AllTheSame, "answering unsorted instead of sorted does not lower the score"),
     ],
 )
 def test_what_a_scoring_skips_is_named(adapter: type[PlantedAdder], words: str) -> None:
@@ -303,7 +304,7 @@ def test_a_figure_that_the_authors_own_scoring_gives_is_a_warning() -> None:
 
     found = look("claimed-figure", Claims)
     assert found.verdict == "warn"
-    assert ", which is the figure of metric() of Claims (66.67 %)" in found.finding
+    assert "; other scorings that give the author's figure: metric() of Claims (66.67 %)" in found.finding
 
 
 def test_the_authors_scoring_is_run_once_for_each_answer() -> None:

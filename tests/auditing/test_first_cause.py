@@ -81,7 +81,7 @@ def test_every_row_of_the_table_has_its_own_id_and_verdict() -> None:
 def test_what_explains_the_accuracy_comes_before_what_cannot() -> None:
     found = ranked(CONCLUSIONS, PADDED, LONGER, RESTATED, ANSWERS, MEASUREMENT)
     assert found.causes == ("HC106", "HC105", "HC104", "HC102", "HC103", "HC101")
-    assert found.summary == "it changes measurement (and 5 more: HC105, HC104, HC102, HC103, HC101)"
+    assert found.summary == "it changes measurement (also failing: HC105, HC104, HC102, HC103, HC101)"
 
 
 def test_a_figure_that_fits_comes_first_the_best_fit_before_others() -> None:
@@ -89,14 +89,14 @@ def test_a_figure_that_fits_comes_first_the_best_fit_before_others() -> None:
     assert found.causes == ("HC103", "HC102", "HC101")
     assert (
         found.summary
-        == "two; and one; this predicts an accuracy of 52.00 %, and 50.00 % is measured (and 1 more: HC101)"
+        == "two; and one; this predicts an accuracy of 52.00 %, and 50.00 % is measured (also failing: HC101)"
     )
 
 
 def test_a_figure_that_does_not_fit_comes_after_a_fault_without_one() -> None:
     found = ranked(PADDED, predicting(97), ANSWERS)
     assert found.causes == ("HC103", "HC102", "HC101")
-    assert found.summary == "it changes answers (and 2 more: HC102, HC101)"
+    assert found.summary == "it changes answers (also failing: HC102, HC101)"
 
 
 def test_a_fault_that_takes_right_answers_for_wrong_explains_nothing() -> None:
@@ -108,7 +108,7 @@ def test_a_figure_that_fits_alone_is_not_spoilt_by_another() -> None:
     found = ranked(predicting(5, "far off"), predicting(50, "exact"), ANSWERS)
     assert found.causes == ("HC102", "HC103", "HC101")
     assert found.summary.startswith(
-        "exact; this predicts an accuracy of 50.00 %, and 50.00 % is measured (and 2 more: HC103, HC101)"
+        "exact; this predicts an accuracy of 50.00 %, and 50.00 % is measured (also failing: HC103, HC101)"
     )
 
 
@@ -122,16 +122,17 @@ def test_of_two_without_figures_the_one_that_explains_more_comes_first() -> None
 
 def test_warnings_are_named_beside_a_failure_and_alone() -> None:
     warning = warned("it may mislead", cause="", fix="")
-    assert ranked(PADDED, warning).summary.endswith("; accuracy is measured without padding, 50.00 % (1 warns: HC102)")
+    told = "; accuracy is measured without padding, 50.00 % (1 check warns: HC102)"
+    assert ranked(PADDED, warning).summary.endswith(told)
     accuracy = "50.00 % of 100 answers are right"
-    assert ranked(warning).summary == f"no check fails, {accuracy}; 1 warns: it may mislead"
-    assert ranked(warning, warning).summary.startswith(f"no check fails, {accuracy}; 2 warn: ")
+    assert ranked(warning).summary == f"no check fails, and {accuracy}; 1 check warns: it may mislead"
+    assert ranked(warning, warning).summary.startswith(f"no check fails, and {accuracy}; 2 checks warn: ")
 
 
 def test_a_low_accuracy_that_no_check_explains_is_stated() -> None:
     counts, sound = "1 check passed, 0 do not apply", passed("it is not so")
     assert ranked(sound).summary == f"50.00 % of 100 answers are right, and no check explains the 50 errors: {counts}"
-    assert ranked(sound, right=0.99).summary == f"nothing found: 99.00 % of 100 answers are right; {counts}"
+    assert ranked(sound, right=0.99).summary == f"no known mistake found: 99.00 % of 100 answers are right; {counts}"
 
 
 def test_feedback_lists_the_cause_first() -> None:

@@ -113,12 +113,12 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "right head, wrong layer": (
         lambda model: on_input(projection_of(model, 2), zero()),
         "wrong layer",
-        "L2H2 removed, by zero; L1H2 untouched",
+        "L2H2 removed by zero ablation; L1H2 untouched",
     ),
     "counted from 1": (
         lambda model: on_input(projection_of(model), zero(1)),
         "other heads instead",
-        "L1H1 removed, by zero; L1H2 untouched: the layer is right, the index is off by one",
+        "L1H1 removed by zero ablation; L1H2 untouched: the layer is right, the index is off by one",
     ),
     "another head": (
         lambda model: on_input(projection_of(model), zero(0)),
@@ -128,17 +128,17 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "another head of another layer": (
         lambda model: on_input(projection_of(model, 0), zero(3)),
         "other heads instead",
-        "L0H3 removed, by zero; L1H2 untouched: neither the layer nor the index is right",
+        "L0H3 removed by zero ablation; L1H2 untouched: neither the layer nor the index is right",
     ),
     "all heads of the layer": (
         lambda model: on_input(projection_of(model), zero(slice(None))),
         "other heads as well",
-        "L1H2 removed, by zero; but also L1H0, L1H1, L1H3 removed, by zero (all heads of L1)",
+        "L1H2 removed by zero ablation; but also L1H0, L1H1, L1H3 removed by zero ablation (all heads of L1)",
     ),
     "the head in every layer": (
         lambda model: lambda: [on_input(projection_of(model, i), zero())() for i in range(3)],
         "other heads as well",
-        "L1H2 removed, by zero; but also L0H2, L2H2 removed, by zero",
+        "L1H2 removed by zero ablation; but also L0H2, L2H2 removed by zero ablation",
     ),
     "the whole block's output": (
         lambda model: on_output(model.transformer.h[1].attn, lambda x: x.zero_()),
@@ -175,7 +175,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "what enters the MLP": (
         lambda model: on_input(model.transformer.h[1].mlp, lambda x: x.zero_()),
         "changed something that is no head",
-        "what enters transformer.h.1.mlp",
+        "the input of transformer.h.1.mlp",
     ),
     "the head and the MLP": (
         lambda model: (
@@ -185,7 +185,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str, str]] = {
             ]
         ),
         "something else as well",
-        "L1H2 removed, by zero; it also changes the output of transformer.h.0.mlp",
+        "L1H2 removed by zero ablation; the intervention also changes the output of transformer.h.0.mlp",
     ),
     "head_mask, which transformers 5 ignores": (
         lambda model: {"head_mask": torch.tensor([[1.0, 1, 1, 1], [1, 1, 0, 1], [1, 1, 1, 1]])},
@@ -195,7 +195,8 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "a mask that never reaches the model (optin 6)": (
         masked,
         "did nothing",
-        "the model's output is bit for bit the same with it and without it: no hook was in place when the model ran",
+        "the model's output is bit for bit the same with and without the intervention: no hook was in place when the "
+        "model ran",
     ),
     "removed too early": (
         lambda model: lambda: removed_early(on_input(projection_of(model), zero())()),
@@ -240,7 +241,7 @@ def test_both_repairs_repair(gpt2: Any) -> None:
         exec(code, {"args": args})
 
     with_hook = audited(gpt2, lambda: gpt2.get_submodule(path).register_forward_pre_hook(pre_hook))
-    assert with_line.summary == with_hook.summary == "exactly L1H2 removed, by zero"
+    assert with_line.summary == with_hook.summary == "exactly L1H2 removed by zero ablation"
 
 
 # --- right ones -------------------------------------------------------------------------------------------------------
@@ -372,7 +373,7 @@ def test_what_is_right_is_said_to_be(gpt2: Any, right: str) -> None:
     context, by = RIGHT[right]
     found = audited(gpt2, context(gpt2))
     assert (found.verdict, found.is_right, found.repair) == ("exactly these heads removed", True, "")
-    assert found.summary.startswith("exactly L1H2 removed, by ")
+    assert found.summary.startswith("exactly L1H2 removed by ")
     assert {row.head: row.done for row in found.rows if row.done != "untouched"} == {NAMED: by}
 
 
@@ -382,16 +383,17 @@ def test_an_output_of_another_run_is_patched_in(gpt2: Any) -> None:
     assert found.is_right
     assert (
         found.summary
-        == "exactly L1H2 removed, by other values, which do not follow its own output (noise, or another run's output)"
+        == "exactly L1H2 removed by other values that do not depend on its own output (such as noise, or another run's "
+        "output)"
     )
 
 
 def test_several_heads_in_several_layers(gpt2: Any) -> None:
     heads = ["L0H1", "L1H0", "L1H3", "L2H2"]
     found = audited(gpt2, headcount.ablated(gpt2, heads), heads)
-    assert found.summary == "exactly L0H1, L1H0, L1H3, L2H2 removed, by zero"
+    assert found.summary == "exactly L0H1, L1H0, L1H3, L2H2 removed by zero ablation"
     found = audited(gpt2, headcount.ablated(gpt2, heads[:3]), heads)
-    assert found.summary == "not all of them: L0H1, L1H0, L1H3 removed, by zero; L2H2 untouched"
+    assert found.summary == "not all of them: L0H1, L1H0, L1H3 removed by zero ablation; L2H2 untouched"
 
 
 def test_what_follows_from_a_change_is_not_taken_for_another(gpt2: Any) -> None:
@@ -428,10 +430,14 @@ def test_heads_that_share_values_go_together() -> None:
     model, inputs = hub.build("llama", torch.float32), hub.inputs_of("llama")
     values = model.model.layers[1].self_attn.v_proj
     found = audit_intervention(model, inputs, on_output(values, zero(0), 2), ["L1H0"])
-    told = "other heads as well: L1H0 removed, by zero; but also L1H1 removed, by zero (they share keys and values)"
+    told = (
+        "other heads as well: L1H0 removed by zero ablation; but also L1H1 removed by zero ablation (they share keys "
+        "and values)"
+    )
     assert found.summary == told
     found = audit_intervention(model, inputs, on_output(values, zero(1), 2), ["L1H1"])
-    assert found.summary.startswith("other heads instead: L1H2, L1H3 removed, by zero (they share keys and values)")
+    told = "other heads instead: L1H2, L1H3 removed by zero ablation (they share keys and values)"
+    assert found.summary.startswith(told)
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -443,13 +449,14 @@ def test_hooks_that_pytorch_never_calls(batch_first: bool) -> None:
     attention = model.layers[1].self_attn
     found = audit_intervention(model, inputs, on_input(attention.out_proj, zero(1), 2), ["L1H1"])
     assert found.verdict == "did nothing"
-    assert found.summary.endswith("the model never calls layers.1.self_attn.out_proj, where its hook is")
+    path = "layers.1.self_attn.out_proj"
+    assert found.summary.endswith(f"the model never calls {path}, where the intervention has its hook")
     assert found.repair == "with headcount.ablated(model, ['L1H1']):"
     assert audit_intervention(model, inputs, headcount.ablated(model, "L1H1"), ["L1H1"]).is_right
     found = audit_intervention(model, inputs, on_output(attention, zero(1), 2), ["L1H1"])
     assert found.verdict == "residual coordinates instead of a head"
     found = audit_intervention(model, inputs, on_output(attention, lambda x: x.zero_(), 2), ["L1H1"])
-    assert "but also L1H0 removed, by zero (all heads of L1)" in found.summary
+    assert "but also L1H0 removed by zero ablation (all heads of L1)" in found.summary
     assert torch_models.flags(model) == before
 
 
@@ -478,10 +485,10 @@ def test_a_run_of_headcount() -> None:
     heads = ["E0H1", "X1H2", "D1H0"]
     found = audit_intervention(run, inputs, headcount.ablated(run, heads, by="mean"), heads)
     assert found.is_right
-    assert found.summary.startswith("exactly E0H1, X1H2, D1H0 removed, by a constant")
+    assert found.summary.startswith("exactly E0H1, X1H2, D1H0 removed by a constant")
     wrong = on_input(run.model.decoder[1].self_attention.attention.output, zero(2))
     found = audit_intervention(run, inputs, wrong, ["X1H2"])
-    assert found.summary.startswith("wrong layer: D1H2 removed, by zero; X1H2 untouched")
+    assert found.summary.startswith("wrong layer: D1H2 removed by zero ablation; X1H2 untouched")
 
 
 class HookedLinear(nn.Module):
@@ -546,7 +553,8 @@ def test_a_head_that_nothing_depends_on() -> None:
     with torch.no_grad():
         projection_of(model).weight[16:24] = 0
     found = audited(model, headcount.ablated(model, NAMED))
-    assert found.summary.startswith("exactly L1H2 removed, by zero; but the model's output is bit for bit the same")
+    told = "exactly L1H2 removed by zero ablation; but the model's output is bit for bit the same"
+    assert found.summary.startswith(told)
 
 
 # --- what cannot be audited, and what is left behind ------------------------------------------------------------------
@@ -571,8 +579,11 @@ def test_hooks_that_are_left_behind_are_taken_away_and_told(gpt2: Any) -> None:
 
     found = audited(gpt2, forgets())
     assert not found.is_right
-    left = "when its context ended, it left hooks at transformer.h.1.attn.c_proj behind (taken back by this audit)"
-    assert found.summary == f"exactly L1H2 removed, by zero; {left}"
+    left = (
+        "when its context ended, the intervention had not undone these changes: hooks at transformer.h.1.attn.c_proj "
+        "(this audit has undone them)"
+    )
+    assert found.summary == f"exactly L1H2 removed by zero ablation; {left}"
 
 
 def test_weights_that_are_left_changed_are_put_back_and_told(gpt2: Any) -> None:
@@ -584,8 +595,11 @@ def test_weights_that_are_left_changed_are_put_back_and_told(gpt2: Any) -> None:
 
     found = audited(gpt2, cuts())
     assert not found.is_right
-    left = "it left other values of transformer.h.1.attn.c_proj.weight behind (taken back by this audit)"
-    assert found.summary == f"exactly L1H2 removed, by zero; when its context ended, {left}"
+    left = (
+        "the intervention had not undone these changes: other values of transformer.h.1.attn.c_proj.weight (this audit "
+        "has undone them)"
+    )
+    assert found.summary == f"exactly L1H2 removed by zero ablation; when its context ended, {left}"
 
 
 @pytest.mark.parametrize(
@@ -609,7 +623,7 @@ def test_hooks_that_are_there_already_are_refused(gpt2: Any) -> None:
 
 def test_a_context_whose_hooks_are_there_already_is_refused(gpt2: Any) -> None:
     before = trace(gpt2)
-    with pytest.raises(InputError, match="was in place before the context was entered"):
+    with pytest.raises(InputError, match=r"registered its hook at .* already before it was entered"):
         audit_intervention(gpt2, TEXT, HooksInADict(gpt2), NAMED)
     assert trace(gpt2) == before
 

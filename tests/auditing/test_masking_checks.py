@@ -148,7 +148,7 @@ class Stochastic(PlantedAdder):
 
 
 def test_what_cannot_see_anything_or_is_never_the_same_cannot_be_asked() -> None:
-    assert look("HC201", NotFed).finding == "the logits do not depend on the answer that is fed"
+    assert look("HC201", NotFed).finding == "the logits do not depend on the answer that the decoder is fed"
     assert look("HC201", Stochastic).finding.startswith("two passes on the same input differ by")
 
 

@@ -39,7 +39,7 @@ def test_wrong_and_right_are_told_apart(name: str, capsys: pytest.CaptureFixture
         pytest.skip(MISSING[library])
     _, wrong, _ = IN_LIBRARIES[name]
     told = [line.partition(": ")[2] for line in printed_by(EXAMPLES / f"{name}.py", capsys).splitlines()]
-    assert told[-1] == "exactly L1H2 removed, by zero"
+    assert told[-1] == "exactly L1H2 removed by zero ablation"
     assert [each.partition(": ")[0] for each in told[:-1]] == list(wrong.values())
 
 

@@ -102,7 +102,7 @@ def test_logits_that_padding_turns_into_no_numbers() -> None:
 def test_padding_that_moves_logits_is_found_though_no_answer_changes(model: type[OrderModel]) -> None:
     found = look("padding-leaks", sorter(model))
     assert found.verdict == FAIL
-    assert "beside a sequence of 16 than alone" in found.finding
+    assert "beside a sequence of length 16 than alone" in found.finding
     assert float(found.evidence["moved"] or 0) > 1e-3
 
 
@@ -110,10 +110,8 @@ def test_answers_that_change_are_counted() -> None:
     found = look("padding-leaks", sorter(PaddingIsAStepDown))
     assert found.verdict == FAIL
     assert 20 < int(found.evidence["changed"] or 0) < 64  # the sorted half of 64
-    assert (
-        f"{found.evidence['changed']} of 64 shorter sequences have another answer beside a sequence of 16 than alone"
-        in found.finding
-    )
+    told = "of 64 shorter sequences have another answer beside a sequence of length 16 than alone"
+    assert f"{found.evidence['changed']} {told}" in found.finding
 
 
 def test_rows_that_reach_each_other_are_another_cause() -> None:
@@ -383,7 +381,7 @@ def test_operands_that_are_padded_by_themselves_are_no_rows_that_meet() -> None:
     found = look("padding-leaks", LeakyOperands, n=30)  # the shortest of which are 6+19 and others of four characters
     assert found.verdict == FAIL
     assert " beside 84+28 than alone: " in found.finding
-    assert "padding is read" in found.cause
+    assert "the model reads padding" in found.cause
 
 
 def test_questions_of_one_length_that_change_each_other() -> None:

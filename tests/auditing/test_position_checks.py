@@ -238,7 +238,7 @@ def test_rows_that_were_never_trained_with_what_becomes_of_longer_sequences() ->
     found = look("untrained-positions", Longer)
     assert (found.verdict, found.evidence["rows"], found.evidence["trained"]) == ("warn", 512, 16)
     assert found.finding.startswith("rows 16 to 511 of the position table were never trained")
-    assert "100 % of 200 sequences of 16 are right, and 50.0 % of 200 of 32" in found.finding
+    assert "100 % of 200 sequences of length 16 are right, and 50.0 % of 200 of length 32" in found.finding
 
 
 def test_a_trained_model_of_others_has_such_rows() -> None:
@@ -322,7 +322,8 @@ def test_sequences_that_are_cut_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("past_table", "what"), [("clamp", "place 16 has that of place 15"), ("untrained", "did not occur in training")]
+    ("past_table", "what"),
+    [("clamp", "place 16 has the vector of place 15"), ("untrained", "did not occur in training")],
 )
 def test_our_own_ways_past_the_table(past_table: str, what: str) -> None:
     found = look_at("past-table", untrained(encoding="learned", past_table=past_table))
@@ -523,8 +524,8 @@ def test_our_other_encodings_do_not_depend_on_it(encoding: str) -> None:
 @pytest.mark.parametrize(
     ("of", "reason"),
     [
-        (lambda: observed(sorter(RandomPositions)), "from pass to pass"),
-        (lambda: observed(FillsUpInFront), "at other places"),
+        (lambda: observed(sorter(RandomPositions)), "differ between two passes"),
+        (lambda: observed(FillsUpInFront), "at other positions"),
         (lambda: observed(sorter(Normalised)), "mixed before the first attention"),
     ],
 )

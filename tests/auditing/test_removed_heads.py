@@ -308,40 +308,60 @@ REMOVED: dict[str, tuple[Intervention, str]] = {
 }
 """Right ones, and what stands in the head's place."""
 NOT_REMOVED: dict[str, tuple[Intervention, str, str]] = {
-    "zero queries": (slice_becomes("q", torch.zeros_like), "not removed", "given even attention, while its values"),
-    "zero keys": (slice_becomes("k", torch.zeros_like), "not removed", "given even attention, while its values"),
+    "zero queries": (
+        slice_becomes("q", torch.zeros_like),
+        "not removed",
+        "given uniform attention weights, while its values",
+    ),
+    "zero keys": (
+        slice_becomes("k", torch.zeros_like),
+        "not removed",
+        "given uniform attention weights, while its values",
+    ),
     "the key slice taken for values, and its mean": (
         slice_becomes("k", lambda k: k.mean((0, 1)).expand_as(k)),
         "not removed",
-        "given even attention",
+        "given uniform attention",
     ),
     "zero weights of queries": (
         weights_become(set_to_zero(("weight", SLICE.start, SLICE.stop), ("bias", SLICE.start, SLICE.stop))),
         "not removed",
-        "given even attention",
+        "given uniform attention",
     ),
-    "sharper attention": (slice_becomes("q", lambda q: 4 * q), "not removed", "still follows its own output"),
-    "another row's values": (slice_becomes("v", lambda v: v.roll(1, 0)), "not removed", "still follows"),
-    "mean values of each position": (slice_becomes("v", lambda v: v.mean(0).expand_as(v)), "not removed", "follows"),
+    "sharper attention": (
+        slice_becomes("q", lambda q: 4 * q),
+        "not removed",
+        "still depends on what the head computes",
+    ),
+    "another row's values": (slice_becomes("v", lambda v: v.roll(1, 0)), "not removed", "still depends on what"),
+    "mean values of each position": (
+        slice_becomes("v", lambda v: v.mean(0).expand_as(v)),
+        "not removed",
+        "still depends",
+    ),
     "half its values": (slice_becomes("v", lambda v: 0.5 * v), "scaled, not removed", "scaled by 0.5"),
-    "another row's attention weights": (attends_by(with_other_rows_pattern), "not removed", "still follows"),
+    "another row's attention weights": (attends_by(with_other_rows_pattern), "not removed", "still depends on what"),
     "attention to itself alone": (
         attends_by(lambda z, query, key, value, attend: value[:, HEAD]),
         "not removed",
-        "still follows its own output",
+        "still depends on what the head computes",
     ),
-    "computed again, with even attention": (recomputed, "not removed", "depend on the example by another way"),
+    "computed again, with even attention": (
+        recomputed,
+        "not removed",
+        "still depend on the example, but not through the head's own output",
+    ),
     "noise added": (z_becomes(lambda z: z + torch.randn_like(z)), "not removed", "kept, with other values, such as"),
     "new noise added in every pass": (
         z_becomes(added_noise()),
         "not removed",
-        "still follows its own output",
+        "still depends on what the head computes",
     ),
     "a constant added": (z_becomes(lambda z: z + 1), "not removed", "kept, with a constant added to it"),
     "half itself, half its mean": (
         z_becomes(lambda z: 0.5 * z + 0.5 * z.mean((0, 1))),
         "not removed",
-        "still follows its own output",
+        "still depends on what the head computes",
     ),
     "half itself, half another row's": (z_becomes(lambda z: (z + z.roll(1, 0)) / 2), "not removed", "scaled by 0.5"),
     "features reversed": (z_becomes(lambda z: z.flip(-1)), "not removed", "the features in another order"),
@@ -354,7 +374,7 @@ NOT_REMOVED: dict[str, tuple[Intervention, str, str]] = {
     "relu": (z_becomes(torch.relu), "not removed", "with negative values set to zero"),
     "tanh": (z_becomes(torch.tanh), "not removed", ""),
     "sign flipped": (z_becomes(torch.neg), "scaled, not removed", "scaled by -1"),
-    "length one": (z_becomes(lambda z: z / z.norm(dim=-1, keepdim=True)), "not removed", "still follows"),
+    "length one": (z_becomes(lambda z: z / z.norm(dim=-1, keepdim=True)), "not removed", "still depends on what"),
     "batch mean subtracted": (z_becomes(lambda z: z - z.mean(0)), "not removed", "the mean over the batch subtracted"),
     "position mean subtracted": (
         z_becomes(lambda z: z - z.mean(1, keepdim=True)),
@@ -369,7 +389,7 @@ NOT_REMOVED: dict[str, tuple[Intervention, str, str]] = {
     "one direction removed": (
         z_becomes(lambda z: z - 2 * (z - without_direction(z))),
         "not removed",
-        "still follows its own output",
+        "still depends on what the head computes",
     ),
     "rolled over positions": (
         z_becomes(lambda z: z.roll(1, 1)),
@@ -382,7 +402,7 @@ NOT_REMOVED: dict[str, tuple[Intervention, str, str]] = {
     "mean over earlier positions": (
         z_becomes(lambda z: z.cumsum(1) / torch.arange(1, 8)[:, None]),
         "not removed",
-        "still follows its own output",
+        "still depends on what the head computes",
     ),
     "first row's in every row": (
         z_becomes(lambda z: z[:1].expand_as(z)),
@@ -408,7 +428,7 @@ NOT_REMOVED: dict[str, tuple[Intervention, str, str]] = {
 def test_a_head_that_does_not_follow_is_removed(gpt2: Any, name: str) -> None:
     intervention, kind = REMOVED[name]
     audit = audited(gpt2, intervention(gpt2))
-    assert audit.summary.startswith("exactly L1H2 removed, by ")
+    assert audit.summary.startswith("exactly L1H2 removed by ")
     assert audit.is_right
     assert {row.head: row.done for row in audit.rows if row.done != "untouched"} == {NAMED: kind}
 
@@ -479,15 +499,18 @@ def mean_over_rows(z: Tensor) -> Tensor:
 
 
 STRANGERS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "zero": (lambda model: input_becomes(model.o, torch.zeros_like), "exactly L0H2 removed, by zero"),
-    "mean": (lambda model: input_becomes(model.o, mean_over_rows), "exactly L0H2 removed, by mean"),
+    "zero": (lambda model: input_becomes(model.o, torch.zeros_like), "exactly L0H2 removed by zero ablation"),
+    "mean": (lambda model: input_becomes(model.o, mean_over_rows), "exactly L0H2 removed by mean"),
     "next example's": (
         lambda model: input_becomes(model.o, lambda z: z.roll(6, 0)),
-        "exactly L0H2 removed, by resample",
+        "exactly L0H2 removed by resample",
     ),
-    "zero values": (lambda model: output_becomes(model.v, torch.zeros_like), "exactly L0H2 removed, by zero"),
-    "zero queries": (lambda model: output_becomes(model.q, torch.zeros_like), "not removed: L0H2 given even attention"),
-    "zero keys": (lambda model: output_becomes(model.k, torch.zeros_like), "not removed: L0H2 given even attention"),
+    "zero values": (lambda model: output_becomes(model.v, torch.zeros_like), "exactly L0H2 removed by zero ablation"),
+    "zero queries": (
+        lambda model: output_becomes(model.q, torch.zeros_like),
+        "not removed: L0H2 given uniform attention",
+    ),
+    "zero keys": (lambda model: output_becomes(model.k, torch.zeros_like), "not removed: L0H2 given uniform attention"),
     "noise added": (
         lambda model: input_becomes(model.o, lambda z: z + torch.randn_like(z)),
         "not removed: L0H2 kept, with other values, such as noise, added to it",
@@ -510,7 +533,7 @@ def test_sites_that_are_no_heads_are_refused(stranger: Any, path: str, n_heads: 
     """An intervention on half a head, or on two, would be called the removal of one."""
     sites = headcount.Sites.of(stranger, layer=path, n_heads=n_heads)
     intervention = input_becomes(stranger.o, torch.zeros_like)
-    with pytest.raises(InstrumentError, match="are not heads"):
+    with pytest.raises(InstrumentError, match="are not whole heads"):
         audit_intervention(stranger, torch.arange(24).view(4, 6) % 20, intervention, "L0H1", sites=sites)
 
 
@@ -526,7 +549,7 @@ def test_sites_that_are_no_heads_are_refused(stranger: Any, path: str, n_heads: 
 def test_even_attention_is_not_taken_for_removal(stranger: Any, tokens: Tensor) -> None:
     """What a head with even attention computes is the same for all orders of the same tokens."""
     audit = audited_stranger(stranger, output_becomes(stranger.q, torch.zeros_like), tokens)
-    assert audit.summary.startswith("not removed: L0H2 given even attention")
+    assert audit.summary.startswith("not removed: L0H2 given uniform attention")
     assert audited_stranger(stranger, input_becomes(stranger.o, torch.randn_like), tokens).is_right
 
 
@@ -542,8 +565,8 @@ def test_the_weights_of_queries_of_pytorchs_attention(batch_first: bool) -> None
 
     inputs = inputs if batch_first else inputs.transpose(0, 1)
     audits = [audit_intervention(model, inputs, lambda first=first: cut(first), "L1H1") for first in (4, 12, 20)]
-    even = "not removed: L1H1 given even attention, while its values still pass through"
-    assert [audit.summary for audit in audits] == [even, even, "exactly L1H1 removed, by zero"]
+    even = "not removed: L1H1 given uniform attention weights, while its values still pass through"
+    assert [audit.summary for audit in audits] == [even, even, "exactly L1H1 removed by zero ablation"]
 
 
 def test_heads_that_change_places_are_both_told(gpt2: Any) -> None:
@@ -556,7 +579,7 @@ def test_heads_that_change_places_are_both_told(gpt2: Any) -> None:
     audit = audit_intervention(
         gpt2, TEXT, lambda: attention_of(gpt2).c_proj.register_forward_pre_hook(hook), ["L1H1", "L1H2"]
     )
-    assert audit.summary == "exactly L1H1, L1H2 removed, by another head's output"
+    assert audit.summary == "exactly L1H1, L1H2 removed by another head's output"
 
 
 def test_an_intervention_that_fails_on_other_inputs_is_told(gpt2: Any) -> None:
@@ -574,10 +597,10 @@ def test_an_intervention_that_fails_on_other_inputs_is_told(gpt2: Any) -> None:
 # --- pyvene -----------------------------------------------------------------------------------------------------------
 
 PYVENE = {
-    ("head_attention_value_output", "ZeroIntervention"): "exactly L1H2 removed, by zero",
-    ("head_attention_value_output", "VanillaIntervention"): "exactly L1H2 removed, by other values",
+    ("head_attention_value_output", "ZeroIntervention"): "exactly L1H2 removed by zero ablation",
+    ("head_attention_value_output", "VanillaIntervention"): "exactly L1H2 removed by other values",
     ("head_attention_value_output", "AdditionIntervention"): "not removed: L1H2 kept, with other values",
-    ("head_value_output", "ZeroIntervention"): "exactly L1H2 removed, by zero",
+    ("head_value_output", "ZeroIntervention"): "exactly L1H2 removed by zero ablation",
     ("head_value_output", "VanillaIntervention"): "not removed",
     ("head_query_output", "ZeroIntervention"): "not removed",
     ("head_key_output", "VanillaIntervention"): "not removed",
@@ -660,7 +683,8 @@ def test_the_model_is_put_back(ends: str, is_training: bool) -> None:
         with pytest.raises(InputError if ends == "with an error" else KeyboardInterrupt):
             audit_intervention(model, TEXT, context(), "L0H2")
     else:
-        assert "when its context ended, it left hooks at" in audit_intervention(model, TEXT, context(), "L0H2").summary
+        summary = audit_intervention(model, TEXT, context(), "L0H2").summary
+        assert "when its context ended, the intervention had not undone these changes: hooks at" in summary
     assert trace(model) == before
     assert [each.training for each in model.modules()] == [is_training] * len(list(model.modules()))
     assert vars(model.config) == settings
@@ -675,7 +699,7 @@ def test_a_function_may_change_weights_for_good(gpt2: Any) -> None:
     def cut(model: Any) -> None:
         attention_of(model).c_proj.weight.data[SLICE] = 0
 
-    assert audited(gpt2, cut).summary == "exactly L1H2 removed, by zero"
+    assert audited(gpt2, cut).summary == "exactly L1H2 removed by zero ablation"
 
 
 def test_a_class_is_put_back(gpt2: Any) -> None:

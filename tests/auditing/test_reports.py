@@ -68,7 +68,7 @@ class Claims(WithoutStartToken):
 
 def test_003_the_first_digit_is_never_predicted() -> None:
     found = audit(WithoutStartToken)
-    assert found.summary.startswith("the 1000s digit is 0 in 2,000 of 2,000 answers")
+    assert found.summary.startswith("the 1000s digit is 0 in 2,000 of 2,000 decoded answers")
     assert found.predicted == found.measured
     assert "38.95 %" in found.summary
     assert [each.id for each in found.of("fail")] == ["HC101"], "all else follows from it"
@@ -77,14 +77,14 @@ def test_003_the_first_digit_is_never_predicted() -> None:
 def test_002_two_faults_together_predict_what_is_measured() -> None:
     found = audit(WithoutZeros)
     assert {each.id for each in found.of("fail")} == {"HC101", "HC102", "HC203"}, "its labels skip 0, too"
-    assert found.summary.startswith("the 1000s digit is 0 in 2,000 of 2,000 answers")
+    assert found.summary.startswith("the 1000s digit is 0 in 2,000 of 2,000 decoded answers")
     assert "0 is never output" in found.summary
     assert found.predicted == found.measured == 0.3125, "sums below 1000 without a 0 behind, of this test set"
 
 
 def test_004_a_claim_that_the_missing_start_token_explains() -> None:
     found = audit(Claims)
-    assert found.summary.startswith("the 1000s digit is 0 in 2,000 of 2,000 answers")
+    assert found.summary.startswith("the 1000s digit is 0 in 2,000 of 2,000 decoded answers")
     assert "HC802" not in [each.id for each in found.of("fail")]
 
 
@@ -161,7 +161,7 @@ def test_000_values_near_their_relative_position() -> None:
     found = audit(LengthNormalised)
     ids = [each.id for each in found.of("fail")]
     assert ids == ["HC504", "HC601"], "and adjacent swaps are missed"
-    assert found.summary == next(each.finding for each in found.of("fail")) + " (and 1 more: HC601)"
+    assert found.summary == next(each.finding for each in found.of("fail")) + " (also failing: HC601)"
     assert "when a sequence grows from 8 to 16 numbers" in found.summary
 
 

@@ -221,7 +221,7 @@ def wrong_adder(**changes: object) -> type[PlantedAdder]:
 def test_a_pattern_that_no_draw_shows_is_a_warning_with_the_shortest_examples() -> None:
     found = look("easy-counterexamples", sorter(NoFarJumps))
     assert (found.verdict, found.evidence["accuracy"]) == (WARN, 1.0)
-    assert found.finding.startswith("the model gets 400 of 400 drawn sequences right, but a search finds ")
+    assert found.finding.startswith("the model gets 400 of 400 random sequences right, but a search finds ")
     shown = [text.partition(" (") for text in found.finding.partition("same range: ")[2].split("; ")]
     assert len(shown) == 3
     for example, _, verdict in shown:
@@ -235,7 +235,7 @@ def test_a_pattern_that_no_draw_shows_is_a_warning_with_the_shortest_examples() 
 def test_sums_that_no_draw_shows_are_a_warning() -> None:
     found = look("easy-counterexamples", wrong_adder())
     assert found.verdict == WARN
-    assert "drawn sums right, but a search finds 20 wrong answers" in found.finding
+    assert "random sums right, but a search finds 20 wrong answers" in found.finding
 
 
 @pytest.mark.parametrize(("claimed", "verdict"), [(None, WARN), (0.999, WARN), (1.0, FAIL), (1, FAIL)])

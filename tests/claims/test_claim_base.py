@@ -76,7 +76,7 @@ def test_a_line_is_parsed(text: str, subject: str, objects: tuple[str, ...], phr
         ("E0H0 redundant-with E1", "is not the name of a head"),
         ("model extrapolates-to far", "is not a length"),
         ("model extrapolates-to 0", "is not a length"),
-        ("E0 extrapolates-to 64", "the whole model"),
+        ("E0 extrapolates-to 64", "must be the word 'model'"),
     ],
 )
 def test_what_is_not_a_claim_is_refused(text: str, why: str) -> None:

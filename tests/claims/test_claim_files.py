@@ -38,7 +38,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("claim =", "is not TOML"),
+        ("claim =", "is not valid TOML"),
         ("", "has no claims"),
         ("claim = 3", "has no claims"),
         ("claim = [3]", "has no claims"),

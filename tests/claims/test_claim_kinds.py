@@ -11,7 +11,7 @@ from told_results import cell
 
 from headcount import api
 from headcount.analysis import routes
-from headcount.analysis.labels import Bar, Calibration, MeasureMean, Thresholds
+from headcount.analysis.head_labels import Bar, Calibration, MeasureMean, Thresholds
 from headcount.analysis.length_generalisation import Stretch
 from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleBar, RoleScore
 from headcount.analysis.specialisation import HeadStats, Specialisation
@@ -110,7 +110,7 @@ def test_few_right_quartets_are_not_judged_or_noted(adder: OpenModel, monkeypatc
     plant_shares(monkeypatch, (0.9, 0.95), (0, 0), 1.0, n=19)
     assert "the model answers all four right" in judged(adder, "E0H2 carries-the-carry 10s").reason
     plant_shares(monkeypatch, (0.9, 0.95), (0, 0), 1.0, n=50)
-    assert "fewer than 100 quartets" in judged(adder, "E0H2 carries-the-carry 10s").note
+    assert "fewer than 100 sets of four" in judged(adder, "E0H2 carries-the-carry 10s").note
     plant_shares(monkeypatch, (0.9, 0.95), (0, 0), 1.0, n=100)
     assert judged(adder, "E0H2 carries-the-carry 10s").note == ""
 
@@ -119,8 +119,8 @@ def test_few_right_quartets_are_not_judged_or_noted(adder: OpenModel, monkeypatc
     ("place", "why"),
     [
         ("11s", "did you mean '10s'"),
-        ("10s>1s", "no carry of this task goes into"),
-        ("1s", "no carry of this task goes into"),
+        ("10s>1s", "into which a carry goes"),
+        ("1s", "into which a carry goes"),
     ],
 )
 def test_a_place_without_the_event_is_not_judged(adder: OpenModel, place: str, why: str) -> None:
@@ -267,14 +267,14 @@ def test_a_length_is_reached_if_the_whole_interval_is_above_90_percent(
 def test_a_constant_answer_and_a_refused_length_are_said(sorter: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_accuracy(monkeypatch, 0.5, constant="sorted")
     constant = judged(sorter, "model extrapolates-to 64")
-    assert (constant.verdict, constant.note) == ("refuted", "It answers sorted to nearly all examples.")
+    assert (constant.verdict, constant.note) == ("refuted", "The model answers sorted to nearly all examples.")
     plant_accuracy(monkeypatch, 1.0, refused=True)
     refused = judged(sorter, "model extrapolates-to 64")
     assert (refused.verdict, "table of positions" in refused.by_construction) == ("refuted", True)
 
 
 def test_lengths_of_training_and_other_models_are_not_judged(adder: OpenModel, sorter: OpenModel) -> None:
-    assert "no extrapolation" in judged(sorter, "model extrapolates-to 16").reason
+    assert "16 is not beyond them" in judged(sorter, "model extrapolates-to 16").reason
     assert "does not classify" in judged(adder, "model extrapolates-to 64").reason
 
 
@@ -352,10 +352,12 @@ def test_every_head_of_a_group_must_have_the_pattern(adder: OpenModel, monkeypat
 
 def test_a_target_that_the_task_does_not_have_is_not_judged(adder: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_weight(monkeypatch, adder, "operator", 0.6, 0.1)
-    assert "its targets are: operator" in judged(adder, "E0H1 aligns-columns").reason
+    assert "the head can attend to: operator" in judged(adder, "E0H1 aligns-columns").reason
     assert "induction is measured on texts, and sample:addition has a task" in judged(adder, "E0H1 induction").reason
     untasked = judged(replace(adder, task=None), "E0H1 aligns-columns").reason
-    assert untasked.endswith("names no task; patterns without a task: duplicate-token, induction, previous-token")
+    assert untasked.endswith(
+        "has no task; without a task, these kinds of claims can be judged: duplicate-token, induction, previous-token"
+    )
 
 
 def plant_roles(patch: pytest.MonkeyPatch, model: OpenModel, role: str, low: float, high: float, bar: float) -> None:

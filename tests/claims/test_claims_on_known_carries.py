@@ -8,8 +8,8 @@ import known_carries as known
 import pytest
 from known_carries import KnownModel, task_of
 
-from headcount.analysis.routes import N_VERDICT
 from headcount.claims.base import ClaimCase, heads_of, judge, parse
+from headcount.limits import N_VERDICT
 from headcount.tasks.addition import Addition
 
 pytestmark = pytest.mark.slow  # every head of many models is patched
@@ -49,4 +49,4 @@ def test_cross_attention_is_the_only_way_unless_the_answer_tells() -> None:
         parsed = parse("cross carries-the-carry 10s")
         result = judge(ClaimCase(model, parsed, heads_of(model, parsed.subject), 40))
         assert result.verdict == ("undecided" if is_least_first else "supported"), "random donors move digits as well"
-        assert ("move everything" in result.by_construction) == (not is_least_first)
+        assert ("move all of it" in result.by_construction) == (not is_least_first)

@@ -163,7 +163,7 @@ def test_the_command_line_on_a_model_without_a_task(
     result = json.loads(capsys.readouterr().out)
     assert (result["verdict"], len(result["evidence"])) == ("supported", HEADS + 1)
     for text, reason in (
-        ("L1 induction", "needs examples to be measured on"),
+        ("L1 induction", "examples to measure it on must be given"),
         ("L1 aligns-columns", "names no task; patterns without a task: duplicate-token, induction, previous-token"),
         ("L1 carries-the-carry 10s", "has no task whose right answers are known"),
     ):

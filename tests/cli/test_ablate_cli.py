@@ -52,7 +52,7 @@ def test_every_head_in_every_way(adder, good_run, capsys):
     assert max(effect["drop"] for effect in predicted["heads"]) > 0
     (condition,) = predicted["conditions"]
     assert (condition["n"], condition["decoded"]) == (30, 8 * 10 * (1 + 1 + 4))
-    assert condition["data"] == "the test set and 20 fresh examples such as it was trained on"
+    assert condition["data"] == "the test set and 20 new examples, drawn as in training"
 
 
 @pytest.mark.usefixtures("painted")
@@ -85,7 +85,7 @@ def test_what_was_asked_otherwise_is_kept_beside_and_not_over(tiny_sorter, tmp_p
     again = run_json(capsys, "ablate", folder, "--replacements", "zero,mean,resample", "--split", "test")[1]
     assert again["files"]["data"] == first["files"]["data"], "given in full, the defaults are the defaults"
     assert main(["ablate", str(folder), "--n", "12", "--replacements", "zero", "--quiet"]) == 0
-    assert "ablation-zero-n12.json  (the newest of 6; there are also ablation" in capsys.readouterr().out
+    assert "ablation-zero-n12.json  (the newest of 6 such files; the others: ablation" in capsys.readouterr().out
 
 
 def test_the_table_as_markdown_and_as_csv(sorter, capsys):

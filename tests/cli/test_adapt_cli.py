@@ -71,14 +71,14 @@ def test_for_programs(adder, capsys):
         "role": "cross",
     }
     assert (told["heads"][0], len(told["heads"])) == ("encoder.0.self.0", 24)
-    assert told["notes"] == ["no weights yet: say checkpoint = ..., or load them in build()"]
+    assert told["notes"] == ["the model has no weights yet: set checkpoint, or load them in build()"]
 
 
 def test_nothing_is_overwritten(adder, in_tmp, capsys):
     (in_tmp / "my_adapter.py").write_text("mine")
     assert main(["adapt", adder]) == 2
     assert capsys.readouterr().err == (
-        "error: the file my_adapter.py already exists\n  it is not overwritten: choose another name with -o\n"
+        "error: the file my_adapter.py already exists, and is not overwritten\n  choose another name with -o\n"
     )
     assert (in_tmp / "my_adapter.py").read_text() == "mine"
 

@@ -102,7 +102,7 @@ def test_a_course_is_one_table(course: str, capsys: pytest.CaptureFixture[str]) 
     assert by_name["ivan"]["audit"] is None
     assert "nothing_of_that_name" in by_name["ivan"]["error"]
     assert found["summary"][0] == "9 submissions: 2 sound, 6 with faults, 1 broken"
-    assert found["summary"][2] == "most common reasons why submissions are broken: ModuleNotFoundError: 1"
+    assert found["summary"][2] == "most common reasons why submissions cannot be run: ModuleNotFoundError: 1"
     for name, (_, _, expected) in COURSE.items():
         audit = by_name[name]["audit"]
         assert by_name[name]["submission"] == name
@@ -121,7 +121,7 @@ def test_feedback_can_be_handed_back(course: str, capsys: pytest.CaptureFixture[
     assert main(["audit", "submissions/bob/adapter.py:Model", "--markdown", "--quiet"]) == 1
     feedback = capsys.readouterr().out
     assert feedback.startswith(
-        "# Audit of submissions/bob/adapter.py:Model\n\nThe 100s digit is 0 in 400 of 400 answers"
+        "# Audit of submissions/bob/adapter.py:Model\n\nThe 100s digit is 0 in 400 of 400 decoded answers"
     )
     assert "## To fix: HC101, constant place\n\n" in feedback
     assert r"What to change: Feed \[start, \*answer\[:-1\]\]" in feedback
@@ -150,7 +150,10 @@ def test_every_student_gets_a_file_with_only_what_to_fix(course: str, capsys: py
     assert list(files) == names
     assert files["alice.md"].startswith("# Feedback for alice\n\nNothing needs to be fixed.")
     assert "## To fix: HC101, constant place" in files["bob.md"]
-    assert "Most common error: 263 of 263 errors: a 1 was right, and the 100s place was wrong." in files["bob.md"]
+    assert (
+        "Most common error: 263 of 263 errors: a 1 would have been right, and the 100s place was wrong."
+        in files["bob.md"]
+    )
     assert "HC102" not in files["bob.md"], "what passed is no feedback"
     assert r"ModuleNotFoundError: No module named 'nothing\_of\_that\_name'" in files["ivan.md"]
     assert r"at line 2 of adapter.py: import nothing\_of\_that\_name" in files["ivan.md"]
@@ -176,7 +179,7 @@ def test_the_most_common_error_is_named(course: str, capsys: pytest.CaptureFixtu
     (wrong,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Most common error: "))
     _, found = run_json(capsys, "audit", bob, "--only", "HC101")
     n = round(400 * (1 - found["measured"]))
-    assert found["common_error"] == f"{n} of {n} errors: a 1 was right, and the 100s place was wrong"
+    assert found["common_error"] == f"{n} of {n} errors: a 1 would have been right, and the 100s place was wrong"
     assert wrong == f"Most common error: {found['common_error']}."
 
 
@@ -208,10 +211,10 @@ def test_other_verbs_print_one_line(course: str, capsys: pytest.CaptureFixture[s
         main([verb, f"submissions/{name}/adapter.py:Model", *more, *([] if verb == "evaluate" else ["--quiet"])])
         lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("AUDIT:")]
         assert len(lines) == (0 if is_sound else 1)
-        assert is_sound or "the 100s digit is 0 in 400 of 400 answers" in lines[0]
+        assert is_sound or "the 100s digit is 0 in 400 of 400 decoded answers" in lines[0]
 
 
 def test_no_story_of_carries_is_told_about_a_constant_digit(course: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, found = run_json(capsys, "evaluate", "submissions/bob/adapter.py:Model")
-    assert found["audit"].startswith("the 100s digit is 0 in 400 of 400 answers")
-    assert {each["explanation"] for each in found["wrong"]} == {"HC101 (constant place) explains it"}
+    assert found["audit"].startswith("the 100s digit is 0 in 400 of 400 decoded answers")
+    assert {each["explanation"] for each in found["wrong"]} == {"explained by HC101 (constant place)"}

@@ -13,8 +13,8 @@ import headcount
 from headcount.cli import main
 from headcount.describing.comparison import describe
 from headcount.errors import InputError, RunError
+from headcount.studies.rows import COLUMNS, Row
 from headcount.studies.summary import SeedSummary, summarise
-from headcount.studies.tidy import COLUMNS, Row
 
 
 def write_run(path: Path, seed: int, rate: float, task: str = "addition", **model: Any) -> None:
@@ -40,11 +40,11 @@ def runs(tmp_path: Path) -> Path:
 def test_a_folder_of_runs_is_compared(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(runs), "--by", "encoding", "--measure", "exact match"]) == 0
     shown = capsys.readouterr().out
-    assert "6 runs of addition are compared by encoding: learned and rotary." in shown
+    assert "6 runs of the task addition are compared by encoding: learned and rotary." in shown
     assert "20.0, 40.0, 60.0" in shown
     assert "rotary - learned" in shown
     assert "30.0 points" in shown
-    assert "With 3 pairs, the smallest possible p-value is 0.25." in shown
+    assert "With 3 pairs of runs, the smallest possible p-value is 0.25." in shown
 
 
 def test_json_figures_and_a_table_of_all_rows(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,11 +76,15 @@ def test_one_run_per_variant_has_no_interval(runs: Path, capsys: pytest.CaptureF
     ("names", "settings", "message"),
     [
         (["learned-0", "sorter"], {}, "different tasks: addition, sortedness"),
-        (["learned-0", "learned-1"], {"by": "encoding"}, "nothing varies: encoding is learned in all runs"),
+        (
+            ["learned-0", "learned-1"],
+            {"by": "encoding"},
+            "runs cannot be compared by encoding, which is learned in all of them",
+        ),
         (["learned-0", "rotary-0"], {"by": "encodin"}, "did you mean 'encoding'"),
         (["learned-0", "rotary-0"], {"by": "seed"}, "cannot be compared by seed"),
         (["learned-0", "rotary-0"], {"measures": ["exact mtch"]}, "did you mean 'exact match'"),
-        (["learned-0"], {}, "nothing varies"),
+        (["learned-0"], {}, "nothing to compare"),
         (["nowhere"], {}, "no run in"),
     ],
 )
@@ -99,7 +103,7 @@ def test_rankings_are_told_in_words() -> None:
     drops = {"E0H0": 0.1, "E0H1": 0.2, "E1H0": 0.6, "E1H1": 0.5}
     rows = [row(seed, head, value + 0.01 * seed) for seed in range(8) for head, value in drops.items()]
     texts = str(describe(summarise(rows), ["drop"]))
-    assert "layer 1 comes before layer 0 in 8 of 8" in texts
+    assert "layer 1 ranks above layer 0 in 8 of 8" in texts
     assert "the ranking of layers agrees over seeds (Kendall's W = 1.00" in texts
 
 
@@ -133,7 +137,7 @@ def test_a_study_is_compared_by_its_variants(
     monkeypatch.chdir(tmp_path)
     assert main(["compare", "mine", "--measure", "exact match"]) == 0
     shown = capsys.readouterr().out
-    assert "6 runs of addition are compared by encoding: learned and rotary." in shown
+    assert "6 runs of the task addition are compared by encoding: learned and rotary." in shown
     assert "planned" not in shown
     by_folder = headcount.compare_runs([tmp_path / "runs" / "mine"], measures=["exact match"]).result
     assert by_folder == headcount.compare_runs(["mine"], measures=["exact match"]).result
@@ -144,7 +148,7 @@ def test_a_study_is_compared_by_its_variants(
 def test_an_unfinished_study_says_how_much_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_study(tmp_path, "mine", {"": "addition"}, n_trained=2)
     assert main(["compare", str(folder)]) == 0
-    assert "4 of 6 planned runs are trained, and these are compared." in capsys.readouterr().out
+    assert "4 of 6 planned runs are finished and compared here." in capsys.readouterr().out
 
 
 def test_settings_that_are_no_labels_can_be_named(tmp_path: Path) -> None:
@@ -188,9 +192,9 @@ def test_studies_that_have_hardly_begun(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(InputError, match=r"the study mine has 0 of 6 runs trained(.|\n)*headcount study mine"):
         headcount.compare_runs([folder])
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"was not run in this folder(.|\n)*headcount study heads"):
+    with pytest.raises(InputError, match=r"has no runs in the working directory(.|\n)*headcount study heads"):
         headcount.compare_runs(["heads"])
-    with pytest.raises(InputError, match="names a part of a study"):
+    with pytest.raises(InputError, match="chooses a part of a study"):
         headcount.compare_runs([runs], part="sorting")
     (folder / "plan.json").write_text('{"study": "mine", "runs": [{}]}')
     with pytest.raises(RunError, match=r"plan.json is damaged"):

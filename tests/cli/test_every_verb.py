@@ -346,7 +346,7 @@ def test_sums_of_any_length_have_statistics(filled: str, capsys: pytest.CaptureF
 def test_more_examples_than_the_split_has_are_fresh_ones(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = run_json(capsys, "ablate", f"{filled}:Few", "--replacements", "zero", "--n", "130", "--quiet")
     assert {each["n"] for each in found["heads"]} == {130}
-    assert "50 fresh examples" in found["conditions"][0]["data"]
+    assert "50 new examples" in found["conditions"][0]["data"]
 
 
 def test_questions_are_the_tasks_or_are_said_not_to_be(filled: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.head_measures import eval_inputs
+from headcount.analysis.attention_measures import eval_inputs
 from headcount.analysis.matching import Effort
 from headcount.analysis.specialisation import specialise
 from headcount.api import open_model
@@ -34,7 +34,7 @@ LENGTH = 12
 @pytest.fixture(autouse=True)
 def _few(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Controls are made as always, but few."""
-    monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(4, 1)))
+    monkeypatch.setattr("headcount.api.heads.specialise", partial(specialise, controls=(4, 1)))
     monkeypatch.setattr(Effort.__init__, "__defaults__", (19, 499, 0, 0))  # enough to call 24 heads alike at 5 %
 
 
@@ -267,7 +267,7 @@ def test_heads_of_two_adapters_are_paired_by_what_they_do(capsys: pytest.Capture
             assert pair["partner"] == f"{site}.{order[int(index)]}"
             assert pair["attention"]["value"] == pytest.approx(1, abs=1e-4)
             assert (pair["verdict"], pair["outputs"], pair["transplant"]) == ("attend alike", None, None)
-    assert "what heads write" in found["left_out"]
+    assert "transplants of head outputs" in found["left_out"]
     assert found["overall"]["alike"] == 24
     assert found["data"].startswith("128 of ")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headcount.analysis.labels import N_CONTROLS, RANK, THRESHOLDS
+from headcount.analysis.head_labels import N_CONTROLS, RANK, THRESHOLDS
 from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.cli import main
 
@@ -37,7 +37,7 @@ def test_statistics_of_a_run_and_of_its_twin(tiny_sorter, capsys):
 
 @pytest.mark.slow
 def test_statistics_of_the_sample(in_tmp, capsys, monkeypatch):
-    monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(19, 1)))
+    monkeypatch.setattr("headcount.api.heads.specialise", partial(specialise, controls=(19, 1)))
     code, predicted = run_json(capsys, "heads", "sample:addition", "--stats")
     assert code == 0
     labels = {head["short"]: head["label"] for head in predicted["heads"]}
@@ -57,7 +57,7 @@ def test_statistics_of_the_sample(in_tmp, capsys, monkeypatch):
 def test_statistics_for_people(tiny_sorter, capsys):
     assert main(["heads", str(tiny_sorter.folder.path), "--stats", "--length", "9", "--quiet"]) == 0
     predicted = capsys.readouterr().out
-    assert "1,000 examples (fresh sequences of 9, half of them sorted)" in predicted
+    assert "1,000 examples (new sequences of length 9, half of them sorted)" in predicted
     assert THRESHOLDS.words[1:] in predicted
     assert "On average, at most 5 % of them get any label" in predicted
     assert "left" in predicted
@@ -152,4 +152,4 @@ def test_help_states_the_thresholds(capsys):
     assert f"(“mostly”: {t.mostly:g})" in predicted
     assert f"entropy is at least {100 * t.entropy_share:g} % of the maximum" in predicted
     assert f"at most {100 * RANK / (N_CONTROLS + 1):g} % of such models get any label" in predicted
-    assert f"“more when” needs a difference of at least {t.difference:g}" in predicted
+    assert f"“More when” needs a difference of at least {t.difference:g}" in predicted

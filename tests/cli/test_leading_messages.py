@@ -144,7 +144,7 @@ SHAPES = {
     ),
     "float labels": (
         f"{ENCODE}return inputs, labels.float()",
-        "labels are whole numbers, of classes or tokens: .long()",
+        "labels must be whole numbers, the ids of classes or tokens: labels.long()",
     ),
     "too large": (f"{ENCODE}return inputs, labels + 90", "but forward() has logits for 0 to 13 only"),
 }

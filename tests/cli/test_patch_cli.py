@@ -33,7 +33,9 @@ def test_the_carry_arrives(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["ranking"][0]["head"] == "encoder.0.self.2"
     assert Path("runs/sample-addition/figures").exists()
     assert main(["patch", "sample:addition", "342+125", "348+125"]) == 0
-    assert "With the output of E0H2 on 348+125" in capsys.readouterr().out, "the head that moves most is the default"
+    assert "With the output of E0H2 patched in from 348+125" in capsys.readouterr().out, (
+        "the head that moves most is the default"
+    )
 
 
 def test_positions_are_named_one_by_one_or_by_place(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +104,7 @@ def test_two_texts_of_a_language_model_equal_plain_hooks() -> None:
     ("arguments", "message"),
     [
         (["sample:addition", "342+125", "342+125"], "have the same answer"),
-        (["sample:addition", "342+125", "348+125", "--at", "9s"], "no position '9s' for E0H2"),
+        (["sample:addition", "342+125", "348+125", "--at", "9s"], "the head E0H2 has no position '9s'"),
         (["sample:addition", "342+125", "348+125", "--heads", "E0H2,X0H1", "--at", "10s"], "needs heads of one stack"),
         (["sample:addition", "342+125", "348+125", "--heads", "E9H2"], "no head 'encoder.9.self.2'"),
         (["sample:addition", "342+125", "348+125", "--answers", "a", "b"], "for models without a task"),

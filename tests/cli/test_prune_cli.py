@@ -111,7 +111,7 @@ def test_for_people(in_tmp, capsys):
         "gradient",
         "together",
         "random orders:",
-        "fresh sequences of 5",
+        "new sequences of length 5",
         "figure:",
     ):
         assert text in printed.out
@@ -123,7 +123,7 @@ def test_no_head_can_go(in_tmp, capsys):
     """Then nothing is written, and it says so."""
     assert main(["prune", SAMPLE, *FEW, "--loss", "0", "-o", "small", "--json"]) == 0
     printed = capsys.readouterr()
-    assert "nothing was cut" in printed.err
+    assert "no smaller model was written" in printed.err
     predicted = json.loads(printed.out)
     assert (predicted["pruning"]["chosen"], predicted["cut"], predicted["model"]) == ([], None, None)
     assert predicted["pruning"]["kept"]["score"] == predicted["pruning"]["clean"]
@@ -178,7 +178,7 @@ def test_lengths_that_cannot_be(sorter, in_tmp, arguments, capsys):
 @pytest.mark.usefixtures("_never_searched")
 def test_a_model_that_has_nothing_to_lose(sorter, in_tmp, capsys):
     assert main(["prune", sorter, "-o", "small", "--quiet"]) == 2
-    assert "choose a model or a length that works" in capsys.readouterr().err
+    assert "choose a more accurate model or length" in capsys.readouterr().err
     assert not any(in_tmp.iterdir())
 
 
@@ -197,7 +197,7 @@ def test_a_folder_in_use_is_told_before_the_search(adder, sorter, in_tmp, capsys
 def test_a_budget_is_told_with_what_was_not_measured(in_tmp, capsys):
     assert main(["prune", SAMPLE, *FEW, "--budget", "0.001s"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "There was no time to measure this within the budget of 0.001 s, so it is undecided: " in printed
+    assert "Not measured, because the time budget of 0.001 s ended: " in printed
     code, predicted = run_json(capsys, "prune", SAMPLE, *FEW, "--budget", ".001")
     assert (code, predicted["pruning"]["budget"]) == (0, 0.001)
     assert any("random orders" in part for part in predicted["pruning"]["not_measured"])

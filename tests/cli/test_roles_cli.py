@@ -18,11 +18,11 @@ pytestmark = pytest.mark.slow  # models of others, or many processes
 
 @pytest.fixture(autouse=True)
 def _few_controls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headcount.api.viewing.head_roles.__kwdefaults__", {**_defaults(), "n_controls": 2})
+    monkeypatch.setattr("headcount.api.heads.head_roles.__kwdefaults__", {**_defaults(), "n_controls": 2})
 
 
 def _defaults() -> dict[str, Any]:
-    from headcount.api.viewing import head_roles
+    from headcount.api.heads import head_roles
 
     return dict(head_roles.__kwdefaults__ or {})
 
@@ -69,7 +69,7 @@ def test_what_heads_stand_out_for(model: str, capsys: pytest.CaptureFixture[str]
 def test_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["heads", model, "--stats", "--quiet"]) == 0
     printed = capsys.readouterr().out
-    assert "none of 12 stands out from the rest" in printed, "its weights are random"
+    assert "none of 12 heads stands out" in printed, "its weights are random"
     assert "On repeated tokens, no head stands out for first token, previous token" in printed
     assert "Induction: the token after an earlier copy" in printed
     assert "figure:  runs/model/figures/head-roles-controls2/layer-self.png" in printed

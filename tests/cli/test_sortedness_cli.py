@@ -158,7 +158,7 @@ def test_stretch_prints_tables_and_compares_runs(run, tiny_sorting, in_tmp, caps
     arguments = ["--lengths", "4,9", "--n", "4", "--negatives", "adjacent", "-o", "both", "--quiet"]
     assert main(["stretch", run, "learned", *arguments]) == 0
     out = capsys.readouterr().out
-    assert "Accuracy (%) by kind of negative" in out
+    assert "Accuracy (%) by kind of unsorted sequence" in out
     assert "learned does not accept these lengths: 9." in out
     assert "moved_one" not in out
     (together,) = Path("both/figures").iterdir()

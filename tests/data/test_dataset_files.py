@@ -34,7 +34,7 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     ),
     "a column short": ("bert alone", "first\tscore\nA cat\t1\n", r"the columns of .* \(first, score\)"),
     "no labels": (classifier, "text\tkind\nA cat\t1\n", "BertForSequenceClassification outputs no tokens"),
-    "ragged": (classifier, "text\tlabel\na cat\tcat\na dog\n", r"line 3 of .* has 1 cells, the header has 2"),
+    "ragged": (classifier, "text\tlabel\na cat\tcat\na dog\n", r"line 3 of .* has 1 cells, but the header has 2"),
     "ragged after a gap": (classifier, "text\tlabel\na\tcat\n\nb\tdog\textra\n", r"line 4 of .* has 3 cells"),
     "an empty cell": (classifier, "text\tlabel\na\tcat\n \tdog\n", r"line 3 of .* has an empty cell"),
     "one example": (classifier, "text\tlabel\na cat\tcat\n", "has 1 examples"),
@@ -137,7 +137,7 @@ def test_a_model_without_a_tokenizer_or_a_question() -> None:
     with pytest.raises(InputError, match=r"came without a tokenizer\s+save the tokenizer"):
         dataset_of(load_external("model"), "data.txt")
     with pytest.raises(
-        InputError, match=r"model has no task, so it needs examples to be measured on\s+add --data FILE"
+        InputError, match=r"model has no task, so examples to measure it on must be given\s+add --data FILE"
     ):
         ablate_heads("model", quiet=True)
     with pytest.raises(InputError, match="cannot be measured on ndarray"):

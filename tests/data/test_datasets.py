@@ -22,9 +22,10 @@ from headcount import ablate_heads
 from headcount.data.dataset import EvalDataset, mean_score, split_in_half, subsample
 from headcount.errors import InputError
 from headcount.experiments import experiment as experiments
+from headcount.experiments.donors_and_means import parts_of
 from headcount.experiments.experiment import experiment_on
 from headcount.experiments.external_models import ExternalModel
-from headcount.experiments.interventions import parts_of, run_interventions
+from headcount.experiments.interventions import run_interventions
 from headcount.hooks.replay import Intervention
 
 pytestmark = pytest.mark.slow  # models of others, or many processes
@@ -257,10 +258,10 @@ def test_means_are_taken_over_the_whole_dataset(
     assert sorted(given.tolist()) == sorted(whole.tolist())
     assert all(any(batch is each for each in experiment.reference) for batch in experiment.batches), "no inputs twice"
     assert experiment_on(model.model, model.sites, dataset).reference == (), "there are no more"
-    monkeypatch.setattr(experiments, "N_REFERENCE", 33)
+    monkeypatch.setattr(experiments, "N_MEANS", 33)
     fewer = experiment_on(model.model, model.sites, dataset, rows)
     assert sum(batch.n_inputs for batch in fewer.reference) == 33
-    for bound in ("REFERENCE_BYTES", "N_REFERENCE"):
+    for bound in ("REFERENCE_BYTES", "N_MEANS"):
         monkeypatch.setattr(experiments, bound, 1)
         assert experiment_on(model.model, model.sites, dataset, rows).reference == ()
 
@@ -275,7 +276,7 @@ def test_large_models_take_their_means_over_what_a_sweep_costs(
 
 
 def test_adapters_draw_fresh_examples_of_their_task(adder: ExternalModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiments, "N_REFERENCE", 300)
+    monkeypatch.setattr(experiments, "N_MEANS", 300)
     dataset = dataset_of(adder)
     experiment = experiment_on(adder.model, adder.sites, dataset)
     given = [tuple(row) for batch in experiment.reference for row in batch.inputs[0].tolist()]

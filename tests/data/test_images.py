@@ -193,7 +193,7 @@ def test_more_images_than_memory_has_room_for(vit: Any, monkeypatch: pytest.Monk
 
 def test_a_processor_that_is_missing_or_of_another_model(vit: Any) -> None:
     Path("vit/preprocessor_config.json").write_text(json.dumps(SETTINGS | {"size": {"height": 8, "width": 8}}))
-    with pytest.raises(InputError, match=r"makes 3 x 8 x 8, the model takes 3 x 16 x 16"):
+    with pytest.raises(InputError, match=r"makes pixels of 3 x 8 x 8, but the model takes 3 x 16 x 16"):
         ablate_heads("vit", "images", quiet=True)
     Path("vit/preprocessor_config.json").write_text("{]")
     with pytest.raises(InputError, match=r"could not read vit/preprocessor_config\.json"):

@@ -151,7 +151,11 @@ WRONG: dict[str, tuple[str, str, str]] = {
         r"line 3 of .*x.csv cannot be read as CSV[\s\S]*doubled",
     ),
     "a stray quote": ("x.csv", 'text,label\n"a" b,c\n', r"line 2 of .*x.csv cannot be read as CSV"),
-    "ragged": ("x.csv", 'text,label\n"a\nb",c\nd\n', r"line 4 of .*x.csv has 1 cells, the header has 2[\s\S]*quote"),
+    "ragged": (
+        "x.csv",
+        'text,label\n"a\nb",c\nd\n',
+        r"line 4 of .*x.csv has 1 cells, but the header has 2[\s\S]*quote",
+    ),
     "empty": ("x.csv", "text,label\na,b\n,c\n", r"line 3 of .*x.csv has an empty cell\s+fill in text, label"),
     "few": ("x.csv", "text,label\na,b\n", "x.csv has 1 examples"),
     "no JSON": (
@@ -163,7 +167,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "a mixture": (
         "x.jsonl",
         '{"text": "a", "label": 1}\n\n"b"\n',
-        r"line 3 of .*x.jsonl holds str, the lines before it dict",
+        r"line 3 of .*x.jsonl holds str, but the lines before it hold dict",
     ),
     "an array": ("x.json", '[\n{"text": "a", "label": 1}\n]\n', "line 1 of .*x.json is not JSON"),
     "missing": ("x.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', r"line 2 of .*x.jsonl has an empty cell"),

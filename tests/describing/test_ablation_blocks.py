@@ -104,14 +104,14 @@ def test_bands_are_counted_and_say_what_would_decide() -> None:
     assert table.columns[:5] == ("ablation", "critical", "important", "redundant", "undecided")
     ((replacement, *counts, needed),) = table.rows
     assert (replacement, [cell.text for cell in counts]) == ("zero", ["3", "3", "3", "3"])
-    assert needed == "L0H3 (1,200 to 99,000), L0H7 (none: the drop is at a limit) and L0H11 (3,200 or more)"
+    assert needed == "L0H3 (1,200 to 99,000), L0H7 (no number: the drop lies at a limit) and L0H11 (3,200 or more)"
 
 
 def test_gradients_are_compared_with_ablation() -> None:
     result = made(("zero",), [f"layer.0.self.{i}" for i in range(12)])
     (row,) = tables(result)["ablation-gradients"].rows
     texts = [each if isinstance(each, str) else each.text for each in row]
-    assert texts == ["zero", "as it is", "0.50 [0.10, 0.80]", "0.0123", "4 of 12"]
+    assert texts == ["zero", "not normalised", "0.50 [0.10, 0.80]", "0.0123", "4 of 12"]
     (agreement,) = result.conditions[0].agreements
     flat = replace(result.conditions[0], agreements=(replace(agreement, found=None),), decoded=0)
     flat = replace(result, conditions=(flat,))
@@ -128,11 +128,11 @@ def test_the_method_is_described() -> None:
     assert any("takes the output from 4 other examples in turn" in note for note in notes(result))
     assert "80 answers under ablation were also decoded token by token" in notes(result)[-2]
     verified = "head contributions + bias = block output (max error 1e-07); with all heads off, only the bias remains"
-    own = "each head's slice of z follows its own attention pattern"
+    own = "each head's output depends only on its own attention pattern"
     assert notes(result)[-1] == f"Verified at 3 attention blocks: {verified}; {own}."
     unchecked = replace(result, proof=(replace(result.proof[0], follows_attention=False), *result.proof[1:]))
     assert notes(unchecked)[-1] == (
-        f"Verified at 3 attention blocks: {verified}. Not checked at 1 of them: whether {own}."
+        f"Verified at 3 attention blocks: {verified}. At 1 of them, it was not checked whether {own}."
     )
     unused = replace(result, proof=(*result.proof[:-1], replace(result.proof[-1], is_used=False)))
     sentence = f"Noise in place of the heads of {result.proof[-1].site} does not change the model's output."
@@ -156,10 +156,10 @@ def test_a_loss_that_few_examples_carry_is_marked() -> None:
     loss = as_loss(made(("zero",)))
     few = [e.short for e in loss.heads if e.carried > 0.5]
     assert few
-    (text,) = (each for each in warnings(loss) if each.startswith("Ten of 2,000 examples make up over half of all"))
+    (text,) = (each for each in warnings(loss) if "ten of 2,000 examples make up over half of the total" in each)
     assert all(f"{name} (zero)" in text for name in few)
     even = replace(loss, heads=tuple(replace(e, carried=0.2) for e in loss.heads))
-    assert not any("Ten of" in each for each in warnings(even))
+    assert not any("ten of" in each for each in warnings(even))
 
 
 def test_a_loss_rises_and_has_no_bands() -> None:
@@ -176,7 +176,9 @@ def test_a_loss_rises_and_has_no_bands() -> None:
 def test_where_nothing_can_be_lost_there_are_no_bands() -> None:
     bare = without_bands(made(("zero",), [f"layer.0.self.{i}" for i in range(4)]))
     (text,) = warnings(bare)
-    assert text.startswith("No head is rated: the model scores 90.00 % [88.00, 92.00] with all heads, and the best")
+    assert text.startswith(
+        "No head gets a band of importance: the model scores 90.00 % [88.00, 92.00] with all heads, and the best"
+    )
     assert "constant answer scores 50.00 %." in text
     assert "critical" not in printed(bare, 200)
 

@@ -32,14 +32,14 @@ def test_who_matters_most() -> None:
 def test_rivals_leave_it_undecided() -> None:
     one, other = replace(effect("E0H0", 0.30), rank_low=1), replace(effect("X0H0", 0.29), rank_low=1)
     found = told(one, other).answer
-    assert found.text.startswith("Which head of adder is most important is undecided: removing E0H0 costs 30.0")
+    assert found.text.startswith("It is undecided which head of adder is most important: removing E0H0 costs 30.0")
     assert "X0H0 may cost as much" in found.text
     assert not found.is_decided
 
 
 def test_no_head_may_matter() -> None:
     found = told(effect("E0H0", 0.0), effect("X0H0", 0.0)).answer
-    assert found.text.startswith("Whether any head of adder matters is undecided: removing E0H0 costs 0.0 points")
+    assert found.text.startswith("It is undecided whether any head of adder matters: removing E0H0 costs 0.0 points")
     assert not found.is_decided
 
 
@@ -48,7 +48,7 @@ def test_how_many_are_redundant() -> None:
     words = "For {} of 2 heads ({} %), the 95 % CI of the drop under zero ablation lies below 1 point"
     assert words.format(1, "50.0") in texts(told(one, none))
     assert words.format(0, "0") in texts(told(one, effect("X0H0", 0.2)))
-    assert "How many can be removed together is another question" in texts(told(one, none))
+    assert "How many heads can be removed together is a different question" in texts(told(one, none))
     assert "it is undecided" not in texts(told(one, none))
     near = effect("D0H0", 0.01)
     assert "; for D0H0 this is undecided" in texts(told(one, none, near))

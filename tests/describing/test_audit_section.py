@@ -31,7 +31,7 @@ def test_nothing_found_is_told_and_is_no_answer():
     assert texts(made) == "The audit finds no fault (4 checks of 2 models)."
     assert made.answer is None
     assert not told_notices(made)
-    assert table(made, "audit-verdicts").note == "2 checks that do not apply are left out."
+    assert table(made, "audit-verdicts").note == "Not listed: 2 checks that do not apply."
 
 
 def test_a_fault_is_told_first_with_its_cause():

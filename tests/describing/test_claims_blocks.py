@@ -57,7 +57,7 @@ def test_an_undecided_claim_says_why() -> None:
     assert wide[0].startswith("Undecided: ")
     assert wide[1].startswith("About ")
     near = sentences(result(evidence(0.51, 0.08).at_least(0.5)))
-    assert near[1].startswith("The number of examples that would decide this cannot be estimated")
+    assert near[1].startswith("The number of examples that would decide this claim cannot be estimated")
     failed = result(evidence(0.9).at_least(0.5), controls=(evidence(0.3).within(0.1),))
     assert sentences(failed)[0].startswith("Undecided (a control fails): ")
     assert sentences(failed)[1].endswith("; this number must be between -0.1 and 0.1.")
@@ -101,7 +101,7 @@ def test_the_table_of_several_models_says_which_n_would_decide() -> None:
     assert ", refuted in 0, undecided in 3;" in conclusions.sentences[0].text
     assert [cell.text.partition(":")[0] for cell in table.rows[0][2:5] if isinstance(cell, Cell)] == [
         f"undecided (--n {parts[0].n_needed} would decide)",
-        "undecided (around the threshold)",
+        "undecided (effect at the threshold)",
         "undecided (a control fails)",
     ]
 

@@ -36,18 +36,18 @@ def test_a_refuted_classifier() -> None:
     blocks = describe(searched(SORTER))
     assert isinstance(blocks[0], Conclusions)
     assert blocks[0].sentences[0].text == (
-        "Refuted: runs/sorter calls 0 0 0 0 0 0 0 17 unsorted, and it is sorted (1 wrong answer found among 3,400 "
+        "Refuted: runs/sorter calls 0 0 0 0 0 0 0 17 unsorted, but it is sorted (1 wrong answer found among 3,400 "
         "sequences tried)."
     )
     assert isinstance(blocks[1], DataTable)
     assert blocks[1].rows == (("0 0 0 0 0 0 0 17", "unsorted", "sorted", "all neighbours are in order"),)
-    assert blocks[2] == Commands(("headcount predict runs/sorter '0 0 0 0 0 0 0 17'",), "See it")
+    assert blocks[2] == Commands(("headcount predict runs/sorter '0 0 0 0 0 0 0 17'",), "To see this wrong answer:")
     assert "logits" not in printed(*blocks), "the margin of a wrong answer says nothing more"
 
 
 def test_a_search_that_stopped_says_so() -> None:
     assert verdict(searched(SORTER, stopped_at=1), "the sorter").text == (
-        "Refuted: the sorter calls 0 0 0 0 0 0 0 17 unsorted, and it is sorted (1 wrong answer found among 3,400 "
+        "Refuted: the sorter calls 0 0 0 0 0 0 0 17 unsorted, but it is sorted (1 wrong answer found among 3,400 "
         "sequences tried; the search stops after 1)."
     )
 
@@ -56,7 +56,7 @@ def test_a_search_that_stopped_says_so() -> None:
 def test_a_refuted_adder(predicted: str, words: str) -> None:
     wrong = (WrongAnswer("374+814", "1188", predicted, "1000s: 0, should be 1"),)
     text = verdict(searched(wrong, output_type="sequence", noun="sum", plural="sums"), "runs/sorter").text
-    assert text.startswith(f"Refuted: runs/sorter answers 374+814 {words}, and 1188 is right (1 wrong answer found")
+    assert text.startswith(f"Refuted: runs/sorter answers 374+814 {words}, but 1188 is right (1 wrong answer found")
     assert text.endswith("among 3,400 sums tried).")
 
 
@@ -65,11 +65,11 @@ def test_nothing_found_proves_nothing() -> None:
     (conclusions,) = blocks
     assert isinstance(conclusions, Conclusions)
     assert [sentence.text for sentence in conclusions.sentences] == [
-        "Not refuted: runs/sorter answers all 250,000 sequences that were tried right, which proves nothing about "
+        "Not refuted: runs/sorter is right on all 250,000 sequences that were tried, which proves nothing about "
         "others.",
         "The search took 1.2 s and tried 2,048 sequences with patterns on which models often err and 247,952 sequences "
-        "drawn as in training or changed step by step towards smaller margins. The smallest lead of a right answer "
-        "over the next most likely answer is 4.50 logits.",
+        "that were drawn as in training or changed step by step to reduce the margin. The smallest lead of a right "
+        "answer over the next most likely answer is 4.50 logits.",
         "This is a search, not a proof. Its positions see the whole sequence.",
     ]
 

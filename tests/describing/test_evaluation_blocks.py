@@ -42,7 +42,7 @@ def test_what_was_not_measured_is_named_and_another_n_is_shown():
 
 def test_the_answers_of_a_classifier_are_counted():
     assert (
-        "It answers “unsorted” to 50.0 % (95 % CI 46.9-53.1) and “sorted” to 50.0 % (95 % CI 46.9-53.1)."
+        "It answers “unsorted” to 50.0 % (95 % CI 46.9-53.1) and “sorted” to 50.0 % (95 % CI 46.9-53.1) of the examples."
         in sentences(classification())
     )
     constant = classification((500, 1000), {"unsorted": (0, 500), "sorted": (500, 500)}, "sorted")
@@ -64,8 +64,8 @@ def test_the_authors_figure_is_compared(claimed, words):
 
 
 def test_what_is_given_and_the_most_common_error_are_named():
-    found = sentences(replace(evaluation(), given="0", common_error="2 of 2 errors: a 0 was right"))
-    assert "Most common error: 2 of 2 errors: a 0 was right." in found
+    found = sentences(replace(evaluation(), given="0", common_error="2 of 2 errors: a 0 would have been right"))
+    assert "Most common error: 2 of 2 errors: a 0 would have been right." in found
     assert "Its decoder is given “0” and never predicts it, so an answer that begins otherwise is wrong." in found
 
 
@@ -73,7 +73,7 @@ def test_accuracies_that_differ_come_with_advice():
     text = next(
         each for each in sentences(evaluation(free=(1000, 2000), forced=(2000, 2000))) if "do not agree" in each
     )
-    assert "Does decoding use the same start token and the same leading zeros as training?" in text
+    assert "Check that decoding uses the same start token and leading zeros as training." in text
 
 
 def test_several_models_are_rows_with_what_a_reader_must_know():
@@ -88,7 +88,7 @@ def test_several_models_are_rows_with_what_a_reader_must_know():
         [("one", handed), ("two", undecoded), ("three", InputError("no such file", "")), ("four", evaluation())], "test"
     )
     assert isinstance(blocks[0], Paragraph)
-    assert blocks[0].text == "4 submissions: 3 were measured, 1 could not be run"
+    assert blocks[0].text == "4 submissions: 3 were measured, 1 could not be run."
     columns, found = rows(blocks)
     assert columns == ("model", "n", "teacher-forced", "free-running", "claimed", "note")
     assert found[0][-2] == "90.00 %"

@@ -37,7 +37,7 @@ def test_a_constant_answer_stands_in_place_of_an_accuracy():
     accuracy = found["stretch-accuracy"]
     assert accuracy.columns == ("length", "n", "full shuffles", "single adjacent swaps")
     assert rows(accuracy)["64"] == ["20", "90.0 [69.9, 98.2]", "one answer: sorted"]
-    assert "runs/a: rotary, max (nothing of the task built in), trained on 8-16, draw 0" in accuracy.caption
+    assert "runs/a: rotary, max (no built-in structure of the task), trained on 8-16, random draw 0" in accuracy.caption
 
 
 def test_each_class_and_the_predictions_have_their_own_table():
@@ -54,7 +54,7 @@ def test_gaps_and_ids_are_measured_alone():
         "length",
         "with its gaps",
         "with its last position ids",
-        "at that length",
+        "whole length",
     )
     assert rows(found["stretch-causes"])["64"] == ["80.0 [58.4, 91.9]", "60.0 [38.7, 78.1]", "one answer: sorted"]
     assert rows(found["stretch-ids"])["48-63"] == ["60.0 [31.3, 83.2]", "60.0 [31.3, 83.2]", "7.5"]
@@ -81,8 +81,8 @@ def test_conclusions_come_first():
     first = describe(result())[0]
     assert isinstance(first, Conclusions)
     assert (
-        "On single adjacent swaps, runs/a (nothing of the task built in; one seed) is accurate"
-        in first.sentences[0].text
+        "On sorted against unsorted sequences (single adjacent swaps), runs/a (no built-in structure of the task; one "
+        "seed) is accurate" in first.sentences[0].text
     )
 
 
@@ -91,7 +91,7 @@ def test_a_table_of_several_models_names_refusals():
         cells=tuple(c for c in result().cells if c.length < 64), hard_codes=("window of ±1",), refused_lengths=(64,)
     )
     shown = rows(accuracy_table([Model("long", result()), Model("short", short)], "adjacent"))
-    assert shown["long"][0] == "nothing of the task built in"
+    assert shown["long"][0] == "no built-in structure of the task"
     assert shown["long"][-1] == "one answer: sorted"
     assert shown["short"][0] == "built in: window of ±1"
     assert shown["short"][-1] == "refused"

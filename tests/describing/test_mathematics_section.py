@@ -15,7 +15,7 @@ from headcount.describing.blocks import Formula
 from headcount.describing.report import Report
 from headcount.describing.sections import mathematics
 from headcount.describing.sections.mathematics import section
-from headcount.hooks.proof import SiteProof
+from headcount.hooks.intervention_proof import SiteProof
 from headcount.rendering.formulas import latex, mathml, plain_formula
 from headcount.rendering.markdown import write_markdown
 
@@ -139,7 +139,7 @@ def test_whether_a_model_extrapolates_is_measured():
     )
     assert "Sinusoidal encodings do extrapolate" in texts(report(model_results("a", stretch=stretch(up_to=64))))
     open_one = report(model_results("a", stretch=stretch(up_to=256, n=20)))
-    assert "do extrapolate is undecided" in texts(open_one)
+    assert "It is undecided whether sinusoidal encodings do extrapolate" in texts(open_one)
     assert cells(open_one, "mathematics-measured")[0][2] == "the same step at every position: can extrapolate"
     causal = stretch("none", label="none, causal, max")
     assert (
@@ -167,9 +167,9 @@ def test_results_say_how_far_off_the_other_formulas_are():
     )
     assert "contributions + bias = block output (max error 5.0e-07 of the largest entry)" in made["gate"].error
     assert "only the bias remains, exactly" in made["gate"].error
-    assert "At 1 of 2, each head's slice of z follows its own attention pattern" in made["gate"].error
-    assert "The table of a equals this formula at 6 positions, to within" in made["sinusoidal"].error
+    assert "At 1 of 2, each head's slice of z depends on its own attention pattern" in made["gate"].error
+    assert "The encoding of a equals this formula at 6 positions, to within" in made["sinusoidal"].error
     assert (
-        "b has 1 row that no training example used: cosine similarity to the initial value is 1 to within 1.0e-08"
-        in made["learned"].error
+        "The table of b has 1 row that no training example used; the cosine similarity to the initial value is 1, to "
+        "within 1.0e-08" in made["learned"].error
     )

@@ -7,7 +7,7 @@ import json
 import pytest
 from told_results import cell, cells, model_results, report_results, require_sound, sentences, stretch, table, texts
 
-from headcount.analysis.poolings import PoolingComparison, compare_poolings
+from headcount.analysis.pooling_comparison import PoolingComparison, compare_poolings
 from headcount.describing.blocks import DataTable, Picture
 from headcount.describing.sections.poolings import section
 from headcount.exercise.files import write_exercise
@@ -65,7 +65,7 @@ def test_one_pooling_is_no_comparison():
     [
         (TAUGHT, "so a comparison of encodings under this pooling does not test the encodings.", True),
         (CHANCE, "but that alone does not solve the task: the encoding still matters.", True),
-        ((0.9, 0.92, 0.5, 0.5, 0.5, 0.5), "whether that alone solves the task is undecided.", False),
+        ((0.9, 0.92, 0.5, 0.5, 0.5, 0.5), "it is undecided whether that alone solves the task.", False),
     ],
 )
 def test_a_pooling_gives_the_order_away_only_if_the_model_without_positions_is_right(without, told, is_decided):
@@ -102,7 +102,9 @@ def test_whether_any_pooling_extrapolates_turns_with_the_results():
     open_ended = (1.0, 1.0, 1.0, 1.0, 1.0, 0.92)
     found = next(each for each in sentences(usual(open_ended)) if "at length 256 on single" in each.text)
     assert not found.is_decided
-    assert found.text.startswith("Whether the model with neighbour-difference pooling without positions (92.0 %")
+    assert found.text.startswith(
+        "It is undecided whether the model with neighbour-difference pooling without positions (92.0 %"
+    )
 
 
 def test_one_answer_to_everything_is_no_accuracy():
@@ -121,7 +123,7 @@ def test_the_table_has_every_length_and_says_what_is_given_away():
     assert found.columns == ("pooling, encoding (structure of the task)", "8-16", "32", "64", "128", "256")
     assert found.is_narrow
     given = {
-        "max": (nothing := "nothing of the task built in"),
+        "max": (nothing := "no built-in structure of the task"),
         "mean": nothing,
         "neighbour-difference": "built in: order of neighbours",
     }
@@ -131,7 +133,7 @@ def test_the_table_has_every_length_and_says_what_is_given_away():
     assert last[:2] == ["100.0 [99.0, 100.0]", "50.0 [43.1, 56.9]"]
     assert "n = 200 sequences per length" in found.note
     assert "95 %" in found.note
-    assert found.note.endswith("trained for 2,000 steps (the table of losses below gives the steps of each model).")
+    assert found.note.endswith("trained for 2,000 steps (the table of final losses has the steps of each model).")
     assert found.command == "headcount lab --only sortedness"
     losses = table(made, "poolings-losses")
     assert [row[0] for row in losses.rows] == [name.partition(" (")[0] for name in rows]
@@ -144,8 +146,8 @@ def test_the_reports_own_models_are_compared_if_only_their_pooling_differs():
         "b", stretch=pooled("none", "mean", CHANCE), settings=settings | {"pooling": "mean", "steps": 2000}
     )
     assert [row[0] for row in cells(report(one, two), "poolings-adjacent")] == [
-        "max, none (nothing of the task built in)",
-        "mean, none (nothing of the task built in)",
+        "max, none (no built-in structure of the task)",
+        "mean, none (no built-in structure of the task)",
     ]
     other = model_results("b", stretch=two.stretch, settings=settings | {"pooling": "mean", "negatives": "shuffle"})
     assert section(report_results(one, other)) is None, "they were trained on other data"
@@ -159,13 +161,13 @@ def test_the_picture_has_a_panel_per_encoding_and_dashes_for_what_is_given_away(
     assert [axes.get_title() for axes in figure.axes] == ["encoding: sinusoidal", "encoding: none"]
     labels = {text.get_text() for text in figure.legends[0].get_texts()}
     assert labels == {
-        "max  (nothing of the task built in, 95 % CI)",
-        "mean  (nothing of the task built in, 95 % CI)",
+        "max  (no built-in structure of the task, 95 % CI)",
+        "mean  (no built-in structure of the task, 95 % CI)",
         "neighbour-difference  (built in: order of neighbours, 95 % CI)",
     }
     styles = {line.get_label(): line.get_linestyle() for line in figure.axes[0].lines}
     assert styles["neighbour-difference  (built in: order of neighbours, 95 % CI)"] == "--"
-    assert styles["mean  (nothing of the task built in, 95 % CI)"] == "-"
+    assert styles["mean  (no built-in structure of the task, 95 % CI)"] == "-"
     assert "neighbour-difference, none: 50.0 %" in picture.alt
 
 

@@ -70,7 +70,7 @@ def test_the_opposite_table_gives_the_opposite_sentences(shown):
     made = report(shown("learned", rows(*["trained"] * 6), n_trained=6))
     assert made.answer.text == ("All 6 positions of m0 that are shown have a trained row in its table.")
     assert "Training moved the 6 trained rows of the table by 0.30 to 0.80 from their initial values." in texts(made)
-    assert "their direction changed (smallest cosine 0.500), so something did train them" in texts(
+    assert "their direction changed (smallest cosine 0.500), so they must have been trained after all" in texts(
         report(shown("learned", rows(*NEVER, cosine=0.5)))
     )
     assert "the 2 untrained rows not at all" in texts(report(shown("learned", rows(*NEVER, drift=0.0))))
@@ -88,7 +88,7 @@ def test_where_rows_began_may_not_be_known(shown):
     unknown = [replace(each, moved=None, cosine=None) for each in rows(*NEVER)]
     (told,) = (each for each in sentences(report(shown("learned", unknown))) if not each.is_decided)
     assert "are not known" in told.text
-    assert "Norms of trained rows are 1.00 to 4.00" in told.text
+    assert "The norms of trained rows are 1.00 to 4.00" in told.text
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_what_is_not_learned_row_by_row(shown):
     )
     assert "All 6 positions are the same to m1" in told
     assert (
-        "In m2 (learned), the similarity of two positions does not depend on their distance alone: distance leaves"
+        "In m2 (learned), the similarity of two positions does not depend on their distance alone: the distance leaves"
         in told
     )
     assert (
@@ -142,7 +142,7 @@ def test_pictures_mark_the_last_trained_position(shown):
     assert "4 to 5: moved by 0.01 from their initial values" in picture.alt
     assert cells(made, "positions-m0-0-table")[0] == [
         "encoding",
-        "learned (builds in nothing of the task); acts on embeddings",
+        "learned (no built-in structure of the task); acts on embeddings",
     ]
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.figures.test_pruning_figures import made
 
-from headcount.analysis.cost import Cost
 from headcount.analysis.pruning import Point, PruningCurve
+from headcount.analysis.pruning_cost import Cost
 from headcount.describing.blocks import Conclusions, DataTable
 from headcount.describing.sections.pruning import describe, describe_cost
 from headcount.heads import HeadId
@@ -84,13 +84,15 @@ def test_the_sentences_have_the_answers() -> None:
         f"Removing all 3 heads that cost under 1 point when removed alone, {ON}, leaves 61.2 % accuracy"
     )
     assert "L0H0, L0H1 and L0H2. The drop is 33.8 points (95 % CI 31.7-35.8)" in by_zero
-    assert by_zero.endswith("By the point estimate alone, 4 heads would count as harmless.")
+    assert by_zero.endswith("By the point estimate alone, without its interval, 4 heads would count as harmless.")
     assert "Removing all 2 heads that cost under 1 point under every ablation (zero, mean and resample)" in harmless
     assert (
         "leaves 93.2 % accuracy (95 % CI 91.0-94.0): L0H0 and L0H1. The drop is 1.8 points (95 % CI 1.2-2.4)"
         in harmless
     )
-    assert "With their means in place of their outputs, 94.3 % accuracy (95 % CI 92.0-95.0) is left." in harmless
+    assert (
+        "If their outputs are replaced by their means instead, 94.3 % accuracy (95 % CI 92.0-95.0) is left." in harmless
+    )
     (together,) = (curve for curve in result.curves if curve.name == "together")
     as_many = f"leave {100 * together.points[2].score:.1f} % accuracy"
     assert f"The first 2 heads in the order of their own drops under zero ablation {as_many}" in harmless
@@ -133,8 +135,7 @@ def test_what_was_not_measured_is_reported() -> None:
     random = {"n_random": 0, "best_random": whole, "chance": (), "replacements": ("zero",)}
     result = made(curves=curves, **skipped, **random)
     assert sentences(result)[-1] == (
-        "There was no time to measure this within the budget of 90 s, so it is undecided: greedy removal beyond 2 of "
-        "6 heads; random orders."
+        "Not measured, because the time budget of 90 s ended: greedy removal beyond 2 of 6 heads; random orders."
     )
     assert not any(words in " ".join(sentences(result)) for words in ("every ablation", "random sets", "any head,"))
     assert sum("-L0H" in cell.text for row in table(result).rows for cell in row) == 2, (

@@ -69,7 +69,7 @@ def test_how_heads_are_called_is_said_of_those_there_are() -> None:
         in told
     )
     assert "L0H1" not in told
-    assert "A point is one percent of all examples." in told
+    assert "A drop of 1 point means that accuracy falls by one percent of all examples." in told
 
 
 def test_faults_of_several_models_share_a_card() -> None:
@@ -77,7 +77,7 @@ def test_faults_of_several_models_share_a_card() -> None:
     models = [model_results(name, settings=SETTINGS, audit=found, **known()) for name in ("a", "b")]
     cards = cards_of(build_report(report_results(*models)))
     assert [each.is_fault for each in cards].count(True) == 1
-    assert cards[0].answer.text == "The audit finds faults in a and b: read their figures with care."
+    assert cards[0].answer.text == "The audit finds faults in a and b, so numbers about these models may be wrong."
     assert len(cards) <= MOST_CARDS
 
 
@@ -96,7 +96,7 @@ def test_a_long_list_of_what_is_left_out_is_one_sentence_first_and_whole_at_the_
         report_results(model_results(settings=SETTINGS, not_measured=tuple("abcdefgh"), **known()))
     ).sections
     (left_out,) = (block for block in first.blocks if isinstance(block, Commands))
-    assert left_out.words == "To be quick, this report leaves out a, b, c and 5 more. To measure everything:"
+    assert left_out.words == "To save time, this report leaves out a, b, c and 5 more. To measure everything, run:"
     assert left_out.commands == ("headcount report runs/adder --thorough",)
     (whole,) = (block.text for block in last.blocks if isinstance(block, Paragraph) and "Not measured" in block.text)
     assert whole.endswith(": a; b; c; d; e; f; g; h.")

@@ -39,7 +39,7 @@ def test_the_most_is_another_head_if_that_has_more() -> None:
 def test_without_labels_it_is_undecided() -> None:
     found = told("", "")
     require_sound(found)
-    assert "undecided: none of 2 heads prefers" in found.answer.text
+    assert "attend to: none of 2 heads prefers" in found.answer.text
     assert not found.answer.is_decided
 
 
@@ -93,7 +93,7 @@ def test_where_none_stands_out_it_is_undecided() -> None:
     found = roles(0.3, 0.2)
     require_sound(found)
     assert not sentences(found)[0].is_decided
-    assert "none of 2 stands out" in texts(found)
+    assert "none of 2 heads stands out" in texts(found)
 
 
 def test_the_terminal_cuts_neither_a_number_nor_a_name() -> None:

@@ -24,14 +24,15 @@ def first_of(**changes: Any) -> str:
 
 def test_a_carrier_is_named_with_its_share_and_where_it_acts() -> None:
     assert first_of() == (
-        "E0H2 of the adder carries the carry from the 1s into the 10s: its output alone moves 91 % of the logit gap "
-        "between both answers (95 % CI 89-93, n = 200 sets of four examples), acting at a 10s (40 %) and b 10s (42 %)."
+        "E0H2 of the adder carries the carry from the 1s into the 10s: patching its output alone moves 91 % of the "
+        "logit gap between the two answers (95 % CI 89-93, n = 200 pairs of examples with and without the carry); "
+        "patched at a single position, it moves 40 % at a 10s and 42 % at b 10s."
     )
 
 
 def test_several_carriers_are_named() -> None:
     heads = tuple(patch(head, "1s to 10s", value) for head, value in (("E0H2", 0.9), ("E1H0", 0.8), ("X0H1", 0.7)))
-    assert first_of(heads=heads).endswith("E1H0 (80 %) and X0H1 (70 %) carry it as well.")
+    assert first_of(heads=heads).endswith("E1H0 (80 %) and X0H1 (70 %) carry it as well, each patched alone.")
 
 
 def test_a_head_whose_placebo_moves_as_much_is_not_called_a_carrier() -> None:
@@ -39,18 +40,18 @@ def test_a_head_whose_placebo_moves_as_much_is_not_called_a_carrier() -> None:
     result = routes(heads=(replace(moved, placebo=moved.moved), patch("X0H1", "1s to 1000s", 0.3)))
     sentence = conclusions(result, "the adder")[0]
     assert (
-        "Which head of the adder moves the carry from the 1s into the 10s is undecided: E0H2 moves most"
+        "It is undecided which head of the adder moves the carry from the 1s into the 10s: E0H2 moves most"
         in sentence.text
     )
-    assert sentence.text.endswith("But a placebo without the carry moves 90 %.")
+    assert sentence.text.endswith("But a placebo patch, which changes a token and not the carry, also moves 90 %.")
     assert [[each.what for each in result.movers(way.name)] for way in result.ways] == [[], ["X0H1"]]
 
 
 def test_parts_are_listed_and_no_head_is_called_a_carrier() -> None:
     (_, far, *_) = conclusions(routes(), "the adder")
     assert far.text == (
-        "No head of the adder alone carries the carry from the 1s into the 1000s. E0H2 (30 %) and E0H0 (20 %) each "
-        "move a part of it (n = 200 sets of four examples)."
+        "No single head of the adder carries the carry from the 1s into the 1000s, but E0H2 (30 %) and E0H0 (20 %) "
+        "each move a part of the logit gap (n = 200 pairs of examples with and without the carry)."
     )
     assert far.is_decided
 
@@ -59,7 +60,7 @@ def test_an_interval_across_a_threshold_is_undecided() -> None:
     heads = (patch("E0H2", "1s to 10s", 0.5, half=0.2), patch("E0H0", "1s to 10s", 0.0))
     sentence = conclusions(routes(heads=heads), "the adder")[0]
     assert (
-        "Which head of the adder moves the carry from the 1s into the 10s is undecided: E0H2 moves most, 50 %"
+        "It is undecided which head of the adder moves the carry from the 1s into the 10s: E0H2 moves most, 50 %"
         in sentence.text
     )
     assert not sentence.is_decided
@@ -68,8 +69,8 @@ def test_an_interval_across_a_threshold_is_undecided() -> None:
 def test_tables_name_their_model() -> None:
     captions = [block.caption for block in describe(routes(), "the adder") if isinstance(block, DataTable)]
     assert captions == [
-        "Part of the carry that each head of the adder moves (%), by route",
-        "Where the adder holds the carry: part of the answer's change (%) that comes along with a residual stream",
+        "Share of the carry that each head of the adder moves (%), by route",
+        "Where the adder holds the carry: share of the logit gap (%) that each residual stream moves at one position",
     ]
 
 
@@ -84,7 +85,7 @@ def test_negative_shares_are_shown_and_explained() -> None:
 
     table = head_table(-0.3)
     assert "-30 [-32, -28]" in str(table.rows)
-    assert "A negative share moves the answer away from the carry; such a head is no part of the way." in table.note
+    assert "A head with a negative share moves the answer away from the carry, so it is not on the route." in table.note
     assert "negative" not in head_table(0.02).note
 
 
@@ -93,8 +94,9 @@ def test_a_note_warns_of_few_quartets() -> None:
         blocks = describe(routes(ways=(way("1s", "10s", 1, n), way("1s", "1000s", 3))))
         return next(block.note for block in blocks if isinstance(block, DataTable))
 
-    assert note(99).endswith("Intervals are too short where quartets are few: 1s to 10s (99); raise --n.")
-    assert "too short" not in note(100)
+    assert note(99).endswith("for 1s to 10s (n = 99): measure more of them with --n.")
+    assert "too narrow" in note(99)
+    assert "too narrow" not in note(100)
 
 
 def test_a_model_with_too_few_right_answers_is_not_judged() -> None:
@@ -103,8 +105,8 @@ def test_a_model_with_too_few_right_answers_is_not_judged() -> None:
     (sentence,) = conclusions(result, "the adder", "a-table")
     assert (
         sentence.text
-        == "The carry from the 1s into the 10s was not followed in the adder: only in 7 of 200 sets of four "
-        "examples does it answer all four right."
+        == "It was not measured which heads of the adder move the carry from the 1s into the 10s. That needs sets of "
+        "four similar examples that are all answered right, and only 7 of 200 sets are."
     )
     assert (sentence.is_decided, sentence.rests_on) == (False, "")
     assert not [block for block in describe(result) if isinstance(block, DataTable | Picture)]
@@ -114,9 +116,9 @@ def test_donors_idle_blocks_and_what_is_so_by_construction() -> None:
     text = " ".join(sentence.text for sentence in conclusions(routes(), "the adder"))
     assert (
         "the 10s of the answer follow the carry of that example in 188 of 188 cases. If both examples have the same "
-        "carry, the 10s stay the same in 210" in text
+        "carry, the 10s stay right in 210" in text
     )
-    assert "All heads of D0 together move at most 2 % of the logit gap on every route" in text
+    assert "All heads of D0, patched together, move at most 2 % of the logit gap on any route" in text
     assert "all cross-attention heads together move everything" in text
     assert "the decoder cannot read the carry from its own answer" in text
     least_first = routes(ways=(way("1s", "10s", 1, is_written_before=False), way("1s", "1000s", 3)))
@@ -128,7 +130,7 @@ def test_the_tables_leave_out_what_moves_nothing() -> None:
     heads, streams = (block for block in describe(routes()) if isinstance(block, DataTable))
     names = [str(row[0]) for row in heads.rows]
     assert names == ["E0H2", "X0H1", "E0H0", "E0, all heads", "X0, all heads"]
-    assert "2 heads or blocks below 5 % on every route left out" in heads.note
+    assert "Not shown: 2 heads or blocks with less than 5 % on every route" in heads.note
     assert ("E0.stream", "10s") in [row[:2] for row in streams.rows]
     assert "91 [89, 93] *" in printed(*describe(routes()))
 

@@ -26,7 +26,7 @@ def test_the_site_that_counts_most() -> None:
         "decoder.0.cross (X0) is the most important attention block of adder: its 2 heads cost 30.0 points per head"
         in found.answer.text
     )
-    assert "Next is encoder.0.self (E0) with 10.0 points per head" in found.answer.text
+    assert "The second is encoder.0.self (E0) with 10.0 points per head" in found.answer.text
     assert found.answer.is_decided
     opposite = told(*drops(E0H0=0.3, E0H1=0.3, X0H0=0.1, X0H1=0.1))
     assert "encoder.0.self (E0) is the most important attention block of adder" in opposite.answer.text
@@ -35,7 +35,7 @@ def test_the_site_that_counts_most() -> None:
 def test_sites_whose_intervals_overlap_are_undecided() -> None:
     found = told(*drops(E0H0=0.30, X0H0=0.301, D0H0=0.0))
     require_sound(found)
-    assert "Which attention block of adder is most important is undecided" in found.answer.text
+    assert "It is undecided which attention block of adder is most important" in found.answer.text
     assert "encoder.0.self (E0) may cost as much; the heads of the other 1 block cost less" in found.answer.text
     assert not found.answer.is_decided
 

@@ -12,8 +12,8 @@ from headcount.describing.study import answers, build_study_report, short_answer
 from headcount.describing.study_answers import Answer, PartResults
 from headcount.rendering.page import html_page
 from headcount.studies.head_findings import find_over_seeds
+from headcount.studies.rows import Row
 from headcount.studies.summary import summarise
-from headcount.studies.tidy import Row
 
 SEEDS = 10
 HIGH, LOW = (0.9, 0.8, 1.0), (0.0, -0.05, 0.05)
@@ -43,10 +43,10 @@ def test_blocks_that_matter_in_all_and_in_no_seed() -> None:
     assert every.startswith(
         "E0 contains a head whose ablation alone costs over 1 point in 10 of 10 seeds (95 % CI 72.2-"
     )
-    assert none == "E1 does in 0 of 10 seeds (95 % CI 0-27.8) only: not in most seeds."
+    assert none == "E1 contains such a head in only 0 of 10 seeds (95 % CI 0-27.8), so not in most seeds."
     every, none, *_ = texts(answer_of(drops(0, 10), "blocks"))
     assert every.startswith("E1 contains")
-    assert none.startswith("E0 does in 0 of 10")
+    assert none.startswith("E0 contains such a head in only 0 of 10")
 
 
 def test_half_of_the_seeds_do_not_decide() -> None:
@@ -54,7 +54,9 @@ def test_half_of_the_seeds_do_not_decide() -> None:
     assert not first.is_decided
     assert first.text.startswith("No attention block is shown to contain")
     assert "E0 does in 5 of 10" in first.text
-    assert others[0].text.startswith("Whether others do in most seeds is undecided: E1 in 4 of 10")
+    assert others[0].text.startswith(
+        "It is undecided whether other attention blocks contain such a head in most seeds: E1 in 4 of 10"
+    )
 
 
 def test_layers_are_compared_by_a_sign_test() -> None:
@@ -70,26 +72,27 @@ def test_layers_are_compared_by_a_sign_test() -> None:
 def test_rankings_that_agree_and_that_do_not() -> None:
     (first, *_) = answer_of(drops(10, 0), "agreement").sentences
     assert first.is_decided
-    assert re.search(r"Over 10 seeds, the ranking agrees for attention blocks \(W = 1\.00\)", first.text)
+    agreement = r"Over 10 seeds, the ranking by drop agrees for attention blocks \(Kendall's W = 1\.00\)"
+    assert re.search(agreement, first.text)
     random = [HARMLESS, COSTLY] * 5
     rows = judged_rows({"E0H0": random, "E0H1": random[::-1], "E1H0": random[::-1], "E1H1": random})
     (first, *_) = answer_of(rows, "agreement").sentences
     assert not first.is_decided
-    assert first.text.startswith("No ranking by the drop of heads is shown to agree over 10 seeds")
+    assert first.text.startswith("Over 10 seeds, rankings by drop are not shown to agree for attention blocks")
 
 
 def test_routes_that_hold_and_that_do_not() -> None:
     (told, one, absent) = answer_of(route_rows({"E0": [HIGH] * 10, "D0": [LOW] * 10}), "routes").sentences
     assert told.is_decided
     assert told.text.startswith(
-        "In most seeds, the largest share of the carry goes 1s to 10s through E0 (10 of 10 seeds"
+        "In most seeds, the same block moves the largest share of the carry: E0 from 1s to 10s (10 of 10 seeds"
     )
     assert "E0 moves the largest share of the carry in 10 of 10" in one.text
-    assert absent.text.startswith("D0 moves a tenth of the carry on any way in 0 of 10")
+    assert absent.text.startswith("D0 moves at least a tenth of the carry on some route in 0 of 10")
     mixed = {"E0": [HIGH, LOW] * 5, "X0": [LOW, HIGH] * 5}
     (told, *_) = answer_of(route_rows(mixed), "routes").sentences
     assert not told.is_decided
-    assert "is shown to hold in most of 10 seeds" in told.text
+    assert "No block is shown to move the largest share of the carry in most of 10 seeds" in told.text
 
 
 def test_a_function_that_holds_over_seeds_names_no_single_head() -> None:
@@ -99,7 +102,7 @@ def test_a_function_that_holds_over_seeds_names_no_single_head() -> None:
     assert told.text.startswith(
         "In 10 of 10 (95 % CI 72.2-100) seeds, a head of E0 (encoder, layer 0) carries the carry"
     )
-    assert told.text.endswith("it is one of 2 different heads.")
+    assert told.text.endswith("over seeds, 2 different heads of the block do.")
     (told,) = answer_of(route_rows({"E0H0": [HIGH, *[LOW] * 9]}), "functions").sentences
     assert not told.is_decided
 
@@ -117,14 +120,14 @@ def test_what_can_be_removed_has_its_range() -> None:
     removable, left = texts(answer_of(rows, "removal"))
     assert removable.startswith("A median of 12 heads can be removed together (range 11-14, mean 12.3, 95 % CI")
     assert left.startswith(
-        "Without all heads that are harmless alone (median 19), a median of 3.0 % is left (range 2.0-5.0"
+        "Without all heads that are harmless alone (median 19 heads), a median score of 3.0 % is left (range 2.0-5.0"
     )
 
 
 def test_the_best_variant_is_undecided_if_others_reach_it() -> None:
     (told,) = answer_of(rows_of({"none": (0.5, 0.6, 0.5), "rotary": (0.9, 0.95, 0.99)}), "variants").sentences
     assert told.is_decided
-    assert "accuracy is 95.0 %: rotary" in told.text
+    assert "rotary has the highest median accuracy: 95.0 %" in told.text
     (told,) = answer_of(rows_of({"none": (0.5, 0.92, 0.5), "rotary": (0.9, 0.95, 0.99)}), "variants").sentences
     assert not told.is_decided
     assert "undecided: 1 other variant reaches its values in at least one seed (none)" in told.text
@@ -157,4 +160,6 @@ def test_the_terminal_shows_one_sentence_per_question() -> None:
     part = part_of(drops(10, 0))
     (conclusions,) = short_answers([part])
     assert len(conclusions.sentences) == 1 + len(answers(part))
-    assert conclusions.sentences[0].text == "10 runs of addition differ in their seeds only."
+    assert conclusions.sentences[0].text == (
+        "10 runs of the task addition are compared; they differ only in their seeds."
+    )

@@ -61,7 +61,7 @@ def test_the_settings_are_told_in_words() -> None:
     [
         ((1000, 2000), "these two accuracies agree", True),
         ((2000, 2000), "this gap is a fault of the pipeline", True),
-        ((1010, 2000), "Whether the two accuracies agree is undecided", False),
+        ((1010, 2000), "It is undecided whether the two accuracies agree", False),
     ],
 )
 def test_whether_the_two_accuracies_agree(forced, words, is_decided) -> None:
@@ -74,9 +74,13 @@ def test_whether_the_two_accuracies_agree(forced, words, is_decided) -> None:
 @pytest.mark.parametrize(
     ("digits", "words", "is_decided"),
     [
-        ({"1s": (2000, 2000), "10s": (1500, 2000)}, "Grouped by digit, it is worst at the 10s", True),
-        ({"1s": (1500, 2000), "10s": (2000, 2000)}, "Grouped by digit, it is worst at the 1s", True),
-        ({"1s": (1500, 2000), "10s": (1510, 2000)}, "Grouped by digit, where it is worst is undecided", False),
+        ({"1s": (2000, 2000), "10s": (1500, 2000)}, "Grouped by digit, the model is worst at the 10s", True),
+        ({"1s": (1500, 2000), "10s": (2000, 2000)}, "Grouped by digit, the model is worst at the 1s", True),
+        (
+            {"1s": (1500, 2000), "10s": (1510, 2000)},
+            "Grouped by digit, it is undecided where the model is worst",
+            False,
+        ),
     ],
 )
 def test_where_it_is_worst_only_if_intervals_are_apart(digits, words, is_decided) -> None:
@@ -136,9 +140,12 @@ def test_several_models_are_rows_of_one_table() -> None:
     found = sorters((600, 1000), (990, 1000), (500, 1000), log=LOG)
     require_sound(found)
     settings, scores = (block for block in found.blocks if isinstance(block, DataTable))
-    assert settings.columns == ("model", "encoding", "structure built in")
+    assert settings.columns == ("model", "encoding", "built-in structure")
     assert [row[0] for row in scores.rows] == ["none", "learned", "alibi"]
-    assert "Of none, learned and alibi, which share one test set, learned is right most often: 990" in texts(found)
+    assert (
+        "Of none, learned and alibi, which were tested on the same examples, learned is right most often: 990"
+        in texts(found)
+    )
     assert "least often alibi" in texts(found)
     assert "Each is one training run" in texts(found)
     assert sum(isinstance(block, Picture) for block in found.blocks) == 1
@@ -170,9 +177,11 @@ def test_every_run_has_its_training_time_and_final_losses() -> None:
 
 
 def test_which_of_several_is_best_turns_with_the_numbers() -> None:
-    assert "learned, which share one test set, none is right most often" in texts(sorters((990, 1000), (600, 1000)))
+    assert "learned, which were tested on the same examples, none is right most often" in texts(
+        sorters((990, 1000), (600, 1000))
+    )
     found = sorters((600, 1000), (601, 1000))
-    assert "right most often is undecided (they share one test set): learned gets 601" in texts(found)
+    assert "is right most often, on the same test set: learned gets 601" in texts(found)
     assert "least often" not in texts(found)
     assert not found.answer.is_decided
 
@@ -186,11 +195,11 @@ def test_models_on_other_test_sets_are_not_ranked_with_them() -> None:
     ]
     found = section(report_results(*made))
     require_sound(found)
-    assert "Of b and c, which share one test set, b is right most often" in texts(found)
+    assert "Of b and c, which were tested on the same examples, b is right most often" in texts(found)
     assert "and are not ranked: a 1,000 of 1,000 right" in texts(found)
     found = section(report_results(*made[:2]))
     require_sound(found)
-    assert "undecided: no two share a test set. They get: " in texts(found)
+    assert "right most often, because no two share a test set. They get: " in texts(found)
 
 
 def test_two_tasks_are_one_answer() -> None:
@@ -209,7 +218,7 @@ def test_several_adders_have_digits_and_both_accuracies() -> None:
     require_sound(found)
     table = next(block for block in found.blocks if isinstance(block, DataTable) and block.id == "training-addition")
     assert table.columns == ("model", "n", "teacher-forced", "free-running", "digit 1s", "longest chain 0", "note")
-    assert "which is a fault of the pipeline, in two." in texts(found)
+    assert "which shows a fault of the pipeline, for two." in texts(found)
     assert "fault of the pipeline" not in texts(
         section(report_results(model_results("one", evaluation=scores), model_results("two", evaluation=scores)))
     )

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from weights_by_hand import PAIRS, probes, reading, weights
 
-from headcount.analysis.composition import Compositions
 from headcount.analysis.weights import HeadWeights
+from headcount.analysis.weights_composition import Compositions
 from headcount.describing.blocks import Block, Conclusions, DataTable, Paragraph
 from headcount.describing.weights import describe
 from headcount.errors import ResultError
@@ -25,7 +25,7 @@ def test_the_ranks_of_patched_paths_are_counted() -> None:
     assert (
         "E0H2 → E1H0 (86 % of the gap, 1s to 100s) is 2nd and E0H2 → E1H3 (18 % of the gap, 1s to 10s) is 3rd" in text
     )
-    assert "The pair with the largest score, E1H3 → X0H2, moves 5.0 % of the gap." in text
+    assert "The pair with the largest score, E1H3 → X0H2, moves 5.0 % of the logit gap." in text
     assert "no evidence of a path" in text
 
 
@@ -44,7 +44,7 @@ def test_a_path_that_ranks_first_is_said_to_rank_first() -> None:
 def test_heads_that_weights_do_not_explain_are_named() -> None:
     text = words(describe(weights()))
     assert "For 2 of 3 heads of runs/adder" in text
-    assert "For D0H0, it is under 50 %: do not trust their pictures." in text
+    assert "For D0H0, they explain under 50 %, so the pictures of these heads are not reliable." in text
     assert "X0H1 (+0.80)" in text
     assert "D0H0 (+0.10)" not in text, "its score is within chance"
 
@@ -52,8 +52,8 @@ def test_heads_that_weights_do_not_explain_are_named() -> None:
 def test_probes_come_with_their_warning_only_if_asked_for() -> None:
     text = words(describe(weights()))
     assert "without any model, decodes the carry with an accuracy of 100 % into the 10s" in text
-    assert "3 of 4 cells decode the carry" in text
-    assert "1 of 2 decodable cells that were patched move nothing" in text
+    assert "At 3 of 4 places" in text
+    assert "Of these places, 2 were patched, and 1 of them move nothing" in text
     unpatched = tuple(replace(each, moved=None, moved_high=None) for each in probes().cells)
     assert "measure it with `headcount routes`" in words(
         describe(weights(probes=probes(cells=unpatched, n_moved=0, n_idle=0)))

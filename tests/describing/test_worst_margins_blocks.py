@@ -39,19 +39,19 @@ def sentences(result: WorstMargins) -> list[str]:
 
 def test_the_first_sentence_is_the_verdict() -> None:
     first, trained, rule, constants = sentences(refuted())
-    assert first == "Refuted: runs/a calls 7 7 7 unsorted, and it is sorted."
-    assert trained == "Not every one of the training lengths (8 to 9) was examined."
-    assert "exactly 0 to the lead of 'unsorted'" in rule
+    assert first == "Refuted: runs/a calls 7 7 7 unsorted, but it is sorted."
+    assert trained == "Not all of the training lengths (8 to 9) were examined."
+    assert "exactly 0 to the lead of the class “unsorted”" in rule
     assert constants == (
-        "In this model, a token adds between -0.5 (5) and 0.12 logits (7). Therefore, nothing but `7` is wrong from "
-        "length 3 on: at length 3, the model answers unsorted."
+        "In this model, a repeated token adds between -0.5 (5) and 0.12 logits (7). Therefore, nothing but `7` is "
+        "answered wrong from length 3 on: at length 3, the model answers unsorted."
     )
 
 
 def test_a_wrong_answer_at_a_training_length_comes_first() -> None:
     first, trained, *_ = sentences(refuted(9))
     assert first.startswith("Refuted: runs/a calls 59 59 59 59 59 59 59 59 99 unsorted")
-    assert trained == "It is wrong on some sequence at 1 of 2 training lengths."
+    assert trained == "The model is wrong on some sequence at 1 of 2 training lengths."
 
 
 def test_a_result_without_errors_promises_no_other_length() -> None:
@@ -59,13 +59,13 @@ def test_a_result_without_errors_promises_no_other_length() -> None:
     first, trained, _, constants = sentences(result)
     assert first == (
         "Right at these lengths: runs/a is right on every sequence of length 16. "
-        "This does not prove it right at any other length."
+        "This does not prove that it is right at any other length."
     )
-    assert trained == "At the training lengths (16 to 16), it is right on every sequence."
-    assert constants == "In this model, all 1 token add exactly 0."
+    assert trained == "At the training lengths (16 to 16), the model is right on every sequence."
+    assert constants == "In this model, each of 1 token adds exactly 0 when repeated."
     undecided = replace(result, verdict="undecided", rounding=1.0)
-    assert (
-        sentences(undecided)[0] == "Undecided: rounding (1.0e+00 logits) could change an answer of runs/a at length 16."
+    assert sentences(undecided)[0] == (
+        "Undecided: rounding errors (1.0e+00 logits) could change an answer of runs/a at length 16."
     )
 
 
@@ -73,8 +73,9 @@ def test_a_broken_pair_before_a_stretch_is_named() -> None:
     constants = ConstantStretches({"5": -0.5, "7": 0.0}, "5", "9 3", 5000, None, None)
     result = replace(refuted(), constants=constants)
     assert sentences(result)[-1] == (
-        "In this model, a token adds between -0.5 (5) and 0 logits (7). Therefore, `9 3` and then only `5` is wrong "
-        "from length 5,000 on. This follows from the table of contexts; the model was not run at such a length."
+        "In this model, a repeated token adds between -0.5 (5) and 0 logits (7). Therefore, `9 3` and then only `5` is "
+        "answered wrong from length 5,000 on. This follows from these numbers by calculation; the model was not run at "
+        "such a length."
     )
     assert len(sentences(replace(result, constants=None))) == 2
 
@@ -83,7 +84,7 @@ def test_the_table_marks_wrong_margins_and_abbreviates() -> None:
     _, table, picture, wrong, see_it = describe(refuted())
     assert isinstance(wrong, DataTable)
     assert [row[0] for row in wrong.rows] == ["7 7 7", "59 x 63, 99"]
-    assert see_it == Commands(("headcount predict runs/a '7 7 7'",), "See it")
+    assert see_it == Commands(("headcount predict runs/a '7 7 7'",), "To see this wrong answer:")
     assert isinstance(table, DataTable)
     assert isinstance(picture, Picture)
     assert table.columns[:3] == ("length", "smallest margin, sorted", "on the sorted sequence")

@@ -101,7 +101,10 @@ def test_learned_trains_the_rows_it_used_and_no_others() -> None:
 def test_learned_past_its_table_is_an_error(ids: list[int]) -> None:
     with pytest.raises(InputError) as caught:
         added(build("learned"), ids)
-    assert caught.value.what == f"position {max(ids)} is past the end of a learned table of {N_ROWS} rows"
+    assert (
+        caught.value.what
+        == f"position {max(ids)} is past the end of the learned position table, which has {N_ROWS} rows"
+    )
     assert "--n-positions" in caught.value.advice[0]
 
 

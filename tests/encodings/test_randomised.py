@@ -51,7 +51,9 @@ def test_ids_depend_on_the_length_alone_otherwise() -> None:
 def test_as_many_tokens_as_ids_get_all_of_them_and_more_are_refused() -> None:
     encoding = build("none")
     assert place(encoding, N_IDS) == list(range(N_IDS))
-    with pytest.raises(InputError, match=f"{N_IDS + 1} tokens does not fit into {N_IDS} random positions") as caught:
+    with pytest.raises(
+        InputError, match=f"{N_IDS + 1} tokens needs as many position ids, but the model has {N_IDS} random ids"
+    ) as caught:
         place(encoding, N_IDS + 1)
     assert "--random-positions" in caught.value.advice[0]
 

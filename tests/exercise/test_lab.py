@@ -10,7 +10,7 @@ import pytest
 from exercise_files import EXERCISE
 
 from headcount.analysis.ablation import Ablation
-from headcount.analysis.poolings import PoolingComparison
+from headcount.analysis.pooling_comparison import PoolingComparison
 from headcount.api import next_command
 from headcount.api.reporting import gather
 from headcount.cli import _parser, main
@@ -161,7 +161,7 @@ def test_settings_of_ones_own_and_parts_side_by_side_exclude_each_other(tmp_path
 def test_an_unfinished_report_reloads_itself_and_a_finished_one_does_not():
     page = html_page(Report("Lab", "", (), "", unfinished="1 of 3 parts: <b>training</b>"))
     assert '<meta http-equiv="refresh" content="20">' in page
-    assert "Still being measured: 1 of 3 parts: &lt;b&gt;training&lt;/b&gt;." in page
+    assert "Not finished yet: 1 of 3 parts: &lt;b&gt;training&lt;/b&gt;." in page
     assert "refresh" not in html_page(Report("Lab", "", (), "")).partition("<style>")[0]
 
 

@@ -80,7 +80,12 @@ def test_the_page_about_the_reports_has_the_same_figures():
 
 @pytest.mark.parametrize(
     ("correct", "told"),
-    [(2000, "above both"), (700, "the same as 002, by its interval"), (760, "above 002 alone"), (100, "below both")],
+    [
+        (2000, "above both"),
+        (700, "the same as that of report 002, by its 95 % CI"),
+        (760, "above that of report 002 only"),
+        (100, "below both"),
+    ],
 )
 def test_our_accuracy_is_held_against_theirs(correct, told):
     (found,) = sentences(report(adder(evaluation=evaluation(correct))))

@@ -202,7 +202,7 @@ def test_beyond_the_split_there_are_fresh_examples_and_always_the_same(tiny_run:
     task: Any = tiny_run.task
     examples, what = held_out(task, "test", 25)
     assert len(examples) == 25
-    assert what == "the test set and 15 fresh examples such as it was trained on"
+    assert what == "the test set and 15 new examples, drawn as in training"
     np.testing.assert_array_equal(examples[:10], task.split("test"))
     assert not task.is_held_out(examples[10:]).any()
     np.testing.assert_array_equal(held_out(task, "test", 25)[0], examples)
@@ -213,7 +213,7 @@ def test_beyond_the_split_there_are_fresh_examples_and_always_the_same(tiny_run:
 def test_sequences_of_one_length_are_half_sorted(tiny_sorter: Run, n: int) -> None:
     task: Any = tiny_sorter.task
     examples, what = of_length(task, 9, n)
-    assert what == "fresh sequences of 9, half of them sorted"
+    assert what == "new sequences of length 9, half of them sorted"
     assert examples.shape == (n, 9)
     assert task.encode(examples).labels.sum() == n - n // 2
     assert (np.diff(examples, axis=1) >= 0).all(axis=1).sum() == n - n // 2

@@ -18,8 +18,9 @@ from tensor_experiments import tensor_experiment
 from torch import Tensor, nn
 
 from headcount.errors import InputError, InstrumentError
+from headcount.experiments.donors_and_means import means_of
 from headcount.experiments.experiment import Experiment, task_experiment
-from headcount.experiments.interventions import BatchOutcome, means_of, run_interventions
+from headcount.experiments.interventions import BatchOutcome, run_interventions
 from headcount.experiments.removal import Removal
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
@@ -327,7 +328,7 @@ def test_a_model_that_changes_meanwhile_is_found_out() -> None:
                 list(changing.parameters())[-1].add_(torch.tensor([0.1, -0.1]))
 
     run_interventions(last, interventions("zero"))
-    with pytest.raises(InstrumentError, match="the same inputs gave another output in a second pass"):
+    with pytest.raises(InstrumentError, match="output on the same inputs differs between two passes without ablation"):
         run_interventions(last, interventions("zero"), on_batch=change)
 
 

@@ -156,7 +156,7 @@ class Hidden(Numbers):
 
 def test_examples_that_are_not_laid_out_as_random_texts_are_told() -> None:
     attention = attention_of(Hidden())
-    with pytest.raises(InputError, match="elsewhere than in other texts that look like it"):
+    with pytest.raises(InputError, match="at other positions than in other texts of the same pattern"):
         attention.read_attention(np.array([[1, 2, 3], [1, 5, 77_777], [1, 5, 9]]), lambda chunk: None)
 
 
@@ -170,8 +170,8 @@ class Strict(Sums):
 @pytest.mark.parametrize(
     ("adapter", "example", "told"),
     [
-        (Letters(), list(range(9)), "give each token one position"),
-        (Strict(), [37, 81], "it should accept any tokens"),
+        (Letters(), list(range(9)), "give each token its own position"),
+        (Strict(), [37, 81], "should accept any tokens"),
     ],
 )
 def test_what_cannot_be_found_is_told(adapter: Adapter, example: list[int], told: str) -> None:
@@ -193,7 +193,7 @@ def test_positions_that_a_model_adds_by_itself_are_told() -> None:
     adapter, model = Numbers(), Adding()
     adapted = Adapted(adapter, model, Sites.of(model, layer="o", n_heads=2))
     attention = AdapterAttention("mine", "", task_of(adapter), adapted)
-    with pytest.raises(InputError, match=r"14 queries and 14 keys, but encode\(\) made 13 and 13"):
+    with pytest.raises(InputError, match=r"14 queries and 14 keys, but encode\(\) makes 13 and 13"):
         attention.read_attention(np.arange(9)[None], lambda chunk: None)
 
 

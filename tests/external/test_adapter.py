@@ -140,7 +140,7 @@ BROKEN: dict[str, tuple[str, str]] = {
     "logits": ("def forward(self, model, *inputs): return model(*inputs)[:, 0]", "not one row of logits for each"),
     "no task": ("task = None", r"names no task, and has no data\(\)"),
     "one question": ("task = None\n    def data(self): return [('1+1', '2')]", "at least 2 pairs"),
-    "no model": ("def build(self): return 7", "build.. returned int"),
+    "no model": ("def build(self): return 7", "build.. of the adapter returned int"),
     "no heads": ("def sites(self, model): return super(Adder, self).sites(model)", "its module tree suggests"),
 }
 
@@ -181,7 +181,7 @@ def test_settings_that_the_task_does_not_have() -> None:
     ("text", "name", "explanation"),
     [
         (None, "Mine", "no file mine.py"),
-        ("", "Mine", r"no adapter 'Mine'\s+make a class"),
+        ("", "Mine", r"no adapter 'Mine'\s+write a class"),
         ("Mine = 7", "Mine", "no adapter 'Mine'"),
         ("class Mine: pass", "Mine", "no adapter 'Mine'"),
         ("from headcount import Adapter\nclass Yours(Adapter): pass", "Mine", r"no adapter 'Mine'\s+it has: Yours"),

@@ -144,7 +144,7 @@ def test_a_moved_adapter(smaller, tmp_path):
     [
         ({"schema": 2}, "another kind or version"),
         ({"class": "Nobody"}, "no adapter 'Nobody'"),
-        ({"digest": "0"}, "not those that were written"),
+        ({"digest": "0"}, "have changed since they were written"),
         ({"cuts": []}, "do not fit the model"),
         ({"cuts": [{"site": "E0"}]}, "'cuts' in .* is damaged"),
         ({"cuts": None, "adapter": 3}, "has no valid entry 'adapter', 'cuts'"),
@@ -174,7 +174,7 @@ CUT = """
 @pytest.mark.parametrize(
     ("body", "explanation"),
     [
-        (None, r"were cut out by the adapter's cut\(\), which the adapter"),
+        (None, r"were cut out by the adapter's cut\(\), but the adapter"),
         ("raise KeyError('planted')", r"cut\(\) of the adapter Model fails: KeyError: 'planted'[\s\S]*at line"),
         ("raise StopIteration('planted')", "fails: StopIteration: planted"),
         ("sys.exit(3)", "ends the program: SystemExit: 3"),

@@ -22,8 +22,8 @@ from headcount.errors import CheckFailed, InputError, RunError
 from headcount.external import hugging_face
 from headcount.external.hugging_face import load_model, save_model
 from headcount.hooks.wrapping import CUT, wrap
+from headcount.surgery.cut_proof import prove_cut
 from headcount.surgery.cutting import cut_heads
-from headcount.surgery.proof import prove_cut
 
 pytestmark = pytest.mark.slow  # models of others, or many processes
 
@@ -202,7 +202,7 @@ DAMAGE = {
     "other heads": (lambda folder: change(folder, **{CUT: ["layer.1.self.0", "layer.2.self.0"]}), "another shape"),
     "no such heads": (lambda folder: change(folder, **{CUT: ["layer.9.self.0"]}), "no head"),
     "no names": (lambda folder: change(folder, **{CUT: [3]}), "belong together"),
-    "another size": (lambda folder: change(folder, num_hidden_layers=2), "is too much"),
+    "another size": (lambda folder: change(folder, num_hidden_layers=2), "has no place in the model"),
     "more layers": (lambda folder: change(folder, num_hidden_layers=4), "is missing"),
     "another shape": (lambda folder: rewrite(folder, **{NORM: torch.ones(3)}), f"{NORM} has another shape"),
     "not ours": (

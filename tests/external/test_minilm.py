@@ -23,8 +23,8 @@ from headcount.experiments.external_models import ExternalModel, load_external
 from headcount.experiments.interventions import run_interventions
 from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention
+from headcount.surgery.cut_proof import prove_cut
 from headcount.surgery.cutting import cut_heads
-from headcount.surgery.proof import prove_cut
 
 PAIRS = Path(__file__).parents[2] / "examples" / "data" / "sentence_pairs.tsv"
 pytestmark = pytest.mark.slow

@@ -126,7 +126,7 @@ def test_filled_in_it_works(adder):
 def test_arguments_with_values(tmp_path):
     made = write_scaffold(small(tmp_path), tmp_path / "bring.py")
     assert len(made.heads) == 6
-    assert made.notes == ("no weights yet: say checkpoint = ..., or load them in build()",)
+    assert made.notes == ("the model has no weights yet: set checkpoint, or load them in build()",)
     text = (tmp_path / "bring.py").read_text()
     assert "return (ids,), labels" in text
     assert 'Sites.of(model, layer="layers.*.attention.o_proj", n_heads=2)' in text
@@ -221,7 +221,7 @@ def test_a_model_without_attention(tmp_path):
     (tmp_path / "plain.py").write_text("from torch import nn\nclass Plain(nn.Sequential): pass\n")
     made = write_scaffold(f"{tmp_path / 'plain.py'}:Plain", tmp_path / "c.py")
     assert (made.guesses, made.heads) == ((), ())
-    assert "its heads are not found yet" in made.notes[0]
+    assert "the heads of the model are not found yet" in made.notes[0]
     assert "TODO: nothing was found" in (tmp_path / "c.py").read_text()
 
 
@@ -230,7 +230,7 @@ def test_refusals(tmp_path):
     (tmp_path / "there.py").write_text("mine")
     for given, out, explanation in (
         (name, "there.py", "exists"),
-        (name, "there", "not a Python file"),
+        (name, "there", "must be a Python file"),
         (name.replace("Small", "Large"), "new.py", "it has: Small, Block, Attention"),
         ("nowhere.py:Small", "new.py", "no file nowhere.py"),
         (name.rpartition(":")[0], "new.py", r"no file|names no class|which class"),

@@ -310,7 +310,7 @@ def test_guessing_among_the_classes_of_an_adapter(capsys: pytest.CaptureFixture[
     assert main(["ablate", written("one"), "--metric", "loss", "--replacements", "zero", "--quiet"]) == 0
     assert "equal probabilities for all 10 tokens or classes" in " ".join(capsys.readouterr().out.split())
     assert main(["prune", "one/my_adapter.py:Model", "--metric", "loss", "--quiet"]) == 2
-    assert "nats on one half of the adapter's data; guessing has 2.303" in capsys.readouterr().err
+    assert "nats on one half of the adapter's data, and guessing has 2.303" in capsys.readouterr().err
 
 
 # --- running only what was named or allowed ---------------------------------------------------------------------------
@@ -345,11 +345,11 @@ def test_a_folder_runs_its_adapter_only_when_told(smaller: Path, capsys: pytest.
         lambda **more: prune_heads(smaller, "least", heads=["E0H0"], quiet=True, **more),
     ]
     for call in calls:
-        with pytest.raises(InputError, match=f"{file} would be run[\\s\\S]*--run-adapter.*run_adapter=True"):
+        with pytest.raises(InputError, match=f"runs the Python file {file}[\\s\\S]*--run-adapter.*run_adapter=True"):
             call()
     for verb in (["heads"], ["heads", "--stats"], ["positions"], ["ablate", "--n", "8"], ["prune", "--n", "8"]):
         assert main([verb[0], str(smaller), *verb[1:]]) == 2
-        assert f"{file} would be run" in capsys.readouterr().err
+        assert f"runs the Python file {file}" in capsys.readouterr().err
     assert not Path("ran").exists()
     for call in calls:
         call(run_adapter=True)
@@ -386,7 +386,7 @@ def test_a_folder_that_is_something_else_too(smaller: Path, what: str, tiny_run:
             open_model("both")
     else:
         assert len(getattr(open_model("both"), "sites", None) or load("both").model.heads) > 0
-    with pytest.raises(InputError, match=r"both has a model of its own besides headcount\.json"):
+    with pytest.raises(InputError, match=r"both can be loaded without headcount\.json"):
         open_model("both", run_adapter=True)
     assert not Path("ran").exists()
 
@@ -413,14 +413,14 @@ def test_what_only_runs_can_do_runs_no_code(smaller: Path, capsys: pytest.Captur
         assert main([verb, "model"]) == 2
         assert capsys.readouterr().err.startswith("error: model has no task whose right answers are known\n")
         assert main([verb, str(smaller)]) == 2
-        assert "my_adapter.py would be run" in capsys.readouterr().err
+        assert "my_adapter.py, which was not allowed" in capsys.readouterr().err
         assert main([verb, "no_such_adapter.py:Model"]) == 2
         assert "no file no_such_adapter.py" in capsys.readouterr().err
     for name in (str(smaller), "my_adapter.py:Model", "no_such_adapter.py:Model", "model"):
         with pytest.raises(InputError, match="needs a run"):
             open_run(name)
     assert main(["predict", str(smaller), "1+1"]) == 2
-    assert "my_adapter.py would be run" in capsys.readouterr().err
+    assert "my_adapter.py, which was not allowed" in capsys.readouterr().err
     assert not Path("ran").exists()
 
 

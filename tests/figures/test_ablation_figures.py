@@ -10,11 +10,11 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 
 from headcount.analysis.ablation import Ablation, AblationCondition, Effect
-from headcount.analysis.importance import Agreement, Importance
+from headcount.analysis.gradient_importance import Agreement, Importance
 from headcount.figures import ablation as view
 from headcount.figures.style import png
 from headcount.heads import HeadId
-from headcount.hooks.proof import SiteProof
+from headcount.hooks.intervention_proof import SiteProof
 from headcount.stats import RankAgreement
 
 pytestmark = pytest.mark.slow  # together they take over 5 s

@@ -28,18 +28,19 @@ from weights_by_hand import weights as weights_by_hand
 
 from headcount import figures
 from headcount.analysis.attention import AttentionPatterns, HeadAttention, SiteAttention
-from headcount.analysis.contrasts import MOVED, ContrastShift
-from headcount.analysis.labels import THRESHOLDS, Calibration, MeasureMean
-from headcount.analysis.likeness import SAME_JOB, KindMatch, Likeness, Overall, Pair
+from headcount.analysis.attention_contrasts import MOVED, ContrastShift
+from headcount.analysis.head_labels import THRESHOLDS, Calibration, MeasureMean
 from headcount.analysis.matching import Effort, Matching
+from headcount.analysis.matching_transplants import Restored, Transplant
+from headcount.analysis.matching_verdicts import SAME_JOB, KindMatch, Likeness, Overall, Pair
 from headcount.analysis.pair_patching import HeadShift, PairPatch, PlaceShift
-from headcount.analysis.poolings import compare_poolings
+from headcount.analysis.pooling_comparison import compare_poolings
 from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow, all_encodings
 from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, RoleScore
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation
-from headcount.analysis.transplants import Restored, Transplant
 from headcount.analysis.weights import HeadWeights
 from headcount.analysis.worst_margins import ConstantStretches, LengthMargins, WorstCase, WorstMargins
+from headcount.attention_roles import ROLES
 from headcount.figures import (
     ablation,
     attention,
@@ -55,8 +56,9 @@ from headcount.figures import (
     weights,
     worst_margins,
 )
-from headcount.figures import head_stats as stats
 from headcount.figures import length_generalisation as stretch
+from headcount.figures import matching as matching_figures
+from headcount.figures import specialisation as stats
 from headcount.figures import training as accuracy
 from headcount.figures import training as curves
 from headcount.figures.style import Page, plain, png
@@ -66,8 +68,8 @@ from headcount.runs.folder import TrainingRecord
 from headcount.stats import Proportion
 from headcount.studies.emergence import Emergence
 from headcount.studies.head_findings import HeadFindings, find_over_seeds
+from headcount.studies.rows import COLUMNS
 from headcount.studies.summary import Concordance, SeedSummary, summarise
-from headcount.studies.tidy import COLUMNS
 from headcount.training.evaluation import Evaluation, Scores, WrongAnswer
 
 pytestmark = pytest.mark.slow  # every figure is drawn, in many sizes
@@ -295,7 +297,7 @@ def with_roles(shape: Shape) -> HeadRoles:
     standings = [
         RoleScore(role, each, 0.3, 0.2, 0.4, 0.1, 40, 30, 1, 1, 2, 9.0, is_named=role == "induction")
         for each in on
-        for role in attention.ROLE_WORDS
+        for role in ROLES
     ]
     heads = [
         HeadRole(str(head), head.short, "layer", layer, "self", tuple(standings))
@@ -389,7 +391,7 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     ),
     "draw_mosaic": lambda shape: attention.draw_mosaic(summarised(shape), "layer", "self"),
     "draw_head_on_text": lambda shape: attention.draw_head_on_text(summarised(shape), "L0H0", np.eye(shape.tokens)),
-    "draw_matching": lambda shape: stats.draw_matching(matched(of_few_heads(shape))),
+    "draw_matching": lambda shape: matching_figures.draw_matching(matched(of_few_heads(shape))),
     "draw_positions": lambda shape: {
         name: positions.draw_positions(placed(shape, name)) for name in ("learned", "rotary", "t5")
     },

@@ -10,13 +10,14 @@ from matplotlib.patches import Rectangle
 from printing import printed
 from scipy.special import stdtrit
 
-from headcount.analysis.likeness import ALONE, NOT_ALIKE, SAME_JOB
 from headcount.analysis.matching import Effort, match
+from headcount.analysis.matching_transplants import Restored, Transplant
+from headcount.analysis.matching_verdicts import ALONE, NOT_ALIKE, SAME_JOB
 from headcount.analysis.specialisation import specialise
-from headcount.analysis.transplants import Restored, Transplant
 from headcount.describing.matching import match_table
 from headcount.describing.specialisation import stats_table
-from headcount.figures.head_stats import draw_conditions, draw_matching, draw_stats
+from headcount.figures.matching import draw_matching
+from headcount.figures.specialisation import draw_conditions, draw_stats
 from headcount.figures.style import png
 from headcount.rendering.terminal import FittedTable
 

@@ -61,7 +61,7 @@ def test_a_single_run_has_its_wilson_interval_as_band():
 
 @pytest.mark.parametrize(
     ("hard_codes", "expected"),
-    [((), "nothing of the task built in"), (("window of ±1", "neighbours"), "built in: window of ±1, neighbours")],
+    [((), "no built-in structure of the task"), (("window of ±1", "neighbours"), "built in: window of ±1, neighbours")],
 )
 def test_the_label_tells_what_the_model_hard_codes(hard_codes, expected):
     assert given_structure(result(hard_codes=hard_codes)) == expected
@@ -71,7 +71,7 @@ def test_the_label_tells_what_the_model_hard_codes(hard_codes, expected):
 def test_several_seeds_get_one_line_with_a_band():
     worse = tuple(replace(c, accuracy=c.accuracy - 0.4) for c in result().cells)
     figure = draw_stretch([result(), result(name="runs/b", seed=1, cells=worse)])
-    assert legend(figure) == ["rotary, max  (nothing of the task built in, 2 seeds: mean and range)"]
+    assert legend(figure) == ["rotary, max  (no built-in structure of the task, 2 seeds: mean and range)"]
     shuffle = figure.axes[0]
     np.testing.assert_allclose(lines(shuffle)[0][1], [[8, 80], [16, 80], [64, 70]])
     (band,) = shuffle.collections
@@ -89,8 +89,8 @@ def test_runs_that_differ_in_more_than_their_seed_are_never_averaged():
     deeper = result(name="runs/deep", recipe="two", cells=result().cells[:4])
     figure = draw_stretch([result(), deeper])
     assert legend(figure) == [
-        "runs/a: rotary, max  (nothing of the task built in, 95 % CI)",
-        "runs/deep: rotary, max  (nothing of the task built in, 95 % CI)",
+        "runs/a: rotary, max  (no built-in structure of the task, 95 % CI)",
+        "runs/deep: rotary, max  (no built-in structure of the task, 95 % CI)",
     ]
     other = result(label="none, max", recipe="two")
     assert [name.split("  ")[0] for name in legend(draw_stretch([result(), other]))] == ["rotary, max", "none, max"]
@@ -123,7 +123,7 @@ def test_dispersion_shows_every_head_and_both_classes():
         "unsorted: adjacent": 1.5,
         "sorted": -0.5,
     }
-    assert "runs/a: rotary, max (nothing of the task built in)" in figure.get_suptitle()
+    assert "runs/a: rotary, max (no built-in structure of the task)" in figure.get_suptitle()
     assert "9 sorted sequences per length, 95 % CI" in figure.get_suptitle()
     assert png(figure).startswith(b"\x89PNG")
 

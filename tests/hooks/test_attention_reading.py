@@ -259,10 +259,10 @@ def order_lost(self: Any, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("attend", "why"),
     [
-        (by_hand, "no attention weights of 2 heads were seen"),
-        (over_queries, "no attention weights of 2 heads were seen"),
+        (by_hand, "no softmax with 2 heads was computed"),
+        (over_queries, "no softmax with 2 heads was computed"),
         (twice_in_different_shapes, r"it computed softmaxes of shape \(3, 2, 5, 4\), \(3, 2, 5, 2\)"),
-        (order_lost, "in unknown order\n  give one row at a time"),
+        (order_lost, "in unknown order\n  give one example at a time"),
     ],
 )
 def test_what_cannot_be_told_is_an_error(attend: Callable[..., Tensor], why: str) -> None:
@@ -274,5 +274,5 @@ def test_what_cannot_be_told_is_an_error(attend: Callable[..., Tensor], why: str
 def test_another_number_of_heads_than_there_are_is_an_error() -> None:
     model, site = built(style(by_method)), HeadSite("layer", 0)
     wrong = Sites({site: Site(model.attentions[0].out, tuple(map(site.head, range(4))))})
-    with pytest.raises(InstrumentError, match="no attention weights of 4 heads"):
+    with pytest.raises(InstrumentError, match="no softmax with 4 heads was computed"):
         attention_of(model, wrong, tokens())

@@ -14,7 +14,7 @@ from torch import Tensor
 from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import Capture, Gates, closed_gates
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Sites
 from headcount.models.transformer import Model
@@ -114,7 +114,7 @@ def test_one_pass_and_no_other() -> None:
     site = model.sites[0]
     with Capture(Sites.of(model)) as nothing:
         pass
-    with pytest.raises(InstrumentError, match=r"layer\.0\.self was called 0 times(.|\n)*never called"):
+    with pytest.raises(InstrumentError, match=r"layer\.0\.self was called 0 times inside the context"):
         nothing.z(site)
     with Capture(Sites.of(model)) as twice:
         model(NUMBERS)

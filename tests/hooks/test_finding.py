@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headcount.errors import InputError
 from headcount.heads import HeadSite
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.sites import Sites, guess
 from headcount.hooks.wrapping import Wrapped, wrap
 
@@ -133,7 +133,7 @@ def test_the_number_of_heads_must_be_given() -> None:
         with pytest.raises(InputError, match="the number of heads"):
             Sites.of(model, pattern, n_heads=given)
     model.encoder_layers._modules["0"].self_attn.n_heads = 4
-    with pytest.raises(InputError, match="a module above it says 4"):
+    with pytest.raises(InputError, match="a module that contains it says 4"):
         Sites.of(model, pattern)
 
 
@@ -146,9 +146,9 @@ def test_heads_must_share_the_width(n_heads: int) -> None:
 def test_two_patterns_cannot_mean_the_same_site() -> None:
     model = tree([*ADDER, *stack("encoder_layers.*.other.W_o", 2)])
     first, second = "encoder_layers.*.self_attn.W_o", "encoder_layers.*.other.W_o"
-    with pytest.raises(InputError, match=r"both mean encoder\.0\.self"):
+    with pytest.raises(InputError, match=r"both lead to encoder\.0\.self"):
         Sites.of(model, first, second, n_heads=2)
-    with pytest.raises(InputError, match=r"both mean encoder\.0\.self"):
+    with pytest.raises(InputError, match=r"both lead to encoder\.0\.self"):
         Sites.of(model, first, encoder=second, n_heads=2)
 
 

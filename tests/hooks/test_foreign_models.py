@@ -20,7 +20,7 @@ from headcount.errors import InstrumentError
 from headcount.experiments.interventions import run_interventions
 from headcount.heads import HeadId
 from headcount.hooks.gates import Gates, closed_gates
-from headcount.hooks.proof import first_tensor, prove
+from headcount.hooks.intervention_proof import first_tensor, prove
 from headcount.hooks.replay import CachedPass, Intervention, plain_pass, sweep
 from headcount.hooks.sites import Sites
 

@@ -21,7 +21,7 @@ from headcount.errors import InputError, InstrumentError, ReplayError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import attention_of
 from headcount.hooks.gates import Capture, Gates, closed_gates
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Sites, guess
 from headcount.hooks.wrapping import wrap
@@ -176,7 +176,7 @@ def test_heads_along_the_wrong_axis_are_refused() -> None:
 def test_another_number_of_heads_is_refused(heads: int) -> None:
     model = parameter_model(models.SideBySide)
     sites = Sites.of(model, "layers.*.attn.W_O", n_heads=heads)
-    with pytest.raises(InstrumentError, match=r"the heads at layer\.0\.self are not heads"):
+    with pytest.raises(InstrumentError, match=r"the slices of z \(the head outputs\) at layer\.0\.self are not heads"):
         prove(model, sites, [FEW])
     with (
         pytest.raises(InstrumentError, match="are not heads"),
@@ -287,7 +287,7 @@ def test_a_product_of_weights_is_a_weight() -> None:
 
 def test_axes_that_cannot_be_are_refused() -> None:
     model = parameter_model(models.Attention)
-    with pytest.raises(InputError, match="the axis of examples"):
+    with pytest.raises(InputError, match="axis 0 counts examples, not heads"):
         Sites.of(model, "layers.*.attn.W_O", n_heads=N_HEADS, head_axis=0)
     with pytest.raises(InputError, match="leave it out"):
         Sites.of(torch.nn.TransformerEncoderLayer(8, 2, 8), "self_attn", head_axis=1)

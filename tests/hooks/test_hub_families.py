@@ -20,7 +20,7 @@ from headcount.experiments.interventions import run_interventions
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import attention_of
 from headcount.hooks.gates import Gates, closed_gates
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.replay import CachedPass, Intervention, plain_pass, sweep
 from headcount.hooks.sites import Sites
 from headcount.hooks.wrapping import wrap

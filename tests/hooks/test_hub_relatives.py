@@ -10,7 +10,7 @@ import torch
 import transformers as T
 
 from headcount.hooks.attention import attention_of
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.wrapping import wrap
 
 RELATIVES = {

@@ -13,7 +13,7 @@ import headcount
 from headcount.api.intervening import input_batch
 from headcount.api.opening import open_model
 from headcount.errors import InputError, InstrumentError
-from headcount.hooks.proof import first_tensor
+from headcount.hooks.intervention_proof import first_tensor
 from headcount.hooks.streams import StreamCapture, StreamId, StreamPatches, Streams, position_mask
 from headcount.runs.run import Run
 
@@ -102,7 +102,7 @@ def test_what_is_wrong_is_told(tiny_run: Run) -> None:
     ):
         tiny_run.predict("3+4")
     with (
-        pytest.raises(InstrumentError, match=r"no pass reached E0\.mlp"),
+        pytest.raises(InstrumentError, match=r"no forward pass reached E0\.mlp"),
         headcount.patched(tiny_run, {"E0.mlp": x["E0.mlp"]}),
     ):
         pass

@@ -17,7 +17,7 @@ from headcount.errors import InputError, InstrumentError
 from headcount.heads import HeadSite
 from headcount.hooks.attention import attention_of
 from headcount.hooks.gates import Capture, Gates, closed_gates
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Site, Sites
 from headcount.hooks.wrapping import wrap
@@ -193,7 +193,7 @@ def test_a_block_that_is_passed_by_in_some_passes() -> None:
     with pytest.raises(InstrumentError, match=r"projection of layer\.1\.self was called in the recorded pass"):
         cached.replay([Intervention((second,))])
     model.n_passes = 1
-    with pytest.raises(InstrumentError, match=r"gates at layer\.1\.self were never reached"):
+    with pytest.raises(InstrumentError, match=r"no head was ablated at layer\.1\.self"):
         cached.replay([Intervention((sites.heads[0], second))])
     model.n_passes = 1
     with pytest.raises(InstrumentError, match=r"layer\.1\.self was never called"):

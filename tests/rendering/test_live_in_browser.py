@@ -286,7 +286,8 @@ def test_harmless_heads_a_route_and_a_step(page: Any) -> None:
     assert page.locator("#live-addition .arrows path").count() == 1
     assert "moves 90 %" in page.locator("#live-addition .live-tile.mover").first.inner_text()
     page.click("#live-addition tbody tr:last-child .digit >> nth=2")
-    assert page.locator("#live-addition .choices").inner_text().startswith("Writing the 10s, after <s> 1 1: 8 (")
+    choices = page.locator("#live-addition .choices").inner_text()
+    assert choices.startswith("Most probable tokens at the 10s, after <s> 1 1: 8 (")
 
 
 def test_every_part_is_reached_by_keys(page: Any) -> None:
@@ -408,7 +409,7 @@ def test_the_small_page_alone(in_tmp: Path, tiny_run: Run) -> None:
     assert text.count('class="live-figure"') == 1
     assert 'class="folded"' not in text
     assert '"named":["3+4"]' in text
-    with pytest.raises(InputError, match="--live-only writes one page"):
+    with pytest.raises(InputError, match="--live-only writes one HTML page"):
         headcount.report(tiny_run, out="try.html", live_only=True, markdown=True)
     module: Any = torch.nn.Linear(2, 2)
     with pytest.raises(InputError):

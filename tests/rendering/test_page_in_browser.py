@@ -444,11 +444,11 @@ def test_commands_are_copied(open_report: Open, has_clipboard: bool) -> None:
 # --- everybody --------------------------------------------------------------------------------------------------------
 
 
-def test_keys_alone_are_enough(page: Any) -> None:
+def test_keys_alone_are_enough(page: Any, report: Path) -> None:
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     assert page.evaluate("location.hash") == "#report", "past what is on every page"
-    page.reload()
+    visit(page, report)  # the focus begins at the top
     tab_to(page, "#theme")
     page.keyboard.press("Enter")
     assert background(page) == DARK

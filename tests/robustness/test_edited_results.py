@@ -28,7 +28,7 @@ from weights_by_hand import weights as weights_by_hand
 import headcount
 from headcount import api
 from headcount.analysis.matching import Effort, match
-from headcount.analysis.poolings import compare_poolings
+from headcount.analysis.pooling_comparison import compare_poolings
 from headcount.analysis.positions import all_encodings
 from headcount.analysis.specialisation import specialise
 from headcount.api.reporting import gather
@@ -300,5 +300,5 @@ def test_the_log_of_a_finished_run_is_what_the_run_wrote(tiny_run: Run, in_tmp: 
     folder = headcount.load("adder").folder
     lines = folder.read_log()
     folder.log_file.write_text("".join(json.dumps({**line, "step": line["step"] + 1}) + "\n" for line in lines))
-    with pytest.raises(RunError, match=r"log\.jsonl is not what this run wrote"):
+    with pytest.raises(RunError, match=r"log\.jsonl differs from the file that this run wrote"):
         folder.read_log()

@@ -193,11 +193,15 @@ def test_the_settings_of_a_sample_keep_their_bytes_and_its_recipe_its_digest():
 @pytest.mark.parametrize(
     ("task", "settings", "why"),
     [
-        ("addition", {"pruned": "E2H0"}, r"no head encoder.2.self.0; there are: E0H0 to E0H3, .*X1H0 to X1H3"),
-        ("addition", {"pruned": "E0H4,X0H1"}, r"no head encoder.0.self.4; there are"),
-        ("addition", {"pruned": "L0H0,D0H0,D9H9"}, r"no head decoder.9.self.9, layer.0.self.0; there are"),
-        ("addition", {"pruned": "D2H0", "n_heads": 1, "n_decoder_layers": 1}, r"there are: E0H0, E1H0, D0H0, X0H0\n"),
-        ("sortedness", {"pruned": ["E0H0"]}, r"no head encoder.0.self.0; there are: L0H0 to L0H3, L1H0 to L1H3"),
+        ("addition", {"pruned": "E2H0"}, r"no head encoder.2.self.0; the heads are: E0H0 to E0H3, .*X1H0 to X1H3"),
+        ("addition", {"pruned": "E0H4,X0H1"}, r"no head encoder.0.self.4; the heads are"),
+        ("addition", {"pruned": "L0H0,D0H0,D9H9"}, r"no head decoder.9.self.9, layer.0.self.0; the heads are"),
+        (
+            "addition",
+            {"pruned": "D2H0", "n_heads": 1, "n_decoder_layers": 1},
+            r"the heads are: E0H0, E1H0, D0H0, X0H0\n",
+        ),
+        ("sortedness", {"pruned": ["E0H0"]}, r"no head encoder.0.self.0; the heads are: L0H0 to L0H3, L1H0 to L1H3"),
         ("sortedness", {"pruned": "first"}, r"'first' is not the name of a head; write it as encoder.1.self.2 or E1H2"),
         ("sortedness", {"pruned": 3}, r"should be a valid tuple"),
         ("sortedness", {"pruned": [3]}, r"pruned.0 = 3: should be a valid string"),

@@ -56,7 +56,7 @@ def test_one_weight_that_is_no_number_is_told_by_its_name(
 
 def test_weights_of_another_shape_are_refused(tiny_run: Run, rewritten: Callable[[dict[str, Tensor]], Path]) -> None:
     name = next(iter(tiny_run.model.state_dict()))
-    with pytest.raises(HeadcountError, match="does not fit the settings beside it"):
+    with pytest.raises(HeadcountError, match=r"does not fit the settings in config\.json"):
         load(rewritten({name: torch.zeros(3)}))
 
 
@@ -78,7 +78,7 @@ def test_a_damaged_log_is_told(tiny_run: Run, tmp_path: Path, line: str, capsys:
     with (folder / "log.jsonl").open("a") as log:
         log.write(f"{line}\n")
     assert main(["train", "addition", "-o", str(folder), "--resume", "--quiet"]) == 2
-    assert "log.jsonl is not what this run wrote" in capsys.readouterr().err
+    assert "log.jsonl differs from the file that this run wrote" in capsys.readouterr().err
     (folder / "manifest.json").unlink()  # an unfinished run has no digest of its log
     with pytest.raises(RunError, match=r"log\.jsonl is damaged"):
         RunFolder(folder).read_log()

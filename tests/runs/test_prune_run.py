@@ -29,7 +29,7 @@ from headcount.runs.folder import RunFolder, staged
 from headcount.runs.prune import prune_run
 from headcount.runs.run import Run, load
 from headcount.runs.train import train_run, weights_of
-from headcount.surgery import cutting, proof
+from headcount.surgery import cut_proof, cutting
 from headcount.surgery.cutting import cut_heads, fold_in_place, mean_outputs
 from headcount.tasks.base import Batch, ClassTask, SequenceTask
 from headcount.training.loop import StepScores
@@ -129,7 +129,7 @@ def test_everything_can_go(tiny_run: Run, tiny_sorter: Run, tmp_path: Path) -> N
     for run in (tiny_run, tiny_sorter):
         cut = prune_run(run, run.model.heads, tmp_path / run.task.name)
         assert (cut.model.model.heads, cut.model.model.sites) == ((), ())
-        with pytest.raises(InputError, match="heads at each of no site, except those that were cut out"):
+        with pytest.raises(InputError, match="heads at each of no attention block, except those that were cut out"):
             cut.model.find_head("E0H0")
         with pytest.raises(InputError, match="no heads to cut out"):
             prune_run(cut.model, cut.model.model.heads, tmp_path / "more")
@@ -150,7 +150,7 @@ def test_attention_is_found_by_name_and_not_by_place(tiny_run: Run, tmp_path: Pa
 def test_means_are_folded_and_the_folder_says_over_how_many(
     which: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prune, "N_FOLDED", 300)
+    monkeypatch.setattr(prune, "N_MEANS", 300)
     run = request.getfixturevalue(which)
     gone = [head.short for head in run.model.heads if head.index == 0 or head.site.short == "D1"]
     plain, cut = (prune_run(run, gone, tmp_path / name, fold_mean=name == "folded") for name in ("plain", "folded"))
@@ -173,8 +173,8 @@ def test_means_that_are_folded_wrongly_are_not_written(
     def askew(sites: Any, heads: Any, means: Any) -> None:
         fold_in_place(sites, heads, {site: (1 + wrong) * mean for site, mean in means.items()})
 
-    monkeypatch.setattr(prune, "N_FOLDED", 300)
-    for module in (cutting, proof):
+    monkeypatch.setattr(prune, "N_MEANS", 300)
+    for module in (cutting, cut_proof):
         monkeypatch.setattr(module, "fold_in_place", askew)
     with pytest.raises(CheckFailed, match=r"means in their places differ by .*: nothing was written"):
         prune_run(tiny_run, GONE, tmp_path / "cut", fold_mean=True)
@@ -259,7 +259,7 @@ def test_weights_that_read_otherwise_are_not_kept(
             return weights_of(other, step)
 
     monkeypatch.setattr(prune, "weights_of", damaged)
-    with pytest.raises(CheckFailed, match="was written and the one that is read differ"):
+    with pytest.raises(CheckFailed, match="its copy that was written and read again differ"):
         prune_run(tiny_run, GONE, tmp_path / "cut", fine_tune=fine_tune)
     assert not any(tmp_path.iterdir())
 
@@ -299,7 +299,7 @@ def test_what_a_killed_process_left_is_no_run_and_in_nobodys_way(tiny_run: Run, 
 
 
 def test_of_two_who_cut_into_one_folder_one_wins(tiny_run: Run, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="has written there meanwhile"), staged(tmp_path / "cut"):
+    with pytest.raises(RunError, match="has written into this folder meanwhile"), staged(tmp_path / "cut"):
         first = prune_run(tiny_run, GONE, tmp_path / "cut").model
     assert load(tmp_path / "cut").weights_sha256 == first.weights_sha256
     assert [file.name for file in tmp_path.iterdir()] == ["cut"]

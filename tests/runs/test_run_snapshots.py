@@ -170,7 +170,7 @@ def test_a_folder_of_that_name_is_meant(kept: Path, tiny: dict[str, Any], tmp_pa
 def test_a_changed_snapshot_is_noticed(kept: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(kept, tmp_path / "copy"))
     RunFolder(copy).snapshot_file(4).write_bytes(RunFolder(copy).snapshot_file(7).read_bytes())
-    with pytest.raises(RunError, match="is not what this run wrote"):
+    with pytest.raises(RunError, match="differs from the file that this run wrote"):
         load(f"{copy}@4")
     assert load(f"{copy}@7")
 
@@ -249,4 +249,4 @@ def test_the_report_has_the_command_that_trains_a_snapshot(kept: Path, in_tmp: P
     report("run@4", out="page.html", stored=True, n_examples=2, quiet=True)
     page = (in_tmp / "page.html").read_text()
     assert "--snapshots 4 -o run" in page
-    assert "This is its snapshot after 4 steps." in page
+    assert "This model is the snapshot after 4 steps." in page

@@ -7,7 +7,8 @@ from typing import cast
 import pytest
 from asked_runs import stretch
 
-from headcount.analysis.length_generalisation import LENGTHS, REPORTED, Stretch
+from headcount.analysis.length_generalisation import REPORTED, Stretch
+from headcount.limits import LENGTHS
 from headcount.runs.run import load
 from headcount.tasks.base import ClassTask
 from headcount.tasks.sortedness import Sortedness

@@ -218,7 +218,7 @@ def test_an_edited_config_is_noticed(tiny_run, tmp_path):
     config = json.loads((copy / "config.json").read_text())
     config["task"]["least_first"] = True
     (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(RunError, match="not what this run wrote"):
+    with pytest.raises(RunError, match="differs from the file that this run wrote"):
         load(copy)
 
 
@@ -361,7 +361,7 @@ def test_load_refuses_what_is_not_whole(tiny, tiny_run, tmp_path):
             (copy / name).write_bytes(data)
     assert load(copy).weights_sha256 == tiny_run.weights_sha256
     (copy / "model.safetensors").write_bytes((copy / "model.safetensors").read_bytes()[:-4] + b"\0\0\0\0")
-    with pytest.raises(RunError, match="not what this run wrote"):
+    with pytest.raises(RunError, match="differs from the file that this run wrote"):
         load(copy)
 
 

@@ -72,11 +72,14 @@ def test_sentences_count_seeds_and_steps() -> None:
     assert texts[0].startswith("In 6 of 6 (95 % CI 61.0-100) seeds, ablating one head costs more than 1 point")
     assert "first at step 200 to 300 (median 200), when the accuracy is 40.0 % to 60.0 %." in texts[0]
     assert "seed 0 between steps 100 and 200" in texts[1]
-    assert texts[-1].endswith("No head of X0 counts in any seed.")
+    assert texts[-1].endswith("No head of X0 costs that much in any seed.")
 
 
 def test_a_head_that_never_counts_is_undecided() -> None:
     (first, *_, blocks) = conclusions(snapshots(None, None, None), "all runs")
-    assert first.text == "In 0 of 3 (95 % CI 0-56.1) seeds, a head counts at any of 3 snapshots."
+    assert (
+        first.text
+        == "In 0 of 3 (95 % CI 0-56.1) seeds, ablating one head costs more than 1 point at any of 3 snapshots."
+    )
     assert not first.is_decided
-    assert blocks.text == "No head of any attention block counts at any snapshot."
+    assert blocks.text == "No head of any attention block costs more than 1 point at any snapshot."

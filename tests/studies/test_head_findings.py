@@ -8,7 +8,7 @@ from rows_by_hand import COSTLY, HARMLESS, OPEN, judged_rows, route_rows, row
 from headcount.errors import ResultError
 from headcount.stats import Proportion
 from headcount.studies.head_findings import HeadFindings, VariantFindings, find_over_seeds
-from headcount.studies.tidy import Row
+from headcount.studies.rows import Row
 
 
 def only(rows: list[Row]) -> VariantFindings:

@@ -18,10 +18,11 @@ import pytest
 from headcount.api.studying import run_study
 from headcount.cli import main
 from headcount.errors import Interrupted
+from headcount.limits import MOST_LOST
 from headcount.studies import running
 from headcount.studies.file import read_study
 from headcount.studies.plan import Plan, PlannedRun, make_plan
-from headcount.studies.running import BUSY, complete, execute
+from headcount.studies.running import BUSY, LOST, complete, execute
 
 TINY = """
 title = "Tiny"
@@ -106,6 +107,43 @@ def test_a_crash_is_retried_and_takes_down_nothing_else(tmp_path: Path) -> None:
     again = FakeBackend()
     assert [state.state for state in execute(plan, again).states] == ["done"] * 3
     assert again.started == ["seed=2"]  # finished runs are not repeated
+
+
+@dataclass
+class DyingWorkers(FakeBackend):
+    """Two runs at a time on one worker, which dies with both of them whenever it has a run of these names."""
+
+    killers: tuple[str, ...] = ()
+    alone: list[str] = field(default_factory=list)
+    """Names of the runs that were started while no other one ran."""
+
+    def start(self, plan: Plan, run: PlannedRun) -> FakeProcess:
+        running_now = [each for each in self.processes if each.code is None]
+        process = super().start(plan, run)
+        process.code = None
+        if not running_now:
+            self.alone.append(run.name)
+        return process
+
+    def check(self) -> str:
+        on_worker = [each for each in self.processes if each.code is None]
+        has_killer = any(each.run.name in self.killers for each in on_worker)
+        for each in on_worker:
+            each.code = LOST if has_killer else 0
+        return ""
+
+
+def test_a_run_that_was_only_on_a_worker_that_died_is_done(tmp_path: Path) -> None:
+    """Whoever was on the worker may have killed it, so each is tried alone, after all others."""
+    plan = tiny_plan(tmp_path, 5)
+    backend = DyingWorkers(killers=("seed=1",))
+    progress = execute(plan, backend, retries=0)
+    assert [state.state for state in progress.states] == ["done", "failed", "done", "done", "done"]
+    assert progress.states[1].error.startswith("its workers died whenever they had this run")
+    assert backend.started[:5] == ["seed=0", "seed=1", "seed=2", "seed=3", "seed=4"]
+    assert backend.started[5:] == ["seed=0", *["seed=1"] * MOST_LOST]
+    assert backend.alone[-1 - MOST_LOST :] == backend.started[5:]
+    assert progress.states[0].n_lost == 0
 
 
 def test_a_run_of_another_launcher_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +265,7 @@ def test_killed_at_random_a_study_ends_with_the_same_bytes(tmp_path: Path, monke
     for name in ("calm", "killed"):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        Path("tiny.toml").write_text(TINY.format(seeds=4) + measure)
+        Path("tiny.toml").write_text(TINY.format(seeds=3) + measure)
         command = [sys.executable, "-m", "headcount", "study", "tiny.toml", "--retries", "50", "--quiet"]
         if name == "killed":
             for wait in (2.0, 3.5):
@@ -241,7 +279,7 @@ def test_killed_at_random_a_study_ends_with_the_same_bytes(tmp_path: Path, monke
                     launcher.wait()
         assert subprocess.run(command, check=False).returncode == 0
         folders[name] = digests(tmp_path / name / "runs" / "models")
-    assert len([file for file in folders["calm"] if file.endswith("model.safetensors")]) == 4
+    assert len([file for file in folders["calm"] if file.endswith("model.safetensors")]) == 3
     assert folders["killed"] == folders["calm"]
 
 
@@ -279,12 +317,12 @@ def test_the_summary_over_seeds_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    tiny_plan(tmp_path, 3, "[grid]\nencoding = ['none', 'rotary']\n")
+    tiny_plan(tmp_path, 2, "[grid]\nencoding = ['none', 'rotary']\n")
     assert main(["study", "tiny.toml", "--json", "--quiet"]) == 0
     data = json.loads(capsys.readouterr().out)
     (summary,) = data["summaries"]
     assert summary["by"] == ["encoding"]
-    assert {(each["variant"], each["n"]) for each in summary["variants"]} == {("none", 3), ("rotary", 3)}
+    assert {(each["variant"], each["n"]) for each in summary["variants"]} == {("none", 2), ("rotary", 2)}
     rows = [json.loads(line) for line in Path("runs/tiny/rows.jsonl").read_text().splitlines()]
     assert {row["run"] for row in rows} == {run["run"] for run in data["runs"]}
     page = Path("runs/tiny/report.html").read_text()
@@ -292,5 +330,5 @@ def test_the_summary_over_seeds_is_written(
     assert "<svg" in page
     assert main(["study", "tiny.toml"]) == 0
     text = capsys.readouterr().out
-    assert "6 runs of sortedness are compared by encoding" in text
+    assert "4 runs of sortedness are compared by encoding" in text
     assert "rows.csv" in text

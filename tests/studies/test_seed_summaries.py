@@ -11,6 +11,7 @@ from scipy import stats
 
 from headcount.errors import InputError, ResultError
 from headcount.stats import Proportion, holm
+from headcount.studies.rows import Row
 from headcount.studies.summary import (
     SeedSummary,
     concordance_test,
@@ -19,7 +20,6 @@ from headcount.studies.summary import (
     sign_flip_tests,
     summarise,
 )
-from headcount.studies.tidy import Row
 
 TWO = {"learned": (0.1, 0.5, 0.3, 0.2), "rotary": (0.4, 0.6, 0.8, 0.3)}
 

@@ -107,11 +107,11 @@ def test_all_faults_are_in_one_error(tmp_path: Path) -> None:
         read_study(write(tmp_path, text), flag_fault)
     message = str(caught.value)
     for part in (
-        "title = 3: should be a text",
+        "title = 3: must be a text in quotes",
         "seds = 4: no such key; did you mean 'seeds'?",
         "seeds = 0: give a number of at least 1",
         "encodin = 'none': no such setting; did you mean 'encoding'?",
-        "grid.pooling = ['max', 'max']: a value is there twice",
+        "grid.pooling = ['max', 'max']: a value is listed twice",
         "grid.d_model = 64: give a list of values",
         "measure.ablte = True: no such measure; did you mean 'ablate'?",
         "has no option '--nn'",
@@ -128,14 +128,14 @@ def test_all_faults_are_in_one_error(tmp_path: Path) -> None:
         ("task = 'additon'", "did you mean 'addition'"),
         ("part = 3", r"write each part as \[\[part\]\]"),
         ("task = 'addition'\n[[part]]\ntask = 'addition'", "belongs into a"),
-        ("[[part]]\ntask = 'addition'\n[[part]]\ntask = 'sortedness'", "needs their names"),
+        ("[[part]]\ntask = 'addition'\n[[part]]\ntask = 'sortedness'", "each part needs a name"),
         ("[[part]]\nname='a'\ntask = 'addition'\n[[part]]\nname='a'\ntask = 'sortedness'", "two parts have this name"),
-        ("task = 'addition'\nseeds = [1, 1]", "a number is there twice"),
+        ("task = 'addition'\nseeds = [1, 1]", "a number is listed twice"),
         ("task = 'addition'\nseeds = [-1]", "a list of integers"),
         ("task = 'addition'\n[settings]\npreset = 'oldr'", "did you mean 'older'"),
-        ("task = 'addition'\n[measure]\nablate = 3", "give its flags"),
+        ("task = 'addition'\n[measure]\nablate = 3", "give the verb's flags"),
         ("task = 'addition'\nseeds = 100000\n[grid]\nsteps = [1, 2]", "too many runs"),
-        ("task = 'addition'\nvariants = 3", "should be a table"),
+        ("task = 'addition'\nvariants = 3", "must be a table"),
     ],
 )
 def test_a_fault_says_what_to_do(tmp_path: Path, text: str, message: str) -> None:

@@ -31,4 +31,4 @@ def sums(adder: ExternalModel) -> tuple[Tensor, ...]:
 
 @pytest.fixture(autouse=True)
 def _few_to_take_means_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headcount.experiments.experiment.N_REFERENCE", 256)
+    monkeypatch.setattr("headcount.experiments.experiment.N_MEANS", 256)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from headcount.analysis import exhaustive, length_generalisation
-from headcount.analysis.exhaustive import Certificate
+from headcount.analysis import exhaustive_check, length_generalisation
+from headcount.analysis.exhaustive_check import Certificate
 from headcount.analysis.length_generalisation import Stretch
 from headcount.experiments.models import RunModel
 from headcount.runs.run import Run
 
 
 def verify(run: Run, **asked: Any) -> Certificate:
-    return exhaustive.check_every_example(RunModel.of(run), **asked)
+    return exhaustive_check.check_every_example(RunModel.of(run), **asked)
 
 
 def stretch(run: Run, *asked: Any, **settings: Any) -> Stretch:

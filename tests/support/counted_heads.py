@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from headcount.hooks.own_attention import check_heads
+from headcount.hooks.head_check import check_heads
 from headcount.hooks.sites import Sites
 
 

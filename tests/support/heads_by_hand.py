@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headcount.analysis.ablation import Ablation, AblationCondition, Effect
-from headcount.analysis.contrasts import MOVED, ContrastShift
-from headcount.analysis.exhaustive import Certificate
-from headcount.analysis.labels import THRESHOLDS, Calibration, MeasureMean
+from headcount.analysis.attention_contrasts import MOVED, ContrastShift
+from headcount.analysis.exhaustive_check import Certificate
+from headcount.analysis.head_labels import THRESHOLDS, Calibration, MeasureMean
 from headcount.analysis.pruning import Point, Pruning, PruningCurve, RandomBaseline
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation
 from headcount.bands import band_of

@@ -8,7 +8,7 @@ from typing import Any
 from headcount.bands import band_of, role_of
 from headcount.stats import PairedDifference
 from headcount.studies.emergence import Emergence, emergence
-from headcount.studies.tidy import COLUMNS, Row
+from headcount.studies.rows import COLUMNS, Row
 
 
 def row(seed: int, value: float | None, measure: str = "accuracy", **columns: Any) -> Row:

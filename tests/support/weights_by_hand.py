@@ -6,10 +6,10 @@ from typing import Any
 
 from routes_by_hand import share
 
-from headcount.analysis.composition import Composition, Compositions
-from headcount.analysis.head_weights import Grid, HeadReading
-from headcount.analysis.probes import Baseline, Probe, Probes
 from headcount.analysis.weights import HeadWeights
+from headcount.analysis.weights_circuits import Grid, HeadReading
+from headcount.analysis.weights_composition import Composition, Compositions
+from headcount.analysis.weights_probes import Baseline, Probe, Probes
 from headcount.heads import HeadId
 from headcount.stats import Proportion
 

@@ -16,11 +16,11 @@ from headcount.errors import CheckFailed, InputError
 from headcount.heads import HeadId
 from headcount.hooks.families import family_of
 from headcount.hooks.gates import Gates, closed_gates
-from headcount.hooks.proof import prove
+from headcount.hooks.intervention_proof import prove
 from headcount.hooks.wrapping import CUT, blocks_at, wrap
+from headcount.surgery.cut_proof import prove_cut
 from headcount.surgery.cutting import cut_heads
 from headcount.surgery.layers import RepeatedKV, SharedSlice, Zeros
-from headcount.surgery.proof import prove_cut
 
 pytestmark = pytest.mark.slow  # models of others, or many processes
 

@@ -26,9 +26,9 @@ from headcount.experiments.models import means_over
 from headcount.external.hugging_face import load_model, save_model
 from headcount.hooks.gates import Capture, Gates, closed_gates
 from headcount.hooks.wrapping import BIASED, FOLDED, wrap
-from headcount.surgery import proof
+from headcount.surgery import cut_proof
+from headcount.surgery.cut_proof import prove_cut, prove_folded
 from headcount.surgery.cutting import Means, cut_heads, fold, fold_in_place, mean_outputs
-from headcount.surgery.proof import prove_cut, prove_folded
 
 pytestmark = pytest.mark.slow  # models of others, or many processes
 
@@ -89,15 +89,15 @@ def test_the_proof_holds_in_the_models_own_precision_and_can_fail(name: str, mon
     cut = cut_heads(kept.model, heads)
     prove_cut(kept, cut, heads, inputs)
     assert prove_folded(model, cut, heads, means, inputs) <= 1e-5
-    with pytest.raises(CheckFailed, match="means in their places differ by"):
+    with pytest.raises(CheckFailed, match="replaced by their mean outputs differ by"):
         prove_folded(model, cut_heads(model, heads), heads, means, inputs)
-    with pytest.raises(CheckFailed, match="means in their places differ by"):
+    with pytest.raises(CheckFailed, match="replaced by their mean outputs differ by"):
         prove_folded(model, cut, heads, {site: 1.1 * mean for site, mean in means.items()}, inputs)
 
     def askew(sites: Sites, gone: Any, given: Any) -> None:
         fold_in_place(sites, gone, {site: (1 + 1e-6) * mean for site, mean in given.items()})
 
-    monkeypatch.setattr(proof, "fold_in_place", askew)
+    monkeypatch.setattr(cut_proof, "fold_in_place", askew)
     with pytest.raises(CheckFailed, match="in double precision"):
         prove_folded(model, cut, heads, means, inputs)
 

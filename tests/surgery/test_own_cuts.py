@@ -22,8 +22,8 @@ from headcount.models.config import ClassifierConfig, EncoderDecoderConfig
 from headcount.models.transformer import AttentionBlock, Classifier, EncoderDecoder, HeadlessAttention, Model, greedy
 from headcount.runs import prune
 from headcount.runs.run import Run
+from headcount.surgery.cut_proof import prove_cut, prove_folded
 from headcount.surgery.cutting import Inputs, Means, cut_heads, fold, mean_outputs
-from headcount.surgery.proof import prove_cut, prove_folded
 
 pytestmark = pytest.mark.slow  # seconds together
 
@@ -252,7 +252,7 @@ def test_a_mean_is_folded_into_the_bias_that_stays(lost: tuple[str, ...], norm: 
             assert torch.equal(z[..., place, :], means[site][place].expand(*z.shape[:2], -1)) == (head in gone)
     assert prove_cut(folded, cut, gone, inputs(model)) <= 1e-12
     assert prove_folded(model, cut, gone, means, inputs(model)) <= 1e-12
-    with pytest.raises(CheckFailed, match="those heads' means in their places differ by"):
+    with pytest.raises(CheckFailed, match="these heads replaced by their mean outputs differ by"):
         prove_folded(model, cut_heads(model, gone), gone, means, inputs(model))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headcount.analysis.length_generalisation import LENGTHS
+from headcount.limits import LENGTHS
 from headcount.stats import Proportion
 from headcount.tasks.base import EMPTY
 from headcount.tasks.sortedness import NEGATIVES, Sortedness, SortednessConfig, first_broken

@@ -114,7 +114,7 @@ UNDECIDABLE: dict[str, tuple[dict[str, Any], str]] = {
     "sinusoidal": ({"encoding": "sinusoidal"}, r"encoding \(sinusoidal\) is not a bias of the distance"),
     "learned": ({"encoding": "learned"}, r"encoding \(learned\) is not a bias of the distance"),
     "random positions": ({"random_positions": 30}, "positions are random"),
-    "log-length": ({"softmax": "log-length"}, r"softmax \(log-length\) is not the plain one"),
+    "log-length": ({"softmax": "log-length"}, r"softmax \(log-length\) is not the plain softmax"),
     "unmasked padding": ({"padded": False}, "does not mask padding"),
     "three classes": ({"n_classes": 3}, "more than two classes"),
     "max": ({"pooling": "max"}, r"no exact decision is known for the model's pooling \(max\)"),

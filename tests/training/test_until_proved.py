@@ -94,7 +94,7 @@ def test_training_that_is_not_proved_in_time_ends_without_a_proof(provable: dict
     [
         ({"window": None}, "no attention window"),
         ({"pooling": "max"}, "no exact decision is known for the model's pooling"),
-        ({"pooling": "mean"}, "no score of each position"),
+        ({"pooling": "mean"}, "does not compute a score for each position"),
         ({"encoding": "rotary", "window": 1}, "not a bias of the distance"),
         ({"n_layers": 3, "n_values": 50}, "contexts"),
     ],

@@ -1,1 +1,1 @@
-"""Questions about a trained model: one question, one file, one typed result."""
+"""Analyses of a trained model. Each file answers one question and defines the type of its result."""

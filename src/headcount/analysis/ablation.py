@@ -1,12 +1,13 @@
-"""Which heads matter? Ablate each head alone and compare the answers on the same examples.
+"""Which heads matter? Ablate each head alone and compare the answers with and without it on the same examples.
 
-By default, a head is measured on more and more examples until its band is decided and its interval is narrow
-(sequential_ablation.py). This file has the types, and the ablation on a fixed number of examples: heads whose ablation
-changes any answer are measured again on many new examples, and only the second measurement counts for these heads. A
-head that is picked for a large effect on some examples has a smaller effect on others (regression to the mean). For
-heads that change no answer, the first measurement decides, at 99.9 % confidence.
+By default, a head is measured on more and more examples until its band (such as critical or redundant) is decided and
+the CI of its drop is narrow (sequential_ablation.py). This file defines the types of results, and the ablation on a
+fixed number of examples. There, heads whose ablation changes any answer are measured again on many new examples, and
+only the second measurement counts for them: a head that is picked for a large effect on some examples has a smaller
+effect on others (regression to the mean). For heads that change no answer, the first measurement decides, at 99.9 %
+confidence.
 
-Gradient importance, a cheap proxy for the effect of ablation, is measured as well (importance.py).
+Gradient importance, a cheap proxy for the effect of ablation, is measured as well (gradient_importance.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,55 +17,44 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from headcount.analysis.ablation_stopping import StoppingRule
 from headcount.analysis.contradictions import ablation_contradictions, effect_contradictions
-from headcount.analysis.importance import Agreement, Importance, agreements, importances
-from headcount.analysis.stopping import StoppingRule
-from headcount.bands import CRITICAL, FEW, band_of, examples_needed, ranked_by
+from headcount.analysis.gradient_importance import Agreement, Importance, agreements, importances
+from headcount.bands import FEW, band_of, examples_needed, is_above_baseline, ranked_by
 from headcount.errors import InputError
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile, require_same_answers
+from headcount.experiments.donors_and_means import PARTS, Means, donors_of, means_of
+from headcount.experiments.drops import compare, interval_of
 from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import (
-    PARTS,
-    BatchOutcome,
-    Means,
-    Outcome,
-    Progress,
-    compare,
-    donors_of,
-    interval_of,
-    means_of,
-    run_on_cores,
-)
+from headcount.experiments.interventions import BatchOutcome, Outcome, Progress, run_on_cores
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
-from headcount.hooks.proof import SiteProof, prove
+from headcount.hooks.intervention_proof import SiteProof, prove
 from headcount.hooks.replay import Intervention
-from headcount.limits import BATCH, DONORS
+from headcount.limits import BATCH, DONORS, N_NOISE
 from headcount.results import Contradiction, Count, HeadName, Positive, Result, Share, misnamed, outside
 from headcount.stats import PairedDifference, holm
 
 MOST_DONORS = 64
 EARLY = 0.999
-"""Confidence level at which the first measurement of a head is final."""
-N_NOISE = 512
-"""Number of examples on which the noise of mean ablation is estimated."""
+"""Confidence level at which the first measurement of a head, on few examples, is final."""
 
 Ablated = tuple[HeadId, str]
-"""A head and the name of the replacement for its output."""
+"""A head, and the name of what replaces its output: zero, mean or resample."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """Effect of ablating one head with one replacement."""
+    """The effect of ablating one head with one replacement of its output (zero, mean or resample)."""
 
     head: HeadName
     short: str
     replacement: str
     metric: str
     clean: float
-    """Score with all heads."""
+    """Score of the model with all heads."""
     ablated: float
-    """Score with this head ablated."""
+    """Score of the model with this head ablated."""
     drop: float
     """clean - ablated: a fraction of 1 for accuracy, otherwise in the metric's unit; negative if the score improves."""
     low: float
@@ -72,35 +62,40 @@ class Effect:
     high: float
     """Upper end of the 95 % CI of the drop, not corrected for the number of heads."""
     p: Share
-    """p-value, Holm-corrected over heads: exact McNemar (accuracy), bootstrap-t (means) or permutation (otherwise)."""
+    """p-value of the drop, Holm-corrected over heads: exact McNemar (accuracy), bootstrap-t (means) or permutation."""
     band: str | None
-    """critical, important, redundant or undecided; None if the metric has no points or the score is near baseline."""
+    """How much the head matters: critical, important, redundant or undecided.
+
+    None if the metric is not in points, or if the model's score is near the baseline.
+    """
     examples_needed: int | None
-    """Smallest number of examples that would decide an undecided head; None for other heads."""
+    """Estimated smallest number of examples that would decide how much an undecided head matters; otherwise None."""
     examples_needed_most: int | None
-    """Largest number of examples that would decide an undecided head; None if the drop may lie on the threshold."""
+    """Estimated largest number of examples that would decide an undecided head; None if the drop may lie on a limit."""
     worse: Count
-    """Number of examples that score lower without the head; with several donors, lower on average."""
+    """Number of examples that score lower with the head ablated; with several donors, lower on average over them."""
     better: Count
-    """Number of examples that score higher without the head; with several donors, higher on average."""
+    """Number of examples that score higher with the head ablated; with several donors, higher on average over them."""
     n: Positive
-    """Number of examples."""
+    """Number of examples on which the head was ablated."""
     rank_low: Positive
-    """Best rank that the CIs of all heads with this replacement allow; rank 1 has the largest drop."""
+    """Best rank among all heads that the confidence intervals of the drops allow; rank 1 has the largest drop."""
     rank_high: Positive
-    """Worst rank that the CIs of all heads with this replacement allow."""
+    """Worst rank among all heads that the confidence intervals of the drops allow."""
     carried: Share
-    """Fraction of the total absolute difference that comes from the ten largest differences. Near 1, a few examples
-    dominate."""
+    """Fraction of the total absolute difference in score that comes from the ten examples with the largest differences.
+
+    Near 1, a few examples dominate the drop.
+    """
     length: Positive | None = None
 
     @property
     def rank(self) -> str:
-        """Return the rank, or the range of ranks that the intervals leave open, such as `3-5`."""
+        """Return the head's rank by its drop, such as `3`, or the range of ranks that the CIs allow, such as `3-5`."""
         return "-".join(map(str, dict.fromkeys((self.rank_low, self.rank_high))))
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the head's names, scores, CI, counts and band."""
+        """Yield a contradiction if the head's name, scores, CI, counts and band (such as redundant) disagree."""
         yield from misnamed(self)
         yield from effect_contradictions(self)
         yield from outside(self, "drop")
@@ -108,42 +103,45 @@ class Effect:
 
 @dataclass(frozen=True)
 class AblationCondition:
-    """The examples on which all heads are ablated, and what is measured on them for the model as a whole."""
+    """The examples on which all heads are ablated, and measurements of the whole model on them."""
 
     length: Positive | None
     data: str
     n: Positive
-    """Number of examples; if measurements stop when decided, the largest number over all heads."""
+    """Number of examples; if each head was measured until decided, the largest number over all heads."""
     clean: float
     majority_baseline: float
-    """Score of the best constant answer. For a loss: score of a uniform prediction, minus the logarithm of the number
-    of classes. Within 10 points of this baseline, no head gets a band."""
+    """Score of the best constant answer; for a loss, that of a uniform prediction: minus the logarithm of the number of
+    classes.
+
+    If the model scores within 10 points of this baseline, no head is classed as critical or redundant.
+    """
     decoded: Count
-    """Number of answers that were also decoded free-running; each agreed with the forward pass."""
+    """Number of ablated answers that were also decoded free-running and agreed with the teacher-forced pass."""
     decoded_replacements: tuple[str, ...]
     """Kinds of ablation for which answers were also generated token by token, not only teacher-forced."""
     importances: tuple[Importance, ...]
     agreements: tuple[Agreement, ...]
     clean_interval: tuple[float, float]
-    """95 % CI of the clean score."""
+    """95 % CI of the score of the model with all heads."""
     n_mean: Count
-    """Number of inputs that head outputs are averaged over; 0 without mean ablation."""
+    """Number of inputs over which the mean outputs of heads are averaged; 0 without mean ablation."""
     donors: Count
-    """Number of donors per example; 0 without resample ablation."""
+    """Number of donors per example in resample ablation (examples whose head outputs are put in); 0 without it."""
     is_plain: bool = False
-    """Whether every ablation was a whole forward pass, without reusing activations, as modules with state require."""
+    """Whether each ablation ran a whole forward pass, without reuse of activations, as modules with a state require."""
     decided_on: str = ""
-    """Description of the new examples for the second measurement; empty if there was none."""
+    """Description of the new examples on which heads were measured a second time; empty if there were none."""
     failures: tuple[FailureProfile, ...] = ()
     n_passes: Count = 0
-    """Number of times that an example was passed through the model with a head ablated."""
+    """Number of forward passes of single examples with a head ablated."""
     stopping: StoppingRule | None = None
-    """When the measurement of a head ended; None if the number of examples was fixed."""
+    """The rule that ended the measurement of each head; None if the number of examples was fixed."""
 
 
 @dataclass(frozen=True)
 class Ablation(Result):
-    """Effects of ablating every head of a model alone."""
+    """The effects of ablating every head of a model, one at a time."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("heads",)
     SCHEMA: ClassVar[int] = 6
@@ -156,23 +154,23 @@ class Ablation(Result):
     heads: tuple[Effect, ...]
     conditions: tuple[AblationCondition, ...]
     proof: tuple[SiteProof, ...]
-    """Evidence that the hooks act, for each attention block."""
+    """Evidence, for each attention block, that hooks really change the output of its heads."""
     audit: str = ""
     """Root cause reported by the quick audit; empty if every check passed."""
 
     @property
     def ranked_by(self) -> str:
-        """Return the kind of ablation (zero, if it was measured) whose drops the heads are ranked by."""
+        """Return the kind of ablation by whose drops the heads are ranked: zero ablation if it was measured."""
         return ranked_by(self.replacements)
 
     def effects(self, replacement: str, length: int | None = None) -> list[Effect]:
-        """Return the effect of every head for one replacement at one length, in the order of the model."""
+        """Return the effect of every head for one kind of ablation at one length, in the order of the model's heads."""
         return [effect for effect in self.heads if (effect.length, effect.replacement) == (length, replacement)]
 
     def ranking(self, length: int | None = None) -> dict[str, dict[str, Effect]]:
-        """Return the effects of each head by replacement, starting with the head that has the largest drop.
+        """Return the effects of each head by kind of ablation, the head with the largest drop first.
 
-        Heads with the same drop are ranked by the other replacements.
+        Heads with the same drop under the first kind of ablation are ranked by the other kinds.
         """
         by_head: dict[str, dict[str, Effect]] = {}
         for effect in self.heads:
@@ -182,15 +180,15 @@ class Ablation(Result):
         return dict(sorted(by_head.items(), key=lambda item: [-item[1][name].drop for name in order]))
 
     def printed_rows(self) -> list[dict[str, Any]]:
-        """Return one row per head, length and replacement: the ranking replacement first, by decreasing drop."""
+        """Return one row per head, length and kind of ablation, the largest drop under the main kind first."""
         return sorted(self.to_rows(), key=lambda row: (row["replacement"] != self.ranked_by, -row["drop"]))
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between the effects of all heads and the conditions they were measured in."""
+        """Yield a contradiction if the effects of heads disagree with each other or with the examples measured."""
         return ablation_contradictions(self)
 
     def harmless(self, length: int | None = None) -> tuple[str, ...]:
-        """Return the heads that are redundant with every replacement."""
+        """Return the names of the heads that are redundant under every kind of ablation that was measured."""
         bands: dict[str, set[str | None]] = {}
         for effect in self.heads:
             if effect.length == length:
@@ -200,37 +198,37 @@ class Ablation(Result):
 
 @dataclass(frozen=True)
 class Measurement:
-    """Measurement of one head with one replacement on one set of examples."""
+    """The effect of one kind of ablation of one head, measured on one set of examples."""
 
     head: HeadId
     replacement: str
     drop: PairedDifference
     effect: Effect
-    """The effect, with a p-value that is not yet Holm-corrected, and not yet ranked among the heads."""
+    """The effect as it will be reported, but before Holm correction of its p-value and ranking among all heads."""
     settled: bool
-    """Whether no second measurement is needed."""
+    """Whether the first measurement of the head is final, so that no second one is needed."""
     noise: float
-    """Standard error of the drop that comes from estimating the mean output; 0 unless the replacement is a mean."""
+    """Standard error of the drop due to averaging outputs over finitely many inputs; 0 except for mean ablation."""
 
 
 @dataclass(frozen=True)
 class AblationRun:
-    """Measurements of all heads on one set of examples."""
+    """The measurements of all heads on one set of examples."""
 
     measurements: tuple[Measurement, ...]
     condition: AblationCondition
     means: Means
     proof: tuple[SiteProof, ...]
-    """Evidence that the hooks act, for each attention block."""
+    """Evidence, for each attention block, that hooks really change the output of its heads."""
 
     @property
     def unsettled(self) -> tuple[Measurement, ...]:
-        """Return the measurements that need a second measurement."""
+        """Return the measurements of heads that must be measured again, because the first measurement is not final."""
         return tuple(measurement for measurement in self.measurements if not measurement.settled)
 
     @property
     def effects(self) -> tuple[Effect, ...]:
-        """Return all effects, with Holm correction and ranks among the heads of each replacement."""
+        """Return the effects of all heads, with Holm-corrected p-values and ranks under each kind of ablation."""
         effects = list[Effect]()
         for replacement in dict.fromkeys(measurement.replacement for measurement in self.measurements):
             group = [measurement for measurement in self.measurements if measurement.replacement == replacement]
@@ -260,10 +258,10 @@ def ablate(
     batch_size: int = BATCH,
     progress: Progress | None = None,
 ) -> AblationRun:
-    """Ablate every head alone with each of the replacements (by default all of them).
+    """Ablate every head alone with each of the replacements: zero, mean and resample by default.
 
-    With `examples`, also report which examples fail without each head. The noise of mean ablation is measured unless
-    it is given.
+    With `examples`, also report which examples fail without each head. The noise of mean ablation, which comes from
+    averaging over finitely many inputs, is measured unless `noise` gives it.
     """
     sweep = prepare(experiment, replacements, donors)
     check = DecodingCheck(experiment, interventions_of(sweep.pairs, donors), explain=examples)
@@ -289,27 +287,30 @@ def ablate(
 
 @dataclass(frozen=True)
 class Sweep:
-    """What every ablation of single heads needs before it starts."""
+    """The preparation for ablating single heads: heads and replacements, mean outputs, and proof that hooks act."""
 
     pairs: tuple[Ablated, ...]
-    """Each head with each replacement."""
+    """Each head paired with each kind of ablation: zero, mean or resample."""
     means: Means
-    """Mean outputs of all heads; empty without mean ablation."""
+    """Mean outputs of all heads; empty if mean ablation was not requested."""
     proof: tuple[SiteProof, ...]
-    """Evidence that the hooks act, for each attention block."""
+    """Evidence, for each attention block, that hooks really change the output of its heads."""
 
     def uses(self, needs: str) -> bool:
-        """Return whether any replacement needs a mean (`needs_mean`) or donors (`needs_donors`)."""
+        """Return whether any replacement needs mean outputs (`needs_mean`) or donor examples (`needs_donors`)."""
         return any(getattr(REPLACEMENTS.get(name), needs) for _, name in self.pairs)
 
 
 def prepare(experiment: Experiment, replacements: Sequence[str] | None, donors: int) -> Sweep:
-    """Check the request, prove that hooks act on the model, and compute the mean output of every head if needed."""
+    """Check the arguments, prove that hooks change the model's output, and compute mean outputs of heads if needed.
+
+    A donor is an example whose head outputs are put in by resample ablation.
+    """
     replacements = REPLACEMENTS.names() if replacements is None else tuple(dict.fromkeys(replacements))
     if not replacements:
-        raise InputError("no replacement was given", f"choose at least one of {', '.join(REPLACEMENTS.names())}")
+        raise InputError("no kind of ablation was given", f"choose at least one of {', '.join(REPLACEMENTS.names())}")
     if not 1 <= donors <= MOST_DONORS:
-        raise InputError(f"the number of donors must be from 1 to {MOST_DONORS}, got {donors}")
+        raise InputError(f"the number of donors per example must be from 1 to {MOST_DONORS}, got {donors}")
     needs_mean = any(REPLACEMENTS.get(name).needs_mean for name in replacements)
     pairs = tuple((head, replacement) for replacement in replacements for head in experiment.sites.heads)
     require_same_answers(experiment)
@@ -325,7 +326,7 @@ def condition_of(
     donors: int,
     gradients: Sequence[Importance],
 ) -> AblationCondition:
-    """Describe the examples of an ablation, and what was measured on them with all heads."""
+    """Describe the examples of an ablation, and the measurements of the model with all heads on them."""
     return AblationCondition(
         length=None,
         data=experiment.data,
@@ -351,7 +352,10 @@ def decide(
     batch_size: int = BATCH,
     progress: Progress | None = None,
 ) -> AblationRun:
-    """Measure heads whose first measurement is not final again on new examples, and replace their measurements."""
+    """Measure heads whose first measurement is not final a second time, on new examples.
+
+    Return the measurements of all heads, in which the second measurement replaces the first.
+    """
     fewer = more if more.is_all else more.some(more.n // donors)  # several donors per example: the same cost
     updates, done, n_passes = dict[Ablated, Measurement](), 0, run.condition.n_passes
     for experiment, needs_donors in ((more, False), (fewer, True)):
@@ -385,10 +389,11 @@ def measure(
     progress: Progress | None = None,
     on_batch: Callable[[BatchOutcome], None] | None = None,
 ) -> tuple[Outcome, tuple[Measurement, ...], int]:
-    """Ablate one head at a time, for each given pair of head and replacement, and compare with the clean scores.
+    """Ablate one head at a time, for each given pair of head and replacement, and compare with the intact model.
 
-    The hooks must have been proven to act. The noise of mean ablation (the uncertainty of the mean output) is measured
-    on some of the examples, unless it is given. Also return the number of passes with a head ablated.
+    Return the outcome, the measurements, and the number of forward passes with a head ablated. Hooks must have been
+    proven to act. The noise of mean ablation (the uncertainty of the mean output) is measured on some of the examples
+    unless it is given.
     """
     interventions, subset = interventions_of(pairs, donors), experiment.some(N_NOISE)
     by_mean = any(REPLACEMENTS.get(replacement).needs_mean for _, replacement in pairs)
@@ -414,7 +419,10 @@ def measure(
 
 
 def by_pair(interventions: Sequence[Intervention], scores: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-    """Split scores [intervention, example] into one array [donor, example] for each pair of head and replacement."""
+    """Split scores [intervention, example] into one array [donor, example] for each pair of head and replacement.
+
+    Only resample ablation has several donors (examples whose head outputs are put in); the others have one row.
+    """
     return np.split(scores, [i for i, one in enumerate(interventions) if not one.draw][1:])
 
 
@@ -429,8 +437,8 @@ def noise_of_means(
     """Return the standard error of each drop under mean ablation that comes from averaging over finitely many inputs.
 
     The inputs are split into parts, each with its own mean output. The standard deviation of the drop between parts,
-    divided by the root of their number, is the standard error. Pairs without mean ablation are left out. Also return
-    the number of passes with a head ablated.
+    divided by the root of their number, is the standard error. Pairs of head and replacement without mean ablation are
+    left out. Also return the number of forward passes with a head ablated.
     """
     pairs = [pair for pair in pairs if REPLACEMENTS.get(pair[1]).needs_mean]
     parts = [Intervention((head,), name, part) for head, name in pairs for part in range(1, PARTS + 1)]
@@ -442,19 +450,22 @@ def noise_of_means(
 
 
 def _after(before: int, total: int, progress: Progress | None) -> Progress | None:
-    """Return a callback that reports a part's progress as progress of the whole, with `before` steps already done."""
+    """Return a progress callback for one of several steps of work, which reports progress as part of the whole.
+
+    `before` is the number of units of work done before this step, and `total` the number of all units.
+    """
     return progress and (lambda done, _: progress(before + done, total))
 
 
 def with_agreements(run: AblationRun) -> AblationRun:
-    """Return the run with the rank correlations between its drops and gradient importance."""
+    """Return the measurements with rank correlations between the drops and the gradient importance of heads added."""
     replacements = tuple(dict.fromkeys(measurement.replacement for measurement in run.measurements))
     condition = replace(run.condition, agreements=agreements(run.condition.importances, run.effects, replacements))
     return replace(run, condition=condition)
 
 
 def interventions_of(pairs: Sequence[Ablated], donors: int) -> list[Intervention]:
-    """Return one intervention per pair, or one per donor where the replacement needs donors."""
+    """Return one intervention per pair of head and replacement, or one per donor example for resample ablation."""
     return [
         Intervention((head,), replacement, draw)
         for head, replacement in pairs
@@ -469,7 +480,7 @@ def _measurements(
     scores: Sequence[NDArray[np.float64]],
     noise: Sequence[float],
 ) -> tuple[Measurement, ...]:
-    """Compare the ablated scores [donor, example] of each pair of head and replacement with the clean scores."""
+    """Compare the scores [donor, example] under each ablation with `clean`, the scores with all heads."""
     can_lose = has_bands(experiment, clean)
     all_donors = donors_of(experiment, max(map(len, scores)))
     donors = [all_donors if REPLACEMENTS.get(replacement).needs_donors else None for _, replacement in pairs]
@@ -487,10 +498,12 @@ def _measurements(
 
 
 def has_bands(experiment: Experiment, clean: NDArray[np.float64]) -> bool:
-    """Return whether heads can be rated: the metric has points, and the model scores well above its baseline."""
-    return experiment.metric.in_points and (
-        float(experiment.aggregate(clean)) - experiment.majority_baseline >= CRITICAL
-    )
+    """Return whether heads can be classed as critical or redundant.
+
+    The metric must be in points, and the model must score at least 10 points above a constant answer.
+    """
+    score, baseline = float(experiment.aggregate(clean)), experiment.majority_baseline
+    return experiment.metric.in_points and is_above_baseline(score, baseline)
 
 
 def effect_of(
@@ -502,7 +515,7 @@ def effect_of(
     *,
     has_band: bool,
 ) -> Effect:
-    """Describe the effect of one ablation on the examples that it was measured on; it is not ranked yet."""
+    """Describe the effect of one ablation on the examples on which it was measured; the rank is set later."""
     (head, replacement), n = pair, len(clean)
     lost = clean - ablated_DN.mean(axis=0)
     largest = np.sort(np.abs(lost))[::-1]

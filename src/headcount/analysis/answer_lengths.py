@@ -17,15 +17,14 @@ from numpy.typing import NDArray
 from headcount.errors import CheckFailed, HeadcountError, InputError
 from headcount.experiments.models import OpenModel
 from headcount.hooks.gates import eval_mode
-from headcount.limits import require_room_for
-from headcount.registry import suggestion
+from headcount.limits import ANSWER_LENGTHS, require_room_for
 from headcount.results import Contradiction, Positive, Result
 from headcount.seeds import stream
 from headcount.stats import Proportion
+from headcount.suggestions import suggestion
 from headcount.tasks.base import SequenceTask
 from headcount.training.evaluation import SequenceModel
 
-ANSWER_LENGTHS = (5, 10, 20, 50, 100, 200, 500, 1000)
 N, N_LONG, LONG = 200, 50, 100
 """Number of examples per length and kind: N for lengths up to LONG, otherwise N_LONG."""
 LONGEST = 100_000

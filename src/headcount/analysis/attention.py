@@ -1,7 +1,7 @@
-"""Where does each head attend? On one example, on average over a held-out set, or on a text.
+"""Where does each head attend? Read its attention weights on one example, on a text, or averaged over a held-out set.
 
-`AttentionPatterns` keeps every attention weight; runs are small enough for that. Larger models and longer texts get an
-`AttentionSummary` (attention_summary.py).
+`AttentionPatterns` stores every attention weight, as the models that headcount trains are small. Larger models and
+longer texts get an `AttentionSummary` (attention_summary.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headcount.analysis.head_measures import Matrix, matrix_of
+from headcount.analysis.attention_measures import Matrix, matrix_of
 from headcount.analysis.role_measures import (
-    ROLES,
     SPREAD,
     only_row,
     stacks_of,
 )
 from headcount.analysis.roles import RoleScore
+from headcount.attention_roles import ROLES
 from headcount.data.dataset import TokenizedText
 from headcount.errors import InputError
 from headcount.experiments.task_attention import TaskAttention
@@ -33,7 +33,7 @@ from headcount.runs.run import Prediction, Run, predict_equal_lengths
 from headcount.tasks.base import ClassTask, SequenceTask
 
 PARTS = 10_000
-"""Pooled weights are stored as integers from 0 to PARTS, where PARTS stands for a weight of 1. This halves the JSON."""
+"""Pooled attention weights are stored as integers from 0 to PARTS, where PARTS stands for 1. This halves the JSON."""
 MEASURES = (*ROLES, *SPREAD)
 Array = NDArray[np.floating[Any]]
 Moments = Mapping[HeadSite, tuple[Array, Array | None]]
@@ -42,19 +42,19 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Axis:
-    """The tokens of one stack (encoder or decoder), and the bins of neighbouring tokens for pooled weights."""
+    """The tokens of one stack (encoder or decoder), and the bins into which neighbouring tokens are pooled."""
 
     stack: str
     tokens: tuple[str, ...]
     special: tuple[int, ...] | None
     """Indices of special tokens, such as [CLS]; None if it is unknown which tokens are special."""
     edges: tuple[int, ...]
-    """Bin boundaries: bin i holds the tokens edges[i] to edges[i + 1] - 1."""
+    """Boundaries of the bins of neighbouring tokens: bin i holds the tokens edges[i] to edges[i + 1] - 1."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the bin boundaries or the indices of special tokens do not fit the number of tokens."""
+        """Yield a contradiction if the bin boundaries or the special tokens do not fit the number of tokens."""
         if self.edges[:1] != (0,) or self.edges[-1] != len(self.tokens) or list(self.edges) != sorted(set(self.edges)):
-            yield "edges", f"ascending, from 0 to {len(self.tokens)}, the number of tokens"
+            yield "edges", f"ascending numbers from 0 to {len(self.tokens)}, the number of tokens"
         if any(not 0 <= position < len(self.tokens) for position in self.special or ()):
             yield "special", f"positions from 0 to {len(self.tokens) - 1}, as there are {len(self.tokens)} tokens"
 
@@ -63,8 +63,7 @@ class Axis:
 class HeadAttention:
     """The attention weights of one head, and measures of them such as the entropy.
 
-    A measure is None if it is undefined for the head: for example, no query can see the kind of key that the measure
-    counts.
+    A measure is None if it is undefined, for example because no query can see the kind of key that the measure counts.
     """
 
     head: HeadName
@@ -82,16 +81,16 @@ class HeadAttention:
     entropy_share: Share | None = None
     distance: Size | None = None
     named: tuple[RoleScore, ...] = ()
-    """Roles by which the head stands out from the other heads, such as `previous` token; the strongest role first."""
+    """Roles by which the head stands out from other heads, such as `previous` (token); the strongest role first."""
     weights: Matrix = ()
     """Attention weights [query][key]; empty in an `AttentionSummary`, which stores `pooled` weights only."""
     deviation: Matrix | None = None
-    """Standard deviation over examples [query][key]; None for a single example."""
+    """Standard deviation of each weight over examples, [query][key]; None for a single example."""
     pooled: tuple[tuple[int, ...], ...] = ()
     """Pooled weights [query bin][key bin] as integers, where `PARTS` stands for 1; empty in `AttentionPatterns`."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error for a wrong head name, negative weights, rows that sum to more than 1, or unequal shapes."""
+        """Yield a contradiction for a wrong head name, negative weights, rows with a sum above 1, or unequal shapes."""
         yield from misnamed(self)
         for name, whole in (("weights", 1.0), ("pooled", float(PARTS))):
             rows = getattr(self, name)
@@ -100,11 +99,11 @@ class HeadAttention:
             elif any(min(row, default=0.0) < 0 or sum(row) > whole * 1.01 for row in rows):
                 yield name, f"numbers of at least 0, with rows that sum to at most {whole:g}"
         if self.deviation is not None and [*map(len, self.deviation)] != [*map(len, self.weights)]:
-            yield "deviation", "the shape of weights"
+            yield "deviation", "a matrix of the same shape as weights"
 
     @property
     def array(self) -> NDArray[np.float64]:
-        """Return the weights [query, key]; the pooled weights if only these are stored. Rows sum to about 1."""
+        """Return the attention weights [query, key], or the pooled weights if only these are stored."""
         return np.array(self.pooled) / PARTS if self.pooled else np.array(self.weights)
 
 
@@ -112,8 +111,8 @@ class HeadAttention:
 class SiteAttention:
     """The attention of all heads of one attention block.
 
-    `queries` and `keys` are the tokens. In an `AttentionSummary`, they are the names of the stacks that have the
-    tokens, such as `encoder`.
+    `queries` and `keys` are the tokens. In an `AttentionSummary`, they are instead the names of the stacks that have
+    these tokens, such as `encoder`.
     """
 
     site: str
@@ -124,24 +123,24 @@ class SiteAttention:
     keys: tuple[str, ...] | str
     heads: tuple[HeadAttention, ...]
     n_queries: Mapping[str, int] = field(default_factory=dict)
-    """For each measure, the number of queries that it is averaged over; empty in `AttentionPatterns`."""
+    """For each measure of attention, the number of queries it is averaged over; empty in `AttentionPatterns`."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the block's name, its heads and the shapes of their weights do not fit together."""
+        """Yield a contradiction if the block's name, its heads and the shapes of their weights disagree."""
         yield from unequal(self, site=f"{self.stack}.{self.layer}.{self.kind}")
         if any(head.head.rpartition(".")[0] != self.site for head in self.heads):
-            yield "heads", f"heads of {self.site}"
+            yield "heads", f"only heads of {self.site}"
         shape = len(self.queries), len(self.keys)
         is_whole = not isinstance(self.queries, str) and not isinstance(self.keys, str)
         if is_whole and any((len(head.weights), *map(len, head.weights[:1])) != shape for head in self.heads):
-            yield "heads", f"weights between {shape[0]} queries and {shape[1]} keys"
+            yield "heads", f"heads with weights between {shape[0]} queries and {shape[1]} keys"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(Result):
-    """Attention of every head of a model: the common part of `AttentionPatterns` and `AttentionSummary`.
+    """The attention of every head of a model: the common base of `AttentionPatterns` and `AttentionSummary`.
 
-    Fields that only the other one of the two classes uses are left out of the JSON.
+    Each of the two classes leaves fields out of its JSON that only the other one uses.
     """
 
     ROWS: ClassVar[tuple[str, ...]] = ("sites.heads",)
@@ -151,42 +150,42 @@ class Attention(Result):
     name: str
     weights_sha256: str
     title: str
-    """Title of the figure: the predicted example, a description of the averaged examples, or the shortened text."""
+    """Title of the figure: an example with its answer, a description of the averaged examples, or a shortened text."""
     n: Count = 0
-    """Number of examples that the weights are averaged over."""
+    """Number of examples that the attention weights are averaged over."""
     n_tokens: Count = 0
     """Number of tokens, added up over all stacks (encoder and decoder)."""
     axes: tuple[Axis, ...] = ()
     sites: tuple[SiteAttention, ...]
     example: str | None = None
     note: str = ""
-    """Remark on how the model reads the text; empty if there is none."""
+    """Remark on how the model reads the text, such as a shortened input; empty if there is none."""
     predicted: str | None = None
-    """The model's answer; None if unknown."""
+    """The model's answer, as text; None if unknown."""
     right: str | None = None
-    """The right answer; None if unknown."""
+    """The right answer, as text; None if unknown."""
     probability: Share | None = None
     """Probability that the model assigns to its whole answer."""
     correct: bool | None = None
     explanation: str | None = None
     """What is wrong with the answer, such as `1000s: 0, should be 1`; empty if the answer is right, None if unknown."""
     weighting: str = WEIGHTINGS[0]
-    """How keys are weighted: by attention weights, or by attention weights times the norms of the value vectors."""
+    """What is shown as attention: attention weights, or these times the norms of the value vectors."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the answer contradicts its verdict, or if axes, tokens and pooled weights disagree."""
+        """Yield a contradiction if the answer and its verdict, or the tokens and the shapes of weights, disagree."""
         if self.correct is not None and self.correct == bool(self.explanation):
-            yield "correct", "true if there is no explanation of an error, and false otherwise"
+            yield "correct", "true if explanation is empty, and false otherwise"
         if self.axes:
             yield from unequal(self, n_tokens=sum(len(axis.tokens) for axis in self.axes))
         bins: dict[object, int] = {axis.stack: len(axis.edges) - 1 for axis in self.axes}
         for site in self.sites:
             if bool(bins) != isinstance(site.queries, str) or bool(bins) != isinstance(site.keys, str):
-                yield "sites", f"the {'stacks' if bins else 'tokens'} of the queries and the keys of {site.site}"
+                yield "sites", f"{'names of stacks' if bins else 'tokens'} as queries and keys of {site.site}"
                 continue
             shape = bins.get(site.queries), bins.get(site.keys)
             if bins and any((len(head.pooled), *map(len, head.pooled[:1])) != shape for head in site.heads):
-                yield "sites", f"weights of {site.site} in the bins of its axes"
+                yield "sites", f"pooled weights of {site.site} with one row and column per bin of its axes"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data for JSON, without the fields that this class does not use."""
@@ -197,14 +196,14 @@ class Attention(Result):
         return data
 
     def sites_of(self, stack: str, kind: str) -> list[SiteAttention]:
-        """Return the attention blocks of one stack and kind (`encoder`, `self`), in the order of the layers."""
+        """Return the attention blocks of one stack (`encoder`) and kind of attention (`self`), by layer."""
         sites = [site for site in self.sites if (site.stack, site.kind) == (stack, kind)]
         if not sites:
             raise InputError(f"{self.name} has no {stack} {kind}-attention", self._inventory)
         return sites
 
     def find(self, head: str | HeadId) -> tuple[SiteAttention, HeadAttention]:
-        """Return the attention block and the head that a name stands for, such as `E1H2`."""
+        """Return the attention block and the head with the given name, such as `E1H2`."""
         name = str(HeadId.parse(str(head)))
         for site in self.sites:
             for candidate in site.heads:
@@ -218,21 +217,20 @@ class Attention(Result):
         return f"it has {', '.join(sizes)}"
 
     def axes_of(self, site: SiteAttention) -> tuple[Axis, Axis]:
-        """Return the axes (tokens and bins) of the queries and of the keys of an attention block."""
+        """Return the axes (tokens and bins of tokens) of the queries and of the keys of an attention block."""
         axes: dict[object, Axis] = {axis.stack: axis for axis in self.axes}
         return axes[site.queries], axes[site.keys]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionPatterns(Attention):
-    """All attention weights of a model, on one example or averaged over examples."""
+    """All attention weights of a model on one example, or averaged over examples."""
 
     ABSENT = ("n_tokens", "axes", "note", *MEASURES, "named", "pooled", "n_queries")
 
     @property
     def verdict(self) -> str:
-        """Return one line with the example, the answer and whether it is right; for an average over examples, the
-        title.
+        """Return the example, the model's answer and whether it is right as one line; the title for averaged examples.
 
         For instance, `374+814 = 0188 (wrong: 1000s: 0, should be 1; probability 0.9312)`.
         """
@@ -245,7 +243,7 @@ class AttentionPatterns(Attention):
 
 
 def patterns_on(run: Run, text: str, *, norm_weighted: bool = False) -> AttentionPatterns:
-    """Return the attention weights of every head on one example, read while the model decodes its own answer."""
+    """Return the attention weights of every head on one example, while the model decodes its own answer to it."""
     with ValueNorms(run.model, norm_weighted) as norms:
         prediction = run.predict_one(text)
     shares = {site: norms.share(site, weights[None])[0] for site, weights in prediction.weights.items()}
@@ -294,21 +292,21 @@ def _patterns_of(
 
 
 def shortened(example: str) -> str:
-    """Shorten an example to fit into a title."""
+    """Shorten the text of an example to about 60 characters, to fit into a title."""
     return example if len(example) <= 60 else f"{example[:40]} … {example[-15:]}"
 
 
 def average_patterns(model: TaskAttention, split: str, *, norm_weighted: bool = False) -> AttentionPatterns:
-    """Average the attention of every head over a split, position by position.
+    """Average the attention weights of every head over a split (such as `test`), position by position.
 
-    Where examples differ in length, the average is taken over the longest ones, which have no padding.
+    If examples differ in length, only the longest ones are averaged, because they have no padding.
     """
     examples = model.task.split(split)
     alike = model.aligned_examples(examples)
     n, sums = len(alike.rows), dict[HeadSite, tuple[Array, Array]]()
 
     def add(chunk: AttentionChunk) -> None:
-        """Add the weights and their squares to the sums."""
+        """Add the attention weights of the next queries, and their squares, to the running sums."""
         weights = chunk.weights.cpu().double()
         shape = weights.shape[1], *chunk.shape
         totals = sums.setdefault(chunk.site, (np.zeros(shape), np.zeros(shape)))
@@ -333,9 +331,9 @@ def average_patterns(model: TaskAttention, split: str, *, norm_weighted: bool = 
 def _sites(
     model: TaskAttention, moments: Moments, source: Labels, decoder_input: Labels, steps: Labels
 ) -> tuple[SiteAttention, ...]:
-    """Combine means and deviations of the weights with the tokens that label queries and keys.
+    """Combine the mean and deviation of attention weights with the tokens that label queries and keys.
 
-    The queries of the decoder are labelled by `steps`: the token that is fed and the token that is predicted from it.
+    The queries of the decoder are labelled by `steps`: the token that is fed, and the token that is predicted from it.
     In the one stack of a decoder-only model, the decoder's input follows the source.
     """
     queries, keys = source, source
@@ -371,10 +369,13 @@ def _site(
 def patterns_on_inputs(
     name: str, digest: str, model: nn.Module, sites: Sites, rows: Sequence[TokenizedText], text: str | None = None
 ) -> AttentionPatterns:
-    """Return the attention of every head of any model on one row of inputs, or averaged over rows of equal length."""
+    """Return the attention of every head of any model on one tokenized input, or averaged over equally long inputs."""
     sizes = {tuple((stack, len(labels)) for stack, labels in row.tokens.items()) for row in rows}
     if len(sizes) != 1:
-        raise InputError("inputs of different lengths cannot be averaged by position", "give inputs of one length")
+        raise InputError(
+            "attention weights are averaged position by position, and the inputs have different lengths",
+            "give inputs with equally many tokens",
+        )
     sums = dict[HeadSite, tuple[Array, Array]]()
     for row in rows:
         for site, weights in attention_of(model, sites, *row.inputs).items():

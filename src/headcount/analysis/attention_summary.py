@@ -1,4 +1,4 @@
-"""Where does each head of a large model attend on one text? Pooled weights, measures and names of heads.
+"""Where does each head of a large model attend on one text? Pool its attention weights, measure and name the head.
 
 Large models have many heads, and texts are long. Each head's weights are therefore pooled into bins of neighbouring
 tokens: the mean over a bin's queries of the total weight on a bin's keys. Rows still sum to 1, and in a short text each
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headcount.analysis.attention import PARTS, Array, Attention, Axis, HeadAttention, SiteAttention, shortened
-from headcount.analysis.head_measures import rounded
+from headcount.analysis.attention_measures import rounded
 from headcount.analysis.role_measures import RoleSums, in_clusters, marks_of, only_row, site_measures, stacks_of
 from headcount.analysis.roles import TEXTS, name_heads
 from headcount.data.dataset import TokenizedText
@@ -26,20 +26,20 @@ from headcount.hooks.attention import Weights, read_attention
 from headcount.hooks.sites import Sites
 
 MOST_BINS = 32
-"""Largest number of bins on an axis."""
+"""Largest number of bins (groups of neighbouring tokens) on an axis of pooled attention weights."""
 MOST_CELLS = 150_000
-"""Largest number of pooled weights over all heads, which keeps the JSON under 1 MB. More heads get wider bins."""
+"""Largest number of pooled weights over all heads, which keeps the JSON below 1 MB. More heads get wider bins."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSummary(Attention):
-    """Pooled attention weights of any model on one text, and measures of the weights before pooling."""
+    """The attention of any model on one text: pooled weights of each head, and measures before pooling."""
 
     ABSENT = ("n", "example", "probability", "correct", "explanation", "weighting", "weights", "deviation")
     INDENT: ClassVar[int | None] = None  # one line per number would make the file several times as large
 
     def pattern(self, head: str | HeadId, weights: Array, most: int) -> tuple[tuple[Axis, Axis], Array]:
-        """Pool a head's weights [query, key] into at most `most` bins per axis; return axes and pooled weights."""
+        """Pool a head's weights [query, key] into at most `most` bins of tokens per axis; return axes and weights."""
         axes = self.axes_of(self.find(head)[0])
         queries, keys = (replace(axis, edges=_edges(len(axis.tokens), most)) for axis in axes)
         n_queries, n_keys = len(queries.tokens), len(keys.tokens)
@@ -56,7 +56,10 @@ def attention_summary(
     row: TokenizedText,
     text: str | None = None,
 ) -> AttentionSummary:
-    """Pool and measure the attention of every head on one tokenized text; `text` is the text before tokenization."""
+    """Pool and measure the attention of every head of a model on one tokenized text.
+
+    `row` is the tokenized text, and `text` the text before tokenization, for the title.
+    """
     most, axes = max(1, min(MOST_BINS, isqrt(MOST_CELLS // len(sites.heads)))), dict[str, Axis]()
     for stack, tokens in row.tokens.items():
         mask, n = row.special.get(stack), len(tokens)
@@ -117,7 +120,7 @@ def head_pattern(model: nn.Module, sites: Sites, inputs: Sequence[Tensor], head:
 
 
 def _edges(n: int, most: int) -> tuple[int, ...]:
-    """Return the boundaries that split n tokens into at most `most` bins of neighbours, from 0 to n."""
+    """Return the boundaries from 0 to n that split n tokens into at most `most` bins of neighbouring tokens."""
     return tuple(np.linspace(0, n, min(n, most) + 1).round().astype(int).tolist())
 
 

@@ -1,14 +1,14 @@
-"""Is a classifier right on every sequence of every length? Check all contexts that a position can see.
+"""Is a classifier right on every sequence of every length? Check every context that a position can see.
 
-With a window, a position sees a bounded context, so a finite table determines the model at every length
-(training/contexts.py). These words are used throughout:
+In a model with a window, each position sees only a few neighbours, so a finite table of contexts determines the model's
+answers at every length (training/contexts.py). These words are used throughout:
 
     context       the tokens that one position can see
     lead          the logit of the first class (such as unsorted) minus that of the last class (such as sorted)
     fires, quiet  a context fires if its lead is positive, and is quiet otherwise
     broken pair   two neighbours that no sequence of the last class contains, such as 5 4
 
-The table is computed in double precision with a bound of its error (analysis/rounding.py). The decision is exact
+The table is computed in double precision with a bound of its error (context_rounding.py). The decision is exact
 (training/violations.py): proved, refuted with sequences that the model answers wrong, or undecided if rounding could
 change a verdict.
 
@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headcount.analysis.rounding import Arithmetic, BoundedPass, first_order_error
+from headcount.analysis.context_rounding import Arithmetic, BoundedPass, first_order_error
 from headcount.errors import CheckFailed
 from headcount.experiments.models import OpenModel
 from headcount.hooks.gates import eval_mode
@@ -42,104 +42,116 @@ from headcount.training.evaluation import ClassLearner, WrongAnswer
 from headcount.training.violations import Decision, as_examples
 
 CHECKED_LENGTHS = (1, 2, 3, 4, 7, 16, 64, 256, 1024, 4096)
-"""Lengths of the whole sequences that are compared with the table."""
+"""Lengths of the whole sequences on which the model is compared with the table of what single positions see."""
 N_TIGHTEST = 1000
-"""Number of contexts, those with leads closest to 0, for which the rounding error of single precision is estimated."""
+"""Number of contexts, those with the least certain answers, whose single-precision rounding error is estimated."""
 N_WRONG = 20
-"""Largest number of wrong sequences of each class that a refutation lists."""
+"""Largest number of wrongly answered sequences of each class that a refutation lists."""
 TOLERANCE = 1e-2
-"""Largest accepted difference, in logits, between a whole sequence and the table; a larger one is a fault."""
+"""Largest accepted difference, in logits, between a whole sequence and the table of what single positions see."""
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class ContextCertificate(Result):
-    """Result of checking every context (the tokens that one position sees) of a classifier, valid for every length."""
+    """Result of checking a classifier on every context (the tokens that one position sees), valid for every length."""
 
     SCHEMA: ClassVar[int] = 1
     name: str
     weights_sha256: str
     buffers: Mapping[str, str]
-    """For each constant that is computed, not stored with the weights (sine waves of numbers, biases): its SHA-256."""
+    """SHA-256 of each constant that is computed and not stored with the weights: sine waves of numbers, and biases."""
     verdict: Literal["proved", "refuted", "undecided"]
     claim: str
-    """What the certificate proves or refutes, in one sentence."""
+    """One sentence that the certificate proves or refutes, such as `right on every sequence ... of every length`."""
     example: str
     """The task's word for one example, such as `sequence`."""
     first_class: str
-    """The class of examples with a broken pair, such as `unsorted`."""
+    """The class of examples that have a broken pair (neighbours that the other class forbids), such as `unsorted`."""
     last_class: str
-    """The class of examples without a broken pair, such as `sorted`."""
+    """The class of examples that have no broken pair (neighbours that this class forbids), such as `sorted`."""
     trained: tuple[int, int]
     """Lengths of the shortest and the longest sequence in training."""
     width: Positive
     """Number of tokens in a context: the neighbours that a position sees, and its own token."""
     settings: Mapping[str, str]
-    """Settings that define the contexts: number of tokens, layers, window, mask, encoding, norm, pooling."""
+    """Settings of the model that define which tokens a position sees, such as the number of layers and the window."""
     n_contexts: Positive
     n_unbroken: Count
-    """Number of contexts without a broken pair, which are the contexts of sequences of the last class."""
+    """Number of contexts without a broken pair (5 4), which are those that occur in sequences of the last class."""
     n_wrong_contexts: Count
-    """Number of contexts without a broken pair that may fire: their lead is not below 0 by more than rounding."""
+    """Number of contexts without a broken pair (5 4) that may still vote for the first class, allowing for rounding."""
     n_wrong_paths: Count
-    """Number of contexts with a broken pair that are part of some sequence in which no context is certain to fire."""
+    """Number of contexts with a broken pair (such as 5 4) that occur in some sequence that may be answered wrong."""
     least_quiet: float
-    """Distance, in logits, from 0 down to the largest lead of a context without a broken pair; negative if it fires."""
+    """Smallest margin, in logits, by which a context without a broken pair (5 4) votes for the last class.
+
+    It is negative if such a context votes for the first class.
+    """
     tightest_quiet: str
-    """The context without a broken pair that has the largest lead; `-` stands for a place outside of the sequence."""
+    """The context (tokens that one position sees) with the smallest margin for the last class; `-` is an edge."""
     least_firing: float
-    """Minimum over all sequences of the first class of the sequence's largest lead, in logits."""
+    """Smallest margin, in logits, of any sequence of the first class (such as `unsorted`); negative if one is wrong."""
     tightest_firing: str
-    """A sequence of the first class whose largest lead is `least_firing`."""
+    """The sequence of the first class (such as `unsorted`) that has the smallest margin, `least_firing`."""
     double_error: Size
-    """Bound of the rounding error in double precision, in logits: the largest over all contexts."""
+    """Bound of the rounding error of the logits in double precision: the largest over all that one position can see."""
     single_error: Size
-    """Largest difference, in logits over all contexts, between the model's single precision and double precision."""
+    """Largest difference of a logit difference between the model's single precision and double precision."""
     first_order_error: Size
-    """First-order estimate, in logits, of single-precision rounding: the largest over contexts with leads near 0."""
+    """First-order estimate of single-precision rounding, in logits: the largest one for the least certain answers."""
     n_sequences: Count
-    """Number of whole sequences, up to 4,096 tokens, whose lead (difference of logits) was compared with the table."""
+    """Number of whole sequences, up to 4,096 tokens, on which the model was compared with the table of contexts."""
     sequence_error: Size
-    """Largest difference, in logits, between the lead of a whole sequence and its lead according to the table."""
+    """Largest difference, in logits, between the model on a whole sequence and the table of what positions see."""
     wrong: tuple[WrongAnswer, ...]
-    """Sequences that the model's own forward pass answers wrong, the shortest first."""
+    """Sequences that the model's own forward pass answers wrong, the shortest first; empty unless refuted."""
     environment: Mapping[str, str]
     audit: str = ""
     """Root cause reported by the quick audit; empty if every check passed."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the verdict, the numbers of wrong contexts, the leads and the wrong answers disagree."""
+        """Yield a contradiction if the verdict disagrees with the wrong contexts, margins or wrong answers."""
         n_violations = self.n_wrong_contexts + self.n_wrong_paths
         if (self.verdict == "proved") != (n_violations == 0):
-            yield "verdict", f"proved if and only if no context is wrong ({n_violations:,} are)"
+            yield (
+                "verdict",
+                f"'proved' if no context is wrong, and another verdict otherwise ({n_violations:,} are wrong)",
+            )
         if (self.verdict == "refuted") != (len(self.wrong) > 0):
-            yield "wrong", "a list of sequences if and only if the verdict is refuted"
+            yield "wrong", "at least one sequence if the verdict is refuted, and none otherwise"
         if self.verdict == "proved" and not self.double_error < min(self.least_quiet, self.least_firing):
-            yield "double_error", "smaller than the smallest lead of a proved model"
+            yield "double_error", "a bound below least_quiet and least_firing, as the verdict is proved"
         for name in ("n_unbroken", "n_wrong_contexts", "n_wrong_paths"):
             if getattr(self, name) > self.n_contexts:
-                yield name, f"at most n_contexts, {self.n_contexts:,}"
+                yield name, f"at most {self.n_contexts:,}, the value of n_contexts"
 
     @property
     def errors(self) -> int:
-        """The number of wrong sequences that the certificate lists."""
+        """The number of wrongly answered sequences that the certificate lists."""
         return len(self.wrong)
 
     @property
     def least_margin(self) -> float:
-        """The smallest margin in logits, `least_quiet` or `least_firing`; negative if an answer is wrong."""
+        """The smallest margin of any answer, in logits; negative if an answer is wrong."""
         return min(self.least_quiet, self.least_firing)
 
 
 def context_shape(model: OpenModel) -> tuple[ClassLearner, ContextShape]:
-    """Return the classifier and the shape of its contexts, or raise `Undecidable` if no table can decide."""
+    """Return the classifier and the shape of its contexts (the tokens that one position sees).
+
+    Raise `Undecidable` if the contexts are not bounded, so that no table can decide about every length.
+    """
     answers = model.answers
     shape = ContextShape.on_task(getattr(answers, "model", None), answers.task)
     return cast(ClassLearner, answers), shape
 
 
 def prove(model: OpenModel, *, seed: int = 0, progress: Progress | None = None) -> ContextCertificate:
-    """Check every context of a classifier, and return the certificate; `progress` is called with (done, total)."""
+    """Check a classifier on every context (the tokens that one position sees), and return the certificate.
+
+    `progress` is called with (done, total). Raise `Undecidable` if the contexts are not bounded.
+    """
     learner, shape = context_shape(model)
     task, classifier, rng = learner.task, learner.model, stream(seed, "proof")
     allowed = task.allowed_neighbours
@@ -150,8 +162,8 @@ def prove(model: OpenModel, *, seed: int = 0, progress: Progress | None = None) 
     n_sequences, sequence_error = _compare_with_sequences(learner, shape, single, rng)
     if sequence_error > TOLERANCE:
         raise CheckFailed(
-            f"no certificate: whole sequences and contexts differ by {sequence_error:.2g} logits",
-            "a position of this model depends on more than its context: please report it",
+            f"no certificate: logits of whole sequences differ by {sequence_error:.2g} from what their positions see",
+            "a position of this model seems to depend on more tokens than its window allows: please report it",
         )
     decision = Decision(shape, allowed, leads, double_error)
     certain = Decision(shape, allowed, leads, -double_error)
@@ -193,7 +205,10 @@ def prove(model: OpenModel, *, seed: int = 0, progress: Progress | None = None) 
 def bounded_table(
     model: Classifier, shape: ContextShape, progress: Progress | None = None
 ) -> tuple[NDArray[np.float64], float]:
-    """Return the lead of every context in double precision, and the largest bound of its error."""
+    """Return the lead of every context in double precision, and the largest bound of its rounding error.
+
+    A context is the tokens that one position sees. Its lead is the logit of the first class minus that of the last.
+    """
     table = np.full((shape.n_tokens + 1,) * shape.width, np.nan)
     bounded, largest, done = BoundedPass(model, shape.n_tokens, Arithmetic()), 0.0, 0
     with eval_mode(model, gradients=False) as device, workers(model) as compute:
@@ -211,12 +226,19 @@ def bounded_table(
                     progress(done, shape.n_contexts)
             table[shape.block(left, right)] = np.concatenate(leads).reshape((shape.n_tokens,) * width)
     if not np.isfinite(largest):
-        raise CheckFailed("no certificate: the weights are too large to bound the rounding error")
+        raise CheckFailed(
+            "no certificate: with such large weights, the rounding error cannot be bounded",
+            "train the model again with more weight decay",
+        )
     return table, largest
 
 
 def leads_of_sequence(table: NDArray[np.floating], shape: ContextShape, tokens: Sequence[int]) -> NDArray[np.floating]:
-    """Return each position's lead (logit of the first class minus that of the last), looked up in the table."""
+    """Return the lead at each position of a sequence, looked up in the table of contexts.
+
+    The lead is the logit of the first class minus that of the last class, as the context of this position contributes
+    it.
+    """
     outside = shape.n_tokens
     padded = np.array([*[outside] * shape.left, *tokens, *[outside] * shape.right])
     windows = np.lib.stride_tricks.sliding_window_view(padded, shape.width)
@@ -224,7 +246,7 @@ def leads_of_sequence(table: NDArray[np.floating], shape: ContextShape, tokens: 
 
 
 def show_context(task: ClassTask, context: Sequence[int]) -> str:
-    """Return a context as text, with `-` for a place outside of the sequence."""
+    """Return a context (the tokens that one position sees) as text, with `-` for a place outside of the sequence."""
     return " ".join("-" if token >= task.pad_id else task.tokens[token] for token in context)
 
 
@@ -239,7 +261,10 @@ def _settings(model: Classifier, shape: ContextShape) -> dict[str, str]:
 
 
 def _buffer_digests(model: Classifier) -> dict[str, str]:
-    """Return the SHA-256 of the sine waves of numbers, and of the biases by distance, as float32 bytes."""
+    """Return the SHA-256 of constants that are not stored with the weights: sine waves of numbers, biases by distance.
+
+    Both are hashed as float32 bytes.
+    """
     window = model.config.window or 0
     at = torch.arange(2 * window + 1, device=model.to_logits.weight.device)
     biases = model.positions.bias(at[window], at)
@@ -255,9 +280,10 @@ def _buffer_digests(model: Classifier) -> dict[str, str]:
 def _compare_with_sequences(
     learner: ClassLearner, shape: ContextShape, table: NDArray[np.float32], rng: np.random.Generator
 ) -> tuple[int, float]:
-    """Compare the leads of whole sequences of both classes, some of them padded, with the table of contexts.
+    """Compare the model's logits for whole sequences of both classes with those from the table of contexts.
 
-    Return the number of sequences, and the largest difference in logits.
+    A context is the tokens that one position sees. Some of the sequences are padded. Return the number of sequences and
+    the largest difference in logits.
     """
     task, largest, n = learner.task, 0.0, 0
     for length in CHECKED_LENGTHS:
@@ -274,7 +300,7 @@ def _compare_with_sequences(
 
 
 def _wrong_answers(learner: ClassLearner, decision: Decision, rng: np.random.Generator) -> tuple[WrongAnswer, ...]:
-    """Return sequences that the model answers wrong: the shortest one, and some that have a training length."""
+    """Return sequences that the model answers wrong: the shortest one, and several of the training lengths."""
     task = learner.task
     shortest, longest = task.trained_lengths
     sequences = [decision.shortest_wrong_sequence(rng), decision.shortest_wrong_sequence(rng, shortest)]
@@ -287,7 +313,7 @@ def _wrong_answers(learner: ClassLearner, decision: Decision, rng: np.random.Gen
 
 
 def wrong_classes(learner: ClassLearner, rows: Examples) -> tuple[WrongAnswer, ...]:
-    """Classify the examples with the model, and return those that it answers wrong."""
+    """Classify examples with the model, and return those that it answers wrong."""
     task, answers = learner.task, learner.classify(rows)
     return tuple(
         WrongAnswer(
@@ -303,10 +329,11 @@ def wrong_classes(learner: ClassLearner, rows: Examples) -> tuple[WrongAnswer, .
 def _least_firing(
     shape: ContextShape, allowed: NDArray[np.bool_], leads: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[float, list[int]]:
-    """Find the sequence with a broken pair whose largest lead is smallest; return this lead and the sequence.
+    """Find the sequence with a broken pair (neighbours such as 5 4) that the model recognises with the smallest margin.
 
-    A sequence whose leads are all at most t exists if and only if contexts with a lead of at most t form a path
-    through a broken pair. Bisection over the leads that occur finds the smallest such t.
+    Return the margin, the largest lead of any context of the sequence, and the sequence. A sequence whose leads are all
+    at most t exists if and only if contexts with a lead of at most t form a path through a broken pair. Bisection over
+    the leads that occur finds the smallest such t.
     """
     values = np.unique(leads[~np.isnan(leads)])
     low, high = 0, len(values) - 1
@@ -321,7 +348,10 @@ def _least_firing(
 
 
 def _first_order(model: Classifier, shape: ContextShape, leads: NDArray[np.float64], device: torch.device) -> float:
-    """Return the largest first-order estimate of the single-precision error over contexts with leads near 0."""
+    """Estimate the single-precision error, to first order, of the contexts with the least certain answers.
+
+    A context is the tokens that one position sees. Return the largest error, in logits.
+    """
     order = np.argsort(np.abs(leads), axis=None)[: min(N_TIGHTEST, shape.n_contexts)]  # NaN comes last
     contexts, largest = np.stack(np.unravel_index(order, leads.shape), axis=1), 0.0
     n_outside = contexts == shape.n_tokens

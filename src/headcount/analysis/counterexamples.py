@@ -1,14 +1,14 @@
-"""Is there an example inside the range of training that the model answers wrong?
+"""Search for an example inside the range of training that the model answers wrong.
 
-An accuracy describes random examples. A model can be right on all 2,000 of them and wrong on `0 0 0 0 0 0 0 17`. The
-search therefore tries examples that are not random:
+An accuracy describes random examples. A model can be right on 2,000 random sequences and wrong on `0 0 0 0 0 0 0 17`.
+The search therefore tries examples that are not random:
 
-1. the task's hard examples: simple patterns on which models often err;
-2. climbing: the examples with the smallest margins are changed a little, and the changed ones with the smallest margins
-   are changed again. If margins stop falling, climbing begins anew from other examples.
+1. the task's hard examples: simple patterns on which models often fail;
+2. climbing: the right answers with the smallest margins are changed a little, and the changed ones with the smallest
+   margins are changed again. If margins stop falling, climbing begins anew from other examples.
 
-The model itself answers each wrong example once more, alone, as `predict` does. A search that finds nothing proves
-nothing.
+The model answers each wrong example once more, alone, as the command `predict` does. A search that finds no wrong
+answer proves nothing.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from headcount.tasks.base import Examples, Task
 from headcount.training.evaluation import ClassModel, SequenceModel, WrongAnswer, wrong_answers
 
 ENOUGH = 20
-"""Default number of wrong answers at which the search stops."""
+"""Default number of wrong answers after which the search for counterexamples stops."""
 N_HARD = 2048
-"""Number of hard examples that are tried before climbing."""
+"""Number of the task's hard examples (simple patterns on which models often fail) that are tried first."""
 AT_ONCE = 256
-"""Number of examples that are tried together."""
+"""Number of examples that the model answers together in one step of the search."""
 N_KEPT = 64
-"""Number of right answers, those with the smallest margins, that climbing changes in each round."""
+"""Number of right answers with the smallest margins that each round of the search changes to get new examples."""
 PATIENCE = 10
-"""Number of rounds without a smaller margin after which climbing begins anew."""
+"""Number of rounds without a smaller margin after which the search starts again from other examples."""
 MOST_IDLE = 50
-"""Number of rounds without a new example after which the search ends, because a small domain is exhausted."""
+"""Number of rounds without a new example after which the search ends, because the task has no more examples."""
 Margins = NDArray[np.floating]
 REFUTED, NOT_REFUTED = "refuted", "not refuted"
 
@@ -56,15 +56,15 @@ class CounterexampleSearch(Result):
     weights_sha256: str
     verdict: Literal["refuted", "not refuted"]
     wrong: tuple[WrongAnswer, ...]
-    """The wrong answers, each confirmed by the model: the shortest examples first, then the smallest margins first."""
+    """The wrong answers, each confirmed by the model; the shortest example first, then the smallest margin."""
     n_tried: Count
     """Number of different examples that were tried."""
     n_families: Count
-    """Number of the tried examples that came from the task's list of hard examples."""
+    """Number of the tried examples that came from the task's list of hard examples (simple patterns)."""
     seconds: Size
-    """Duration of the search by the clock."""
+    """Duration of the search in seconds."""
     least_margin: float | None
-    """Smallest margin, in logits, by which a right answer beat its best rival; None if no margin is finite."""
+    """Smallest margin, in logits, between a right answer and the next best one; None if no margin is finite."""
     output_type: Literal["sequence", "class"]
     """Whether an answer is a sequence of tokens or a class."""
     noun: str = "example"
@@ -76,17 +76,17 @@ class CounterexampleSearch(Result):
     """Reason why wrong answers were searched for instead of attempting a proof; empty if unknown."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the verdict, the wrong answers and the number of tried examples disagree."""
+        """Yield a contradiction if the verdict, the wrong answers and the number of tried examples disagree."""
         verdict = REFUTED if self.wrong else NOT_REFUTED
         if self.verdict != verdict:
-            yield "verdict", f"{verdict!r}, as wrong has {len(self.wrong):,} answers"
+            yield "verdict", f"{verdict!r}, as the field wrong lists {len(self.wrong):,} answers"
         if len({answer.example for answer in self.wrong}) != len(self.wrong):
-            yield "wrong", "each example once"
+            yield "wrong", "answers to examples that differ from each other"
         for name, n in (("wrong", len(self.wrong)), ("n_families", self.n_families)):
             if n > self.n_tried:
-                yield name, f"at most n_tried, {self.n_tried:,}"
+                yield name, f"at most {self.n_tried:,}, the value of n_tried"
         if len(self.wrong) > self.stopped_at:
-            yield "wrong", f"at most stopped_at, {self.stopped_at:,}"
+            yield "wrong", f"at most {self.stopped_at:,} answers, the value of stopped_at"
 
 
 def search(
@@ -136,20 +136,23 @@ def search(
 
 
 def can_be_searched(task: Task) -> bool:
-    """Return whether a task offers more than random examples: hard examples, or ways to change an example."""
+    """Return whether a task offers a search more than random examples: hard patterns, or small changes of examples."""
     rng = stream(0, "counterexamples")
     return task.hard_examples(rng, 1) is not None or task.mutate(rng, task.split("test")[:1]) is not None
 
 
 def _fresh(task: Task, rng: np.random.Generator) -> Examples:
-    """Return new examples that the search starts from: half of them random, half of them hard if the task has any."""
+    """Return new examples from which the search starts: random ones and, if the task has any, as many hard patterns."""
     sample = task.sample(rng, AT_ONCE)
     hard = task.hard_examples(rng, AT_ONCE // 2)
     return sample if hard is None else np.concatenate([hard, sample])[:AT_ONCE]
 
 
 def _climb(task: Task, rng: np.random.Generator, trials: Trials, population: Nearest) -> None:
-    """Change the examples with the smallest margins (`population`) round by round, until margins stop falling."""
+    """Search among small changes of the examples with the smallest margins, until the margins stop falling.
+
+    `population` are right answers with small margins. Each round changes them and keeps the smallest margins.
+    """
     patience = PATIENCE
     while len(population.examples) and patience and not trials.is_over:
         parents = np.resize(population.examples, (AT_ONCE, *population.examples.shape[1:]))
@@ -163,11 +166,13 @@ def _climb(task: Task, rng: np.random.Generator, trials: Trials, population: Nea
 
 
 class Budget:
-    """The limit of a search: seconds by the clock, a number of examples, or both."""
+    """The limit of a search for wrong answers: a number of seconds, a number of examples, or both."""
 
     def __init__(self, seconds: float | None, most_tried: int | None) -> None:
         if seconds is None and most_tried is None:
-            raise InputError("a search needs a limit of time or of examples", "give seconds=10, or most_tried=10_000")
+            raise InputError(
+                "the search for wrong answers needs a limit of time or examples", "give seconds=10 or most_tried=10_000"
+            )
         for name, value in (("seconds", seconds), ("most_tried", most_tried)):
             if value is not None and not value > 0:
                 raise InputError(f"{name} must be above 0, got {value}")
@@ -179,13 +184,13 @@ class Budget:
         return time.perf_counter() - self._start
 
     def left(self, n_tried: int) -> int:
-        """Return how many more examples may be tried next, at most `AT_ONCE`; 0 or less if the budget is used up."""
+        """Return how many more examples may be tried in the next step; 0 or less if the budget is used up."""
         if self.seconds is not None and n_tried and self.elapsed >= self.seconds:
             return 0
         return AT_ONCE if self.most_tried is None else min(AT_ONCE, self.most_tried - n_tried)
 
     def done(self, n_tried: int) -> tuple[int, int]:
-        """Return (used, total) of the budget: in examples, or in seconds if the number of examples is not limited."""
+        """Return the used part and the total of the budget: in examples, or in seconds if examples are not limited."""
         if self.most_tried is not None:
             return n_tried, self.most_tried
         total = math.ceil(self.seconds or 0)
@@ -194,19 +199,19 @@ class Budget:
 
 @dataclass(frozen=True)
 class Nearest:
-    """The right answers that are closest to an error: examples and their margins, the smallest margin first."""
+    """The right answers that are closest to an error, as examples with their margins; the smallest margin first."""
 
     examples: Examples
     margins: Margins
 
     @classmethod
     def of(cls, examples: Examples, margins: Margins) -> Nearest:
-        """Return the `N_KEPT` examples with the smallest margins."""
+        """Return the examples with the smallest margins, at most `N_KEPT` of them."""
         order = np.argsort(margins, kind="stable")[:N_KEPT]
         return cls(examples[order], margins[order])
 
     def joined(self, other: Nearest) -> Nearest:
-        """Return the examples with the smallest margins of both collections."""
+        """Return the examples with the smallest margins among both collections."""
         if not len(other.examples):
             return self
         return Nearest.of(
@@ -216,7 +221,7 @@ class Nearest:
 
 @dataclass
 class Trials:
-    """All examples that a search tried, each once, and the wrong answers among them."""
+    """All examples that a search has tried so far, and the wrong answers among them."""
 
     probe: ClassProbe | SequenceProbe
     budget: Budget
@@ -225,20 +230,20 @@ class Trials:
     n_tried: int = 0
     least_margin: float = math.inf
     nearest: Nearest = field(default_factory=lambda: Nearest(np.empty((0, 0), dtype=np.int64), np.empty(0)))
-    """The examples with the smallest margins so far."""
+    """The right answers with the smallest margins so far."""
     wrong: list[tuple[int, float, WrongAnswer]] = field(default_factory=list)
-    """The counterexamples: for each, its size (tokens or characters), its margin and the wrong answer."""
+    """For each example that the model answers wrong: its size (tokens or characters), margin and wrong answer."""
     _seen: set[bytes] = field(default_factory=set)
     _n_idle: int = 0
 
     @property
     def is_over(self) -> bool:
-        """Whether enough wrong answers were found, the budget is used up, or no new examples are left."""
+        """Whether the search ends: enough wrong answers, the budget used up, or no new examples."""
         is_enough = len(self.wrong) >= self.enough or self._n_idle >= MOST_IDLE
         return is_enough or self.budget.left(self.n_tried) <= 0
 
     def add(self, examples: Examples) -> Nearest:
-        """Let the model answer those examples that are new; return the right answers with the smallest margins."""
+        """Let the model answer examples that were not tried before; return right answers with small margins."""
         if self.is_over:
             return Nearest(examples[:0], np.empty(0))
         examples = self._new(examples)[: self.budget.left(self.n_tried)]
@@ -260,12 +265,12 @@ class Trials:
         return found
 
     def _new(self, examples: Examples) -> Examples:
-        """Return the examples that were not tried before, without duplicates."""
+        """Return the examples that the search has not tried before, without duplicates."""
         rows = {example.tobytes(): i for i, example in reversed(list(enumerate(np.ascontiguousarray(examples))))}
         return examples[sorted(i for key, i in rows.items() if key not in self._seen)]
 
     def _confirm(self, examples: Examples, margins: Margins) -> None:
-        """Let the model answer each suspicious example alone, the shortest first, and record the wrong answers."""
+        """Let the model answer each suspicious example alone, the shortest first, and record wrong answers."""
         sizes = self.probe.sizes(examples)
         for i in np.lexsort((margins, sizes)).tolist():
             answer = self.probe.wrong_answer(examples[i])
@@ -280,20 +285,20 @@ class Trials:
 
 @dataclass(frozen=True)
 class ClassProbe:
-    """A classifier as the search uses it: examples in, margins and wrong answers out."""
+    """Give the search a classifier's margins, right answers and wrong answers for examples."""
 
     model: ClassModel
 
     def margins(self, examples: Examples) -> Margins:
-        """Return the margin of each example in logits: right class minus best other class, positive if right."""
+        """Return each example's margin in logits: right class minus best other class; positive if right."""
         return self.model.classify(examples).margins
 
     def hits(self, examples: Examples) -> NDArray[np.bool_]:
-        """Return for each example whether the model's answer is right."""
+        """Return for each example whether the classifier's answer is right."""
         return self.model.classify(examples).hits
 
     def wrong_answer(self, example: Examples) -> WrongAnswer | None:
-        """Classify one example alone; return the model's answer if it is wrong, and None if it is right."""
+        """Classify one example alone; return the answer if it is wrong, and None if it is right."""
         task, answers = self.model.task, self.model.classify(example[None])
         predicted, right = int(answers.predicted[0]), int(answers.labels[0])
         if predicted == right:
@@ -302,23 +307,23 @@ class ClassProbe:
         return WrongAnswer(self.show(example), *names, task.explain(example, predicted))
 
     def sizes(self, examples: Examples) -> NDArray[np.int64]:
-        """Return the number of tokens of each example; shorter counterexamples are reported first."""
+        """Return the number of tokens of each example, by which wrong answers are ordered: the shortest first."""
         return self.model.task.lengths(examples)
 
     def show(self, example: Examples) -> str:
-        """Return one example as text, in the notation of the task."""
+        """Return one example as text, as the task writes it."""
         return self.model.task.show(example)
 
 
 @dataclass(frozen=True)
 class SequenceProbe:
-    """A model that writes answers token by token, as the search uses it: examples in, margins and wrong answers out."""
+    """Give the search margins, right answers and wrong answers of a model that writes its answers token by token."""
 
     model: SequenceModel
     name: str
 
     def margins(self, examples: Examples) -> Margins:
-        """Return the smallest margin of any token of each answer, in logits; positive if all tokens are right."""
+        """Return the smallest margin of any token of each answer, in logits; positive if the answer is right."""
         return self.model.margins(examples)
 
     def hits(self, examples: Examples) -> NDArray[np.bool_]:
@@ -326,13 +331,13 @@ class SequenceProbe:
         answers = self.model.answer(examples)
         if answers.free is None:
             raise InputError(
-                f"{self.name} has no decoded answers, and only these can be wrong",
+                f"{self.name} decodes no answers, so wrong answers cannot be searched for",
                 f"write generate() in the adapter, or see: headcount evaluate {argument(self.name)}",
             )
         return np.asarray(answers.free_hits.all(axis=1))
 
     def wrong_answer(self, example: Examples) -> WrongAnswer | None:
-        """Decode one example alone; return the model's answer if it is wrong, and None if it is right."""
+        """Decode the answer to one example alone; return the answer if it is wrong, and None if it is right."""
         answers = self.model.answer(example[None])
         assert answers.free is not None, "tested by `hits` of the first examples"
         if answers.free_hits.all():
@@ -340,11 +345,11 @@ class SequenceProbe:
         return wrong_answers(self.model.task, example[None], answers.free, answers.texts)[0]
 
     def sizes(self, examples: Examples) -> NDArray[np.int64]:
-        """Return the number of characters of each example as text; shorter counterexamples are reported first."""
+        """Return the number of characters of each example, by which wrong answers are ordered: the shortest first."""
         return np.array([len(self.show(example)) for example in examples], dtype=np.int64)
 
     def show(self, example: Examples) -> str:
-        """Return one example as text, in the notation of the task."""
+        """Return one example as text, as the task writes it."""
         return self.model.task.show(example)
 
 

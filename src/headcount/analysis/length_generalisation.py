@@ -1,20 +1,20 @@
 """How does a classifier extrapolate beyond its training lengths, and what fails first?
 
-Accuracy is measured for each length, kind of negative and class, with the frequency of each answer. A model that gives
-one answer to everything is marked as constant, not averaged into "about 50 %".
+Accuracy is measured for each length, kind of negative (such as unsorted in one place) and class, with the frequency of
+each answer. A model that gives one answer to everything is marked as constant, not reported as "about 50 %".
 
 Three things change together when a sequence becomes longer: its length, its content (over a fixed range of numbers,
 neighbours become more alike), and its position ids. Two of them are also changed alone, at a training length and on the
-task's local negatives:
+task's local negatives, which have one broken place:
 
     content   long negatives are cropped around the place that makes them negative, and paired with positives made of
               the same tokens (`ClassTask.cropped`)
     ids       sequences of the longest training length get the position ids of the end of a long sequence
 
-A loss that appears in neither comes from the length itself, or from several of these together.
+A loss of accuracy that appears in neither comes from the length itself, or from several of these together.
 
-Two things that help to explain the accuracy are measured at each length: the margin of the right class, and each head's
-attention on neighbours and on equal tokens. Attention flattens as the softmax runs over more tokens.
+Two more things, which help to explain the accuracy, are measured at each length: the margin of the right class, and
+each head's attention to neighbours and to equal tokens. Attention flattens as the softmax runs over more tokens.
 """
 
 from __future__ import annotations
@@ -34,43 +34,43 @@ from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
 from headcount.heads import HeadSite
 from headcount.hooks.gates import eval_mode
-from headcount.limits import require_room_for
+from headcount.limits import LENGTHS, LONG, N_STRETCH, N_STRETCH_LONG, require_room_for
 from headcount.models.attention import Weights
 from headcount.models.finite import require_numbers
 from headcount.models.transformer import Classifier
-from headcount.registry import suggestion
 from headcount.results import ROUNDING, Contradiction, Count, HeadName, Positive, Result, Share, Size, unequal
 from headcount.seeds import stream
 from headcount.stats import Proportion
+from headcount.suggestions import suggestion
 from headcount.tasks.base import ClassTask, Examples
 from headcount.training.answers import ClassAnswers, constant_answer, on_device, rows_at_once
 from headcount.training.device import workers
 from headcount.training.evaluation import ClassModel
 
-LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-N, N_LONG, LONG = 1000, 200, 1024
-"""Number of examples per length and kind of negative: N for lengths up to LONG, otherwise N_LONG."""
 LONGEST = 2**20
-"""Longest sequence that fits into memory."""
+"""Largest length of a sequence at which a classifier can be measured; longer ones do not fit into memory."""
 MOST_WORKERS = 4
-"""Largest number of worker threads. Each takes up to 0.7 GiB at a length of 4,096."""
+"""Largest number of worker threads; each takes up to 0.7 GiB of memory at a length of 4,096 tokens."""
 NEAR = (0, 1, 4)
-"""First position ids that are always tried, besides those that reach the end of each measured length."""
+"""Position ids of the first token that are always tried, besides those that reach the end of each measured length."""
 FEWEST, MOST, TOKENS = 8, 64, 2**14
-"""For attention: smallest and largest number of examples per length; in between, examples have TOKENS tokens in all."""
+"""Limits for measuring attention at a length: fewest and most examples, and the number of tokens in all examples."""
 AT_ONCE = 2**12
-"""Number of tokens per forward pass; at least one example."""
+"""Number of tokens in one forward pass that reads attention; a pass has at least one example."""
 PATTERNS = "patterns"
-"""Name of the task's hard patterns as a kind of example; half of them are positives, half negatives."""
+"""Name for the task's hard patterns (on which models often fail) as a kind of example; half are positives."""
 REPORTED = 1
-"""Number of the random draw of sequences for reports and docs. No recipe was chosen by its accuracy on this draw."""
+"""Number of the random draw of sequences for reports and docs.
+
+No training recipe was chosen by its accuracy on this draw.
+"""
 
 
 @dataclass(frozen=True)
 class LengthResult:
-    """Accuracy of a classifier at one length, on one kind of negative (unsorted) and as many positive examples.
+    """Accuracy of a classifier at one length, on one kind of negative (unsorted) and as many positives (sorted).
 
-    The kind `patterns` has patterns of both classes instead.
+    For the kind `patterns`, the examples are hard patterns of both classes instead.
     """
 
     length: Positive
@@ -84,38 +84,38 @@ class LengthResult:
     constant_class: str | None
     """The answer that nearly all examples get; None if the answers differ."""
     recall: tuple[Proportion, ...]
-    """Recall of each class, which is the accuracy on examples of this class; in the order of `Stretch.classes`."""
+    """Recall of each class: the accuracy on the examples of this class, in the order of `Stretch.classes`."""
     answers: tuple[Proportion, ...]
-    """Frequency of each class among the answers."""
+    """Frequency of each class among the model's answers."""
     margin: tuple[float, ...]
     """Mean margin of the right class over the best other class, in logits, for the examples of each class."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the accuracy, its CI, the answers and the recall of each class disagree."""
+        """Yield a contradiction if the accuracy, its CI, the frequencies of answers and the recalls disagree."""
         correct, n = sum(recall.correct for recall in self.recall), sum(recall.n for recall in self.recall)
         if n != self.n:
-            yield "n", f"{n:,}, the number of examples in recall"
+            yield "n", f"{n:,}, the number of examples of all classes in recall"
         elif correct <= self.n:
             right = Proportion.of(correct, self.n)
             yield from unequal(self, accuracy=right.rate, low=right.low, high=right.high)
         if {part.n for part in self.answers} != {self.n} or sum(part.correct for part in self.answers) != self.n:
-            yield "answers", f"frequencies that add up to all {self.n:,} examples"
+            yield "answers", f"counts that add up to {self.n:,}, the number of examples"
         yield from unequal(self, constant=self.constant_class is not None)
 
 
 @dataclass(frozen=True)
 class ShiftedIds:
-    """Accuracy at the longest training length, with position ids that begin at `first` instead of 0."""
+    """Accuracy at the longest training length when position ids begin at `first` instead of 0."""
 
     first: Count
     cell: LengthResult
     moved: Size
-    """Largest change of a logit compared with ids that begin at 0. It is about 0 if the model uses only distances."""
+    """Largest change of a logit compared with ids that begin at 0; about 0 if the model uses only distances."""
 
 
 @dataclass(frozen=True)
 class Stretch(Result):
-    """The accuracy of one classifier at many lengths, for each kind of unsorted sequence, and why it fails."""
+    """The accuracy of one classifier at many lengths, and measurements that help to explain why it fails."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("cells",)
     SCHEMA: ClassVar[int] = 3
@@ -129,40 +129,41 @@ class Stretch(Result):
     """Short description of the model's settings, such as encoding and pooling."""
     seed: int
     trained: tuple[int, int] | None
-    """Shortest and longest training length; None if unknown."""
+    """Shortest and longest length of a sequence in training; None if unknown."""
     classes: tuple[str, ...]
     cells: tuple[LengthResult, ...]
     cropped_results: tuple[LengthResult, ...]
-    """Results on long local negatives cropped to the longest training length, and on positives of equal tokens.
+    """Accuracy on long local negatives (one broken place) that were cropped to the longest training length.
 
-    A local negative has one broken place. Empty unless local negatives are measured and training lengths are known.
+    Cropped positives with the same tokens are included. Empty unless local negatives are measured and training lengths
+    are known.
     """
     ids: tuple[ShiftedIds, ...]
-    """Results at the longest training length with shifted position ids.
+    """Accuracy at the longest training length with shifted position ids.
 
-    Empty for models that headcount did not train, and if local negatives are not measured.
+    Empty for models that headcount did not train, and if local negatives (one broken place) are not measured.
     """
     attention_shares: tuple[AttentionShare, ...]
-    """Attention of each head on neighbours and equal tokens, by length; empty for models of other packages."""
+    """Attention of each head to neighbours and equal tokens, by length; empty without a model of headcount."""
     recipe: str = ""
-    """Digest of all settings except the seed. Runs with the same digest differ in the seed only."""
+    """Digest (hash) of all settings except the seed. Runs with the same digest differ in the seed only."""
     refused_lengths: tuple[int, ...] = ()
-    """Lengths that the model refuses, such as those beyond a learned table of positions."""
+    """Lengths at which the model raises an error, such as those beyond its learned table of positions."""
     refused_first_ids: tuple[int, ...] = ()
-    """First position ids with which the model refuses a sequence, such as ids beyond a learned table."""
+    """Position ids of the first token with which the model raises an error, such as ids beyond a learned table."""
     draw: int = 0
     """Number of the random draw of new sequences; another number gives other sequences."""
     audit: str = ""
     """Root cause reported by the quick audit; empty if every check passed."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the results, the classes and the lengths do not fit together."""
+        """Yield a contradiction if the results, the classes and the lengths disagree with each other."""
         n_classes, shifted = len(self.classes), tuple(ids.cell for ids in self.ids)
         for name, cells in (("cells", self.cells), ("cropped_results", self.cropped_results), ("ids", shifted)):
             if any({len(cell.recall), len(cell.answers), len(cell.margin)} != {n_classes} for cell in cells):
-                yield name, f"a recall, a frequency and a margin for each of {n_classes} classes"
+                yield name, f"one recall, frequency and margin for each of the {n_classes} classes"
             if any(cell.constant_class not in (None, *self.classes) for cell in cells):
-                yield name, f"a constant_class that is one of {', '.join(self.classes)}"
+                yield name, f"null or one of {', '.join(self.classes)} as constant_class"
         for name, keys in (
             ("cells", [(cell.length, cell.negative) for cell in self.cells]),
             ("cropped_results", [(cell.length, cell.negative) for cell in self.cropped_results]),
@@ -170,9 +171,9 @@ class Stretch(Result):
             ("attention_shares", [(share.length, share.head) for share in self.attention_shares]),
         ):
             if len(set(keys)) != len(keys):
-                yield name, "different entries"
+                yield name, "entries for different lengths, kinds, ids or heads"
         if self.trained and not 1 <= self.trained[0] <= self.trained[1]:
-            yield "trained", "the shortest and the longest training length"
+            yield "trained", "the shortest training length, then the longest one"
         lengths = {cell.length for cell in self.cells}
         if {cell.length for cell in self.cropped_results} - lengths:
             yield "cropped_results", "only lengths that are in cells"
@@ -191,16 +192,16 @@ def stretch(
     explain: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Stretch:
-    """Measure a classifier's accuracy at these lengths, on `n` examples for each kind of negative.
+    """Measure a classifier's accuracy at the given lengths, on `n` examples for each kind of negative.
 
-    `draw` chooses the random sequences. With `explain`, also measure what explains a loss: content, position ids and
-    attention. `progress(done, total)` is called with percentages: total is 100.
+    `draw` is the number of the random draw of sequences. With `explain`, also measure what explains a loss of accuracy:
+    content, position ids and attention. `progress(done, total)` is called with percentages: total is 100.
     """
     kinds = require_possible(model, lengths, kinds, n, batch_size, draw)
     answers, recipe, trained = cast(ClassModel, model.answers), model.description, model.trained
     task, all_lengths = answers.task, sorted(set(lengths))
     lengths = _accepted(answers, all_lengths)
-    n_at = {length: n or (N if recipe.window or length <= LONG else N_LONG) for length in lengths}
+    n_at = {length: n or (N_STRETCH if recipe.window or length <= LONG else N_STRETCH_LONG) for length in lengths}
     # Approximate time per sequence: linear in its tokens for the layers, quadratic for full attention.
     cost = {length: length if recipe.window else length * (1 + length / 512) for length in lengths}
     # All kinds of negatives are paired with the same positives; patterns have positives of their own.
@@ -238,7 +239,7 @@ def stretch(
     # Only headcount's own models allow shifting ids and reading attention.
     own = model.module if explain and isinstance(model.module, Classifier) else None
     if own and task.local_negative in negatives:
-        ids, refused = _at_other_ids(model, task, all_lengths, n or N, batch_size, draw)
+        ids, refused = _at_other_ids(model, task, all_lengths, n or N_STRETCH, batch_size, draw)
     return Stretch(
         name=model.name,
         weights_sha256=model.weights_sha256,
@@ -271,7 +272,10 @@ def _predict_patterns(
     batch_size: int | None,
     count: Callable[[int, int], None],
 ) -> tuple[ClassAnswers, ClassAnswers]:
-    """Classify the task's hard patterns of one length; return the answers to positives, then those to negatives."""
+    """Classify the task's hard patterns of one length; return the answers to positives, then those to negatives.
+
+    Hard patterns are simple sequences on which models often fail.
+    """
     rng, last = stream(draw, "stretch patterns", length), len(task.classes) - 1
     parts: list[Examples] = []
     labels = np.empty(0, dtype=np.int64)
@@ -295,9 +299,10 @@ def kinds_of(task: ClassTask) -> tuple[str, ...]:
 def _at_other_ids(
     model: OpenModel, task: ClassTask, lengths: Sequence[int], n: int, batch_size: int | None, draw: int
 ) -> tuple[list[ShiftedIds], list[int]]:
-    """Measure sequences of the longest training length with other position ids: near 0, and the last of each length.
+    """Measure sequences of the longest training length with other position ids, such as those of longer sequences.
 
-    Return the results, and the first ids that the model refuses.
+    Ids begin near 0, or so that they end where those of each measured length end. Return the results, and the first ids
+    with which the model raises an error.
     """
     longest, rng, half = task.trained_lengths[1], stream(draw, "stretch ids"), n // 2
     examples = (
@@ -372,9 +377,9 @@ def _predict(
     *,
     first: int = 0,
 ) -> ClassAnswers:
-    """Classify examples, one batch after another if `batch_size` is given, otherwise several batches in parallel.
+    """Classify examples: one batch after another if `batch_size` is given, otherwise several batches in parallel.
 
-    `first` is the first position id. `count(length, n_rows)` is called after each batch.
+    `first` is the position id of the first token. `count(length, n_rows)` is called after each batch.
     """
     length = examples.shape[1]
     size = batch_size or rows_at_once(length)
@@ -414,16 +419,16 @@ def _cell(task: ClassTask, length: int, kind: str, right: ClassAnswers, wrong: C
 
 @dataclass(frozen=True)
 class AttentionShare:
-    """Mean attention of one head, at one length, on a token itself, on its neighbours and on equal tokens.
+    """Mean attention of one head, at one length, to the token itself, its neighbours and equal tokens.
 
     The mean is taken over the tokens of each positive sequence, then over sequences. Fields that end in `_se` are
-    standard errors over sequences. `alike` is the attention on all tokens of the same value, the token included.
+    standard errors over sequences. `alike` is the attention to all tokens of the same value, the token itself included.
     """
 
     length: Positive
     head: HeadName
     n: Positive
-    """Number of sequences."""
+    """Number of sequences that the attention is averaged over."""
     left: Share
     itself: Share
     right: Share
@@ -436,20 +441,20 @@ class AttentionShare:
     """Standard error of the sum of attention on the left and the right neighbour, which are not independent."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the attention on a token, its neighbours and equal tokens adds up to more than 1."""
+        """Yield a contradiction if the attention to the token itself and its neighbours adds up to more than 1."""
         if self.left + self.itself + self.right > 1 + ROUNDING:
-            yield "itself", f"at most 1 - left - right, {1 - self.left - self.right}"
+            yield "itself", f"at most {1 - self.left - self.right}, which is 1 - left - right"
 
     @property
     def neighbours(self) -> float:
-        """Return the attention on both neighbours together, left and right, as a fraction of 1."""
+        """Return the attention to the left and the right neighbour together, as a fraction of 1."""
         return self.left + self.right
 
 
 class NeighbourMass:
-    """Running sums of each head's attention on neighbours and equal tokens.
+    """Running sums of each head's attention to the neighbours of a token and to equal tokens.
 
-    Weights are read a few queries at a time: a whole matrix of queries times keys may not fit into memory.
+    Weights are read a few queries at a time, because a matrix of all queries and keys may not fit into memory.
     """
 
     def __init__(self, model: Classifier) -> None:
@@ -460,7 +465,7 @@ class NeighbourMass:
         """Sums over queries, by attention block and batch: [example, head, (left, itself, right, alike)]."""
 
     def begin(self, tokens: Int[Tensor, "batch length"]) -> None:
-        """Begin a new batch: keep its tokens, which say where equal numbers are."""
+        """Begin a new batch, and keep its tokens to find out which keys are equal to a query."""
         self._tokens = tokens
         self._done.clear()
 
@@ -478,7 +483,7 @@ class NeighbourMass:
             batches[-1] += sums
 
     def attention_shares(self, length: int) -> Iterator[AttentionShare]:
-        """Yield the mean attention of every head over all examples read so far, all of which must have this length."""
+        """Yield the mean attention of every head over all examples read so far, which must all have this length."""
         for site, batches in self.sums.items():
             shares = np.concatenate(batches) / self._tokens.shape[1]  # [example, head, share]
             shares = np.concatenate([shares, shares[..., [0]] + shares[..., [2]]], axis=2)
@@ -489,7 +494,7 @@ class NeighbourMass:
 
 
 def attention_share(model: Classifier, task: ClassTask, length: int, draw: int = 0) -> Iterator[AttentionShare]:
-    """Yield the attention of every head on neighbours and equal tokens, in a few positive sequences of this length."""
+    """Yield every head's attention to neighbours and equal tokens, in a few positive sequences of one length."""
     n = max(FEWEST, min(MOST, TOKENS // length))
     examples = task.sample_of_length(stream(draw, "stretch looks", length), length, None, n)
     mass = NeighbourMass(model)

@@ -1,21 +1,20 @@
-"""Which heads of two models attend alike, write alike, and do the same job? Heads are compared by function, not
-index.
+"""Find out which heads of two models attend alike, write alike and do the same job, whatever their indices.
 
 The overlap of two heads at one query is the attention that they share, sum_k min(w_k, w'_k), which is 1 minus the
 total variation distance: 1 for equal attention, 0 for disjoint attention. It is averaged over examples and over the
 queries that see more than one key. Heads of one kind of attention, of any layer, are paired one to one so that the
 sum of overlaps is largest.
 
-The best pairing also finds partners among unrelated heads. It is therefore compared with the best pairing of null
-models, which cannot have learned the same (pairing.py). A pair attends alike if its overlap is significantly larger,
-with a family-wise error rate of 5 %, than all three of these:
+The best pairing also finds partners for unrelated heads. It is therefore compared with the best pairing of null
+models, which cannot have learned the same (matching_pairs.py). A pair attends alike if its overlap is significantly
+larger, with a family-wise error rate of 5 %, than all three of these:
 
 - the overlap of the head with its partner in untrained models that stand in for the other model;
 - the overlap of the partner with its own partner in untrained models that stand in for this model;
 - the overlap of the head with its partner in the other model after the keys of that model were relabelled.
 
 Two heads that attend alike need not do the same job. Their outputs are compared by CKA against the same null models
-(pairing.py), and the partner's output is put in the head's place (transplants.py).
+(matching_pairs.py), and the partner's output is put in the head's place (matching_transplants.py).
 """
 
 from __future__ import annotations
@@ -29,10 +28,9 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from torch import nn
 
-from headcount.analysis.head_measures import eval_inputs
-from headcount.analysis.labels import NOT_DRAWN
-from headcount.analysis.likeness import ERROR_RATE, SAME_JOB, Evidence, KindMatch, Overall
-from headcount.analysis.pairing import (
+from headcount.analysis.attention_measures import eval_inputs
+from headcount.analysis.head_labels import NOT_DRAWN
+from headcount.analysis.matching_pairs import (
     Activity,
     Draws,
     Pairing,
@@ -47,12 +45,14 @@ from headcount.analysis.pairing import (
     pair_with_stand_ins,
     stand_in_seed,
 )
+from headcount.analysis.matching_transplants import transplant
+from headcount.analysis.matching_verdicts import SAME_JOB, Evidence, KindMatch, Overall
 from headcount.analysis.roles import control_makers
-from headcount.analysis.transplants import transplant
 from headcount.data.dataset import TokenizedText
 from headcount.errors import InputError, shortened
 from headcount.experiments.task_attention import TaskAttention
 from headcount.hooks.sites import Sites
+from headcount.limits import SIGNIFICANT
 from headcount.results import Contradiction, Positive, Result, Share
 from headcount.runs.run import Run
 from headcount.seeds import stream
@@ -60,31 +60,37 @@ from headcount.tasks.base import Examples
 
 Progress = Callable[[int, int], None]
 LONGEST = 1024
-"""Longest sequence in tokens: the attention weights of three models must fit into memory at once."""
+"""Largest length of a sequence in tokens: the attention weights of three models must fit into memory at once."""
 MOST, FEWEST, PAIRS = 128, 4, 2**20
-"""Largest and smallest number of examples; in between, examples have at most PAIRS query-key pairs in total."""
+"""Largest and smallest number of examples; in between, all examples together have at most PAIRS query-key pairs."""
 SHAPE = ("d_model", "n_heads", "n_layers", "n_encoder_layers", "n_decoder_layers")
-NEED_RUNS = "what heads write, and transplants, which need two runs"
-NO_COMMON_KIND = "{} and {} have no kind of attention head in common"
+NEED_RUNS = "the comparison and the transplants of head outputs, which need two models trained by headcount"
+NO_COMMON_KIND = "{} and {} have no kind of attention in common, such as encoder self-attention"
 
 
 @dataclass(frozen=True)
 class Effort:
-    """Number of null models of each kind. The smallest possible p-value is 1 / (number of null models + 1)."""
+    """Number of null models of each kind, which show what matching finds by chance.
+
+    The smallest possible p-value is 1 / (number of null models + 1).
+    """
 
     untrained: int = 99
-    """Number of untrained models for attention, and of random relabellings for outputs."""
+    """Number of untrained models with which attention is compared, and of random relabellings of keys for outputs."""
     relabelled: int = 999
-    """Number of random relabellings of keys, for attention. With 99, Holm correction over 6 heads finds nothing."""
+    """Number of random relabellings of keys with which attention is compared.
+
+    With 99, no head would be significant after Holm correction over 6 heads.
+    """
     transplants: int = 19
-    """Number of untrained models whose heads are transplanted too; 0 turns transplants off."""
+    """Number of untrained models whose heads are also transplanted (put in place of a head); 0 for no transplants."""
     seed: int = 0
-    """Seed of the null models."""
+    """Seed of the random null models, which show what matching finds by chance."""
 
 
 @dataclass(frozen=True)
 class Matching(Result):
-    """The heads of two models compared: the best partner of each head, and how alike the two are."""
+    """A comparison of the heads of two models: the best partner of each head, and how alike the two are."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("kinds.pairs",)
     SCHEMA: ClassVar[int] = 3
@@ -93,33 +99,33 @@ class Matching(Result):
     other: str
     other_model: str
     n: Positive
-    """Number of examples."""
+    """Number of examples on which the heads are compared."""
     data: str
-    """Description of the examples."""
+    """Description in words of the examples on which the heads are compared."""
     error_rate: Share
-    """Family-wise error rate over all heads."""
+    """Family-wise error rate: the probability that any two unrelated heads are called alike."""
     effort: Effort
     overall: Overall
     kinds: tuple[KindMatch, ...]
     left_out: str = ""
-    """Comparisons that were not possible, and the reason; empty if all were possible."""
+    """Comparisons that were not possible, with the reason; empty if all were possible."""
     stand_ins: str = "untrained"
-    """Kind of null models: `untrained`, or `shuffled` (the entries of each weight matrix permuted)."""
+    """Kind of null models: `untrained`, or `shuffled` (each weight matrix with its entries permuted)."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the summary over all heads contradicts the pairs."""
+        """Yield a contradiction if the counts and the mean over all heads disagree with the pairs."""
         pairs, overall = [pair for kind in self.kinds for pair in kind.pairs], self.overall
         alike, same_job = sum(pair.is_alike for pair in pairs), sum(pair.verdict == SAME_JOB for pair in pairs)
         counts = alike, same_job, sum(pair.partner is not None for pair in pairs)
         if (overall.alike, overall.same_job, overall.of) != counts:
-            yield "overall", f"the counts of the pairs: alike, same_job, of = {', '.join(map(str, counts))}"
+            yield "overall", f"alike, same_job, of = {', '.join(map(str, counts))}, which are the counts over the pairs"
         values = [pair.attention.value for pair in pairs if pair.attention]
         if values and abs(sum(values) / len(values) - overall.matched) > 1e-3:  # every value is rounded
             yield "overall", f"matched = {sum(values) / len(values)}, the mean overlap of the pairs"
 
     @property
     def words(self) -> str:
-        """Return a few sentences that summarise the comparison."""
+        """Return a few sentences that summarise which heads of the two models are alike."""
         overall, effort = self.overall, self.effort
         fewest, most = overall.untrained_alike
         low, high = overall.untrained
@@ -142,7 +148,7 @@ def match(
     effort: Effort | None = None,
     progress: Progress | None = None,
 ) -> Matching:
-    """Match the heads of two models of one task, such as two training seeds, on the same examples."""
+    """Match the heads of two models of the same task, such as two training seeds, on the same examples."""
     if length is not None and length > LONGEST:
         raise InputError(
             f"--length must be at most {LONGEST:,}, got {length:,}",
@@ -155,7 +161,7 @@ def match(
     n = min(len(shared), max(FEWEST, min(MOST, PAIRS // inputs.width**2)))
     if n < FEWEST:
         raise InputError(
-            f"heads are matched on shared examples, and {model.name} and {other.name} have {n} in common",
+            f"heads are matched on common examples, and {model.name} and {other.name} have only {n} in common",
             f"at least {FEWEST} are needed",
         )
     rows = np.sort(shared[stream(0, "matching").permutation(len(shared))[:n]])  # examples may be ordered by class
@@ -194,7 +200,7 @@ def match(
 
 @dataclass(frozen=True)
 class ModelOnInputs:
-    """A model without a task, and the rows of inputs on which its heads are compared."""
+    """A model without a task, and the tokenized inputs on which its heads are compared."""
 
     name: str
     weights_sha256: str
@@ -203,11 +209,14 @@ class ModelOnInputs:
     rows: Sequence[TokenizedText]
 
     def activity(self, n: int) -> Activity:
-        """Return the attention weights of all heads on the first `n` rows of inputs."""
+        """Return the attention weights of all heads on the first `n` tokenized inputs."""
         return observe_inputs(self.module, self.sites, [row.inputs for row in self.rows[:n]])
 
     def stand_ins(self, n: int) -> tuple[str, StandIn]:
-        """Return the kind of null models (`untrained`, else `shuffled`), and a function that observes the i-th one."""
+        """Return the kind of null models (`untrained`, else `shuffled`), and a function that observes the i-th one.
+
+        Null models cannot have learned what the model has learned.
+        """
         kind, make = next(iter(control_makers(self.module, self.sites).items()))
         return kind, lambda i: observe_inputs(*make(i), [row.inputs for row in self.rows[:n]])
 
@@ -219,7 +228,7 @@ def match_inputs(
     effort: Effort | None = None,
     progress: Progress | None = None,
 ) -> Matching:
-    """Match the heads of two models without a task, on the same rows of inputs."""
+    """Match the heads of two models without a task, on the same tokenized inputs."""
     effort, n_given = effort or Effort(), min(len(model.rows), len(other.rows))
     if n_given < FEWEST:
         raise InputError(f"{n_given} inputs are too few to match heads", f"give at least {FEWEST}")
@@ -251,7 +260,10 @@ def _evidence(
     effort: Effort,
     step: Callable[[int], None],
 ) -> Evidence:
-    """Pair the heads of two models with each other and with null models; call `step` with the number of null models."""
+    """Pair the heads of two models with each other and with null models, which show what pairing finds by chance.
+
+    `step` is called with the number of null models that are done.
+    """
     done, pairing = count(1), Pairing.best(ours, theirs)
 
     def report() -> None:
@@ -274,7 +286,7 @@ def _matching(
         *names,
         n=n,
         data=data,
-        error_rate=ERROR_RATE,
+        error_rate=SIGNIFICANT,
         effort=effort,
         overall=evidence.overall(kinds),
         kinds=kinds,
@@ -283,13 +295,13 @@ def _matching(
 
 
 def _require_one_task(model: TaskAttention, other: TaskAttention) -> None:
-    """Raise an error unless both models have one task and can have untrained controls.
+    """Raise an error unless two models have the same task and untrained models of their shapes can be made.
 
     Two runs must also have equal settings of data and shape.
     """
     if model.task.name != other.task.name:
-        what = f"{model.name} does {model.task.name} and {other.name} does {other.task.name}"
-        raise InputError(f"{what}: their heads cannot be matched", "choose models of one task")
+        what = f"{model.name} has the task {model.task.name} and {other.name} has the task {other.task.name}"
+        raise InputError(f"{what}: their heads cannot be matched", "choose two models of one task")
     for side in (model, other):
         if "untrained" not in side.controls:
             raise InputError(f"matching {side.name} needs untrained models of its shape: {NOT_DRAWN}")
@@ -304,12 +316,12 @@ def _require_one_task(model: TaskAttention, other: TaskAttention) -> None:
         if (names is None or field.name in names) and getattr(a, field.name) != getattr(b, field.name)
     ]
     if differ:
-        what = f"the heads of {model.name} and {other.name} cannot be matched: their data or shape differ"
+        what = f"the heads of {model.name} and {other.name} cannot be matched: their settings of data or shape differ"
         raise InputError(what, *differ, "choose runs that differ only in their seed or training")
 
 
 def _require_same_examples(model: TaskAttention, other: TaskAttention, examples: Examples) -> None:
-    """Raise an error unless both models encode the first and the last example in the same way."""
+    """Raise an error unless two models encode the same examples equally; only the first and the last are tested."""
     task = other.task
     try:
         parsed = np.concatenate([task.parse(model.task.show(example)) for example in examples[:: len(examples) - 1]])

@@ -1,11 +1,12 @@
-"""What changes in the answer to one example (the receiver) if heads take their outputs from another one (the donor)?
+"""Measure how the answer to one example (the receiver) changes if heads get their outputs from another (the donor).
 
 Both examples must have equally many tokens. They are compared at the places where their answers differ. There, the
 logit difference is the logit of the donor's token minus that of the receiver's own token. The *share* of a patch is
 the part of the gap between both logit differences that the patch moves: 0 if nothing follows, 1 if the answer
 follows the donor completely.
 
-Every head is also patched alone, which ranks the heads. A single pair is an anecdote: `routes` measures many pairs.
+Every head is also patched alone, which ranks the heads. A single pair of examples proves little: `routes` measures
+many.
 """
 
 from __future__ import annotations
@@ -21,40 +22,43 @@ from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId
 from headcount.hooks.gates import eval_mode
+from headcount.hooks.intervention_proof import first_tensor, prove
 from headcount.hooks.patching import outputs_of
-from headcount.hooks.proof import first_tensor, prove
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.results import Contradiction, HeadName, Result
 
 SMALLEST_GAP = 1e-3
-"""Smallest gap between both logit differences, in logits, from which a share can be computed."""
+"""Smallest gap, in logits, between the logit differences of donor and receiver from which a share can be computed."""
 
 
 @dataclass(frozen=True)
 class PlaceShift:
-    """One place at which the answers of donor and receiver differ, and how far a patch moves the logits there."""
+    """One place of the answer at which donor and receiver differ, and how far a patch moves the logits there.
+
+    The donor is the example whose head outputs are put into the pass over the receiver.
+    """
 
     place: str
     own: str
-    """The token that the receiver has at this place of its own answer."""
+    """The receiver's own token at this place of the answer."""
     donor: str
-    """The token that the donor has at this place of its answer."""
+    """The donor's token at this place (such as the 10s) of the answer; the donor's head outputs are put in."""
     own_difference: float
-    """Logit of the donor's token minus logit of the receiver's own token, for the receiver without a patch."""
+    """For the receiver without a patch: logit of the donor's token minus logit of the receiver's own token."""
     donor_difference: float
-    """The logit difference (donor's token minus own token) for the donor."""
+    """For the donor: logit of the donor's token minus logit of the receiver's token."""
     patched_difference: float
-    """The logit difference (donor's token minus own token) for the receiver with the patch."""
+    """For the receiver with the patch: logit of the donor's token minus logit of the receiver's own token."""
 
     @property
     def share(self) -> float:
-        """The part of the gap between receiver and donor that the patch moves: 0 for nothing, 1 for all of it."""
+        """The part of the gap between receiver and donor that the patch moves: 0 for nothing, 1 for the whole gap."""
         return (self.patched_difference - self.own_difference) / (self.donor_difference - self.own_difference)
 
 
 @dataclass(frozen=True)
 class HeadShift:
-    """How far one head, patched alone, moves the answer: its share of the gap at the first place that differs."""
+    """How far patching one head alone moves the answer: its share of the logit gap at the first token that differs."""
 
     head: HeadName
     share: float
@@ -62,7 +66,7 @@ class HeadShift:
 
 @dataclass(frozen=True)
 class PairPatch(Result):
-    """Outcome of patching the outputs of some heads from one example (the donor) into another one (the receiver)."""
+    """Outcome of patching head outputs from one example (the donor) into another one (the receiver)."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("ranking",)
     name: str
@@ -72,42 +76,45 @@ class PairPatch(Result):
     own_answer: str
     donor_answer: str
     patched_answer: str
-    """The answer that the receiver decodes with the patch; empty if the model decodes no answers."""
+    """The answer that the model decodes for the receiver with the patch; empty if the model decodes no answers."""
     heads: tuple[HeadName, ...]
-    """The heads that were patched together."""
+    """Names of the heads that were patched together."""
     at: tuple[str, ...]
-    """Names of the query positions that were patched, such as `10s`; empty if all were patched."""
+    """Names of the only query positions that were patched, such as `10s`; empty if all positions were patched."""
     places: tuple[PlaceShift, ...]
     ranking: tuple[HeadShift, ...]
-    """The share of every head patched alone, the largest first."""
+    """The share of the logit gap that each head moves when patched alone, the largest first."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the ranking is out of order, or if no place of the answer differs."""
+        """Yield a contradiction if the ranking of heads is out of order, or if the two answers do not differ."""
         shares = [each.share for each in self.ranking]
         if shares != sorted(shares, reverse=True):
-            yield "ranking", "shares in falling order"
+            yield "ranking", "heads in the order of falling shares"
         if not self.places:
-            yield "places", "at least one place at which both answers differ"
+            yield "places", "at least one place at which the two answers differ"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Receiver and donor as tensors, and the positions and tokens at which their answers are compared."""
+    """The patched example (receiver) and the one whose head outputs are put in (donor), as tensors.
+
+    The other fields say at which positions and tokens their answers are compared.
+    """
 
     receiver: Sequence[Tensor]
     donor: Sequence[Tensor]
     positions: Sequence[int]
-    """For each place, its position in the logits; -1 if the logits have no positions (a classifier)."""
+    """For each place of the answer, its position in the logits; -1 for a classifier, whose logits have no positions."""
     own: Sequence[int]
     given: Sequence[int]
-    """For each place, the id of the receiver's own token; and the id of the donor's."""
+    """For each place of the answer, the id of the donor's token (`given`) and of the receiver's token (`own`)."""
 
     def __post_init__(self) -> None:
         for one, other in zip(self.receiver, self.donor, strict=True):
             require_equal_lengths(one.shape[-1], other.shape[-1])
 
     def differences(self, logits: Tensor) -> list[list[float]]:
-        """Return, for each row of the logits, the logit differences (donor's token minus own token) at all places."""
+        """Return, for each row of logits, the donor's logit minus the receiver's own one at every compared position."""
         rows = []
         for row in logits.double():
             at = [row if position < 0 else row[position] for position in self.positions]
@@ -116,7 +123,7 @@ class Pair:
 
 
 def require_equal_lengths(one: int, other: int) -> None:
-    """Raise an error unless both examples have equally many tokens."""
+    """Raise an error unless two examples have equally many tokens, given as `one` and `other`."""
     if one != other:
         raise InputError(
             f"both examples must have equally many tokens, got {one} and {other}",
@@ -127,10 +134,11 @@ def require_equal_lengths(one: int, other: int) -> None:
 def patch_pair(
     model: OpenModel, pair: Pair, heads: Sequence[HeadId], queries: Sequence[int] | None = None
 ) -> tuple[list[tuple[float, float, float]], list[HeadShift]]:
-    """Patch heads from the donor into the receiver; return the logit differences, and the share of every head alone.
+    """Patch head outputs from the donor into the receiver, all given heads together and every head alone.
 
-    Each place gives three logit differences: the receiver's own, the donor's, and the patched one. The heads are
-    patched together at `queries` (default: all positions), and each head alone at all positions.
+    Return three logit differences for each place of the answer (receiver, donor, patched receiver), and the share of
+    the gap that every head moves alone. The heads are patched together at `queries` (default: all positions), and each
+    head alone at all positions.
     """
     module, sites = model.module, model.sites
     with eval_mode(module), torch.no_grad():
@@ -148,7 +156,7 @@ def patch_pair(
     gap = donor[0] - own[0]
     if abs(gap) < SMALLEST_GAP:
         raise InputError(
-            f"the logits of both examples are nearly equal ({gap:.1g} apart), so there is no gap to move",
+            f"the logits of both examples differ by only {gap:.1g}, so the effect of a patch cannot be measured",
             "choose two examples with clearly different answers",
         )
     alone = [HeadShift(str(head), (after[i][0] - own[0]) / gap) for i, head in enumerate(sites.heads, start=1)]

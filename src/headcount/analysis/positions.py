@@ -1,6 +1,6 @@
-"""How does each model represent position, and does the representation extrapolate beyond the trained positions?
+"""Show how a model represents position, and whether this representation extrapolates beyond trained positions.
 
-A learned table has rows that training never used. These rows keep their initial values (up to weight decay).
+In a learned table, the rows of positions that training never used keep their initial values (up to weight decay).
 
 The encoding itself is probed with constant inputs. Embeddings of zero show the vectors that the encoding adds (the
 table P), queries and keys of ones show how it rotates them, and the bias of each head is read directly. Each of
@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headcount.analysis.head_measures import rounded
+from headcount.analysis.attention_measures import rounded
 from headcount.encodings import ENCODINGS, EncodingSettings
 from headcount.encodings.base import Encoding, EncodingInUse, Positions, build_encoding
 from headcount.errors import InputError
@@ -36,33 +36,33 @@ Array = NDArray[np.float64]
 Matrix = tuple[tuple[float | None, ...], ...]
 KERNELS: dict[ActsOn, str] = {
     "embeddings": "K(t, s) = P(t) · P(s)",
-    "queries and keys": "K(t, s) = q · k turned by t and s, all entries of q and k being 1",
+    "queries and keys": "K(t, s) = q · k, rotated by t and s, where all entries of q and k are 1",
     "scores": "K(t, s) = mean bias over the heads",
     "nothing": "K(t, s) = 0",
 }
 FEWEST_ROWS, MOST = 3, 512
-"""Smallest and largest number of positions. With three positions, one step fits a map and one step tests it."""
+"""Smallest and largest number of positions; with three, a map is fitted to one step and tested on the other."""
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row of a learned position table: whether it was trained, and how far training moved it."""
+    """One row of a learned position table: whether training used it, and how far training moved it."""
 
     position: Count
     state: RowState
-    """Whether training used the row, or `past the table` if the table has no row for this position."""
+    """Whether training used the row; `past the table` if the table has no row for this position."""
     norm: Size
     moved: Size | None
     """Euclidean distance of the row from its initial value; None if the initial value is unknown."""
     cosine: float | None
-    """Cosine similarity to the initial value; 1 if the row was only rescaled. None if the initial value is unknown."""
+    """Cosine similarity of the row to its initial value; None if unknown. It is 1 if the row was only rescaled."""
 
 
 @dataclass(frozen=True)
 class PositionsShown(Result):
     """The position encoding of one model: its kernel (similarity of positions), curves and errors.
 
-    For an encoder-decoder, that of its encoder.
+    An encoder-decoder is described by the encoding of its encoder.
     """
 
     ROWS: ClassVar[tuple[str, ...]] = ("rows",)
@@ -72,41 +72,41 @@ class PositionsShown(Result):
     weights_sha256: str
     n_positions: Positive
     n_trained: Count
-    """Number of positions used in training: 0 to n_trained - 1."""
+    """Number of positions that training used: 0 to n_trained - 1."""
     random_positions: int | None
-    """Training drew position ids at random from this many positions; None if it counted positions from 0."""
+    """Number of positions from which training drew position ids at random; None if ids counted from 0."""
     encoding: EncodingProfile
     rows: tuple[TableRow, ...]
-    """Rows of a learned table; empty for other encodings."""
+    """The rows of a learned position table; empty for other encodings."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the rows, the encoding and the number of positions do not fit together."""
+        """Yield a contradiction if the rows, the encoding and the number of positions disagree."""
         if self.rows and [row.position for row in self.rows] != list(range(self.n_positions)):
             yield "rows", f"one row for each position from 0 to {self.n_positions - 1}"
         in_table = [row for row in self.rows if row.state != "past the table"]
         if any((row.state == "trained") != (row.position < self.n_trained) for row in in_table):
-            yield "rows", f"rows trained up to position {self.n_trained - 1}, and no further"
+            yield "rows", f"rows that are trained up to position {self.n_trained - 1} and not beyond"
         if not self.encoding.has_size(self.n_positions):
-            yield "encoding", f"tables of {self.n_positions} positions"
+            yield "encoding", f"tables and curves of {self.n_positions} positions"
 
 
 @dataclass(frozen=True)
 class EncodingsShown(Result):
-    """Every available encoding at the same positions, for a side-by-side figure."""
+    """Every position encoding that is available, at the same positions, for a side-by-side figure."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("encodings",)
     SCHEMA: ClassVar[int] = 2
 
     name: str | None
     trained: str | None
-    """Name of the encoding that has a model's trained values (all others have initial values); None without a model."""
+    """Name of the encoding that has a model's trained values, while others have initial ones; None without a model."""
     n_positions: Positive
     n_trained: Count | None
-    """Number of positions used in the model's training; None without a model."""
+    """Number of positions that the model's training used; None without a model."""
     encodings: tuple[EncodingProfile, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the encodings, their names and the number of positions do not fit together."""
+        """Yield a contradiction if the encodings, their names and the number of positions disagree."""
         names = [encoding.name for encoding in self.encodings]
         if len(set(names)) != len(names) or not all(one.has_size(self.n_positions) for one in self.encodings):
             yield "encodings", f"each encoding once, with tables of {self.n_positions} positions"
@@ -117,9 +117,9 @@ class EncodingsShown(Result):
 def positions_of(
     name: str, weights_sha256: str, in_use: EncodingInUse, n_positions: int | None = None
 ) -> PositionsShown:
-    """Compute kernel (similarity of positions), curves and errors of a model's encoding.
+    """Compute the kernel (similarity of positions), curves and errors of a model's position encoding.
 
-    There are `n_positions` positions, by default twice as many as training used.
+    The kernel is computed at `n_positions` positions, by default twice as many as training used.
     """
     encoding, trained = in_use.encoding, in_use.n_trained
     most = min(MOST, encoding.n_rows or MOST) if encoding.refuses_past_table else MOST
@@ -144,10 +144,10 @@ def positions_of(
 def all_encodings(
     own: PositionsShown | None = None, *, d_model: int = 64, n_heads: int = 4, n_positions: int = 64
 ) -> EncodingsShown:
-    """Compute kernel (similarity of positions), curves and errors of every encoding, with initial values.
+    """Compute the kernel (similarity of positions), curves and errors of every available position encoding.
 
-    There are `n_positions` positions; the initial values have a fixed seed. With a model's `own` encoding, that one
-    keeps its trained values, and the others are computed at its positions.
+    The encodings have initial values from a fixed seed and are computed at `n_positions` positions. If a model's `own`
+    encoding is given, that one keeps its trained values, and the others are computed at its positions.
     """
     n_positions = own.n_positions if own else n_positions
     profiles = {own.encoding.name: own.encoding} if own else {}
@@ -170,7 +170,7 @@ def all_encodings(
 
 
 def _rows(in_use: EncodingInUse, n: int) -> tuple[TableRow, ...]:
-    """Return the state of each row of a learned table, and how far it moved; empty for other encodings."""
+    """Return whether training used each row of a learned table and how far it moved; empty for other encodings."""
     now, first = table_of(in_use.encoding, n), None if in_use.initial is None else table_of(in_use.initial, n)
     if now is None or not learns(in_use.encoding):
         return ()
@@ -189,27 +189,30 @@ def _rows(in_use: EncodingInUse, n: int) -> tuple[TableRow, ...]:
 
 @dataclass(frozen=True)
 class EncodingProfile:
-    """The vectors, kernel and biases that one encoding gives at positions 0 to n - 1, as numbers for figures."""
+    """What one position encoding gives at positions 0 to n - 1 as numbers for figures: vectors, kernel and biases.
+
+    The kernel is the similarity of two positions.
+    """
 
     name: str
     hard_codes: str
     """Structure of the task that is built into the encoding, such as a window; empty for a generic encoding."""
     acts_on: ActsOn
     at_length: int | None
-    """Length of the sequence, if the encoding depends on it; otherwise None."""
+    """Length of the sequence for which the encoding was computed, if it depends on the length; otherwise None."""
     table: Matrix | None
     """Vectors that the encoding adds to the embeddings, [position][dimension]; None if it adds none."""
     kernel_is: str
     """Formula that defines the kernel, such as `K(t, s) = P(t) · P(s)`."""
     kernel: Matrix
-    """Kernel K(t, s), [t][s]: the similarity of two positions; None where s is hidden from t."""
+    """Kernel K(t, s), [t][s]: the similarity of positions t and s; None where a query at t cannot see a key at s."""
     curves: tuple[DistanceCurve, ...]
-    """Values by distance: the bias of each head or, for an encoding without a bias, one curve of the kernel K."""
+    """Values by distance of positions: the bias of each head or, for an encoding without a bias, of the kernel K."""
     shift: ShiftInvariance
-    """How far the kernel is from a function of the distance t - s alone."""
+    """How much the kernel varies between pairs of positions at the same distance t - s."""
 
     def has_size(self, n: int) -> bool:
-        """Return whether all tables and curves have `n` positions."""
+        """Return whether all tables and curves of this encoding have `n` positions."""
         square = [len(self.kernel), *map(len, self.kernel)] == [n] * (n + 1)
         parts = [part for curve in self.curves for part in (curve.mean, curve.low, curve.high)]
         return square and len(self.table or self.kernel) == n and all(len(part) == 2 * n - 1 for part in parts)
@@ -217,9 +220,9 @@ class EncodingProfile:
 
 @torch.no_grad()
 def profile_encoding(name: str, encoding: Encoding, n: int, trained: int | None) -> EncodingProfile:
-    """Compute kernel (similarity of positions), curves and errors of an encoding at `n` positions.
+    """Compute the kernel (similarity of positions), curves and errors of a position encoding at `n` positions.
 
-    Training used the first `trained` of them (None if there was no training).
+    Training used the first `trained` of them; None means that there was no training.
     """
     table, ids = table_of(encoding, n), torch.arange(n)
     bias = encoding.bias(ids[:, None], ids[None, :])  # added to the scores, [query, key, head]
@@ -250,7 +253,7 @@ def profile_encoding(name: str, encoding: Encoding, n: int, trained: int | None)
 
 
 def learns(encoding: Encoding) -> bool:
-    """Return whether the encoding has trainable parameters."""
+    """Return whether a position encoding has trainable parameters."""
     return any(parameter.requires_grad for parameter in encoding.parameters())
 
 
@@ -285,16 +288,16 @@ def _matrix(array: Array) -> Matrix:
 
 @dataclass(frozen=True)
 class LinearShift:
-    """Errors of maps from each of the first `n_rows` table rows to the next, relative to the norm of the rows."""
+    """How well linear maps and rotations predict each row of a position table from the row before: relative errors."""
 
     n_rows: Positive
     d_model: Positive
     fitted: Size
-    """Error of one linear map fitted to all steps. With fewer steps than dimensions, it is always 0."""
+    """Error of one linear map fitted to all steps between rows. With fewer steps than dimensions, it is always 0."""
     held_out: Size
-    """Error of a linear map on a step that was left out of its fit; 1 is no better than predicting 0."""
+    """Error of a linear map on a step between rows that was left out of its fit; 1 is no better than predicting 0."""
     rotation: Size
-    """Error of the best rotation fitted to all steps. A rotation keeps all angles and lengths."""
+    """Error of the best rotation fitted to all steps between rows. A rotation keeps all angles and lengths."""
 
 
 @dataclass(frozen=True)
@@ -304,13 +307,13 @@ class ShiftInvariance:
     variance_beyond_distance: Share
     """Fraction of the variance of K(t, s), t ≠ s, that t - s does not explain; 0 if K depends only on t - s."""
     variance_beyond_distance_trained: Share | None
-    """The same fraction among trained positions only; None if the encoding has no trained positions."""
+    """Fraction of the variance of K(t, s) among trained positions that t - s does not explain; None if untrained."""
     deviation: Size
-    """Largest difference between K(t, s) and the mean over all pairs with the same t - s."""
+    """Largest difference between a K(t, s) and the mean over all pairs of positions with the same t - s."""
     rotation_error: Size | None
     """Largest absolute entry of P(p + k) - R_k P(p), where R_k shifts sinusoids by k; None without a table P."""
     largest_entry: Size | None
-    """Largest absolute entry of the table, the scale of the rotation error; None without a table."""
+    """Largest absolute entry of the position table, for comparison with the rotation error; None without a table."""
     linear: LinearShift | None
     """Errors of linear maps and rotations from each row of the table to the next; None without enough rows."""
 
@@ -347,9 +350,10 @@ def variance_beyond_distance(kernel: Array) -> float:
 
 
 def rotation(step: float, k: int, d_model: int) -> Array:
-    """Return the matrix R_k, which shifts sinusoids by k tokens; the last row is zero if d_model is odd.
+    """Return the matrix R_k that shifts sinusoidal position vectors by k tokens.
 
-    R_k rotates the i-th pair (sin, cos) by the angle k * step * w_i, where w_i is the frequency of the pair.
+    R_k rotates the i-th pair (sin, cos) by the angle k * step * w_i, where w_i is the frequency of the pair. The last
+    row is zero if d_model is odd.
     """
     matrix = np.zeros((d_model, d_model))
     for i in range(0, d_model - 1, 2):
@@ -360,7 +364,10 @@ def rotation(step: float, k: int, d_model: int) -> Array:
 
 
 def rotation_error(table: Array, step: float = 1.0) -> float:
-    """Return the largest absolute entry of P(p + k) - R_k P(p), over all positions p and steps k of the table P."""
+    """Return the largest absolute entry of P(p + k) - R_k P(p), over all positions p and steps k of a position table P.
+
+    R_k is the rotation that shifts sinusoids by k positions.
+    """
     n, d_model = table.shape
     paired = d_model - d_model % 2
     errors = [table[k:] - table[: n - k] @ rotation(step, k, d_model).T for k in range(1, n)]
@@ -368,7 +375,7 @@ def rotation_error(table: Array, step: float = 1.0) -> float:
 
 
 def fit_shift(rows: Array) -> LinearShift:
-    """Fit one linear map and one rotation from each table row [row, dimension] to the next; return their errors."""
+    """Fit one linear map and one rotation from each row of a position table to the next; return their errors."""
     here, there = rows[:-1], rows[1:]
     size = np.linalg.norm(there)
     errors = [_predict(np.delete(here, i, 0), np.delete(there, i, 0), here[i]) - there[i] for i in range(len(here))]
@@ -384,7 +391,7 @@ def fit_shift(rows: Array) -> LinearShift:
 
 
 def curve_of(kernel: Array, label: str) -> DistanceCurve:
-    """Return the mean, smallest and largest K(t, s) at each distance s - t."""
+    """Return the mean, smallest and largest kernel value K(t, s) at each distance s - t of two positions."""
     n = len(kernel)
     diagonals = [np.diagonal(kernel, offset) for offset in range(1 - n, n)]
     visible = [values[np.isfinite(values)] for values in diagonals]

@@ -1,11 +1,11 @@
-"""How many heads can be removed, and which? Heads are removed together, not one at a time.
+"""How many heads can be removed together, and which?
 
-Six ways to remove heads are compared. Orders are chosen on one set of examples (removal_orders.py) and measured on
-another:
+Six ways to choose heads are compared. Orders of removal are chosen on one set of examples (pruning_orders.py), and the
+scores without the heads are measured on another:
 
     alone      sum of the drops of single heads under zero ablation: the prediction if heads were independent
     together   the same order, with the heads removed together
-    every way  order of the largest drop of each head under any replacement
+    every way  order of the largest drop of each head under any kind of ablation (zero, mean or resample)
     greedy     at each step, the head whose removal costs least, measured again after every removal
     gradient   order of gradient importance
     random     random orders: the baseline without a search; and the best of as many random sets as greedy tried, chosen
@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from headcount.analysis.ablation import Ablation
 from headcount.analysis.contradictions import pruning_contradictions
-from headcount.analysis.greedy import Clock
-from headcount.analysis.removal_orders import HeadChoice, choose_heads, one_by_one
+from headcount.analysis.greedy_pruning import Clock
+from headcount.analysis.pruning_orders import HeadChoice, choose_heads, one_by_one
+from headcount.experiments.drops import compare, interval_of
 from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import Progress, compare, interval_of, run_interventions
+from headcount.experiments.interventions import Progress, run_interventions
 from headcount.experiments.removal import scores_along
 from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention
@@ -35,30 +36,30 @@ from headcount.seeds import stream
 from headcount.stats import PairedDifference
 
 NAMES = ("alone", "together", "every way", "greedy", "gradient")
-"""Names of the curves, in their order."""
+"""Names of the pruning curves, in the order in which they are drawn."""
 MOST_SIZES = 16
-"""Largest number of points at which random orders are measured."""
+"""Largest number of points (numbers of removed heads) at which random orders are measured."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """Score after the removal of some heads."""
+    """The score of a model after the removal of some heads: one point of a pruning curve."""
 
     n_removed: Count
     head: HeadName | None
-    """Head that was removed last; None if no head was removed."""
+    """The head that was removed last; None if no head was removed."""
     score: float
     low: float
-    """Lower end of the 95 % CI of the score; equal to the score if it is predicted from single heads."""
+    """Lower end of the 95 % CI of the score; equal to the score if it is only predicted from drops of single heads."""
     high: float
-    """Upper end of the 95 % CI of the score; equal to the score if it is predicted from single heads."""
+    """Upper end of the 95 % CI of the score; equal to the score if it is only predicted from drops of single heads."""
     drop: PairedDifference | None = None
-    """Paired difference from the clean score; None if the score is predicted from single heads."""
+    """Drop from the score with all heads, paired on the same examples; None if the score is only predicted."""
 
 
 @dataclass(frozen=True)
 class PruningCurve:
-    """Scores along one order of removal."""
+    """The scores of a model as heads are removed in one order."""
 
     name: str
     points: tuple[Point, ...]
@@ -66,32 +67,32 @@ class PruningCurve:
 
 @dataclass(frozen=True)
 class RandomBaseline:
-    """Score after the removal of random heads: quantiles over random orders."""
+    """Score after the removal of random heads: quantiles over random orders of removal."""
 
     n_removed: Positive
     low: float
-    """10th percentile."""
+    """10th percentile of the score over random orders."""
     median: float
     high: float
-    """90th percentile."""
+    """90th percentile of the score over random orders."""
 
 
 @dataclass(frozen=True)
 class PrunableShare:
-    """Number of heads that can be removed for at most a given loss."""
+    """How many heads can be removed for at most a given loss of score."""
 
     loss: float
     n_alone: int
-    """Number of heads whose drop, when removed alone, lies below the loss with its whole 95 % CI."""
+    """Number of heads that cost less than the loss when removed alone, by the whole 95 % CI of their drop."""
     n_together: int
-    """Number of heads that greedy removal removes together for at most the loss, on the examples for choosing."""
+    """Number of heads that greedy removal can remove together for at most the loss, on the examples for choosing."""
     left: Point
-    """Score on the held-out examples without the heads of greedy removal."""
+    """Score on held-out examples without the heads that greedy removal removes together for at most the loss."""
 
 
 @dataclass(frozen=True)
 class Pruning(Result):
-    """The scores of a model as heads are removed together, in several orders, chosen on other examples."""
+    """The scores of a model as heads are removed together in several orders, which were chosen on other examples."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("curves.points",)
     SCHEMA: ClassVar[int] = 5
@@ -100,66 +101,68 @@ class Pruning(Result):
     metric: str
     unit: str
     chosen_on: str
-    """Examples on which orders were chosen."""
+    """Description of the examples on which orders of removal were chosen."""
     measured_on: str
-    """Held-out examples on which all scores were measured."""
+    """Description of the held-out examples on which all scores were measured."""
     n: Positive
-    """Number of held-out examples."""
+    """Number of held-out examples on which all scores were measured."""
     n_heads: Positive
     replacements: tuple[str, ...]
-    """Replacements with which single heads were ablated."""
+    """Kinds of ablation with which single heads were ablated: zero, mean, resample."""
     loss: Size
-    """Largest drop that greedy removal may cause on the examples for choosing."""
+    """Largest drop in score that greedy removal may cause on the examples for choosing."""
     clean: float
-    """Score with all heads."""
+    """Score of the model with all heads."""
     harmless: tuple[HeadName, ...]
-    """Heads that are harmless alone: their drop lies below 1 point under every replacement, with its whole CI.
+    """Heads that are harmless alone: under every kind of ablation, the whole 95 % CI of the drop lies below 1 point.
 
-    `alone_on` describes the examples."""
+    `alone_on` describes the examples.
+    """
     harmless_left: Point
-    """Score with all harmless heads removed together."""
+    """Score with all harmless heads removed together (set to zero)."""
     harmless_means: Point
     """Score with all harmless heads replaced by their mean outputs; the CI ignores the uncertainty of the means."""
     by_zero: tuple[HeadName, ...]
-    """Heads whose drop under zero ablation, when removed alone, lies below 1 point with its whole CI."""
+    """Heads whose drop under zero ablation, when removed alone, lies below 1 point with its whole 95 % CI."""
     by_zero_left: Point
     """Score with all heads of `by_zero` removed together."""
     n_under_1_point: Count
     """Number of heads whose drop under zero ablation, when removed alone, is estimated below 1 point."""
     chosen: tuple[HeadName, ...]
-    """Heads that greedy removal removes, in order, within `loss` on the examples for choosing, or up to `share`."""
+    """Heads that greedy removal removed, in order: as many as `loss` (on the examples for choosing) or `share` allows.
+    """
     kept: Point
-    """Score without the chosen heads."""
+    """Score with the chosen heads removed."""
     n_tried: Count
-    """Number of sets of heads that greedy removal measured to choose these heads, on some or all examples."""
+    """Number of sets of heads that greedy removal measured, on some or all examples, to choose these heads."""
     n_random: Count
-    """Number of random sets of the same size that were tried: n_tried, unless the time ran out."""
+    """Number of random sets of as many heads that were tried: equal to n_tried, unless the time ran out."""
     best_random: Point
-    """Score without the best random set, which was chosen on the same examples as the greedy one."""
+    """Score without the best of the random sets, which was chosen on the same examples as the greedy one."""
     curves: tuple[PruningCurve, ...]
     chance: tuple[RandomBaseline, ...]
-    """Scores along random orders."""
+    """Quantiles of the score as heads are removed in random orders."""
     n_orders: Count
-    """Number of random orders."""
+    """Number of random orders in which heads were removed."""
     n_chance: Positive
-    """Number of examples per random order."""
+    """Number of examples on which each random order was measured."""
     is_accuracy: bool = True
-    """Whether each example is right or wrong. Otherwise scores are in the metric's unit, and larger is better."""
+    """Whether each example is right or wrong. If not, scores are in the metric's unit, and larger is better."""
     budget: Size | None = None
-    """Time limit of the search in seconds; None if there is none."""
+    """Time limit of the search for heads in seconds; None without a limit."""
     not_measured: tuple[str, ...] = ()
-    """Descriptions of the steps that were skipped because of the budget."""
+    """Descriptions of the steps that were skipped because the time limit did not allow them."""
     prunable: tuple[PrunableShare, ...] = ()
-    """Numbers of removable heads for a loss of 1 and of 5 points; empty for a metric without points."""
+    """How many heads can be removed for a loss of 1 and of 5 points; empty for a metric without points."""
     alone_on: str = ""
-    """Examples on which a stored ablation measured single heads; empty if they are those of `chosen_on`."""
+    """Description of the examples of a stored ablation of single heads; empty if they are those of `chosen_on`."""
     audit: str = ""
     """Root cause reported by the quick audit; empty if every check passed."""
     share: float | None = None
-    """Share of the heads to remove, whatever the loss; None if `loss` was the limit."""
+    """Share of all heads that was to be removed whatever the loss; None if `loss` was the limit."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield inconsistencies between points, lists of heads and the number of examples."""
+        """Yield a contradiction if the points of curves, the lists of heads and the number of examples disagree."""
         return pruning_contradictions(self)
 
 
@@ -178,11 +181,11 @@ def prune_curves(
     ablation: Ablation | None = None,
     progress: Progress | None = None,
 ) -> Pruning:
-    """Choose orders of heads on `selection_set`, and measure them on `test_set`; random orders use `null_set`.
+    """Choose orders of removing heads on `selection_set`, and measure the scores without them on `test_set`.
 
-    If an `ablation` of this model is given, its harmless heads are used, so that both results agree. With a `share`,
-    heads are removed until that share of them is gone, whatever the loss. With a `budget` in seconds, steps that do not
-    fit are skipped; the most important steps come first.
+    Random orders are measured on `null_set`. If an `ablation` of this model is given, its harmless heads are used, so
+    that both results agree. With a `share`, heads are removed until that share of them is gone, whatever the loss. With
+    a `budget` in seconds, steps that do not fit are skipped; the most important steps come first.
     """
     clock = Clock(budget)
     selection_set = clock.affordable(selection_set)
@@ -231,17 +234,20 @@ def prune_curves(
 
 
 def _named_examples(ablation: Ablation | None) -> str:
-    """Describe the examples of a stored ablation; return an empty text without one."""
+    """Describe the examples on which a stored ablation was measured; return an empty text if there is none."""
     if ablation is None:
         return ""
     condition = ablation.conditions[0]
-    return f"{condition.data} and fresh examples" if condition.decided_on else condition.data
+    return f"{condition.data} and new examples" if condition.decided_on else condition.data
 
 
 def _parts(
     progress: Progress | None, selection_set: Experiment, test_set: Experiment, null_set: Experiment, n_orders: int
 ) -> Callable[[str], Progress | None]:
-    """Return a function that gives each step its progress callback, weighted by its expected forward passes."""
+    """Return a function that gives each step of pruning its own progress callback, by the step's name.
+
+    A step gets a part of the progress bar that is proportional to its expected number of forward passes.
+    """
     n, chosen, tested = len(selection_set.sites.heads), selection_set.n, test_set.n
     work = {
         "alone": n * chosen,
@@ -259,14 +265,14 @@ def _parts(
 
 
 def _part(progress: Progress | None, start: float, end: float) -> Progress | None:
-    """Return the progress callback of a step that covers the fractions `start` to `end` of the whole."""
+    """Return a progress callback for one step, which covers the fractions `start` to `end` of the whole progress."""
     return progress and (lambda done, total: progress(max(1, round(100 * (start + (end - start) * done / total))), 100))
 
 
 def _points(
     experiment: Experiment, choice: HeadChoice, batch_size: int, clock: Clock, part: Callable[[str], Progress | None]
 ) -> tuple[Point, dict[tuple[str, int], Point]]:
-    """Measure the whole model, then the model without each chosen set and along each chosen order.
+    """Measure the score of the whole model, without each chosen set of heads, and along each chosen order of removal.
 
     Points are keyed by a name and a number. The bootstrap of a CI draws from a random stream of that name.
     """
@@ -281,14 +287,14 @@ def _points(
     if choice.harmless and "mean" in choice.replacements:
         sets["means", 0] = Intervention(choice.harmless, "mean")
     by_drop = choice.orders["together"]
-    if clock.fits("each head's own drop, added up", len(by_drop), experiment.n):
+    if clock.fits("the sum of the drops of single heads", len(by_drop), experiment.n):
         sets |= {("alone", k): intervention for k, intervention in enumerate(one_by_one(by_drop), start=1)}
     outcome = run_interventions(
         experiment, list(sets.values()), batch_size=batch_size, proven=True, progress=part("sets")
     )
     scores, report, done = list(outcome.scores), part("curves"), 0.0
     for name, order in sorted(choice.orders.items(), key=lambda item: item[0] != "greedy"):
-        if clock.fits(f"what is left in the order of '{name}'", len(order), experiment.n):
+        if clock.fits(f"the scores along the order '{name}'", len(order), experiment.n):
             here = _part(report, done, done + 1 / len(choice.orders))
             steps = [[head] for head in order]
             scores.extend(scores_along(experiment, [steps], batch_size=batch_size, progress=here)[0])
@@ -309,7 +315,7 @@ def _points(
 def _curves(
     choice: HeadChoice, whole: Point, points: Mapping[tuple[str, int], Point], *, is_accuracy: bool
 ) -> tuple[PruningCurve, ...]:
-    """Return the curves that were measured within the time. The greedy curve has at least its end point."""
+    """Return the pruning curves that were measured within the time; the greedy curve has at least its end point."""
     curves = []
     alone = [points["alone", k] for k in range(1, len(choice.orders["together"]) + 1) if ("alone", k) in points]
     if alone:
@@ -332,7 +338,7 @@ def _curves(
 def _chance(
     experiment: Experiment, n_orders: int, batch_size: int, clock: Clock, progress: Progress | None
 ) -> tuple[tuple[RandomBaseline, ...], int]:
-    """Remove heads in random orders; return quantiles of the score over orders, and the number of orders."""
+    """Remove heads in random orders; return quantiles of the score over orders, and the number of orders measured."""
     heads, rng = experiment.sites.heads, stream(0, "random orders")
     orders = [[heads[i] for i in rng.permutation(len(heads))] for _ in range(n_orders)]
     # Without any head, all orders end at the same score, so this size is left out.

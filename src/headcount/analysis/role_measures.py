@@ -1,4 +1,4 @@
-"""How much of a head's attention goes to kinds of keys that every text has: neighbours, copies, separators?
+"""Measure how much of a head's attention goes to kinds of keys that every text has: neighbours, copies, separators.
 
 These measures need no task. They are defined by positions and tokens. For a query at i, a visible key j counts as:
 
@@ -22,8 +22,8 @@ Cross-attention connects two texts, whose positions are not comparable. It has o
 separator, duplicate (a copy in the other text) and induction (the token after any copy).
 
 A query counts if it sees a key of the kind and another key. Visible keys are inferred from the weights. Besides the
-attention on these keys, `tops` counts the queries whose largest weight is on such a key (ties do not count; for
-`matching`, the largest weight across the separator), and `even` is the value under uniform attention.
+attention to these keys, `tops` counts the queries whose largest weight is on such a key (ties do not count; for
+`matching`, the largest weight across the separator counts), and `even` is the value under uniform attention.
 """
 
 from __future__ import annotations
@@ -37,31 +37,27 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headcount.attention_roles import ROLES
 from headcount.errors import InputError
 from headcount.experiments.task_attention import query_minus_key, visible_in
 from headcount.heads import HeadSite
 from headcount.hooks.attention import Weights
 
-ROLES = (
-    *("first", "previous", "itself", "next", "farthest"),
-    *("special", "separator", "duplicate", "induction", "matching"),
-)
-"""Measures by which a head can be named."""
 SPREAD = ("entropy_share", "distance")
 CLUSTERS = 24
-"""Number of clusters of neighbouring queries; with more texts than this, each text is one cluster.
+"""Number of clusters of neighbouring queries, over which standard errors are computed.
 
-Neighbouring queries are not independent, so standard errors are computed over clusters.
+Neighbouring queries are not independent. With more texts than this, each text is one cluster.
 """
 AT_ONCE = 2**24
-"""Number of weights of an attention block that are processed together."""
+"""Number of attention weights of a block that are processed together, which limits the memory."""
 PIECES = "Ġ▁#"
-"""Characters that mark the start of a word or of a word part, as tokenizers write them."""
+"""Characters with which tokenizers mark the start of a word or of a part of a word."""
 
 
 @dataclass(frozen=True)
 class Marks:
-    """The tokens of one stack (encoder or decoder) as numbers, and which of them are special tokens or separators."""
+    """The tokens of one stack (encoder or decoder) as numbers, and masks of its special tokens and separators."""
 
     ids: Int[Tensor, " token"]
     special: Bool[Tensor, " token"]
@@ -69,7 +65,7 @@ class Marks:
 
     @property
     def plain(self) -> Bool[Tensor, " token"]:
-        """Return which tokens are neither special tokens nor separators."""
+        """A mask of the tokens that are neither special tokens nor separators."""
         return ~(self.special | self.separator)
 
     def to(self, device: torch.device) -> Marks:
@@ -116,7 +112,7 @@ def separator_places(tokens: Sequence[str], separators: Collection[str]) -> list
 def role_targets(
     queries: Marks, keys: Marks, sees: Bool[Tensor, "query key"], kind: str
 ) -> dict[str, Bool[Tensor, "query key"]]:
-    """Return, for each role such as `previous`, the keys [query, key] that count for it and are visible."""
+    """Return masks [query, key] of the visible keys that count for each role, such as `previous` (the token before)."""
     lag, key = query_minus_key(sees), torch.arange(sees.shape[1], device=sees.device)
     copies = (queries.ids[:, None] == keys.ids[None]) & queries.plain[:, None] & keys.plain[None]
     if kind == "self":
@@ -134,7 +130,7 @@ def role_targets(
 
 
 def _across(queries: Marks, keys: Marks) -> Tensor:
-    """Return for each query and key whether both are plain tokens on different sides of a separator, [query, key]."""
+    """Return a mask [query, key] of pairs of plain tokens that lie on different sides of a separator."""
     query_side, key_side = (marks.separator.cumsum(dim=0) for marks in (queries, keys))
     is_across = query_side[:, None] != key_side[None]
     return is_across & queries.plain[:, None] & keys.plain[None]
@@ -146,7 +142,7 @@ def _farthest(lag: Tensor, sees: Tensor) -> Tensor:
 
 
 def stacks_of(site: HeadSite) -> tuple[str, str]:
-    """Return the stacks whose tokens are the queries and the keys of an attention block."""
+    """Return the names of the stacks (encoder, decoder) whose tokens are an attention block's queries and keys."""
     return site.stack, "encoder" if site.kind == "cross" else site.stack
 
 
@@ -154,7 +150,8 @@ def only_row(weights: Weights) -> Float[Tensor, "head query key"]:
     """Return the attention weights of a batch of one row; raise an error if the batch has more rows."""
     if len(weights) != 1:
         raise InputError(
-            f"attention must be measured on one row of inputs, got {len(weights)} rows", "give a batch of one row"
+            f"attention is measured on one text at a time, got a batch of {len(weights)} rows",
+            "give a batch of one row",
         )
     return weights[0]
 
@@ -170,25 +167,28 @@ class QueryMeasure:
     """The values of one measure, such as attention to the previous token, for all heads of a block on one text."""
 
     values: Values
-    """Values [head, query]."""
+    """Values of the measure, [head, query]."""
     counted: NDArray[np.bool_]
-    """Whether each query counts for the measure, [query]."""
+    """A mask [query] of the queries that count for the measure."""
     even: Values
-    """Values under uniform attention, [query]."""
+    """Values that uniform attention would give, [query]."""
     tops: NDArray[np.bool_] | None = None
-    """Whether a query's largest weight is on a key of the role, [head, query]; None if the measure is not a role."""
+    """Whether each query's largest weight is on a key of the role, [head, query]; None if the measure is not a role."""
 
     def mean(self, head: int) -> float | None:
-        """Return a head's mean over the counted queries; None if there are none."""
+        """Return a head's mean over the counted queries; None if no query is counted."""
         return float(self.values[head, self.counted].mean()) if self.counted.any() else None
 
 
 def site_measures(site: HeadSite, weights: Weights, marks: Mapping[str, Marks]) -> dict[str, QueryMeasure]:
-    """Return every measure of the heads of an attention block on one text; `marks` are the tokens of each stack."""
+    """Return every attention measure of the heads of a block on one text; `marks` are the tokens of each stack."""
     sizes = {stack: len(of_stack.ids) for stack, of_stack in marks.items()}
     if tuple(map(sizes.get, stacks_of(site))) != weights.shape[2:]:
         given = " queries and ".join(map(str, weights.shape[2:]))
-        raise InputError(f"{site} has {given} keys, but the given stacks have {sizes} tokens")
+        raise InputError(
+            f"{site} has {given} keys, but the given tokens are {sizes}",
+            "give one token per position of the model's inputs",
+        )
     queries, keys = (marks[stack] for stack in stacks_of(site))
     return query_measures(only_row(weights), queries, keys, site.kind)
 
@@ -196,7 +196,7 @@ def site_measures(site: HeadSite, weights: Weights, marks: Mapping[str, Marks]) 
 def query_measures(
     weights_HQK: Float[Tensor, "head query key"], queries: Marks, keys: Marks, kind: str
 ) -> dict[str, QueryMeasure]:
-    """Return every measure of heads from their weights [head, query, key] and the tokens of queries and keys."""
+    """Return every attention measure of heads from their weights [head, query, key] and their tokens."""
     sees = visible_in(weights_HQK, kind)
     device, n_visible = weights_HQK.device, sees.sum(dim=1)
     targets, several = role_targets(queries.to(device), keys.to(device), sees, kind), _array(n_visible > 1) > 0
@@ -222,7 +222,10 @@ def query_measures(
 
 
 def _on_target(weights: Tensor, target: Tensor, rivals: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the total weight on the target keys [head, query], and whether one of them outweighs every rival."""
+    """Return each query's total weight on the marked keys, and whether one of them has a larger weight than all rivals.
+
+    Both are [head, query]. `target` and `rivals` are masks [query, key].
+    """
     most, other = (weights.masked_fill(~mask, -1.0).amax(dim=-1) for mask in (target, rivals))
     return torch.einsum("hqk,qk->hq", weights, target.float()), most > other
 
@@ -236,16 +239,16 @@ class RoleSums:
     """One measure of one attention block, summed over the queries of each cluster (neighbouring queries of a text)."""
 
     sums: Values
-    """Sums of values, [cluster, head]."""
+    """Sums of the measure over queries, [cluster of queries, head]."""
     counts: Values
-    """Number of counted queries, [cluster]."""
+    """Number of counted queries, [cluster of queries]."""
     even: Values
-    """Sums under uniform attention, [cluster]."""
+    """Sums of the values under uniform attention, [cluster of queries]."""
     tops: Values | None
-    """Number of queries whose largest weight is on a key of the role, [cluster, head]; None without a role."""
+    """Number of queries whose largest weight is on a key of the role, [cluster, head]; None if it is not a role."""
 
     def __add__(self, other: RoleSums) -> RoleSums:
-        """Return the sums with the clusters of further texts appended."""
+        """Return the sums of both, with the clusters of the other texts appended."""
         tops = None if self.tops is None or other.tops is None else np.concatenate([self.tops, other.tops])
         sums, counts = np.concatenate([self.sums, other.sums]), np.concatenate([self.counts, other.counts])
         return RoleSums(sums, counts, np.concatenate([self.even, other.even]), tops)

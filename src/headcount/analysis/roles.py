@@ -1,7 +1,8 @@
-"""What does each head attend to that the other heads do not, on texts and on repeated random tokens?
+"""Name heads for what they attend to and other heads do not, on texts and on repeated random tokens.
 
-A head is named for a role (see `role_measures`) by which it stands out from the other heads of its model, not for its
-largest measure. Where most heads attend to the separator, no head is named for that. A head is named for a role if the
+A role is a kind of key, such as the previous token (see `role_measures`). A head is named for a role by which it stands
+out from the other heads of its model, not for its largest measure: where most heads attend to the separator, no head is
+named for that. A head is named for a role if the
 lower 95 % bound of its mean weight meets three conditions:
 
     - it is at least 0.25 above uniform attention, (weight - uniform) / (1 - uniform);
@@ -10,7 +11,7 @@ lower 95 % bound of its mean weight meets three conditions:
       MAD), where a deviation is at least 0.01 (3.5: Iglewicz and Hoaglin 1993, "How to detect and handle outliers").
 
 Each name comes with the head's rank among the heads of its kind, and the range of ranks that the CIs allow. Controls
-are as in `labels`, on the same inputs. Their number limits the chance of any name in a control to 5 %:
+are as in `head_labels`, on the same inputs. Their number limits the chance of any name in a control to 5 %:
 
     untrained   new random weights, if the model can be built from its configuration
     shuffled    the model's weights with the entries of each matrix permuted
@@ -28,10 +29,9 @@ import torch
 from scipy.special import stdtrit
 from torch import nn
 
-from headcount.analysis.head_measures import rounded
-from headcount.analysis.labels import above_even, bars_of
+from headcount.analysis.attention_measures import rounded
+from headcount.analysis.head_labels import above_even, bars_of
 from headcount.analysis.role_measures import (
-    ROLES,
     Marks,
     RoleSums,
     SiteSums,
@@ -41,6 +41,7 @@ from headcount.analysis.role_measures import (
     separator_places,
     site_measures,
 )
+from headcount.attention_roles import ROLES
 from headcount.data.dataset import TokenizedText
 from headcount.errors import InputError
 from headcount.heads import HeadSite
@@ -51,36 +52,39 @@ from headcount.results import ROUNDING, Contradiction, Count, HeadName, Positive
 from headcount.seeds import integer
 
 TEXTS, REPEATED = "texts", "repeated tokens"
-"""Kinds of inputs on which heads are measured."""
+"""Kinds of inputs on which heads are measured: texts, and random tokens that occur twice."""
 N_CONTROLS = 19
-"""Number of controls of each kind. The threshold is their largest value, which a new control exceeds 1 time in 20."""
+"""Number of models of each kind that learned nothing; a head must exceed the largest value of any of them.
+
+A new such model exceeds this threshold in 1 of 20 cases.
+"""
 CONTROL_TEXTS = 4
-"""Number of texts on which controls are measured: the shortest ones of each kind of inputs."""
+"""Number of texts on which models that learned nothing are measured: the shortest texts of each kind."""
 MANY = 2**22
-"""Matrices with this many entries or more are resampled instead of permuted, which takes a fourth of the time."""
+"""When weights are shuffled, matrices with at least this many entries are resampled, which is faster than permuting."""
 MOST = 1e9
-"""Number that stands for an infinite upper end of a CI, because JSON has no infinity."""
+"""Number that stands for an infinite upper end of a confidence interval, because JSON has no infinity."""
 RoleCell = tuple[str, str, str, str]
-"""A cell: the stack and kind of an attention block, a role, and a kind of inputs."""
+"""What one threshold applies to: stack and kind of an attention block, a role (kind of key), and a kind of inputs."""
 Bars = Mapping[RoleCell, float]
-"""Thresholds from controls by cell, as weight above uniform attention."""
+"""Thresholds from models that learned nothing, as attention above uniform, for each kind of block, role and input."""
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class RoleScore:
-    """One measure of one head, such as its attention to the previous token, and its rank among comparable heads."""
+    """One attention measure of one head, such as attention to the previous token, and its rank among heads."""
 
     role: str
     on: str
-    """Kind of inputs: `texts` or `repeated tokens`."""
+    """Kind of inputs on which the head was measured: `texts` or `repeated tokens`."""
     mean: float
     low: float
-    """Lower end of the 95 % CI (Student's t over clusters of neighbouring queries)."""
+    """Lower end of the 95 % CI of the mean (Student's t over clusters of neighbouring queries)."""
     high: float
-    """Upper end of the 95 % CI."""
+    """Upper end of the 95 % CI of the mean."""
     even: float
-    """Value that uniform attention would give."""
+    """Value of the measure that uniform attention would give."""
     n: Positive
     """Number of queries that the mean is taken over."""
     n_top: Count | None
@@ -88,27 +92,27 @@ class RoleScore:
     rank: Positive
     """Rank of the head's mean among the heads of its kind of attention; 1 is the largest."""
     rank_low: Positive
-    """Best rank that the CIs of all heads of this kind allow."""
+    """Best rank of the head that the CIs of all heads of this kind allow."""
     rank_high: Positive
-    """Worst rank that the CIs of all heads of this kind allow."""
+    """Worst rank of the head that the CIs of all heads of this kind allow."""
     z: float
     """Number of robust deviations (1.4826 MAD) from the median head up to the lower end of the CI."""
     is_named: bool = False
-    """Whether the head is named for this role."""
+    """Whether the head is named for this role, because it exceeds untrained models and other heads."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the mean and its CI, the rank and its range, or the counts disagree."""
+        """Yield a contradiction if the mean and its CI, the rank and its range, or the counts disagree."""
         yield from outside(self, "mean")
         yield from outside(self, "rank", "rank_low", "rank_high")
         if (self.n_top or 0) > self.n:
-            yield "n_top", f"at most n, {self.n:,}"
+            yield "n_top", f"at most {self.n:,}, the value of n"
         if self.role != "distance" and not -ROUNDING <= self.low <= self.high <= 1 + ROUNDING:
-            yield "low", "from 0 to high, and high at most 1"
+            yield "low", "a number from 0 to high, with high at most 1"
 
 
 @dataclass(frozen=True)
 class HeadRole:
-    """All measures of one head, and the roles that it is named for, such as `previous`."""
+    """All attention measures of one head, and the roles that it is named for, such as `previous` (token)."""
 
     head: HeadName
     short: str
@@ -118,11 +122,11 @@ class HeadRole:
     standings: tuple[RoleScore, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error for a wrong name or a repeated measure."""
+        """Yield a contradiction if the head's name is wrong or a measure is repeated."""
         yield from misnamed(self)
         keys = [(score.role, score.on) for score in self.standings]
         if len(set(keys)) != len(keys):
-            yield "standings", "each measure once"
+            yield "standings", "measures that differ from each other"
 
     @property
     def named(self) -> list[RoleScore]:
@@ -131,30 +135,31 @@ class HeadRole:
         return sorted(named, key=lambda score: above_even(score.mean, score.even), reverse=True)
 
     def find(self, role: str, on: str) -> RoleScore | None:
-        """Return one measure of the head on one kind of inputs, such as `texts`; None if it was not measured."""
+        """Return one attention measure of the head on one kind of inputs, such as `texts`; None if not measured."""
         return next((score for score in self.standings if (score.role, score.on) == (role, on)), None)
 
 
 @dataclass(frozen=True)
 class Naming:
-    """Thresholds for naming a head after a role, such as "previous token"."""
+    """Thresholds that a head must reach to be named for a role, such as "previous token"."""
 
     confidence: float = 0.95
     """Confidence level of the intervals whose lower ends are compared with the thresholds."""
     partly: float = 0.25
-    """Smallest lower end of the weight, rescaled to 0 for uniform attention and 1 for all attention."""
+    """Smallest lower end of the CI of attention to the role's keys, rescaled from 0 (uniform) to 1 (all)."""
     deviations: float = 3.5
-    """Smallest number of robust deviations from the median head up to the lower end of the weight."""
+    """Smallest number of robust deviations by which the lower end of the CI must lie above the median head."""
     least_deviation: float = 0.01
     """Lower bound of the robust deviation, which prevents huge z-scores where all heads are nearly equal."""
     fewest_heads: int = 4
-    """Smallest number of heads of a kind among which a head can stand out."""
+    """Smallest number of heads of one kind of attention among which a head can stand out."""
 
     def allows(self, score: RoleScore, bar: float, n_heads: int, slack: float = 0.0) -> bool:
-        """Return whether a head is named for a role: it must exceed uniform attention, controls and the other heads.
+        """Return whether a head is named for a role: it must exceed uniform attention, untrained models and other
+        heads.
 
-        `bar` is the threshold from controls, `n_heads` the number of heads of its kind, and `slack` the accepted
-        rounding error.
+        `bar` is the threshold from models that learned nothing, `n_heads` the number of heads of its kind, and `slack`
+        the accepted rounding error.
         """
         if score.role not in ROLES or n_heads < self.fewest_heads or score.even >= 1:
             return False
@@ -163,7 +168,7 @@ class Naming:
 
     @property
     def words(self) -> str:
-        """Return the thresholds in words, for the caption of a table."""
+        """Return the thresholds for naming a head as a sentence, for the caption of a table."""
         return (
             f"a head is named for a role if the lower {100 * self.confidence:g} % bound of its weight is at least "
             f"{self.partly:g} above uniform attention, (weight - uniform) / (1 - uniform), and at least "
@@ -186,7 +191,7 @@ class RoleInputs:
 
 @dataclass(frozen=True)
 class RoleBar:
-    """Threshold from control models for one role, as attention rescaled to 0 (uniform) to 1 (all)."""
+    """The attention to the keys of one role that models without any learning reach, rescaled to 0 (uniform) to 1."""
 
     stack: str
     kind: str
@@ -206,22 +211,22 @@ class HeadRoles(Result):
     separators: tuple[str, ...]
     naming: Naming
     controls: tuple[str, ...]
-    """Kinds of control models: `untrained`, `shuffled`; empty if there were none."""
+    """Kinds of models that learned nothing and set the thresholds: `untrained`, `shuffled`; empty without any."""
     n_controls: Count
-    """Number of control models of each kind."""
+    """Number of models that learned nothing, of each kind, that set the thresholds."""
     bars: tuple[RoleBar, ...]
     heads: tuple[HeadRole, ...]
     SCHEMA: ClassVar[int] = 1
     INDENT: ClassVar[int | None] = None  # one line per number would make the file several times as large
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if ranks or names contradict the other heads of their kind, or the thresholds."""
+        """Yield a contradiction if ranks or names disagree with other heads of their kind or with the thresholds."""
         groups: dict[RoleCell, list[tuple[HeadRole, RoleScore]]] = {}
         for head in self.heads:
             for score in head.standings:
                 groups.setdefault((head.stack, head.kind, score.role, score.on), []).append((head, score))
         if len({head.head for head in self.heads}) != len(self.heads):
-            yield "heads", "each head once"
+            yield "heads", "heads that differ from each other"
         if {on for *_, on in groups} - {inputs.on for inputs in self.inputs}:
             yield "inputs", "every kind of inputs on which heads were measured"
         bars = {(bar.stack, bar.kind, bar.role, bar.on): bar.least for bar in self.bars}
@@ -230,22 +235,23 @@ class HeadRoles(Result):
             for head, score in members:
                 # The stored numbers are rounded.
                 if score.is_named and not self.naming.allows(score, bars.get(cell, 0.0), len(members), slack=1e-3):
-                    yield "heads", f"{head.short} not named for {score.role}, according to its interval"
+                    yield "heads", f"{head.short} without the name {score.role}, which its interval does not allow"
                 n_above, n_at_least = sum(m > score.mean for m in means), sum(m >= score.mean for m in means)
                 if not 1 + n_above <= score.rank <= n_at_least:
-                    yield "heads", f"{head.short} ranked by its mean for {score.role}"
+                    yield "heads", f"a rank of {head.short} for {score.role} that follows from its mean"
                 if score.rank_high > len(members):
                     yield "heads", f"ranks of at most {len(members)} for {score.role}"
 
     @property
     def words(self) -> str:
-        """Return the conditions under which a head gets a name, for the caption of a table."""
+        """Return the conditions under which a head is named for a role as a sentence, for the caption of a table."""
         if not self.controls:
-            return f"{self.naming.words}; there were no controls"
+            return f"{self.naming.words}; there were no control models"
         kinds = " and ".join(self.controls)
         return (
             f"{self.naming.words}, and above the heads of {self.n_controls} {kinds} models each, of this shape, "
-            f"which learned nothing: on average at most {100 / (self.n_controls + 1):.2g} % of such models get any name"
+            f"which learned nothing: on average, a head gets a name in at most {100 / (self.n_controls + 1):.2g} % of "
+            f"such models"
         )
 
 
@@ -260,9 +266,10 @@ def head_roles(
     n_controls: int = N_CONTROLS,
     progress: Progress | None = None,
 ) -> HeadRoles:
-    """Measure every head on texts of each kind, and name the heads that stand out for a role.
+    """Measure the attention of every head on texts, and name the heads that stand out for a role (kind of key).
 
-    `separators` replace those of the texts' tokenizer. `progress(done, total)` counts control models.
+    `texts` are the texts of each kind. `separators` replace those of the texts' tokenizer. `progress(done, total)`
+    counts control models.
     """
     texts = {on: rows for on, rows in texts.items() if rows}
     if not texts:
@@ -274,7 +281,7 @@ def head_roles(
     for separator in separators:
         if not any(any(separator_places(tokens, [separator])) for tokens in labels):
             shown = " ".join(labels[0][:12]) if labels else "no texts were given"
-            raise InputError(f"no text has the separator {separator!r}", f"the tokens of the first text are: {shown}")
+            raise InputError(f"no text has the separator {separator!r}", f"the first text has the tokens: {shown}")
     in_use = separators or frozenset().union(*(text.separators for rows in texts.values() for text in rows))
     sums = {on: measure_texts(module, sites, rows, separators) for on, rows in texts.items()}
     makers = control_makers(module, sites) if n_controls else {}
@@ -304,7 +311,7 @@ def _notes(texts: Sequence[TokenizedText]) -> str:
 def measure_texts(
     module: nn.Module, sites: Sites, texts: Sequence[TokenizedText], separators: Collection[str] = ()
 ) -> SiteSums:
-    """Return the measures of every attention block on all texts, summed over clusters of neighbouring queries."""
+    """Return the attention measures of every block, summed over clusters of neighbouring queries of all texts."""
     by_site: dict[HeadSite, dict[str, RoleSums]] = {}
     for text in texts:
         marks = marks_of(text.tokens, text.special, separators or text.separators)
@@ -325,9 +332,10 @@ def measure_texts(
 def name_heads(
     sites: Sites, sums: Mapping[str, SiteSums], bars: Bars | None = None, naming: Naming = NAMING
 ) -> tuple[HeadRole, ...]:
-    """Return the rank of every head in every measure, and the roles that it is named for.
+    """Rank every head in every attention measure, and name the heads that stand out for a role.
 
-    `sums` has the measures for each kind of inputs, such as `texts`; `bars` are the thresholds from controls.
+    `sums` has the measures for each kind of inputs, such as `texts`; `bars` are the thresholds from models that learned
+    nothing.
     """
     scores: dict[str, list[RoleScore]] = {str(head): [] for head in sites.heads}
     for stack, kind in dict.fromkeys((site.stack, site.kind) for site in sites):
@@ -348,7 +356,7 @@ def name_heads(
 
 
 def _scores(role: str, on: str, blocks: Sequence[RoleSums], naming: Naming) -> Iterator[RoleScore]:
-    """Yield the value and rank of every head of one kind of attention in one measure.
+    """Yield the value and rank, in one attention measure, of every head of one kind of attention.
 
     `blocks` are the sums for each attention block of this kind. CIs of fractions are clipped to [0, 1].
     """
@@ -376,7 +384,7 @@ def _scores(role: str, on: str, blocks: Sequence[RoleSums], naming: Naming) -> I
 
 
 def _estimate(sums: RoleSums, confidence: float) -> tuple[Values, Values]:
-    """Return the mean of every head and half the width of its CI, which is infinite if there is only one cluster."""
+    """Return the mean of every head and half the width of its CI; the CI is infinite if there is only one cluster."""
     total, n = sums.counts.sum(), int((sums.counts > 0).sum())
     mean = sums.sums.sum(axis=0) / total
     if n < 2:
@@ -399,10 +407,10 @@ def control_bars(
     separators: Collection[str],
     progress: Progress | None = None,
 ) -> dict[RoleCell, float]:
-    """Measure control models, which learned nothing, and return the threshold of each cell.
+    """Measure control models, which learned nothing, and return the threshold that each role's attention must exceed.
 
-    The threshold is the higher one of the two kinds of controls. Controls are measured on a few short texts, as
-    their measures vary more between heads than between texts.
+    The threshold is the higher one of the two kinds of controls. Controls are measured on a few short texts, as their
+    measures vary more between heads than between texts.
     """
     bars: dict[RoleCell, float] = {}
     shortest = {on: sorted(rows, key=_n_tokens)[:CONTROL_TEXTS] for on, rows in texts.items()}
@@ -420,7 +428,7 @@ def control_bars(
 
 
 def values_of(sums: Mapping[str, SiteSums]) -> dict[RoleCell, Values]:
-    """Return the rescaled weight of every head (0 is uniform, 1 is all), in each cell that can give a name."""
+    """Return the rescaled attention of every head (0 is uniform, 1 is all), for each role, block and kind of inputs."""
     values: dict[RoleCell, list[Values]] = {}
     for on, by_site in sums.items():
         for site, roles in by_site.items():
@@ -432,9 +440,9 @@ def values_of(sums: Mapping[str, SiteSums]) -> dict[RoleCell, Values]:
 
 
 def control_makers(module: nn.Module, sites: Sites) -> dict[str, Callable[[int], Control]]:
-    """Return, for each kind of control, a function that makes the i-th control.
+    """Return, for each kind of control model, a function that makes the i-th control, given i.
 
-    Untrained controls exist for Hugging Face models only.
+    Controls learned nothing. Untrained controls exist for Hugging Face models only.
     """
     spare = copy.deepcopy((module, sites))
     makers: dict[str, Callable[[int], Control]] = {}
@@ -444,7 +452,7 @@ def control_makers(module: nn.Module, sites: Sites) -> dict[str, Callable[[int],
 
 
 def untrained(module: Wrapped, i: int) -> Control:
-    """Return the i-th untrained control: a model with this configuration, new random weights and no heads removed."""
+    """Return the i-th untrained control: a new model of the same configuration, with random weights and all heads."""
     settings = copy.deepcopy(module.model.config)
     for name in (CUT, FOLDED, BIASED):
         if hasattr(settings, name):
@@ -456,7 +464,7 @@ def untrained(module: Wrapped, i: int) -> Control:
 
 
 def shuffled(module: nn.Module, spare: Control, i: int) -> Control:
-    """Put the i-th shuffled control into `spare`, a copy of the model, and return it.
+    """Turn `spare`, a copy of the model, into the i-th shuffled control, and return it.
 
     The entries of each weight matrix are permuted; vectors, such as biases, are not.
     """

@@ -1,21 +1,23 @@
-"""Which heads move an event of the task, such as a carry, from where it arises to where the answer needs it?
+"""Find the heads that move an event of the task, such as a carry, from where it arises to where the answer needs it.
 
-Quartets of examples answer this causally (`Quartets` in tasks/base.py). In two of the four examples the event is
-absent, in two it is present; one token rises in equal steps. The output of a head on one example is patched into
-another one, and the logits of the answer show how far it follows:
+Quartets (sets of four examples, `Quartets` in tasks/base.py) answer this causally. In two of the four examples the
+event is absent, in two it is present; one token rises in equal steps. The output of a head on one example is patched
+into another one, and the logits of the answer show how far the answer follows:
 
     carry patch    without <- with_event, and with_event <- without      the token changes, and so does the event
     placebo        without <- smaller, and with_event <- larger          the token changes as much, the event does not
 
 The *share* of a head is the part of the gap between both answers that its patch moves. The gap is measured in the logit
 difference between the token with and without the event. A share is a ratio of sums over quartets. Its interval has a
-linearised standard error, Student's t with Hall's correction for skewed moves, and a Bonferroni correction over all
-heads and ways. Without Hall's correction, heads that act on few quartets were too often called "none".
+linearised standard error, Student's t with Hall's correction for skewness, and a Bonferroni correction over all heads
+and ways (a way leads from the place where the event arises to a place of the answer). Without Hall's correction, heads
+that act on few quartets were too often called "none".
 
 A minimal pair cannot tell a head that moves the event from one that moves the token. Random donors can: with the output
 of a head on any other example, the answer must become what its own tokens and the donor's event give.
 
-The same patches of the residual stream, one position of one layer at a time, show where the event is held on its way.
+The same patches of the residual stream, one position of one layer at a time, show where the model holds the event
+between the question and the answer.
 """
 
 from __future__ import annotations
@@ -31,51 +33,52 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 from torch import Tensor
 
-from headcount.analysis.event_positions import Layout, is_readable, layouts_of, positions_by_layout, read_positions
+from headcount.analysis.route_positions import Layout, is_readable, layouts_of, positions_by_layout, read_positions
 from headcount.bands import PART, Role, role_of
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel, RunModel
 from headcount.heads import HeadId
 from headcount.hooks.gates import Capture, eval_mode
-from headcount.hooks.proof import first_tensor, prove
+from headcount.hooks.intervention_proof import first_tensor, prove
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.streams import StreamCapture, StreamId, StreamPatches, Streams
+from headcount.limits import MIN_N, N_SCAN
 from headcount.results import Contradiction, Count, Positive, Result
 from headcount.seeds import stream
 from headcount.stats import Proportion, skewed_quantile, skewness
 from headcount.tasks.base import Quartets, SequenceTask, stack_positions
 from headcount.training.evaluation import SequenceModel
 
-N_SCAN = 200
-"""Default number of quartets (four examples that differ in one event) for each way, when all heads are scanned."""
-N_VERDICT = 400
-"""Number of quartets for a verdict on one head, which needs a narrow interval."""
 N_RELIABLE = 100
-"""Number of quartets from which on at most 5 % of scans give a head a wrong role (benchmarks/route_errors.py)."""
+"""From this number of quartets (sets of four examples) on, at most 5 % of scans give a head a wrong role.
+
+The error rate was measured by benchmarks/route_errors.py.
+"""
 N_DONORS = 400
-"""Number of examples whose heads get the outputs of a random donor example."""
+"""Number of examples in which heads get the outputs of a random other example (the donor)."""
 CONFIDENCE = 0.95
-FEWEST = 20
-"""Smallest number of quartets with right answers from which shares are computed."""
 Moves = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Share:
-    """The part of the logit gap between examples with and without the event that a patch moves, with its CI."""
+    """The part of the logit gap between examples with and without an event (a carry) that a patch moves."""
 
     share: float
     low: float
     high: float
     on: float
-    """The share when the event is patched in: the output comes from an example with the event."""
+    """The share for examples without the event (a carry) that get head outputs from examples with it."""
     off: float
-    """The share when the event is patched out. Either of two redundant heads has on = 1 and off = 0."""
+    """The share for examples with the event (a carry) that get head outputs from examples without it.
+
+    If two heads are redundant, each of them has on = 1 and off = 0.
+    """
 
     @classmethod
     def of(cls, on: Moves, off: Moves, gap: Moves, n_comparisons: int = 1) -> Share:
-        """Return the share as a ratio of sums over quartets, with the confidence interval of the mean of on and off.
+        """Return the share as a ratio of sums over quartets (sets of four examples), with its CI.
 
         >>> Share.of(np.array([1.0, 1.0]), np.array([0.0, 0.0]), np.array([2.0, 2.0])).share
         0.25
@@ -90,9 +93,9 @@ class Share:
 
     @property
     def role(self) -> Role:
-        """The role of the patched head, such as "carrier", that the whole interval allows.
+        """The role of the patched head, such as "carrier" of a carry, if the whole interval of the share allows it.
 
-        A negative share, which moves the answer away from the event, is "none".
+        A negative share, which moves the answer away from the event, gives the role "none".
         """
         return role_of(self.low, self.high)
 
@@ -110,29 +113,32 @@ class Way:
     read: str
     chain: Positive
     n: Count
-    """Number of quartets in use: all four answers are right, and the event changes the expected token."""
+    """Number of quartets (sets of four) in use: all answers are right, and the event (a carry) changes the answer."""
     n_drawn: Positive
     gap: float
-    """Mean difference of the logit gap, in logits, between examples with and without the event."""
+    """By how much, on average, the event (a carry) raises the logit of its token above that of the other token."""
     examples: tuple[str, str]
-    """Two examples as text, without and with the event, both with their right answers."""
+    """Two examples as text with their right answers: one without the event (a carry) and one with it."""
     is_written_before: bool
-    """Whether the place `read` is written before the place `source`, so no earlier token shows the event."""
+    """Whether the place `read` is written before the place `source`, so that no earlier token shows a carry."""
 
     @property
     def name(self) -> str:
-        """The name of the way: the place where the event arises and the place of the answer, such as `1s to 10s`."""
+        """The name of the way that an event takes, from where it arises to where the answer needs it: `1s to 10s`."""
         return f"{self.source} to {self.read}"
 
     @property
     def has_enough(self) -> bool:
-        """Whether there are enough quartets for roles to be wrong as rarely as their intervals say."""
+        """Whether there are enough quartets (sets of four examples) for wrong roles to be as rare as intended."""
         return self.n >= N_RELIABLE
 
 
 @dataclass(frozen=True)
 class PatchShare:
-    """The share of an event that one patch moves on one way, such as `1s to 10s`, and its placebo's share."""
+    """The share of an event (a carry) that one patch moves on one way, such as `1s to 10s`, and its placebo's share.
+
+    The placebo patch changes the token as much, but not the event.
+    """
 
     what: str
     """What was patched: a head (`E0H2`), all heads of a block (`E0`) or a residual stream (`E0.stream`)."""
@@ -144,21 +150,24 @@ class PatchShare:
 
     @property
     def moves_event(self) -> bool:
-        """Whether the patch moves the event, in whole or in part, while the placebo moves nothing."""
+        """Whether the patch moves at least part of the event (a carry), but nothing where only a token changes."""
         return self.moved.role in ("carrier", "part") and self.placebo.is_absent
 
 
 @dataclass(frozen=True)
 class DonorTest:
-    """What happens to answers if one or several heads take their output from random other examples (donors)."""
+    """What happens to answers if heads get their outputs from random other examples (donors)."""
 
     head: str
-    """The head, such as `E0H2`; heads that were patched together are joined by `+`."""
+    """Name of the head, such as `E0H2`; heads that were patched together are joined by `+`."""
     read: str
     followed: Proportion
-    """Donors whose event differs: fraction of answers that become what the own tokens with the donor's event give."""
+    """Fraction of answers that change as the event (a carry) of the donor, whose head outputs are put in, requires.
+
+    The donors are examples with another event than the receiver.
+    """
     unchanged: Proportion
-    """Donors whose event is the same: fraction of answers that stay right."""
+    """Fraction of answers that stay right with head outputs of donor examples that have the same event (a carry)."""
 
 
 @dataclass(frozen=True)
@@ -169,43 +178,44 @@ class Routes(Result):
     name: str
     weights_sha256: str
     event: str
-    """The task's name of the event, such as `carry`."""
+    """The task's name for the event, such as `carry`."""
     places: tuple[str, ...]
     """Names of the places of an answer, most significant first, such as `1000s`, ..., `1s`."""
     ways: tuple[Way, ...]
     heads: tuple[PatchShare, ...]
-    """The share of each head, patched alone."""
+    """The share of the event (such as a carry) that each head moves when it is patched alone."""
     blocks: tuple[PatchShare, ...]
-    """The share of each attention block, with all its heads patched together."""
+    """The share of the event (such as a carry) that each attention block moves when all its heads are patched."""
     queries: tuple[PatchShare, ...]
-    """The share of each head that carries the event, wholly or in part, patched at one of its query positions alone."""
+    """The share of the event (a carry) that each head moves when patched at a single query position alone."""
     streams: tuple[PatchShare, ...]
-    """The share of each residual stream, patched at the positions of one place alone; and of each MLP's output."""
+    """The share of the event (a carry) that each residual stream at one place (10s), and each MLP output, moves."""
     donors: tuple[DonorTest, ...]
-    """Tests with random donors, for each head that carries the event wholly or in part."""
+    """Tests of each head that moves the event (a carry) with outputs from random donor examples put in."""
     audit: str = ""
     """Root cause reported by the quick audit; empty if every check passed."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if parts of the result contradict each other.
+        """Yield a contradiction if parts of the result disagree with each other.
 
-        Examples: a share on a way that is not in `ways`, a share outside of its interval, or a way that uses more
-        quartets than were drawn.
+        Examples: a share on a way (`1s to 10s`) that is not in `ways`, a share outside of its interval, or a way that
+        uses more quartets (sets of four examples) than were drawn.
         """
         measured = {way.name for way in self.ways}
         for field in ("heads", "blocks", "queries", "streams"):
             shares: tuple[PatchShare, ...] = getattr(self, field)
             if unknown := [each.way for each in shares if each.way not in measured]:
-                yield field, f"ways that were measured, not {unknown[0]!r}"
+                yield field, f"only ways that are listed in ways, not {unknown[0]!r}"
             if any(not each.moved.low <= each.moved.share <= each.moved.high for each in shares):
-                yield field, "shares inside of their intervals"
+                yield field, "shares inside of their confidence intervals"
         if any(way.n > way.n_drawn for way in self.ways):
-            yield "ways", "ways whose n (right quartets) is at most n_drawn"
+            yield "ways", "ways with n (quartets answered right) of at most n_drawn"
 
     def movers(self, way: str) -> list[PatchShare]:
         """Return the heads that carry the event on a way, wholly or in part; the largest share first.
 
-        Heads whose placebo moves the answer too are left out: they move more than the event.
+        Heads whose placebo (a changed token without the event) moves the answer too are left out: they move more than
+        the event.
         """
         shares = [each for each in self.heads if each.way == way and each.moves_event]
         return sorted(shares, key=lambda each: -each.moved.share)
@@ -215,10 +225,10 @@ class Routes(Result):
 
 
 class EventPatches:
-    """The quartets of one way (four examples each) on one model, and patches between the four.
+    """Patches between the examples of quartets (sets of four that differ in one event) on one model.
 
-    Use it inside `torch.no_grad()`, with the model in evaluation mode. In a patch, an example (the receiver) gets
-    head outputs of another example of its quartet (the donor).
+    Use it inside `torch.no_grad()`, with the model in evaluation mode. In a patch, an example (the receiver) gets head
+    outputs of another example of its quartet (the donor).
     """
 
     def __init__(self, model: OpenModel, quartets: Quartets) -> None:
@@ -235,22 +245,29 @@ class EventPatches:
         self.receivers = torch.cat([without, with_event])
         self.donors = {"event": torch.cat([with_event, without]), "placebo": torch.cat([smaller, larger])}
         self.positions = read_positions(answers.task, quartets, by_example)[is_used].repeat(2)
-        """For each receiver (patched example), the position of the logits for the token that the event changes."""
+        """For each receiver (patched example), the position of the logits of the token that the event changes."""
         self.tokens = torch.stack([labels[part.repeat(2), self.positions] for part in (without, with_event)])
-        """For each receiver, the ids of this token without and with the event, [2, receiver]."""
+        """The ids of the changed token without and with the event (a carry) for each patched example, [2, receiver]."""
         self.donor_outputs = {
             kind: {site: capture.z(site)[rows] for site in model.sites} for kind, rows in self.donors.items()
         }
-        """The head outputs that patches put in: from donors with the event changed, and from placebo donors."""
+        """The head outputs that patches put in: those of examples with another event (a carry), and of placebo
+        examples.
+
+        A placebo example has another token but the same event.
+        """
 
     @cached_property
     def cached(self) -> CachedPass:
-        """The cached forward pass over the receivers: first all examples without the event, then all with it."""
+        """The cached pass over all patched examples: first those without the event (a carry), then those with it."""
         return CachedPass(self.model.module, self.model.sites, self._inputs(self.receivers))
 
     @cached_property
     def to_the_read_place(self) -> CachedPass:
-        """The cached pass without the places of the answer after the place `read`, which they cannot change."""
+        """The cached pass over the patched examples, without the answer's tokens after the one that a carry changes.
+
+        The event need not be a carry. Later tokens cannot change the logits at this place.
+        """
         if not self.n or not isinstance(self.model, RunModel):
             return self.cached  # where the inputs of another model's decoder are is not known
         source, decoder_input = self._inputs(self.receivers)
@@ -261,28 +278,37 @@ class EventPatches:
 
     @cached_property
     def clean(self) -> Moves:
-        """For each example before any patch: logit of the token with the event minus logit of that without it."""
+        """For each example before any patch: logit of the token that a carry requires minus logit of the other token.
+
+        The event need not be a carry.
+        """
         return self.differences(first_tensor(self.cached.output))
 
     @property
     def gap(self) -> Moves:
-        """For each quartet, by how much the event raises the logit difference (token with it minus token without)."""
+        """For each quartet (set of four examples), by how much the event (a carry) raises the logit difference.
+
+        The difference is the logit of the token with the event minus that of the token without it.
+        """
         return self.clean[self.n :] - self.clean[: self.n]
 
     def _inputs(self, rows: Tensor) -> list[Tensor]:
         return [each[rows] for each in self.inputs]
 
     def differences(self, logits: Tensor) -> Moves:
-        """Return, for each receiver, the logit of the token with the event minus that of the token without it."""
+        """Return the logit of the token with a carry minus that of the token without it, for each patched example.
+
+        The event need not be a carry.
+        """
         rows = torch.arange(len(logits), device=logits.device)
         at = logits[rows, self.positions].double()
         return np.asarray((at[rows, self.tokens[1]] - at[rows, self.tokens[0]]).cpu().numpy())
 
     def moves(self, logits: Tensor, before: Moves | None = None) -> tuple[Moves, Moves]:
-        """Return by how much a patch moves the logit difference, for the event patched in and patched out.
+        """Return how far a patch moves the logit difference of each quartet (set of four examples).
 
-        `logits` are those with the patch. `before` are the differences without it; give them if `logits` are from a
-        shorter pass.
+        The first array is for the event (a carry) patched in, the second for the event patched out. `logits` are those
+        with the patch. `before` are the differences without it; give them if `logits` are from a shorter pass.
         """
         after, before = self.differences(logits), self.clean if before is None else before
         return after[: self.n] - before[: self.n], before[self.n :] - after[self.n :]
@@ -290,10 +316,11 @@ class EventPatches:
     def head_shares(
         self, groups: Sequence[Sequence[HeadId]], n_comparisons: int, positions: Sequence[int | None] = (None,)
     ) -> Iterator[tuple[int, int | None, Share, Share]]:
-        """Yield the share of the event that each group of heads moves, patched together, at each of the positions.
+        """Yield the share of the event (a carry) that each group of heads, patched together, moves at each given
+        position.
 
-        Each item has the index of the group, the position (None for all positions), the share, and the placebo's
-        share.
+        Each item has the index of the group, the position (None for all positions), the share, and the share of the
+        placebo, which changes a token but not the event.
         """
         cached = self.to_the_read_place if set(positions) == {None} else self.cached
         before = self.differences(first_tensor(cached.output))
@@ -316,10 +343,10 @@ class EventPatches:
         return Intervention(tuple(heads), "patch", values=values)
 
     def stream_shares(self, streams: Streams, n_comparisons: int) -> Iterator[tuple[StreamId, str, Share, Share]]:
-        """Yield the share of the event that each residual stream moves at each place alone; also MLP outputs.
+        """Yield the share of the event (a carry) that each residual stream at one place, and each MLP output, moves.
 
         Each item has the stream, the name of the place (such as `10s`; empty for all positions), the share, and the
-        placebo's share.
+        share of the placebo, which changes a token but not the event.
         """
         task = cast(SequenceTask, self.model.answers.task)
         donors, inputs = {}, self._inputs(self.receivers)
@@ -348,12 +375,13 @@ def right_answers(model: OpenModel, inputs: Sequence[Tensor], labels: Tensor) ->
 
 
 def routes(model: OpenModel, n: int = N_SCAN, *, seed: int = 0, progress: Progress | None = None) -> Routes:
-    """Measure which share of the task's event each head, block and residual stream moves, on every way.
+    """Measure which share of the task's event (a carry) each head, block and residual stream moves.
 
-    `n` is the number of quartets (four examples that differ in the event) for each way.
+    The event moves on several ways, such as from the 1s to the 10s. `n` is the number of quartets (sets of four
+    examples that differ in the event) for each way.
     """
     task = require_event(model)
-    quartets = measurable(model, task.quartets(stream(seed, "quartets"), n), min(n, FEWEST))
+    quartets = measurable(model, task.quartets(stream(seed, "quartets"), n), min(n, MIN_N))
     some, _ = cast(SequenceModel, model.answers).teacher_forced(quartets[0].examples[1][:4])
     prove(model.module, model.sites, some)
     streams = Streams.of(model.module, model.sites, some)
@@ -395,7 +423,7 @@ def _measure_way(
     patches, sites = EventPatches(model, quartets), model.sites
     gap = float(patches.gap.mean()) if patches.n else 0.0
     way = _way(task, quartets, patches.n, gap)
-    if patches.n < FEWEST or gap <= 0:
+    if patches.n < MIN_N or gap <= 0:
         return _WayResult(way)
     heads = [
         PatchShare(sites.heads[i].short, way.name, moved, placebo)
@@ -421,7 +449,10 @@ def _measure_way(
 
 
 def _way(task: SequenceTask, quartets: Quartets, n: int, gap: float) -> Way:
-    """Return a `Way`: where the event arises, what it changes, the number of quartets, and an example pair."""
+    """Describe a way of an event (a carry from the 1s to the 10s): its ends, number of quartets, and two examples.
+
+    Quartets are sets of four examples that differ in the event.
+    """
     pair = (part[0] for part in quartets.examples[1:3])
     examples = [
         f"{task.show(each)}{task.words.sign}{task.show_tokens(task.encode(each[None]).answer[0])}" for each in pair
@@ -433,20 +464,21 @@ def _way(task: SequenceTask, quartets: Quartets, n: int, gap: float) -> Way:
 
 
 def require_event(model: OpenModel) -> SequenceTask:
-    """Return the task of a model; raise an error if the task names no event (such as a carry) to follow."""
+    """Return the task of a model; raise an error if the task has no event (such as a carry) that heads could move."""
     task = model.answers.task
     if task.output_type != "sequence" or task.words.event is None:
         raise InputError(
-            f"the {task.name} task names no event, such as a carry, that heads could move",
+            f"the task {task.name} has no event, such as a carry, that heads could move",
             "choose a model of a task with an event, such as addition",
         )
     return cast(SequenceTask, task)
 
 
 def measurable(model: OpenModel, quartets: Sequence[Quartets], fewest: int) -> list[Quartets]:
-    """Return the ways that can be measured: enough quartets, and the model predicts the places of the answer.
+    """Return the ways of the event (a carry from the 1s to the 10s) that can be measured on a model.
 
-    Raise an error if there is no such way.
+    A way needs enough quartets (sets of four examples), and the model must predict the token at every place that the
+    event changes. Raise an error if there is no such way.
     """
     answers, ways = cast(SequenceModel, model.answers), []
     for way in quartets:
@@ -458,21 +490,21 @@ def measurable(model: OpenModel, quartets: Sequence[Quartets], fewest: int) -> l
         event = answers.task.words.event
         assert event is not None, "require_event has checked this"
         raise InputError(
-            f"{answers.task.name} has no examples that differ in a {event.name} alone",
-            f"choose a model of a wider range: at least {fewest} such examples are needed",
-            "the model has to predict every token of the answer, and the answer has to keep its length",
+            f"this {answers.task.name} task has too few examples that differ in a {event.name} alone",
+            f"choose a model whose task has a wider range of examples: at least {fewest} such sets are needed",
+            "the model must predict every token of the answer, and the event must not change the answer's length",
         )
     return ways
 
 
 def position_labels(task: SequenceTask, stack: str, n: int) -> list[str]:
-    """Return the names of all positions of a stack: the source's tokens, or the tokens that the decoder predicts."""
+    """Return the names of all positions of a stack: source tokens (encoder), or predicted tokens (decoder)."""
     positions = stack_positions(task, stack)
     return [each.label for each in positions] if len(positions) == n else [str(i) for i in range(n)]
 
 
 def positions_by_place(task: SequenceTask, stack: str, n: int) -> dict[str, list[int]]:
-    """Return, for each place of the answer, its positions in a stack, such as the 10s of both operands."""
+    """Return the positions in a stack that belong to each place of the answer, such as the 10s of both operands."""
     positions = stack_positions(task, stack)
     if len(positions) != n:
         return {str(i): [i] for i in range(n)}
@@ -489,11 +521,12 @@ def positions_by_place(task: SequenceTask, stack: str, n: int) -> dict[str, list
 def donor_test(
     model: OpenModel, heads: HeadId | Sequence[HeadId], quartets: Quartets, seed: int = 0, n: int = N_DONORS
 ) -> DonorTest | None:
-    """Put the outputs of heads on random other examples (donors) in place, and count answers that follow the donor.
+    """Give heads the outputs that they have on random other examples (donors), and count answers that follow the donor.
 
-    Several heads are patched together, from one donor. Donor and receiver have labels at the same positions (one
-    layout), because a head's output at another position would be about another place. Return None if all random
-    examples have the event, or none has. Use it inside `torch.no_grad()`, with the model in evaluation mode.
+    An answer follows if it changes as the donor's event (a carry) requires. Several heads are patched together, from
+    one donor. Donor and receiver have labels at the same positions (one layout), because a head's output at another
+    position would be about another place. Return None if all random examples have the event, or none has. Use it inside
+    `torch.no_grad()`, with the model in evaluation mode.
     """
     answers, heads = cast(SequenceModel, model.answers), (heads,) if isinstance(heads, HeadId) else tuple(heads)
     task, place = answers.task, quartets.place
@@ -523,7 +556,10 @@ def donor_test(
 
 
 def _previous(layouts: Sequence[Layout]) -> NDArray[np.int64]:
-    """Return, for each example, the index of the example of the same layout before it; the first one gets the last."""
+    """Return, for each example, the index of the example before it that has labels at the same positions.
+
+    The first example gets the index of the last one.
+    """
     previous, groups = np.empty(len(layouts), dtype=np.int64), dict[Layout, list[int]]()
     for i, layout in enumerate(layouts):
         groups.setdefault(layout, []).append(i)

@@ -1,7 +1,8 @@
 """Ablate each head alone on more and more examples, until its band is decided and its interval is narrow.
 
-The examples come in blocks: those of the experiment in random order, then new ones of the task. All heads start with
-the first block. A head leaves at a look (stopping.py) that decides it, and the next blocks measure the other heads.
+A band says how much a head matters, such as critical or redundant. The examples come in blocks: those of the experiment
+in random order, then new ones of the task. All heads are measured on the first block. After each block, heads that are
+decided (ablation_stopping.py) are dropped, and the next block measures the others.
 """
 
 from __future__ import annotations
@@ -26,59 +27,49 @@ from headcount.analysis.ablation import (
     prepare,
     with_agreements,
 )
-from headcount.analysis.importance import Importance, importances
-from headcount.analysis.stopping import FIRST_HITS, FIRST_SCORES, Looks, StoppingRule
+from headcount.analysis.ablation_stopping import FIRST_HITS, FIRST_SCORES, Looks, StoppingRule
+from headcount.analysis.gradient_importance import Importance, importances
 from headcount.data.dataset import Rows, mean_score
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile
-from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import (
-    Donors,
-    Outcome,
-    Scores,
-    compare,
-    donors_of,
-    run_interventions,
-    run_on_cores,
-    scores_of_part,
-    widened,
-)
+from headcount.experiments.donors_and_means import Donors, donors_of
+from headcount.experiments.drops import compare, widened
+from headcount.experiments.experiment import Experiment, Scores
+from headcount.experiments.interventions import Outcome, run_interventions, run_on_cores, scores_of_part
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replay import Intervention
-from headcount.limits import BATCH
+from headcount.limits import BATCH, N_NOISE
 from headcount.seeds import stream
 from headcount.training.device import Copies, n_processes
 
 ROWS_PER_PROCESS = 2000
-"""Number of examples from which another process is worth its start."""
-N_NOISE = 512
-"""Number of examples of the first block on which the noise of mean ablation is estimated."""
+"""Number of examples per process: another process is started only if each gets this many."""
 
 
 @dataclass(frozen=True)
 class SweepState:
-    """A sweep after a block of examples, for a table that is shown while the others are still being measured."""
+    """The state of an ablation after a block of examples, for a table that is shown while measurements go on."""
 
     run: AblationRun
-    """The measurements so far."""
+    """The measurements of all heads so far."""
     n: int
-    """Number of examples so far."""
+    """Number of examples measured so far."""
     n_settled: int
-    """Number of ablations (head and replacement) that need no more examples."""
+    """Number of ablations (a head with a kind of ablation) that need no more examples."""
     n_most: int
-    """Largest number of examples that the other ablations may need."""
+    """Largest number of examples that the undecided ablations may still need."""
 
 
 def can_stop_early(experiment: Experiment, more: Experiment | None = None) -> bool:
-    """Return whether heads can be measured block by block, on these examples and then on `more`.
+    """Return whether heads can be measured block by block, on the examples of `experiment` and then of `more`.
 
-    The metric must be a mean over examples of a dataset, and there must be more examples than the first look takes.
+    The metric must be a mean over examples of a dataset, and there must be more examples than the first block has.
     """
     is_mean = experiment.make_batches is not None and experiment.aggregator is mean_score
     return is_mean and (more is not None or experiment.n > first_look(experiment))
 
 
 def first_look(experiment: Experiment) -> int:
-    """Return the number of examples at the first look: fewer for losses, which vary less than hits and other scores."""
+    """Return the number of examples after which heads are first judged; it is smaller for losses, which vary less."""
     return FIRST_SCORES if experiment.metric.is_loss else FIRST_HITS
 
 
@@ -95,7 +86,7 @@ def ablate_until_decided(
     is_time_up: Callable[[], bool] = lambda: False,
     on_block: Callable[[SweepState], None] = lambda state: None,
 ) -> AblationRun:
-    """Ablate every head alone with each replacement, until the rule says for each of them that it was enough.
+    """Ablate every head alone with each kind of ablation, until a stopping rule says for each that it is enough.
 
     The examples are those of `experiment`, then those of `more`; if `more` has all examples that exist, they are those
     of `more` alone. `is_time_up` is asked after each block. With `examples`, the answers that break are described. The
@@ -117,7 +108,7 @@ def ablate_until_decided(
 
 
 class _Pool:
-    """The examples of several experiments in the order in which they are measured."""
+    """The examples of several experiments, one after the other, in the order in which they are measured."""
 
     def __init__(self, experiments: Sequence[Experiment]) -> None:
         self.experiments = list(experiments)
@@ -126,7 +117,7 @@ class _Pool:
         self.n = int(self._ends[-1])
 
     def blocks(self, start: int, end: int) -> Iterator[Experiment]:
-        """Yield experiments on the examples from `start` to `end`."""
+        """Yield experiments on the examples numbered `start` to `end` of the pool."""
         for experiment, order, last in zip(self.experiments, self._orders, self._ends.tolist(), strict=True):
             first = last - len(order)
             places = order[max(0, start - first) : max(0, end - first)]
@@ -134,11 +125,11 @@ class _Pool:
                 yield experiment.block(places)
 
     def compared(self, rows: Rows) -> Experiment:
-        """Return an experiment without batches that says how scores on these rows are compared."""
+        """Return an experiment without batches, for comparing scores on the given rows."""
         return replace(self.experiments[0], rows=rows, batches=(), is_part=len(rows) < self.n)
 
     def describe(self, n: int) -> str:
-        """Describe the first `n` examples."""
+        """Describe the first `n` examples of the pool in words, such as `2,000 of the test set`."""
         first, n_first = self.experiments[0].data, int(self._ends[0])
         if n < n_first:
             return f"{n:,} of {first}"
@@ -146,7 +137,7 @@ class _Pool:
 
 
 def _random_order(experiment: Experiment) -> Rows:
-    """Return the places of all examples in random order; the examples of a cluster stay together."""
+    """Return the indices of all examples in random order; the examples of a cluster stay together."""
     rng, clusters = stream(0, "blocks of a sweep"), experiment.clusters
     if clusters is None:
         return rng.permutation(len(experiment.rows))
@@ -156,20 +147,20 @@ def _random_order(experiment: Experiment) -> Rows:
 
 @dataclass
 class _Sampled:
-    """One head under one kind of ablation: its scores so far, and its looks."""
+    """One head under one kind of ablation: its scores so far, and the times at which it was judged."""
 
     pair: Ablated
     looks: Looks
     scores: list[Scores] = field(default_factory=list)
-    """Scores [donor, example] of each block."""
+    """Scores [donor, example] of each block of examples; only resample ablation has several donors."""
     measurement: Measurement | None = None
     noise: float = 0.0
     n: int = 0
-    """Number of examples so far."""
+    """Number of examples on which this ablation was measured so far."""
 
 
 class _Sampling:
-    """All heads of a sweep with their scores so far."""
+    """All heads under all kinds of ablation, with their scores on the examples measured so far."""
 
     def __init__(
         self,
@@ -199,18 +190,18 @@ class _Sampling:
 
     @property
     def clean(self) -> Scores:
-        """The scores with all heads, [example]."""
+        """The scores [example] of the model with all heads, on the examples measured so far."""
         return np.concatenate(self._clean)
 
     @property
     def n_copies(self) -> int:
-        """The number of other processes that share the work."""
+        """The number of copies of this process that share the work."""
         if self.check.explains:  # this process must see every batch
             return 0
         return n_processes(self._pool.experiments[0].model, -(-self._pool.n // ROWS_PER_PROCESS)) - 1
 
     def measure_part(self, numbers: Sequence[int]) -> Scores:
-        """Return the scores [1 + intervention, example] of part of a block; a copy of this process calls it.
+        """Return the scores [1 + intervention, example] on part of a block of examples, in a copy of this process.
 
         The numbers are the first and the last example, the index of the block, those of the ablations, and the part.
         """
@@ -224,7 +215,7 @@ class _Sampling:
         return run_interventions(block, interventions, batch_size=self._batch_size, proven=True, means=means, only=only)
 
     def extend(self, end: int, copies: Copies) -> None:
-        """Measure all heads that are not settled on the examples up to `end`; `copies` measure part of each block."""
+        """Measure all undecided heads on the examples up to number `end`; `copies` measure part of each block."""
         numbers = [i for i, state in enumerate(self.states) if not state.looks.is_settled]
         active, start = [self.states[i] for i in numbers], self.n
         interventions = interventions_of([state.pair for state in active], self._donors)
@@ -254,7 +245,10 @@ class _Sampling:
             self.n_passes += len(interventions) * block.n
 
     def _measure_noise(self, block: Experiment, active: Sequence[_Sampled], outcome: Outcome) -> None:
-        """Estimate the noise of mean ablation, for heads whose ablation changes a score in the first block."""
+        """Estimate the noise of mean ablation (from averaging over finitely many inputs) on the first examples.
+
+        Only heads whose ablation changes any score in this block are measured.
+        """
         changed = [state.pair for state in active if (state.scores[0] != outcome.clean).any()]
         if self._noise is not None:
             for state in active:
@@ -266,7 +260,7 @@ class _Sampling:
             state.noise = noise.get(state.pair, 0.0)
 
     def look(self, *, is_over: bool) -> None:
-        """Look at the heads whose next look is due; if the time is over, look at all heads for the last time."""
+        """Judge the heads that are due after this block; if the time is over, judge all heads for the last time."""
         clean, experiment = self.clean, self._pool.compared(np.concatenate(self._rows))
         has_band = has_bands(experiment, clean)
         due = [
@@ -293,7 +287,7 @@ class _Sampling:
         return np.concatenate(self._donor_rows, axis=1) if REPLACEMENTS.get(pair[1]).needs_donors else None
 
     def run(self, gradients: Sequence[Importance] = ()) -> AblationRun:
-        """Return the measurements so far; every head has one after the first block."""
+        """Return the measurements of all heads so far; every head has one after the first block."""
         measurements = tuple(state.measurement for state in self.states if state.measurement is not None)
         compared = self._pool.compared(np.concatenate(self._rows))
         assert self._outcome is not None, "there is a first block"
@@ -313,5 +307,5 @@ class _Sampling:
         )
 
     def failures(self) -> tuple[FailureProfile, ...]:
-        """Return the broken answers of each ablation."""
+        """Return, for each ablation, the answers that are right with all heads and wrong with the head ablated."""
         return self.check.failures({state.pair: state.n for state in self.states})

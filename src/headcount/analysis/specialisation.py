@@ -1,8 +1,9 @@
-"""What does each head attend to? Its mean attention on the task's targets over many examples, with standard errors.
+"""Measure what each head attends to: its mean attention to kinds of keys that the task names, over many examples.
 
-The task names the targets, the column of each query, and a condition that holds in some examples. Every measure is
-reported overall and by column, for all examples, for those where the condition holds and for those where it does not.
-If the task has a contrast, the effect of a single token is measured too (contrasts.py).
+The task names the targets (kinds of keys, such as the operator), the column of each query (such as the 10s), and a
+condition that holds in some examples (such as an incoming carry). Every measure is reported overall and by column, for
+all examples, for those where the condition holds and for those where it does not. If the task has a contrast (examples
+in which one fact changes), its effect on attention is measured too (attention_contrasts.py).
 
 Over all columns, examples with and without the condition are compared within each column, with equal weights for all
 columns. Columns where the condition always or never holds are left out: otherwise a difference between columns would
@@ -15,9 +16,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from headcount.analysis.contrasts import MOVED, ContrastShift, contrast_of, shifts
-from headcount.analysis.head_measures import MeasureSums, control_inputs, eval_inputs, measure, rounded
-from headcount.analysis.labels import (
+from headcount.analysis.attention_contrasts import MOVED, ContrastShift, contrast_of, shifts
+from headcount.analysis.attention_measures import MeasureSums, control_inputs, eval_inputs, measure, rounded
+from headcount.analysis.head_labels import (
     ALL,
     DIFFERENCE,
     N_CONTROLS,
@@ -39,7 +40,7 @@ from headcount.tasks.base import AttentionTargets
 
 @dataclass(frozen=True)
 class HeadStats:
-    """Attention measures, label and sensitivity of one head."""
+    """The attention measures and label of one head, and how its attention reacts to a fact such as a carry."""
 
     head: HeadName
     short: str
@@ -47,31 +48,31 @@ class HeadStats:
     layer: int
     kind: str
     label: str
-    """The targets (kinds of keys) that the head attends to, as text such as `mostly operator (0.75)`; empty if none."""
+    """The kinds of keys that the head attends to, as text such as `mostly operator (0.75)`; empty if there are none."""
     measures: tuple[MeasureMean, ...]
     shifts: tuple[ContrastShift, ...] = ()
-    """How attention changes in the task's contrast, which changes one token; empty if the task has no contrast."""
+    """How attention changes when one fact, such as a carry, changes; empty if the task has no such examples."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error for a wrong head name or a repeated measure."""
+        """Yield a contradiction if the head's name is wrong or a measure is repeated."""
         yield from misnamed(self)
         keys = [(m.measure, m.column, m.condition) for m in self.measures]
         if len(set(keys)) != len(keys):
-            yield "measures", "each measure once"
+            yield "measures", "measures that differ from each other"
 
     def find(self, measure: str, column: str = ALL, condition: str = ALL) -> MeasureMean | None:
-        """Return one measure of the head, in a column and under a condition; None if it was not measured."""
+        """Return one attention measure of the head, in a column (10s) and under a condition (carry), or None."""
         wanted = measure, column, condition
         return next((m for m in self.measures if (m.measure, m.column, m.condition) == wanted), None)
 
     def sensitivity(self, column: str = ALL) -> ContrastShift | None:
-        """Return how far the task's contrast moves the head's attention, in a column; None if it was not measured."""
+        """Return how far a change of one fact (a carry) moves the head's attention in a column (10s), or None."""
         return next((shift for shift in self.shifts if (shift.measure, shift.column) == (MOVED, column)), None)
 
 
 @dataclass(frozen=True)
 class Named:
-    """The task's contrast by name and description: examples in which one fact changes (see contrasts.py)."""
+    """Name and description of the task's contrast: examples in which one fact changes (see attention_contrasts.py)."""
 
     name: str
     words: str
@@ -79,37 +80,37 @@ class Named:
 
 @dataclass(frozen=True)
 class Specialisation(Result):
-    """What every head of a model attends to: its attention on the task's targets, with labels."""
+    """What every head of a model attends to: its attention to kinds of keys that the task names, with labels."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("heads",)
     SCHEMA: ClassVar[int] = 3
     name: str
     weights_sha256: str
     n: Positive
-    """Number of examples."""
+    """Number of examples on which attention was measured."""
     data: str
-    """Description of the examples."""
+    """Description in words of the examples on which attention was measured."""
     weighting: str
-    """How keys are weighted: by attention weights, or by attention weights times the norms of the value vectors."""
+    """What is measured as attention: attention weights, or these times the norms of the value vectors."""
     thresholds: Thresholds
     calibration: Calibration
     heads: tuple[HeadStats, ...]
     contrast: Named | None = None
-    """The task's contrast, which `HeadStats.shifts` is measured on; None if the task has none."""
+    """The examples in which one fact changes, on which `HeadStats.shifts` is measured; None if the task has none."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error for a repeated head, a measure over too many examples, or changes without a contrast."""
+        """Yield a contradiction if a head is repeated, a measure has too many examples, or shifts have no contrast."""
         names = [head.head for head in self.heads]
         if len(set(names)) != len(names):
-            yield "heads", "each head once"
+            yield "heads", "heads that differ from each other"
         if any(m.n > self.n for head in self.heads for m in head.measures):
-            yield "heads", f"measures over at most n = {self.n:,} examples"
+            yield "heads", f"measures over at most {self.n:,} examples, the value of n"
         if any(bool(head.shifts) and self.contrast is None for head in self.heads):
-            yield "contrast", "a contrast, as heads have shifts"
+            yield "contrast", "a name and a description, as heads have shifts"
 
     @property
     def words(self) -> str:
-        """Return the conditions under which a head gets a label, for the caption of a table."""
+        """Return sentences that explain under which conditions a head gets a label, for the caption of a table."""
         return f"{self.thresholds.words}. {self.calibration.words}"
 
 
@@ -161,7 +162,10 @@ def specialise(
 
 
 def _means(name: str, sums: MeasureSums, i: int, targets: AttentionTargets) -> Iterator[MeasureMean]:
-    """Yield the mean of one measure of head `i`, for every column and condition with at least two examples."""
+    """Yield the mean of one attention measure of head `i`, for every column (10s) and condition (a carry comes in).
+
+    Means over fewer than two examples are left out.
+    """
     estimates: dict[tuple[str, str], tuple[Estimate, Estimate | None]] = {}
     condition = targets.condition
 
@@ -182,7 +186,10 @@ def _means(name: str, sums: MeasureSums, i: int, targets: AttentionTargets) -> I
 
 
 def _cases(targets: AttentionTargets, counts: Sums) -> Iterator[tuple[str, str, list[Stratum]]]:
-    """Yield each mean to compute, as (column, condition, strata); a stratum is a group of queries with equal weight."""
+    """Yield the means to compute, as (column such as `10s`, condition such as `carry`, strata).
+
+    A stratum is a group of queries; all strata of a mean have equal weight.
+    """
     holds, whole = targets.condition.holds, np.ones(counts.shape, dtype=bool)
     # Queries that belong to no column belong to neither side of a condition.
     named = len(targets.columns) or 1

@@ -1,4 +1,7 @@
-"""Is every answer right? Choose the strongest method that works for a model: all examples, all contexts, or search."""
+"""Verify a model's answers by the strongest method that works: check all examples or contexts, or search for errors.
+
+A context is the tokens that one position sees.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,16 @@ from contextlib import AbstractContextManager
 
 from headcount.analysis.context_proof import ContextCertificate, context_shape, prove
 from headcount.analysis.counterexamples import CounterexampleSearch, search
-from headcount.analysis.exhaustive import LARGEST_DOMAIN, Certificate, check_every_example, domain_size
+from headcount.analysis.exhaustive_check import LARGEST_DOMAIN, Certificate, check_every_example, domain_size
 from headcount.analysis.worst_margins import WorstMargins, worst_margins
 from headcount.experiments.models import OpenModel
 from headcount.training.contexts import Undecidable
 
 Verification = Certificate | ContextCertificate | WorstMargins | CounterexampleSearch
-"""Every outcome of a verification; each has a `verdict` and a list of `wrong` answers."""
+"""The outcome of verifying a model, by any method; each has a `verdict` and a list of `wrong` answers."""
 VERIFICATIONS: tuple[type[Verification], ...] = (Certificate, ContextCertificate, WorstMargins, CounterexampleSearch)
 Counting = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
-"""A function that opens a progress bar with a title. It gives a function that is called with (done, total)."""
+"""A function that opens a progress bar with a title, and gives a function that is called with (done, total)."""
 
 
 def verify(model: OpenModel, *, seconds: float, seed: int, counting: Counting) -> Verification:
@@ -32,7 +35,9 @@ def verify(model: OpenModel, *, seconds: float, seed: int, counting: Counting) -
             return check_every_example(model, progress=progress)
     try:
         if n_examples is not None:
-            raise Undecidable(f"the task has {n_examples:,} examples (at most {LARGEST_DOMAIN:,} are checked)")
+            raise Undecidable(
+                f"the task has {n_examples:,} examples, and at most {LARGEST_DOMAIN:,} are checked one by one"
+            )
         learner, _ = context_shape(model)
         if learner.model.pooling.combines == "mean":
             return worst_margins(model)

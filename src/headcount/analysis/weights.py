@@ -1,4 +1,4 @@
-"""What do the weights of a model's heads show? What heads match and copy, and which heads could read which others."""
+"""Read from a model's weights what its heads match and copy, and which heads could read which others."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from headcount.analysis.composition import Compositions, compositions
-from headcount.analysis.head_inputs import N_EXAMPLES, read_inputs, require_own
-from headcount.analysis.head_weights import HeadReading, read_heads
-from headcount.analysis.probes import Probes, probe
 from headcount.analysis.routes import Progress, Routes
+from headcount.analysis.weights_circuits import HeadReading, read_heads
+from headcount.analysis.weights_composition import Compositions, compositions
+from headcount.analysis.weights_inputs import read_inputs, require_own
+from headcount.analysis.weights_probes import Probes, probe
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId
+from headcount.limits import N_WEIGHTS
 from headcount.results import Positive, Result
 
 
 @dataclass(frozen=True)
 class HeadWeights(Result):
-    """What the weights of each head match and copy; compositions of heads; and linear probes, if asked for."""
+    """What the weights of each head match and copy, how strongly heads read each other, and linear probes."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("heads",)
     INDENT: ClassVar[int | None] = None
     name: str
     weights_sha256: str
     n: Positive
-    """Number of examples over which inputs were averaged."""
+    """Number of examples on which the inputs of the heads were recorded."""
     norm: str
-    """Where LayerNorm is in a block: `pre` (before attention) or `post` (after the sum)."""
+    """Where LayerNorm is in a block: `pre` (before attention) or `post` (after the sum with the residual stream)."""
     heads: tuple[HeadReading, ...]
     compositions: Compositions
     probes: Probes | None = None
@@ -40,16 +41,16 @@ def weights(
     model: OpenModel,
     heads: Sequence[HeadId] = (),
     *,
-    n: int = N_EXAMPLES,
+    n: int = N_WEIGHTS,
     seed: int = 0,
     probes: bool = False,
     routes: Routes | None = None,
     progress: Progress | None = None,
 ) -> HeadWeights:
-    """Read what the weights of these heads (default: all heads) match and copy.
+    """Read what the weights of the given heads (default: all heads) match and copy.
 
-    With `probes`, an event such as the carry is also decoded from the residual stream. `routes` then gives the share
-    of the event that each cell moves when patched.
+    With `probes`, linear probes also decode an event such as the carry from the residual stream. `routes` then gives
+    the share of the event that each stream moves when patched.
     """
     inner = require_own(model)
     if not model.sites.heads:

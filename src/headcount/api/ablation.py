@@ -7,8 +7,8 @@ from dataclasses import replace
 from matplotlib.figure import Figure
 
 from headcount.analysis.ablation import Ablation, AblationRun, ablate, decide
+from headcount.analysis.ablation_stopping import StoppingRule
 from headcount.analysis.sequential_ablation import SweepState, ablate_until_decided, can_stop_early, first_look
-from headcount.analysis.stopping import StoppingRule
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.saving import Place, Saved, data_setting, folder_for, result_name, save_in, unless_default
 from headcount.auditing.audit import quick_audit
@@ -29,7 +29,7 @@ from headcount.rendering.progress import counting
 from headcount.rendering.refining import refining
 
 SHORT = 16
-"""Largest number of tokens of a short example."""
+"""Examples of at most this many tokens are ablated in larger batches, with one ablation per forward pass."""
 
 
 def ablate_heads(
@@ -65,17 +65,17 @@ def ablate_heads(
     The other arguments:
 
     * `replacements` selects replacements, such as `["zero"]`; the default is all of them.
-    * `precision`: each head is measured on more and more examples until its band is decided and its 95 % CI is at most
-      this much to either side (0.01: 1 point, or 0.01 of another unit). The examples are those of the test set or the
-      file, then, for a run, new ones of its task, up to 30,000.
-    * `budget` ends the measurement after a time such as `"30s"`; the heads that are undecided then stay undecided.
+    * `precision`: each head is measured on more and more examples until its band (such as critical or redundant) is
+      decided and its 95 % CI reaches at most this far to either side (0.01: 1 point, or 0.01 of another unit). The
+      examples are those of the test set or the file, then, for a run, new ones of its task, up to 30,000.
+    * `budget` ends the measurement after a time such as `"30s"`; heads that are not decided by then stay undecided.
     * `n` measures exactly this number of examples instead, and `exhaust` the whole test set; with `exhaust`, heads that
       change an answer there are measured again on 40,000 new examples.
-    * `donors` is the number of other examples whose head outputs resample ablation takes in turn. The default is 4,
-      or 1 if there are new examples, because new examples tell more than further donors.
-    * `lengths` measures sequences of these lengths. `examples` also records which kinds of answer break.
+    * `donors` is the number of other examples whose head outputs resample ablation takes in turn. The default is 4, or
+      1 if there are new examples, because new examples add more information than further donors.
+    * `lengths` are the lengths of sequences to measure on. `examples` also records which kinds of answers become wrong.
     * `save` names a folder for the result; `save=True` means the model's own folder.
-    * `run_adapter` allows running the adapter's Python file that a pruned folder names.
+    * `run_adapter` allows running the adapter (the user's Python file) that the folder of a pruned model names.
 
     The returned `result` is an `Ablation`, with one effect per head and replacement.
 
@@ -157,12 +157,16 @@ def ablate_heads(
 def _clock(
     n: int | None, precision: float, budget: str | float | None, *, exhaust: bool, lengths: Sequence[int]
 ) -> Callable[[], bool]:
-    """Check the flags that say when to stop, and return a function that says whether the time is over."""
+    """Check the flags that end the measurement; return a function that returns whether the time budget is used up."""
     if not 0 < precision < 1:
-        raise InputError(f"--precision must be in (0, 1), got {precision:g}", "0.01 is 1 point of an accuracy")
+        raise InputError(
+            f"--precision must be in (0, 1), got {precision:g}", "a precision of 0.01 means 1 percentage point"
+        )
     fixed = [flag for flag, is_given in (("--n", n), ("--exhaust", exhaust), ("--lengths", lengths)) if is_given]
     if len(fixed) > 1 and exhaust:
-        raise InputError(f"{' and '.join(fixed)} cannot be combined", "each of them fixes the number of examples")
+        raise InputError(
+            f"{' and '.join(fixed)} cannot be combined", "each of them fixes the number of examples: give one"
+        )
     if fixed and budget is not None:
         raise InputError(
             f"--budget and {fixed[0]} cannot be combined", f"{fixed[0]} fixes the number of examples: leave one out"
@@ -174,10 +178,10 @@ def _clock(
 
 
 def _preview(opened: OpenModel, metric: Metric, state: SweepState) -> tuple[DataTable, str]:
-    """Return the table of all heads after a block of examples, and how many heads are settled."""
+    """Return a table of the drops measured so far, and a line that says how many ablations are precise enough."""
     result = _join_runs(opened, metric, [state.run])
     n_all = len(state.run.measurements)
-    settled = f"{state.n:,} examples: {state.n_settled} of {n_all} ablations are settled"
+    settled = f"{state.n:,} examples: {state.n_settled} of {n_all} ablations are precise enough"
     return ranking_table(result, result.conditions[0], "preview"), settled
 
 
@@ -193,7 +197,7 @@ def _on_fixed_examples(
     batch_size: int,
     quiet: bool,
 ) -> AblationRun:
-    """Ablate each head on all examples, and measure heads that change an answer again on `more`."""
+    """Ablate each head on all examples; measure heads that change an answer again on new examples (`more`)."""
     at = "" if length is None else f" at length {length}"
     with counting(f"ablating heads of {opened.name}{at}", quiet=quiet) as progress:
         run = ablate(
@@ -212,7 +216,7 @@ def _on_fixed_examples(
 
 
 def _join_runs(opened: OpenModel, metric: Metric, runs: Sequence[AblationRun]) -> Ablation:
-    """Join the measurements at all lengths into one result."""
+    """Join the ablations at several sequence lengths into one result."""
     effects = [effect for run in runs for effect in run.effects]
     return Ablation(
         name=opened.label,
@@ -228,21 +232,21 @@ def _join_runs(opened: OpenModel, metric: Metric, runs: Sequence[AblationRun]) -
 
 
 def batch_rows(batch_size: int, model: OpenModel | None = None) -> int:
-    """Return the number of examples per batch, such that four ablations fit into one forward pass.
+    """Return the number of examples per batch, so that one forward pass has room for four ablations of a batch.
 
-    If the examples of the model's task are short, only one ablation fits: recording the pass without ablations, which
-    is done once per batch, then costs more than ablating.
+    If the examples of the model's task are short, a batch has room for one ablation per pass only: the forward pass
+    without ablations, which is needed once per batch, then costs more than the ablations.
     """
     if batch_size < 1:
         raise InputError(
-            f"--batch-size must be at least 1, got {batch_size}", "it is the number of rows per forward pass"
+            f"--batch-size must be at least 1, got {batch_size}", "it is the number of input rows per forward pass"
         )
     longest = None if model is None or model.task is None else getattr(model.task, "longest", None)
     return batch_size if longest is not None and longest <= SHORT else max(1, batch_size // 4)
 
 
 def _draw(name: str, result: Ablation) -> dict[str, Figure]:
-    """Return the figures of an ablation by file name: a ranking and a map per length."""
+    """Return the figures of an ablation by file name: a ranking and a map of heads for each sequence length."""
     by_length = len(result.conditions) > 1
     figures = {f"{name}-by-length": draw_lengths(result)} if by_length else {}
     for condition in result.conditions:

@@ -18,7 +18,7 @@ from headcount.rendering.markdown import report_text
 from headcount.rendering.progress import counting
 
 SUMMARY = "_summary.md"
-"""Name of the teacher's file, which stands beside the students' files. No submission can have this name."""
+"""Name of the file with the summary for the teacher, beside the students' files. No submission can have this name."""
 
 
 def audit(
@@ -31,7 +31,7 @@ def audit(
     quiet: bool = False,
     run_adapter: bool = False,
 ) -> Saved[Audit]:
-    """Check a model for known mistakes, and name the root cause of what is found.
+    """Check a model for known mistakes, and name the root cause of the checks that fail.
 
     * `model` is a run or an adapter's model. Only the checks that apply to it are run.
     * `n` is the number of test examples; the default is all.

@@ -21,11 +21,10 @@ from headcount.claims.base import (
 )
 from headcount.errors import InputError
 from headcount.experiments.models import Data, OpenModel
+from headcount.limits import MIN_N
 from headcount.rendering.progress import counting
 
-FAILS_AUDIT = "the model fails its audit, so its heads say nothing about the task"
-LEAST_N = 20
-"""Smallest number of examples, or of quartets (sets of four), on which a claim can be judged."""
+FAILS_AUDIT = "the model fails its audit, so measurements of its heads show nothing about the task"
 
 
 def claim(
@@ -40,11 +39,11 @@ def claim(
 ) -> ClaimResult:
     """Judge one claim about the heads of a model: SUBJECT KIND [OBJECT].
 
-    * `n` is the number of quartets, examples or sequences; each kind of claim has a default.
-    * `seed` draws quartets, random donors, random sets of heads and sequences.
+    * `n` is the number of examples, sequences or quartets (sets of four examples); each kind of claim has a default.
+    * `seed` is the seed of everything that is drawn: examples, sequences, quartets and sets of heads.
     * `data` is a file for a model without a task.
     * `anyway` judges a model that fails its quick audit, or is no better than a constant answer.
-    * `run_adapter` allows running the adapter's Python file that a pruned folder names.
+    * `run_adapter` allows running the adapter (the user's Python file) that the folder of a pruned model names.
 
     >>> claim("sample:addition", "D1 prunable-together", n=200).verdict
     'undecided'
@@ -103,7 +102,7 @@ def _judged(
     *,
     anyway: bool,
 ) -> ClaimResult:
-    """Judge one of several claims. If the model lacks the subject of the claim, the verdict is `not judged`."""
+    """Judge one of several claims; the verdict is `not judged` if the model lacks the heads that the claim is about."""
     parsed = parse(statement.text)
     if audit and not anyway:
         return not_judged(model, parsed, FAILS_AUDIT, audit)
@@ -119,7 +118,7 @@ def _statement(claim: str | Statement) -> Statement:
 
 
 def _require(n: int | None) -> None:
-    if n is not None and n < LEAST_N:
+    if n is not None and n < MIN_N:
         raise InputError(
-            f"--n must be at least {LEAST_N}, got {n}", "or leave it out: each kind of claim has its own default"
+            f"--n must be at least {MIN_N}, got {n}", "or leave --n out: each kind of claim has its own default"
         )

@@ -9,12 +9,12 @@ from headcount.api.saving import Saved, result_name, write_figures
 from headcount.errors import InputError, RunError
 from headcount.figures.comparison import draw_comparison
 from headcount.files import read_json, require_writable
-from headcount.registry import suggestion
 from headcount.runs.folder import RunFolder
 from headcount.studies.file import shipped
 from headcount.studies.plan import PLAN, POOL
+from headcount.studies.rows import Row, label_column, run_settings, tidy_rows, write_rows
 from headcount.studies.summary import SeedSummary, summarise, varying_labels
-from headcount.studies.tidy import Row, label_column, run_settings, tidy_rows, write_rows
+from headcount.suggestions import suggestion
 
 MACHINE = ("device", "threads", "checkpoint_every")
 """Settings that do not change what is trained; runs that differ in them only are the same variant."""
@@ -22,7 +22,7 @@ MAIN = (
     *("exact match", "accuracy", "proved", "wrong answers", "removable heads", "redundant heads", "failed checks"),
     *("accuracy by length", "validation loss"),
 )
-"""The measures that are shown by default, in this order, if they are stored."""
+"""The measures that a comparison shows by default, in this order; those that no run has are left out."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class StudyRuns:
     name: str
     folder: Path
     parts: tuple[str, ...]
-    """The parts of the study that were asked for."""
+    """The names of the parts of the study (its `[[part]]` tables) that are compared."""
     runs: tuple[tuple[RunFolder, str, dict[str, str]], ...]
     """The folder, the name and the labels of each trained run."""
     n_planned: int
@@ -47,12 +47,12 @@ def compare_runs(
     csv: str | Path | None = None,
     out: str | Path | None = None,
 ) -> Saved[SeedSummary]:
-    """Compare what is stored in several run folders, over seeds, and measure nothing.
+    """Compare the stored results of several runs over their seeds; nothing is measured.
 
     * `runs` are run folders, folders whose subfolders are runs, or studies by name or folder.
     * `by` names the settings that define a variant; the default is all that differ, or the variants of the study.
     * `measures` names the measures; the default are those of the whole model.
-    * `part` names a part of a study that has several.
+    * `part` chooses one part of a study that has several parts.
     * `csv` names a file for all rows, and `out` a folder for the result and one figure per measure.
     """
     names = [by] if isinstance(by, str) else list(by)
@@ -60,12 +60,14 @@ def compare_runs(
     if len(studies) == len(runs):
         rows, n_planned = _study_rows(studies, names), sum(study.n_planned for study in studies)
     elif part is not None:
-        raise InputError(f"--part {part} names a part of a study, and {runs[0]} is a run", "leave --part out")
+        raise InputError(f"--part {part} chooses a part of a study, but {runs[0]} is a run", "leave --part out")
     else:
         folders = run_folders(runs)
         rows, n_planned = labelled_rows(folders, names), 0
         if len(folders) < 2:
-            raise InputError(f"nothing varies: {folders[0].path} is the only run", "name at least two runs")
+            raise InputError(
+                f"only one run was given, {folders[0].path}, so there is nothing to compare", "name at least two runs"
+            )
     chosen = shown_measures(rows, measures)
     if csv is not None:
         write_rows(rows, Path(csv))
@@ -91,12 +93,12 @@ def find_study(name: str | Path, part: str | None = None) -> StudyRuns | None:
         if (folder / PLAN).is_file() and not RunFolder(folder).holds_a_run:
             return _read_plan(folder, part)
     if str(name) in shipped() and not Path(name).exists():
-        raise InputError(f"the study {name} was not run in this folder", f"run it: headcount study {name}")
+        raise InputError(f"the study {name} has no runs in the working directory", f"run it: headcount study {name}")
     return None
 
 
 def _read_plan(folder: Path, part: str | None) -> StudyRuns:
-    """Read the plan of a study; its runs are in `models` beside the study, wherever the study was started."""
+    """Read a study's plan and return its finished runs, which are in the folder `models` beside the study's folder."""
     plan = read_json(folder / PLAN)
     try:
         title, planned = str(plan["study"]), [dict(run) for run in plan["runs"]]
@@ -113,17 +115,17 @@ def _read_plan(folder: Path, part: str | None) -> StudyRuns:
                 trained.append((place, str(run["run"]), {key: str(value) for key, value in labels.items()}))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(
-            f"{folder / PLAN} is damaged: {error!r}", "start the study again, which writes it anew"
+            f"{folder / PLAN} is damaged: {error!r}", "start the study again: it then writes a new plan"
         ) from error
     return StudyRuns(title, folder, tuple(parts if part is None else [part]), tuple(trained), len(chosen))
 
 
 def _study_rows(studies: Sequence[StudyRuns], by: Sequence[str]) -> list[Row]:
-    """Return the rows of all trained runs of studies, with their labels and the settings that `by` names."""
+    """Return a row for each stored measure of the studies' trained runs, with their labels and the settings in `by`."""
     for study in studies:
         if len(study.runs) < 2:
             what = f"the study {study.name} has {len(study.runs)} of {study.n_planned:,} runs trained"
-            raise InputError(f"{what}; at least 2 are compared", f"continue it: headcount study {study.name}")
+            raise InputError(f"{what}; a comparison needs at least 2", f"continue it: headcount study {study.name}")
     every = [(study, *run) for study in studies for run in study.runs]
     tasks = list(dict.fromkeys(str(run_settings(folder)["task"]) for _, folder, _, _ in every))
     if len(tasks) > 1:
@@ -133,7 +135,9 @@ def _study_rows(studies: Sequence[StudyRuns], by: Sequence[str]) -> list[Row]:
     known = {label_column(name) for *_, labels in every for name in labels} | ({"study"} if len(studies) > 1 else set())
     wanted = [label_column(name) for name in by if label_column(name) not in known]
     if "seed" in wanted:
-        raise InputError("runs cannot be compared by seed", "seeds are what is averaged over: name a setting")
+        raise InputError(
+            "runs cannot be compared by seed", "results are averaged over seeds: name a setting, such as encoding"
+        )
     rows = []
     for study, folder, name, labels in every:
         columns: dict[str, Any] = {**({"study": study.name} if len(studies) > 1 else {}), **labels}
@@ -152,7 +156,7 @@ def _study_rows(studies: Sequence[StudyRuns], by: Sequence[str]) -> list[Row]:
 
 
 def run_folders(names: Sequence[str | Path]) -> list[RunFolder]:
-    """Return the finished runs that paths mean: runs, studies with their runs, or folders whose subfolders are runs."""
+    """Return the finished runs at these paths; a path is a run, a study, or a folder whose subfolders are runs."""
     folders: dict[Path, RunFolder] = {}
     for name in names:
         path = Path(name)
@@ -171,7 +175,7 @@ def run_folders(names: Sequence[str | Path]) -> list[RunFolder]:
 
 
 def labelled_rows(folders: Sequence[RunFolder], by: Sequence[str]) -> list[Row]:
-    """Return the rows of all runs, labelled with the settings that differ between them and with those in `by`."""
+    """Return a row per stored measure of all runs, with columns for the settings that differ and those in `by`."""
     settings = [run_settings(folder) for folder in folders]
     tasks = list(dict.fromkeys(str(each["task"]) for each in settings))
     if len(tasks) > 1:
@@ -181,14 +185,16 @@ def labelled_rows(folders: Sequence[RunFolder], by: Sequence[str]) -> list[Row]:
     for name in by:
         column = label_column(name)
         if column == "seed":
-            raise InputError("runs cannot be compared by seed", "seeds are what is averaged over: name a setting")
+            raise InputError(
+                "runs cannot be compared by seed", "results are averaged over seeds: name a setting, such as encoding"
+            )
         if not any(column in each for each in labels):
             known = dict.fromkeys(setting for each in labels for setting in each)
             raise InputError(f"--by {name}: these runs have no setting of this name", suggestion(name, known))
         if len(folders) > 1 and len({each.get(column) for each in labels}) == 1:
             value = labels[0].get(column)
             differ = f"the runs differ in: {', '.join(varying) or 'the seed only'}"
-            raise InputError(f"nothing varies: {name} is {value} in all runs", differ)
+            raise InputError(f"runs cannot be compared by {name}, which is {value} in all of them", differ)
     kept = dict.fromkeys([*map(label_column, by), *varying])
     return [
         row
@@ -198,6 +204,6 @@ def labelled_rows(folders: Sequence[RunFolder], by: Sequence[str]) -> list[Row]:
 
 
 def shown_measures(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:
-    """Return the measures to show: those that are named, or the main ones that are stored."""
+    """Return the names of the measures to show: the given ones or, without any, the main ones among the stored ones."""
     stored = dict.fromkeys(row["measure"] for row in rows)
     return list(measures) or [name for name in MAIN if name in stored] or list(stored)

@@ -51,7 +51,7 @@ MOST_OUTPUT = 2_000
 MOST_MESSAGE = 500
 """Largest number of characters in a line of an error message."""
 MOST_RESULT = 2**28
-"""Largest size of a result that is read, in bytes."""
+"""Largest size, in bytes, of the result file of a submission that is read."""
 TICK = 0.05
 """Seconds between two checks of the time limits."""
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
@@ -59,7 +59,7 @@ GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 OOM_SCORE = "800"
 """Linux's `oom_score_adj` of a submission: if memory runs out, Linux kills submissions before the parent."""
 GRACE = 10
-"""Seconds after the time limit when the system kills a process whose parent has ended."""
+"""A process whose parent has ended is killed by the operating system this many seconds after its time limit."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Submission(Generic[R]):
 
 
 class CourseInterrupted(KeyboardInterrupt):
-    """Raised if the user interrupts a course; `finished` has the submissions that were measured before."""
+    """Raised if the user interrupts the measurement of several models; `finished` has the models measured before."""
 
     def __init__(self, finished: Mapping[str, Submission[Any]], exit_code: int) -> None:
         super().__init__(exit_code)
@@ -188,7 +188,7 @@ def _path_parts(name: str) -> list[str]:
 
 
 def _file_name(text: str) -> str:
-    """Return a text with characters replaced that should not be in a file name."""
+    """Return a text in which hyphens replace the characters that should not be in a file name."""
     return re.sub(r"[^\w.+=-]+", "-", text).strip("-.")
 
 
@@ -237,7 +237,7 @@ class _Process:
     def has_ended(self) -> bool:
         """Return whether the process has ended.
 
-        A process past its deadline is killed first. Processes that it has left behind are always killed.
+        A process past its deadline is killed first. Other processes that it started are killed as well.
         """
         self._wait(os.WNOHANG)
         if self.code is None and time.monotonic() > self.deadline:
@@ -286,7 +286,7 @@ class _Process:
 
 
 def fork_is_safe() -> bool:
-    """Return whether a child can use torch after a fork.
+    """Return whether a child process can use torch after a fork.
 
     It cannot if the parent may have used a GPU, nor on macOS, whose libraries forbid it.
     """
@@ -295,7 +295,7 @@ def fork_is_safe() -> bool:
 
 
 def _new_interpreter(job: Mapping[str, Any], entry: int) -> subprocess.Popen[bytes]:
-    """Start a new interpreter that measures the model of a job, and imports headcount from where this one did."""
+    """Start a new Python interpreter that measures the model of a job, with the same import paths as this one."""
     code = "import sys; sys.path[:] = __import__('json').loads(sys.argv[1]); import headcount.api.courses as courses; "
     code += "courses.run_in_new_interpreter(sys.argv[2])"
     streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": entry, "stderr": entry, "start_new_session": True}
@@ -361,7 +361,7 @@ def _ending(process: _Process) -> HeadcountError:
 
 
 def run_in_new_interpreter(job: str) -> None:
-    """Measure one model in a new interpreter, whose streams already lead to the parent."""
+    """Measure one model in this new interpreter, whose output already goes to the parent process."""
     _limit_and_measure(json.loads(job))
 
 

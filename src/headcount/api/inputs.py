@@ -1,4 +1,4 @@
-"""Measure heads on the input tensors of a model instead of texts: one row per text, with a name for each position."""
+"""Use the rows of a model's input tensors, instead of texts, as examples on which heads are measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headcount.experiments.models import OpenModel
 from headcount.hooks.attention import attention_of
 
 MOST_ROWS = 64
-"""Default largest number of rows of tensors on which heads are measured."""
+"""Heads are measured on at most this many rows of the input tensors, unless the user asks for more."""
 NO_TOKENS = ("mask", "type", "position")
 """Words in the names of input tensors that hold no token ids, such as `mask` in `attention_mask`."""
 
@@ -60,7 +60,7 @@ def tensor_rows(opened: OpenModel, inputs: Inputs) -> tuple[nn.Module, list[Toke
         raise InputError(f"inputs must be tensors, got {type(inputs).__name__}", "give texts as `on`")
     module, batch = input_batch(opened, inputs)
     if batch.n_inputs < 1:
-        raise InputError("inputs have 0 rows", "give tensors whose first axis counts the examples")
+        raise InputError("the input tensors have 0 rows", "give tensors whose first axis counts the examples")
     names = tuple(inputs) if isinstance(inputs, Mapping) else ()
     sizes = _stack_sizes(module, opened, _row(batch, 0))
     tokens = {stack: _token_tensor(batch, stack, n, names) for stack, n in sizes.items()}
@@ -95,7 +95,7 @@ def _stack_sizes(module: nn.Module, opened: OpenModel, row: Sequence[Tensor]) ->
 
 
 def _token_tensor(batch: EvalBatch, stack: str, n: int, names: Sequence[str]) -> Tensor | None:
-    """Return the token ids [row, position] of a stack with `n` positions; None if no input tensor holds them."""
+    """Return the token ids [row, position] of a stack (such as the encoder) with `n` positions, or None."""
     tensors = list(batch.inputs)
     if names:
         tensors = [

@@ -9,7 +9,7 @@ headcount.attention(model, tokens)["L0H3"]                  # [batch, query, key
 x = headcount.streams(model, other_tokens)
 with headcount.patched(model, {"L0.stream": x["L0.stream"]}, queries=[3], inputs=tokens):   # one position of a stream
     model(tokens)
-headcount.path_patched(model, "L0H3", "L2H1", other_tokens, tokens)     # what L0H3 tells L2H1, and nothing else
+headcount.path_patched(model, "L0H3", "L2H1", other_tokens, tokens)     # the effect of L0H3 on L2H1 alone
 """
 
 from __future__ import annotations
@@ -26,32 +26,33 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headcount.api.opening import PROVEN_ON, AnyModel, open_model
+from headcount.api.opening import AnyModel, open_model
 from headcount.data.dataset import LOSS, EvalBatch, EvalDataset
 from headcount.errors import InputError
+from headcount.experiments.donors_and_means import means_of
 from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import means_of
 from headcount.experiments.models import SPLITS, OpenModel, RunModel
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.attention import attention_of
 from headcount.hooks.decoding import DecodingPositions
 from headcount.hooks.gates import Capture, Gates, ValuesOf, closed_gates, eval_mode
+from headcount.hooks.intervention_proof import SiteProof, first_tensor, prove
 from headcount.hooks.patching import path_patch
-from headcount.hooks.proof import SiteProof, first_tensor, prove
 from headcount.hooks.replacements import Replacement, ReplacementInputs
 from headcount.hooks.sites import Sites
 from headcount.hooks.streams import KINDS as STREAM_KINDS
 from headcount.hooks.streams import PatchedPositions, StreamCapture, StreamId, StreamPatches, Streams
 from headcount.hooks.wrapping import wrap
+from headcount.limits import PROVEN_ON
 from headcount.models.transformer import DecoderOnly
 
 Inputs: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | str
 """Inputs of a model: a tensor, several in order, tensors by name as from a tokenizer, or a text."""
 MASKS = {"attention_mask": ("layer", "encoder"), "decoder_attention_mask": ("decoder",)}
-"""By name of an input mask: the stacks whose positions it masks."""
+"""Maps the name of an attention mask among a model's inputs to the stacks (such as the encoder) that it masks."""
 MEAN_BATCHES = 8
-"""Number of batches, of 128 examples each, over which mean outputs are computed, from short to long examples."""
+"""Number of batches, of 128 examples each, over which heads' mean outputs are computed; from short to long examples."""
 MOST_ANSWERED = 24
 """Largest number of tokens that an encoder-decoder generates as its own decoder input, if none is given."""
 
@@ -87,19 +88,20 @@ class ByHead(Mapping[HeadId, Tensor]):
 
 @dataclass(frozen=True, repr=False)
 class HeadIntervention:
-    """What a `with` block does to heads: the ablated or patched heads, and how often it acted."""
+    """The heads that are ablated or patched inside a `with` block, and how often they were changed so far."""
 
     model: OpenModel
     """The opened model, whose `predict` and `module` run with the intervention."""
     heads: tuple[HeadId, ...]
     what: str
     n_proven: int
-    """Number of attention blocks at which the hooks were verified first; 0 if there were no inputs to verify on."""
+    """Number of attention blocks whose hooks were verified before the `with` block; 0 if there were no inputs for that.
+    """
     _gates: Gates = field(repr=False)
 
     @property
     def calls(self) -> Counter[HeadSite]:
-        """By attention block: how often it was called, and changed, so far."""
+        """For each attention block, the number of calls so far in which its heads were changed."""
         return self._gates.calls.copy()
 
     def __repr__(self) -> str:
@@ -133,14 +135,15 @@ def ablated(
     * "mean": the head's mean output at the same position, over `inputs` (tensors, a file, a split or a dataset) or over
       examples of the model's task. A position that no input has gets the mean over all positions.
 
-    `queries` are the positions at which heads are ablated, from 0 on; the default is all positions. If no pass has one
-    of them, an error at the end of the `with` block says so.
+    `queries` are the positions at which heads are ablated, from 0 on; the default is all positions. If no forward pass
+    has one of these positions, an error is raised at the end of the `with` block.
 
     The hooks are first verified on `inputs`, or on examples of the model's task. Without either, an error at the end
     of the `with` block names the heads whose attention block was never called.
 
-    While a model decodes with a cache, Hugging Face's caches give the position. In other models, a pass over a single
-    position is taken to follow the last pass of its block, unless the encoder has run since.
+    While a model decodes with a cache, a Hugging Face cache gives the position of each token. In other models, a pass
+    over a single position is assumed to continue the previous pass of its attention block, unless the encoder has run
+    in between.
 
     `as` gives a `HeadIntervention`, which counts the calls.
 
@@ -196,10 +199,10 @@ def patched(
     `outputs` maps heads to tensors [batch, query, d_head], such as those that `head_outputs` returns, or streams such
     as "E0.stream" to tensors [batch, position, d_model], such as those that `streams` returns. A batch or query axis of
     size 1 is used for all rows or positions. `queries` are the positions that are patched, from 0 on; the default is
-    all. If no pass has one of them, an error at the end of the `with` block says so.
+    all. If no forward pass has one of these positions, an error is raised at the end of the `with` block.
 
-    While a model decodes with a cache, each step gets its position of a head's tensor; positions beyond the tensor keep
-    the model's own output.
+    While a model decodes with a cache, each step takes the values at its own position from a head's tensor. Positions
+    beyond the end of the tensor keep the model's own output.
 
     The hooks are first verified on `inputs`, or on examples of the model's task. Without either, an error at the end
     of the `with` block names the heads whose attention block was never called. `as` gives a `HeadIntervention`.
@@ -251,12 +254,12 @@ def path_patched(
     sites: Sites | None = None,
     run_adapter: bool = False,
 ) -> Tensor:
-    """Return the output on `inputs` if one head (receiver) reads another head (sender) as it is on `donor`.
+    """Return the output on `inputs` if one head (receiver) reads the output of another head (sender) on other inputs.
 
-    Nothing else changes. `sender` and `receiver` are heads (or several). With `receiver=None`, the result is the
-    direct effect of the sender on the logits. All other heads keep their outputs while the receiver reads the
-    sender. The path goes through the residual stream and through MLPs; `through_mlps=False` holds the outputs of
-    MLPs as well.
+    Nothing else changes. `donor` are these other inputs. `sender` and `receiver` are one head or several heads. With
+    `receiver=None`, the result is the direct effect of the sender on the logits. All other heads keep their outputs
+    while the receiver reads the sender. The path goes through the residual stream and through MLPs; with
+    `through_mlps=False`, MLPs keep their outputs as well.
 
     >>> import headcount
     >>> clean = headcount.path_patched("sample:addition", "E0H2", "E1H0", donor="346+125", inputs="346+125")
@@ -283,9 +286,9 @@ def path_patched(
 
 
 def _only_at(changed: PatchedPositions, z: Tensor, value: Tensor | None, first: int) -> Tensor | None:
-    """Return z (the heads' outputs) with the values at some query positions replaced by `value`.
+    """Return z (the heads' outputs) with `value` at the query positions that `changed` selects.
 
-    None stands for zeros at all positions. `first` is the position at which the pass begins.
+    If it selects all positions, return `value`; None stands for zeros. `first` is the first position of this pass.
     """
     at = changed.mask(z.shape[1], z.device, first)[:, None, None]
     if changed.queries is None:
@@ -303,7 +306,8 @@ def _stream_patches(
 ) -> StreamPatches:
     if experiment is None:
         raise InputError(
-            "patching a residual stream needs inputs, which show where the layers are", "give some: inputs=..."
+            "patching a residual stream needs example inputs, from which headcount finds the layers",
+            "give some: inputs=...",
         )
     inputs = [tensor[:PROVEN_ON] for tensor in experiment.batches[0].inputs]
     found = Streams.of(experiment.model, opened.sites, inputs)
@@ -328,7 +332,7 @@ def _mean_at(mean: Float[Tensor, "position head d_head"], first: int, n_queries:
 
 
 def _write_patch(head: HeadId, own: Tensor, patch: Tensor, first: int, *, is_prefix: bool = False) -> None:
-    """Overwrite a head's own output [batch, query, d_head] with a patch.
+    """Overwrite a head's own output [batch, query, d_head] with a patch, which is a tensor that the user gave.
 
     With `is_prefix`, a pass from the first position on may end before the patch does, as when a model reads a question
     before it decodes.
@@ -343,14 +347,17 @@ def _write_patch(head: HeadId, own: Tensor, patch: Tensor, first: int, *, is_pre
     )
     if not fits or given.shape[-1] != own.shape[-1]:
         raise InputError(
-            f"the patch for {head.short} has shape {tuple(patch.shape)}, but its output has shape {tuple(own.shape)}",
-            "give [batch, query, d_head] with the sizes of this pass; batch and query may be 1",
+            f"the patch for {head.short} has shape {tuple(patch.shape)}, but the head outputs shape {tuple(own.shape)}",
+            "give [batch, query, d_head] with the sizes of the head's output; batch and query may be 1",
         )
     own.copy_(given.expand_as(own))
 
 
 def _prove(opened: OpenModel, experiment: Experiment | None, sites: Iterable[HeadSite]) -> tuple[SiteProof, ...]:
-    """Verify that the gates act at these attention blocks; return the evidence, or nothing without examples."""
+    """Verify that the gates (hooks that change heads) act at these attention blocks; return the evidence.
+
+    Return an empty tuple without examples.
+    """
     if experiment is None:
         return ()
     inputs = [tensor[:PROVEN_ON] for tensor in experiment.batches[0].inputs]
@@ -422,7 +429,7 @@ def streams(
 
 
 def _experiment(opened: OpenModel, inputs: Any, *, required: bool = False) -> Experiment | None:
-    """Return the model together with inputs: the given ones, a file, a split, or examples of its task.
+    """Return the model together with examples: the given inputs, those of a file or split, or examples of its task.
 
     Return None if there are no examples.
     """

@@ -1,8 +1,8 @@
 """Prepare a trained model for a page that runs it: readers type an example, switch heads off, and see the answer
 change.
 
-The page's engine (`rendering/static/engine.js`) knows the models that headcount trains. Other models keep the viewer
-of stored patterns.
+The page's engine (`rendering/static/engine.js`) knows the models that headcount trains. For other models, the page only
+shows stored attention patterns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from headcount.describing.live import LiveModel, LiveTask
 from headcount.errors import InputError
-from headcount.experiments.interventions import means_of
+from headcount.experiments.donors_and_means import means_of
 from headcount.experiments.models import OpenModel, RunModel
 from headcount.hooks.gates import eval_mode
 from headcount.models.exporting import ExportedModel, export, in_half_precision, not_runnable
@@ -26,15 +26,15 @@ from headcount.tasks.base import ClassTask, SequenceTask, Task
 from headcount.training.answers import answer, classify
 
 N_EXAMPLES = 500
-"""Number of held-out examples in the page, on which it measures the drop without a head."""
+"""Number of held-out examples in the page, on which it measures the drop in accuracy if heads are switched off."""
 LONGEST = 256
-"""Length in tokens of the longest sequence that the page offers."""
+"""Length in tokens of the longest sequence that the page accepts."""
 N_FOR_MEANS = 2_000
 """Number of test examples over which the mean outputs of heads are computed."""
 
 
 def live_model(model: OpenModel, n_examples: int = N_EXAMPLES) -> LiveModel:
-    """Return a trained run as data for a page; raise an error for models that the page's engine cannot run.
+    """Return a run as data for a page that runs it in the browser; raise an error for models that the page cannot run.
 
     Weights are rounded to half precision if that changes no answer to the examples, else they stay in single precision.
     """
@@ -69,7 +69,7 @@ def live_model(model: OpenModel, n_examples: int = N_EXAMPLES) -> LiveModel:
 
 
 def held_out(task: Task, n: int) -> Any:
-    """Return `n` random examples of the test set. The first ones would not do, as they may all be of one class."""
+    """Return `n` random examples of the test set; its first examples may all be of one class."""
     test_set = task.split("test")
     return test_set[np.sort(stream(0, "live").permutation(len(test_set))[:n])]
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headcount.analysis.ablation import Ablation
-from headcount.analysis.cost import Cost, compare_cost
 from headcount.analysis.pruning import Pruning, prune_curves
+from headcount.analysis.pruning_cost import Cost, compare_cost
 from headcount.api.ablation import batch_rows
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.saving import Place, Saved, data_setting, folder_for, result_name, save_in, unless_default
@@ -26,9 +26,9 @@ from headcount.rendering.progress import TrainingProgress, announcer, counting
 from headcount.runs.folder import require_vacant
 
 MOST_ORDERS = 10_000
-"""Largest number of random orders of removal."""
+"""Largest number of random orders in which heads are removed, to compare the search with."""
 SEARCH_ROWS = 2
-"""Factor on the batch size: a search measures one head at a time, so a batch has room for more examples."""
+"""Factor on the batch size in the search for removable heads, which ablates one set of heads per forward pass."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,7 +129,7 @@ def prune_heads(
         if out is not None:
             which = "all heads" if heads else "no head"
             limit = f"a drop of {loss:g}" if share is None else f"{100 * share:g} % of the heads"
-            announcer(quiet)(f"the search removes {which} for {limit}: nothing was cut")
+            announcer(quiet)(f"with a limit of {limit}, the search removes {which}, so no smaller model was written")
         return saved_pruning
     measured = None if experiments is None else experiments[1]
     with TrainingProgress(fine_tune, quiet=quiet or not fine_tune) as progress:
@@ -139,7 +139,7 @@ def prune_heads(
 
 
 def _require_share(share: float | None, loss: float, heads: Sequence[str | HeadId] | None) -> None:
-    """Refuse a share outside (0, 1), and a share together with `loss` or `heads`."""
+    """Raise an error for a share outside (0, 1), or for a share together with `loss` or `heads`."""
     if share is None:
         return
     if not 0 < share < 1:
@@ -152,7 +152,7 @@ def _require_share(share: float | None, loss: float, heads: Sequence[str | HeadI
 def _require_sense(
     opened: OpenModel, out: str | Path | None, heads: Sequence[str | HeadId] | None, fine_tune: int, fold_mean: bool
 ) -> None:
-    """Refuse settings that would fail only after a long search."""
+    """Raise an error, before the long search for heads begins, for settings with which it would fail in the end."""
     if not opened.has_output and (out is not None or heads is not None or fine_tune or fold_mean):
         raise InputError(NO_FOLDER, CUT_IT)
     if fine_tune < 0:
@@ -161,7 +161,9 @@ def _require_sense(
         opened.require_training()
     if heads is not None:
         if not heads:
-            raise InputError("no heads to cut out", f"list the heads: headcount heads {argument(opened.name)}")
+            raise InputError(
+                "no heads to cut out were given", f"list the heads: headcount heads {argument(opened.name)}"
+            )
         for head in heads:
             opened.find_head(head)
     if out is not None:
@@ -178,19 +180,21 @@ def _require_searchable(opened: OpenModel, selection_set: Experiment, loss: floa
             f"--loss must be in [0, 1), got {loss}", "it is the largest drop that is allowed; 0.01 is one point"
         )
     if not 1 <= n_orders <= MOST_ORDERS:
-        raise InputError(f"--orders must be from 1 to {MOST_ORDERS:,}, got {n_orders:,}")
+        raise InputError(
+            f"--orders must be from 1 to {MOST_ORDERS:,}, got {n_orders:,}", "it is the number of random removal orders"
+        )
     scores = run_interventions(selection_set, [])
     clean, baseline = float(selection_set.aggregate(scores.clean)), scores.majority_baseline
     if selection_set.metric.is_loss and clean <= baseline:
         raise InputError(
-            f"{opened.name} has a loss of {-clean:.3f} nats on {selection_set.data}; guessing has {-baseline:.3f}",
-            "removing heads means nothing there: choose a model and data that fit",
+            f"{opened.name} has a loss of {-clean:.3f} nats on {selection_set.data}, and guessing has {-baseline:.3f}",
+            "a model that is no better than guessing has nothing to lose: choose data that the model was trained for",
         )
     constant = selection_set.majority_baseline
     if selection_set.metric.in_points and clean - constant < CRITICAL:
         raise InputError(
-            f"{opened.name} scores {clean:.3f} on {selection_set.data}; the best constant answer scores {constant:.3f}",
-            "removing heads means nothing there: choose a model or a length that works",
+            f"{opened.name} scores {clean:.3f} on {selection_set.data}, and the best constant answer {constant:.3f}",
+            "a model that is no better than guessing has nothing to lose: choose a more accurate model or length",
         )
 
 

@@ -1,4 +1,4 @@
-"""Compare runs with published figures."""
+"""Compare the results of runs with results that others have published, such as accuracies."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from headcount.runs.folder import RunFolder
 
 @dataclass(frozen=True)
 class ComparedWithPublished:
-    """Published figures beside those of some runs: as data, and described."""
+    """Published results beside the results of some runs, as data and as a section of a report."""
 
     name: str
-    """Name of the collection of figures."""
+    """Name of the collection of published results."""
     result: Result
     section: Section
 
 
 def compare_published(runs: Sequence[str | Path]) -> tuple[ComparedWithPublished, ...]:
-    """Compare runs with the published figures that are known; raise an error if no run is like a published model.
+    """Compare runs with the published results that headcount has; raise an error if no run is like a published model.
 
     `runs` are as in `compare_runs`. Nothing is measured.
     """
     compared = published_beside(run_folders(runs))
     if not compared:
-        what = "no published figures are known for these runs"
-        raise InputError(what, "the study with published figures is: headcount study reports")
+        what = "headcount has no published results of models like these runs"
+        raise InputError(what, "train models that have published results: headcount study reports")
     return compared
 
 
 def published_beside(folders: Sequence[RunFolder]) -> tuple[ComparedWithPublished, ...]:
-    """Return each collection of published figures that has something to compare with these runs."""
+    """Return a comparison for each collection of published results that has models like some of these runs."""
     compared = []
     for name in PUBLISHED.names():
         part = PUBLISHED.get(name)

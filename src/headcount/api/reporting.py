@@ -17,7 +17,8 @@ from headcount.analysis.length_generalisation import REPORTED, Stretch
 from headcount.analysis.pruning import Pruning
 from headcount.api.inputs import ModuleWithInputs, are_tensors
 from headcount.api.live import live_model
-from headcount.api.measurements import (
+from headcount.api.opening import AnyModel, open_model
+from headcount.api.report_measurements import (
     BRIEF_LENGTH,
     LARGEST_TIME_SHARE,
     MEASUREMENTS,
@@ -26,8 +27,7 @@ from headcount.api.measurements import (
     brief_names,
     measure,
 )
-from headcount.api.opening import AnyModel, open_model
-from headcount.api.patterns import is_example, patterns_of, text_book
+from headcount.api.report_patterns import is_example, patterns_of, text_book
 from headcount.api.saving import data_setting, result_name
 from headcount.data.dataset import tensor_dataset
 from headcount.data.tables import TextLines, text_lines
@@ -55,7 +55,7 @@ TIME_LIMIT = 40.0
 PATTERNS_SHARE = 0.25
 """Fraction of the time limit that reading attention on single examples may take."""
 BESIDE_LIVE = ("ablation", "routes", "certificate")
-"""Names of the results that are shown beside a live model."""
+"""Names of the results that a report shows beside a live model (a model that runs inside the page)."""
 ON_DATA = ("ablation", "pruning")
 """Names of measurements that need data if the model has no task."""
 
@@ -94,8 +94,8 @@ def report(
     * `markdown` also writes Markdown with figures, `latex` also writes tables as LaTeX, and `exercise` names a folder
       for the files that the exercise asks for.
 
-    * `live_only` writes only the part in which the models run: type an example, switch heads off. Nothing is measured;
-      stored results are shown.
+    * `live_only` writes only the part of the page that runs the models: readers type an example and switch heads off.
+      Nothing is measured; stored results are shown.
 
     Return the paths of all files, the HTML file first.
 
@@ -104,7 +104,10 @@ def report(
     path = Path(out)
     if live_only:
         if markdown or latex or exercise is not None or thorough:
-            raise InputError("--live-only writes one page and nothing else", "leave the other forms and --thorough out")
+            raise InputError(
+                "--live-only writes one HTML page and no other form of the report",
+                "leave --markdown, --latex, --exercise and --thorough out",
+            )
         claim_forms(path, force=force)
         page = live_report(*models, title=title, on=on)
         return tuple(write_outputs({path: html_page(page).encode(errors="replace")}, force=force))
@@ -129,7 +132,7 @@ def report(
 
 
 def live_report(*models: AnyModel, title: str = "", on: Sequence[str] = ()) -> Report:
-    """Return a report with nothing but live models, which the page runs, and their stored results."""
+    """Return a report that contains only live models (models that run inside the page) and their stored results."""
     if not models:
         raise InputError("no model was given", "name one or more: headcount report sample:addition --live-only")
     opened = [open_model(model) for model in models]
@@ -143,7 +146,7 @@ def live_report(*models: AnyModel, title: str = "", on: Sequence[str] = ()) -> R
 
 
 def _live_results(model: OpenModel, title: str, live: LiveModel, on: Sequence[str]) -> ModelResults:
-    """Return a live model with those of its stored results that a page shows beside it."""
+    """Return a live model (one that runs inside the page) with the stored results that the page shows beside it."""
     results: dict[str, Any] = {
         each.field: _read(model, each, None) for each in MEASUREMENTS if each.field in BESIDE_LIVE
     }
@@ -152,12 +155,12 @@ def _live_results(model: OpenModel, title: str, live: LiveModel, on: Sequence[st
 
 
 def live_frame(run: Run) -> Frame:
-    """Return a frame in which a notebook shows a live model."""
+    """Return an HTML frame for a notebook, in which a run answers examples that the reader types."""
     return Frame(live_report(run))
 
 
 def claim_forms(path: Path, forms: Mapping[str, Path] | None = None, *, force: bool | None = False) -> None:
-    """Raise an error if outputs would replace files that headcount did not write; call this before measuring."""
+    """Raise an error if a report would replace files that headcount did not write; call this before measuring."""
     claim_output(path, ".html", force=force)
     for name, place in (forms or {}).items():
         FORMS.get(name).claim(place, bool(force))
@@ -171,7 +174,7 @@ def write_forms(
     force: bool = False,
     unfinished: str = "",
 ) -> tuple[Path, ...]:
-    """Write a report as HTML and in the other forms; return the paths of the files, the HTML file first.
+    """Write a report as HTML and in other `forms`, such as Markdown; return the files' paths, the HTML file first.
 
     `unfinished` says what is still being measured; an open page then reloads itself.
     """
@@ -192,12 +195,16 @@ def gather(
     sites: Sites | None = None,
     n_examples: int = N_EXAMPLES,
     stored: bool = False,
+    quick: bool = True,
     thorough: bool = False,
     quiet: bool = False,
     run_adapter: bool = False,
     clock: Callable[[], float] | None = None,
 ) -> ReportResults:
-    """Return the results that a report is written from, measured within the time limit unless `thorough`."""
+    """Return the results that a report is written from, measured within the time limit unless `thorough`.
+
+    With `stored`, only missing results that take seconds are measured; without `quick`, not even these.
+    """
     if not models:
         raise InputError("no model was given", "name one or more: headcount report runs/addition-0")
     if stored and thorough:
@@ -208,7 +215,9 @@ def gather(
         opened = [model if model.has_output else ModuleWithInputs.of_opened(model, tensors) for model in opened]
         data = tensor_dataset(tensors, metric) if callable(metric) else None
     elif metric is not None:
-        raise InputError("`metric` needs a PyTorch module and its input tensors", "give them: data=tensors")
+        raise InputError(
+            "`metric` is only for a PyTorch module with its input tensors", "give the tensors: data=tensors"
+        )
     elif bare := [model.label for model in opened if type(model) is OpenModel]:
         raise InputError(f"{bare[0]} is a PyTorch module, which needs input tensors", "give them: data=tensors")
     if data is not None:
@@ -220,7 +229,7 @@ def gather(
     all_models = list[ModelResults]()
     for model, name in zip(opened, titles, strict=True):
         with limited(limit and limit.share(1 / (len(opened) - len(all_models)))):
-            all_models.append(_model_results(model, name, on, data, n_examples, stored, thorough, quiet))
+            all_models.append(_model_results(model, name, on, data, n_examples, stored, quick, thorough, quiet))
     names = titles[0] if len(titles) == 1 else f"{titles[0]} and {titles[1]}" if len(titles) == 2 else ""
     weights = ", ".join(f"{part.title} `{part.weights_sha256[:16] or 'in memory'}`" for part in all_models)
     source = f"Made by headcount {__version__} from results of these weights: {weights}."
@@ -256,13 +265,14 @@ def _model_results(
     data: Data,
     n_examples: int,
     stored: bool,
+    quick: bool,
     thorough: bool,
     quiet: bool,
 ) -> ModelResults:
     data, limit = None if model.task is not None else data, time_limit()
     left_out = list[str]()
     patterns = tuple(patterns_of(model, on, n_examples, quiet, limit and limit.share(PATTERNS_SHARE), left_out))
-    results = _results(model, title, data, stored, thorough, quiet, left_out)
+    results = _results(model, title, data, stored, quick, thorough, quiet, left_out)
     if left_out:
         announcer(quiet)(f"{title}: not measured: {'; '.join(left_out)}")
     settings, log = _recipe(model)
@@ -289,7 +299,7 @@ def _model_results(
 def _live(model: OpenModel) -> tuple[LiveModel | None, str]:
     """Return the model in the form that the page runs, or None with the reason why the page cannot run it."""
     if not isinstance(model, RunModel):
-        return None, "its engine knows only the models that headcount trains"
+        return None, "the engine of the page knows only the models that headcount trains"
     try:
         return live_model(model), ""
     except InputError as error:
@@ -297,7 +307,14 @@ def _live(model: OpenModel) -> tuple[LiveModel | None, str]:
 
 
 def _results(
-    model: OpenModel, title: str, data: Data, stored: bool, thorough: bool, quiet: bool, left_out: list[str]
+    model: OpenModel,
+    title: str,
+    data: Data,
+    stored: bool,
+    quick: bool,
+    thorough: bool,
+    quiet: bool,
+    left_out: list[str],
 ) -> dict[str, Any]:
     """Return every result of a model by field name: read from its folder, or measured.
 
@@ -309,7 +326,10 @@ def _results(
     missing = [
         each
         for each in MEASUREMENTS
-        if each.make and known[each.field] is None and _applies(model, each, data) and (each.is_quick or not stored)
+        if each.make
+        and known[each.field] is None
+        and _applies(model, each, data)
+        and ((each.is_quick and quick) or not stored)
     ]
     for i, measurement in enumerate(missing, start=1):
         say(f"{title}: measuring {measurement.words} ({i} of {len(missing)})")
@@ -362,7 +382,7 @@ def _read(
     thorough: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> Result | None:
-    """Return the stored result of these weights that was measured with the settings of a report; None without one.
+    """Return the stored result of a measurement of this model that has the settings of a report; None without one.
 
     A thorough report accepts only results with the default settings of the verb. With `say`, the newest result with
     other settings, such as `--n 200`, is accepted if there is no other; `say` is then called with a message that
@@ -371,7 +391,11 @@ def _read(
     if not model.has_output:
         return None
     stem = measurement.stem
-    named = [f"{stem}-examples", result_name(stem, draw=REPORTED), stem]  # the names that measurements.py saves under
+    named = [
+        f"{stem}-examples",
+        result_name(stem, draw=REPORTED),
+        stem,
+    ]  # the names that report_measurements.py saves under
     if data is not None and measurement.field in ON_DATA:
         stem = result_name(measurement.stem, data=data_setting(data))
         named = [stem, result_name(measurement.stem, data=data_setting(data), budget=f"{SEARCH_SECONDS}s")]
@@ -387,7 +411,7 @@ def _read(
             if getattr(result, "weights_sha256", model.weights_sha256) == model.weights_sha256:
                 require_heads(result, [str(head) for head in model.sites.heads], file)
                 if say and file.stem not in named:
-                    say(f"{model.label}: {measurement.words} is read from {file.name}, not measured with the defaults")
+                    say(f"{model.label}: {measurement.words} is read from {file.name}, made with other settings")
                 return result
     return None
 

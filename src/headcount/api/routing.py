@@ -1,4 +1,4 @@
-"""Follow an event of a task, such as the carry, through one or more models: which heads move it."""
+"""Measure which heads move an event of a task, such as the carry of a sum, in one or more models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from headcount.analysis.routes import N_SCAN, Routes, require_event
+from headcount.analysis.routes import Routes, require_event
 from headcount.analysis.routes import routes as measure_routes
 from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import (
@@ -23,10 +23,8 @@ from headcount.auditing.audit import quick_audit
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
 from headcount.figures.routes import draw_routes
+from headcount.limits import MIN_N, N_SCAN
 from headcount.rendering.progress import counting
-
-FEWEST = 20
-"""Smallest number of quartets (sets of four examples) for each way of the event."""
 
 
 def routes(
@@ -38,12 +36,12 @@ def routes(
     quiet: bool = False,
     run_adapter: bool = False,
 ) -> Saved[Routes]:
-    """Measure which heads move an event of the task, such as the carry, and where it is held on its way.
+    """Measure which heads move an event of the task, such as the carry, and which positions represent it on its way.
 
     `n` is the number of quartets (sets of four examples that differ in the event) for each way, such as `1s to 10s`;
-    `seed` is the seed with which they are drawn. `save` names a folder for the result and its figure; `save=True`
-    means the model's own folder. `run_adapter` allows running the adapter's Python file that a pruned folder names.
-    The returned `result` is a `Routes`.
+    `seed` is the seed with which they are drawn. `save` names a folder for the result and its figure; `save=True` means
+    the model's own folder. `run_adapter` allows running the adapter (the user's Python file) that the folder of a
+    pruned model names. The returned `result` is a `Routes`.
 
         carried = headcount.routes("sample:addition").result
         [(each.what, each.moved.share) for each in carried.movers("1s to 10s")]
@@ -62,7 +60,7 @@ def routes_all(
     quiet: bool = False,
     run_adapter: bool = False,
 ) -> Saved[tuple[Routes, ...]]:
-    """Measure the routes of an event in several models, and draw one map of all of them.
+    """Measure in several models which heads move an event of the task, such as the carry; draw one map of all models.
 
     `save` names a folder for the map, with a subfolder for each model; `save=True` means each model's own folder, and
     `runs/routes` for the map. `out` is another folder for the map. The other arguments are those of `routes`. The
@@ -95,8 +93,8 @@ def _name(n: int, seed: int) -> str:
 
 
 def _require(n: int) -> None:
-    if n < FEWEST:
+    if n < MIN_N:
         raise InputError(
-            f"--n must be at least {FEWEST}, got {n}",
-            "--n is the number of sets of four examples for each way, and fewer give no usable interval",
+            f"--n must be at least {MIN_N}, got {n}",
+            "--n is the number of sets of four examples for each way, such as 1s to 10s; fewer give no usable interval",
         )

@@ -30,7 +30,7 @@ Place: TypeAlias = bool | str | Path
 """Where to save a result: False for nowhere, True for the model's own folder, or the path of a folder."""
 _Places: TypeAlias = tuple[list[Place], str | Path | None]
 BARE = ("replacements", "metric", "negatives", "lengths", "data")
-"""Settings of which a file name has only the value, without the name of the setting."""
+"""Settings that a file name shows by their value alone: `ablation-zero`, not `ablation-replacements-zero`."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Saved(Generic[T]):
 
 
 def folder_for(model: OpenModel | Run, save: Place) -> RunFolder | None:
-    """Return the folder that `save` means, or None for nowhere.
+    """Return the folder in which a model's results are saved, as the argument `save` says; None to save nothing.
 
     Raise an error if the folder holds another model or cannot be written.
     """
@@ -97,7 +97,7 @@ def write_figures(folder: RunFolder | None, draw: Callable[[], Mapping[str, Figu
 
 
 def within(folder: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """Return the figures under names that begin with the name of a folder."""
+    """Return the same figures, with the name of a folder and a slash before each name."""
     return {f"{folder}/{title}": figure for title, figure in figures.items()}
 
 
@@ -113,7 +113,7 @@ def join(parts: Sequence[Saved[T]], *more: Path) -> Saved[tuple[T, ...]]:
 def join_with_figure(
     parts: Sequence[Saved[R]], folder: str | Path | None, name: str, draw: Callable[[Sequence[R]], Figure]
 ) -> Saved[tuple[R, ...]]:
-    """Join the saved results of several models into one, with one figure of all models in the folder.
+    """Join the saved results of several models into one, and save one figure of all models in the folder.
 
     The name of the figure contains the number of models and a digest of their weights.
     """
@@ -147,7 +147,7 @@ def places_for(models: Sequence[OpenModel], save: Place, out: str | Path | None,
 
 
 def data_setting(data: Any) -> Any:
-    """Return the examples that a model is measured on, as a setting for `result_name`; None for the default ones."""
+    """Return a value that stands for the given data in a file name (see `result_name`); None for the default data."""
     if data is None or (isinstance(data, str) and data == "test"):
         return None
     if isinstance(data, EvalDataset):
@@ -163,12 +163,12 @@ def data_setting(data: Any) -> Any:
 
 
 def unless_default(default: Any, value: Any) -> Any:
-    """Return the value of a setting for a file name; None if it is the default, which names leave out."""
+    """Return the value of a setting, or None if it is the default, so that `result_name` leaves the setting out."""
     return None if value == default else value
 
 
 def result_name(verb: str, **settings: Any) -> str:
-    """Return a file name made of a verb and its settings. None and False stand for defaults, and are left out."""
+    """Return a file name made of a verb and its settings; settings that are None or False are left out."""
     parts = [verb]
     for name, value in settings.items():
         if value is not None and value is not False:
@@ -194,7 +194,7 @@ def _safe(name: str, meaning: str | None = None) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a setting as part of a file name; files, functions and arrays are given by a digest."""
+    """Return a setting's value as part of a file name; files, functions and arrays become a digest of their content."""
     if isinstance(value, Path):
         return f"{value.stem}-{digest(_content(value))[:8]}"  # another file may have the same name
     if isinstance(value, HeadId):

@@ -15,6 +15,7 @@ from headcount.describing.study import build_study_report
 from headcount.describing.study_answers import HEAD_MEASURES, LEFT, TOGETHER, PartResults
 from headcount.errors import InputError, Interrupted, argument
 from headcount.files import write_outputs
+from headcount.limits import PATIENCE, RETRIES
 from headcount.rendering.page import html_page
 from headcount.rendering.study_table import watching
 from headcount.runs.folder import RunFolder
@@ -23,15 +24,15 @@ from headcount.studies.emergence import emergence
 from headcount.studies.file import Flags, Part, Variant, build_config, read_study
 from headcount.studies.head_findings import find_over_seeds
 from headcount.studies.plan import Plan, PlannedRun, make_plan
-from headcount.studies.running import RETRIES, Backend, LocalProcesses, RunState, execute, n_cores
+from headcount.studies.rows import Row, RowWriter, label_column, table_columns, tidy_rows
+from headcount.studies.running import Backend, LocalProcesses, RunState, execute, n_cores
 from headcount.studies.summary import SeedSummary, summarise
-from headcount.studies.tidy import Row, RowWriter, label_column, table_columns, tidy_rows
 from headcount.training.loop import fit, new_state
 
 OF_HEADS = ("drop", *HEAD_MEASURES, LEFT, TOGETHER)
-"""Measures of heads, which the page of a study tells by attention block, layer and number."""
+"""Measures of single heads, which a study's page summarises by attention block and layer."""
 CALIBRATED, MOST_CALIBRATED = (2, 12), 8
-"""Training steps before and during the measurement of the time per step, and number of variants that are measured."""
+"""`CALIBRATED` are the training steps before and during a timing; at most `MOST_CALIBRATED` variants are timed."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +42,15 @@ class StudyOutcome:
     plan: Plan
     states: tuple[RunState, ...]
     parts: tuple[PartResults, ...] = ()
-    """What the finished runs of each part say together; a part with fewer than two runs is left out."""
+    """For each part of the study, a summary of its finished runs; parts with fewer than two of them are left out."""
     report: Path | None = None
     """The page with all tables and figures; None if there is no summary."""
     published: tuple[ComparedWithPublished, ...] = ()
-    """Published figures beside those of the runs, if the study asks for them."""
+    """Published results beside the results of the runs, if the study asks for them."""
 
     @property
     def summaries(self) -> tuple[SeedSummary, ...]:
-        """The measures of each part over its seeds."""
+        """For each part of the study, the summary of its measures over seeds."""
         return tuple(part.summary for part in self.parts)
 
     @property
@@ -66,7 +67,8 @@ def plan_study(source: str | Path, *, out: str | Path | None = None, check_flags
     """Read a study and return its plan; nothing is run.
 
     `source` is a TOML file, or the name of a study that comes with headcount. `out` is the study's folder; the default
-    is `runs/NAME`, and the run folders are in `models`, beside it. `check_flags` finds faults in the flags of a verb.
+    is `runs/NAME`, and the run folders are in `models`, beside it. `check_flags` returns what is wrong with the flags
+    of a verb, or None.
     """
     study = read_study(source, check_flags or (lambda *_: None))
     return make_plan(study, Path(out) if out else Path("runs") / study.name)
@@ -101,7 +103,9 @@ def run_study(
     if processes is not None and processes < 1:
         raise InputError(f"--processes must be at least 1, got {processes}", "it is the number of runs at a time")
     if retries < 0:
-        raise InputError(f"--retries must be at least 0, got {retries}")
+        raise InputError(
+            f"--retries must be at least 0, got {retries}", "it is how often a crashed run is started again"
+        )
     plan.write()
     opened = _place(plan, processes, on, patience) if backend is None else nullcontext(backend)
     try:
@@ -109,7 +113,7 @@ def run_study(
             progress = execute(plan, place, retries=retries, on_change=show)
     except KeyboardInterrupt as stop:
         raise Interrupted(
-            "stopped; everything that was finished is kept, and trainings have saved their state",
+            "the study was stopped; finished results are kept, and unfinished trainings have saved their state",
             f"continue with: headcount study {argument(plan.study.source)} -o {argument(plan.folder)}",
             signal=getattr(stop, "exit_code", 130) - 128,
         ) from stop
@@ -118,7 +122,7 @@ def run_study(
 
 
 def summarise_runs(plan: Plan, finished: Sequence[PlannedRun]) -> StudyOutcome:
-    """Write the rows, the summaries and the page of the finished runs of a study."""
+    """Write the tables, the summaries and the report page of a study's finished runs, and return the summaries."""
     parts, published = _summarise(plan, finished), _published(plan, finished)
     report = _write_report(plan, parts, len(finished), published) if parts else None
     return StudyOutcome(plan, (), tuple(parts), report, published)
@@ -131,7 +135,7 @@ def _place(
     if on is None:
         return nullcontext(LocalProcesses(processes or n_cores()))
     try:
-        from headcount.studies.dask_cluster import PATIENCE, cluster
+        from headcount.studies.dask_cluster import cluster
     except ModuleNotFoundError as error:
         what = f"running on a Dask cluster needs the package {error.name}"
         raise InputError(what, "install it: pip install 'headcount[dask]'", "or leave --on out") from error
@@ -139,7 +143,7 @@ def _place(
 
 
 def _summarise(plan: Plan, finished: Sequence[PlannedRun]) -> list[PartResults]:
-    """Write the rows of all finished runs as CSV and JSON lines, and summarise each part over its seeds."""
+    """Write all measures of finished runs as CSV and JSON lines, and summarise each part of the study over seeds."""
     parts, folder = list[PartResults](), RunFolder(plan.folder)
     if not finished:
         return parts
@@ -163,7 +167,7 @@ def _summarise(plan: Plan, finished: Sequence[PlannedRun]) -> list[PartResults]:
 
 
 def _part_results(name: str, rows: Sequence[Row], n_planned: int) -> PartResults:
-    """Summarise the rows of one part: measures by variant, statements about heads, and snapshots."""
+    """Summarise one part of a study: its measures by variant, statements about heads, and effects at snapshots."""
     stored = {row["measure"] for row in rows}
     measures = dict.fromkeys([*shown_measures(rows, ()), *(each for each in OF_HEADS if each in stored)])
     # The heads of snapshots have a result of their own.
@@ -173,7 +177,7 @@ def _part_results(name: str, rows: Sequence[Row], n_planned: int) -> PartResults
 
 
 def _published(plan: Plan, finished: Sequence[PlannedRun]) -> tuple[ComparedWithPublished, ...]:
-    """Compare the finished runs with published figures and store the result, if the study asks for that."""
+    """Compare the finished runs with published results and store the comparison, if the study asks for it."""
     compared = published_beside([RunFolder(run.folder) for run in finished]) if plan.study.published else ()
     for each in compared:
         RunFolder(plan.folder).write_result(f"published-{each.name}", each.result)
@@ -183,7 +187,7 @@ def _published(plan: Plan, finished: Sequence[PlannedRun]) -> tuple[ComparedWith
 def _write_report(
     plan: Plan, parts: Sequence[PartResults], n_finished: int, published: Sequence[ComparedWithPublished] = ()
 ) -> Path:
-    """Write one page: a sentence and a picture per question, published figures, and all tables and figures below."""
+    """Write one page: a sentence and a picture per question, published results, and all tables and figures below."""
     made = f"Made by headcount {__version__} from {n_finished} of {len(plan.runs)} runs; `rows.csv` has every number."
     others = [each.section for each in published]
     report = build_study_report(plan.study.title, plan.study.question, parts, made, others)
@@ -201,7 +205,7 @@ class PartEstimate:
     seconds: float
     """Seconds of one core for one run."""
     is_measured: bool
-    """Whether this variant was calibrated; otherwise the mean of the others stands here."""
+    """Whether this variant was timed; otherwise, `seconds` is the mean of the timed variants."""
 
 
 def estimate_training(plan: Plan) -> list[PartEstimate]:

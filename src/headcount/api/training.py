@@ -1,22 +1,17 @@
-"""Train and evaluate models."""
+"""Train models."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from headcount.analysis.context_proof import ContextCertificate, prove
-from headcount.analysis.exhaustive import LARGEST_DOMAIN
-from headcount.analysis.length_generalisation import LENGTHS
-from headcount.api.courses import AT_ONCE, Submission, run_course
-from headcount.api.opening import AnyModel, open_on_task
-from headcount.api.saving import Place, folder_for, save_in, write_figures
-from headcount.auditing.audit import explain_errors
-from headcount.auditing.audited_model import AuditedClassifier, audited_model
+from headcount.analysis.exhaustive_check import LARGEST_DOMAIN
+from headcount.api.evaluating import evaluate
+from headcount.api.saving import save_in, write_figures
 from headcount.errors import argument
 from headcount.experiments.models import RunModel
-from headcount.figures.training import draw_accuracy, draw_curves
-from headcount.limits import TIMEOUT
+from headcount.figures.training import draw_curves
+from headcount.limits import LENGTHS
 from headcount.rendering.progress import TrainingProgress, announcer, counting
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, read_config
@@ -24,13 +19,6 @@ from headcount.runs.run import Run, locate
 from headcount.runs.trackers import require_trackers, tracker_names
 from headcount.runs.train import train_run
 from headcount.tasks.base import ClassTask, SequenceTask
-from headcount.training.evaluation import (
-    EVALUATIONS,
-    Classification,
-    Evaluation,
-    evaluate_classes,
-    evaluate_sequences,
-)
 
 
 def train(
@@ -52,7 +40,8 @@ def train(
     * `preset` names one or more sets of settings; `headcount train TASK --help` lists them.
     * `config` is the folder or config file of another run, whose settings replace the defaults.
     * `resume` continues the unfinished run in the folder.
-    * `tracker` names trackers to use beside TensorBoard: "mlflow" or "wandb", which write into the run folder.
+    * `tracker` names experiment trackers to use beside TensorBoard: "mlflow" or "wandb", which write into the run
+      folder.
     * `settings` are the other flags of `headcount train TASK --help`, such as `n_heads=2`.
 
     Return the run, which predicts with `run.predict("374+814")`.
@@ -85,63 +74,8 @@ def train(
     return run
 
 
-def evaluate(
-    model: AnyModel, split: str = "test", *, save: Place = False, run_adapter: bool = False
-) -> Evaluation | Classification:
-    """Measure the accuracy of a model on a held-out split of its task.
-
-    `model` is a run or an adapter's model, and `split` is "test" or "validation". `save` names a folder for the result
-    and its figure; `save=True` means the model's own folder. `run_adapter` allows running the adapter's Python file
-    that a pruned folder names.
-
-    Return an `Evaluation` (exact match and accuracy by place) for answers that are sequences, or a `Classification`
-    (accuracy by class and length) for answers that are classes.
-
-    >>> evaluate("sample:sortedness").accuracy.right.rate
-    1.0
-    """
-    opened = open_on_task(model, run_adapter=run_adapter)
-    audited, title = audited_model(opened, split=split), f"{opened.label} on its {split} set"
-    fault, causes = explain_errors(audited)
-    evaluation: Evaluation | Classification
-    if isinstance(audited, AuditedClassifier):
-        evaluation = evaluate_classes(audited.class_model, split, opened.weights_sha256, audited.answers)
-    else:
-        evaluation = evaluate_sequences(audited.sequence_model, split, opened.weights_sha256, audited.answers, causes)
-    evaluation = replace(evaluation, audit=fault)
-    draw = lambda _, result: {f"accuracy-{split}": draw_accuracy(result, title)}  # noqa: E731
-    return save_in(folder_for(opened, save), f"evaluation-{split}", evaluation, draw).result
-
-
-def evaluate_all(
-    models: Sequence[str],
-    split: str = "test",
-    *,
-    save: Place = False,
-    run_adapter: bool = False,
-    quiet: bool = False,
-    timeout: float = TIMEOUT,
-    at_once: int = AT_ONCE,
-) -> dict[str, Submission[Evaluation | Classification]]:
-    """Evaluate several models, such as the submissions of a course, each in a process of its own.
-
-    The returned mapping has one `Submission` per model, by the model's name. A submission that fails, takes more
-    than `timeout` seconds or ends its process has an `error` instead of a result. `at_once` processes run at the
-    same time.
-    """
-    types: list[type[Evaluation | Classification]] = [Evaluation, Classification]
-    settings: dict[str, Any] = {"split": split, "save": save if isinstance(save, bool) else str(save)}
-    limits: dict[str, Any] = {"timeout": timeout, "at_once": at_once, "is_quiet": quiet}
-    return run_course(models, evaluate, types, title="evaluating models", run_adapter=run_adapter, **limits, **settings)
-
-
-def read_evaluation(run: Run, split: str = "test") -> Evaluation | Classification:
-    """Return the evaluation of a run on a split that `evaluate` has saved."""
-    return run.output.read_result(f"evaluation-{split}", EVALUATIONS[run.task.output_type])
-
-
 def read_certificate(run: Run) -> ContextCertificate:
-    """Return the stored certificate of a run that was trained with `until_proved`."""
+    """Return the stored certificate (the outcome of the proof) of a run that was trained with `until_proved`."""
     return run.output.read_result("certificate", ContextCertificate)
 
 

@@ -1,4 +1,4 @@
-"""Verify a model: the strongest answer to "is every answer right?" that the model allows."""
+"""Verify whether every answer of a model is right, in the strongest way that the model allows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from headcount.analysis.context_proof import ContextCertificate
-from headcount.analysis.exhaustive import Certificate
+from headcount.analysis.exhaustive_check import Certificate
 from headcount.analysis.verification import VERIFICATIONS, Verification
 from headcount.analysis.verification import verify as verify_strongly
 from headcount.api.opening import AnyModel, open_on_task
@@ -14,16 +14,14 @@ from headcount.api.saving import Place, folder_for, save_in
 from headcount.auditing.audit import quick_audit
 from headcount.errors import HeadcountError, InputError, ResultError
 from headcount.experiments.models import OpenModel, RunModel
+from headcount.limits import SEARCH_SECONDS
 from headcount.rendering.progress import counting
-
-SECONDS = 20.0
-"""Seconds that a search for wrong answers takes, where nothing can be proved."""
 
 
 def verify(
     model: AnyModel,
     *,
-    seconds: float = SECONDS,
+    seconds: float = SEARCH_SECONDS,
     seed: int = 0,
     save: Place = False,
     quiet: bool = False,
@@ -32,13 +30,13 @@ def verify(
     """Check whether every answer of a model is right, in the strongest way that the model allows.
 
     1. A finite task is checked on every example (`Certificate`).
-    2. A classifier with a window is checked on every context that a position can see, which decides all sequences of
-       every length (`ContextCertificate`; `WorstMargins` for mean pooling).
+    2. A classifier with windowed attention is checked on every context (the tokens that a position can see), which
+       decides all sequences of every length (`ContextCertificate`; `WorstMargins` for mean pooling).
     3. Otherwise, wrong answers are searched for, for this many seconds (`CounterexampleSearch`). Finding none proves
        nothing.
 
     `save` names a folder for the result; `save=True` means the model's own folder. `run_adapter` allows running the
-    adapter's Python file that a pruned folder names.
+    adapter (the user's Python file) that the folder of a pruned model names.
 
         outcome = headcount.verify("sample:sortedness")
         outcome.verdict, outcome.wrong
@@ -54,7 +52,7 @@ def verify(
 
 
 def stored_verification(model: OpenModel) -> Verification | None:
-    """Return the result of `verify` that is stored for these weights; None if there is none."""
+    """Return the result of `verify` that is stored for this model's weights; None if there is none."""
     folders = [model.output] if model.has_output else []
     folders += [model.run.folder] if isinstance(model, RunModel) else []
     for folder in folders:

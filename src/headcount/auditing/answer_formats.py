@@ -1,4 +1,4 @@
-"""Other formats of questions and answers: is a model right if encode() writes leading zeros, or the digits reversed?"""
+"""Test whether a model is right if its adapter wrote answers in another format, such as with leading zeros."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headcount.training.answers import BLOCK
 N_TRIED = 64
 """Number of examples to write in each format: enough to tell a format that fits from one that does not."""
 MIN_RIGHT, MIN_GAIN = 0.5, 0.2
-"""Smallest exact match of a format that fits, and its smallest lead over the format that encode() is given."""
+"""A format fits if exact match is at least the first value, and above that in encode()'s format by the second."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Format:
     def __str__(self) -> str:
         question, answer = self.example
         return (
-            f"with {self.name}, such as {answer} for {question}, one pass is right on {self.right.correct:,} of "
-            f"{self.right.n:,} and the loss is {self.loss:.3f}"
+            f"with {self.name}, such as {answer} for {question}, teacher forcing is right on {self.right.correct:,} of "
+            f"{self.right.n:,} examples and the loss is {self.loss:.3f}"
         )
 
 
 def fitting_format(model: AuditedSequenceModel) -> Format | None:
-    """Return the format in which the model is right most often, if encode() writes another one; otherwise None."""
+    """Return the answer format in which the model is right far more often than in encode()'s; None without one."""
     if model.adapted is None:
         return None
     formats = _formats(model)
@@ -61,7 +61,7 @@ def fitting_format(model: AuditedSequenceModel) -> Format | None:
 
 
 def _formats(model: AuditedSequenceModel) -> Iterator[tuple[str, Pairs]]:
-    """Yield the name of each format with examples in it: that of encode(), then zero-filled and reversed."""
+    """Yield the name of each answer format with examples written in it; encode()'s own comes first, without a name."""
     task, examples = model.task, model.examples[:N_TRIED]
     plain = pairs_of(task, examples)
     full = [task.show_tokens(tokens) for tokens in task.encode(examples).answer]
@@ -83,7 +83,7 @@ def _formats(model: AuditedSequenceModel) -> Iterator[tuple[str, Pairs]]:
 
 
 def _measure(model: AdapterSequences, name: str, pairs: Pairs) -> Format | None:
-    """Return exact match and loss of one pass in a format; None if encode() or the model refuses the format."""
+    """Return exact match and loss of one teacher-forced pass in a format; None if encode() or the model refuses it."""
     with suppress(HeadcountError):
         hits, losses = [], []
         for logits, labels in model.passes(pairs, BLOCK):

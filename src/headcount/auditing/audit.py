@@ -45,9 +45,9 @@ from headcount.auditing.check import (
 )
 from headcount.errors import HeadcountError, InputError, shortened
 from headcount.experiments.models import OpenModel
-from headcount.registry import suggestion
+from headcount.formatting import percent
 from headcount.results import Contradiction, Positive, Result, Share, is_hits
-from headcount.stats import percent
+from headcount.suggestions import suggestion
 
 Progress = Callable[[int, int], None]
 STRICT = False
@@ -77,14 +77,14 @@ class Verdict:
     """The user's reason for ignoring the check; empty if the check is not ignored."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error for a field that does not fit the verdict, such as an explanation for a check that passes."""
+        """Yield a contradiction if a field does not fit the verdict, such as `explained_by` of a check that passes."""
         known = (PASS, WARN, FAIL, NOT_APPLICABLE, EXPLAINED, IGNORED)
         if self.verdict not in known:
             yield "verdict", f"one of {', '.join(known)}"
         if bool(self.explained_by) != (self.verdict == EXPLAINED):
-            yield "explained_by", "a check if the verdict is explained, and empty otherwise"
+            yield "explained_by", "the id of a check if the verdict is `explained`, and empty otherwise"
         if bool(self.reason) != (self.verdict == IGNORED):
-            yield "reason", "a text if the verdict is ignored, and empty otherwise"
+            yield "reason", "a text if the verdict is `ignored`, and empty otherwise"
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Audit(Result):
     """The number of audited examples."""
     is_quick: bool
     summary: str
-    """One sentence that states the cause of the errors, or that no check fails."""
+    """One sentence that states the cause of the model's wrong answers, or that no check fails."""
     predicted: Share | None
     """The accuracy that the reported faults predict, from 0 to 1; None if they predict no accuracy."""
     measured: Share
@@ -108,19 +108,19 @@ class Audit(Result):
     causes: tuple[str, ...] = ()
     """The ids of failing checks; those that explain most of the measured accuracy come first."""
     common_error: str = ""
-    """What most wrong answers have in common, such as "94 of 94 errors: a 0 was right"; empty without errors."""
+    """What most wrong answers have in common, such as "94 of 94 errors: a 0 would have been right"; "" if none."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error for verdicts that contradict each other, or an accuracy that is no fraction of n examples."""
+        """Yield a contradiction if verdicts do not fit together, or if no count out of n examples gives an accuracy."""
         ids = [each.id for each in self.verdicts]
         if len(set(ids)) != len(ids):
-            yield "verdicts", "each check once"
+            yield "verdicts", "one verdict per check"
         if any(each.explained_by not in ("", *ids) for each in self.verdicts):
-            yield "verdicts", "explanations by checks that are in the list"
+            yield "verdicts", "each explained_by to name a check in this list"
         for name in ("measured", "predicted"):
             share = getattr(self, name)
             if share is not None and not is_hits(share, self.n):
-                yield name, f"a share of {self.n:,} examples"
+                yield name, f"a whole number of right answers divided by {self.n:,} examples"
 
     def of(self, verdict: str) -> list[Verdict]:
         """Return the checks with this verdict, such as `fail`.
@@ -147,7 +147,7 @@ def checks_named(names: Sequence[str] | None = None) -> dict[str, Check]:
     by_id = {check.id: name for name, check in checks.items()}
     for name in names:
         if by_id.get(name, name) not in checks:
-            every_check = f"there are: {', '.join(f'{i} ({n})' for i, n in by_id.items())}"
+            every_check = f"the checks are: {', '.join(f'{i} ({n})' for i, n in by_id.items())}"
             advice = suggestion(name, checks)  # for a wrong number, no name is similar
             raise InputError(f"no check {name!r}", advice if advice.startswith("did you mean") else every_check)
     wanted = {by_id.get(name, name) for name in names}
@@ -177,8 +177,8 @@ def run_checks(
 ) -> Audit:
     """Run checks on a model and return the audit with all verdicts.
 
-    `ignore` maps ids or names of checks to the user's reasons for ignoring them. `causes` says which check explains
-    which.
+    `ignore` maps ids or names of checks to the user's reasons for ignoring them. `causes` says which failing checks
+    explain the failures of other checks.
     """
     checks = checks_named() if checks is None else checks
     findings = _findings(model, checks, progress)
@@ -206,7 +206,7 @@ def explain_errors(model: AuditedModel) -> tuple[str, list[str]]:
     for verdict in audit.of(FAIL):
         still_right = findings[verdict.check].right_despite_fault
         for i in () if still_right is None else np.flatnonzero(~still_right & ~model.right).tolist():
-            explanations[i] = explanations[i] or f"{verdict.id} ({verdict.check.replace('-', ' ')}) explains it"
+            explanations[i] = explanations[i] or f"explained by {verdict.id} ({verdict.check.replace('-', ' ')})"
     return "" if audit.is_sound else audit.summary, explanations
 
 
@@ -349,7 +349,7 @@ class Ranking:
 
 
 def _fitting(predictions: Mapping[str, Hits], right: Hits) -> frozenset[str]:
-    """Return the names of the checks that explain the wrong answers: all together, or the best one, or none."""
+    """Return the names of the checks whose predictions explain the wrong answers: all checks, the best one, or none."""
     if predictions and _share_explained(np.all(list(predictions.values()), axis=0), right) >= MIN_EXPLAINED:
         return frozenset(predictions)
     shares = {name: _share_explained(hits, right) for name, hits in predictions.items()}
@@ -368,7 +368,7 @@ def _share_explained(predicted: Hits, right: Hits) -> float:
 def _summary(ranking: Ranking, verdicts: Sequence[Verdict]) -> str:
     """Return one sentence: the cause, predicted and measured accuracy, and ids of other checks that fail or warn."""
     warnings = [each for each in verdicts if each.verdict == WARN]
-    n_warn = f"{len(warnings)} {'warns' if len(warnings) == 1 else 'warn'}"
+    n_warn = f"{len(warnings)} {'check warns' if len(warnings) == 1 else 'checks warn'}"
     if not ranking.failing:
         return _summary_without_failures(ranking.right, verdicts, warnings, n_warn)
     named, measured = ranking.named, percent(ranking.right.mean(), 2)
@@ -379,7 +379,7 @@ def _summary(ranking: Ranking, verdicts: Sequence[Verdict]) -> str:
         summary += f"; accuracy is measured without padding, {measured}"
         summary += "".join(f"; and {each.finding}" for each in ranking.beyond)
     others = [each.id for each in ranking.failing if each not in named]
-    more = [f"and {len(others)} more: {', '.join(others)}"] if others else []
+    more = [f"also failing: {', '.join(others)}"] if others else []
     more += [f"{n_warn}: {', '.join(each.id for each in warnings)}"] if warnings else []
     return f"{summary} ({'; '.join(more)})" if more else summary
 
@@ -391,10 +391,10 @@ def _summary_without_failures(
     accuracy = f"{percent(right.mean(), 2)} of {len(right):,} answers are right"
     counts = Counter(each.verdict for each in verdicts)
     if warnings:
-        return f"no check fails, {accuracy}; {n_warn}: {'; '.join(each.finding for each in warnings)}"
+        return f"no check fails, and {accuracy}; {n_warn}: {'; '.join(each.finding for each in warnings)}"
     passed, others = counts[PASS], counts[NOT_APPLICABLE]
     n_passed, verb = f"{passed} {'check' if passed == 1 else 'checks'}", "does" if others == 1 else "do"
     n_checks = f"{n_passed} passed, {others} {verb} not apply"
     if right.mean() < LOW_ACCURACY:
         return f"{accuracy}, and no check explains the {int((~right).sum()):,} errors: {n_checks}"
-    return f"nothing found: {accuracy}; {n_checks}"
+    return f"no known mistake found: {accuracy}; {n_checks}"

@@ -1,4 +1,4 @@
-"""The audit's view of a model: what it outputs on its task, and what changes that.
+"""The audit's view of a model: its answers to examples of its task, and everything else that checks need.
 
 `AuditedSequenceModel` is the view of a model that outputs sequences, `AuditedClassifier` that of a classifier, and
 `AuditedModel` has what both share. Everything is computed when a check first needs it and then kept, so that many
@@ -28,9 +28,10 @@ from headcount.errors import HeadcountError
 from headcount.experiments.external_models import ExternalModel
 from headcount.experiments.models import OpenModel
 from headcount.external.adapter import Adapter
+from headcount.formatting import percent
 from headcount.hooks.gates import eval_mode
 from headcount.seeds import stream
-from headcount.stats import Proportion, percent
+from headcount.stats import Proportion
 from headcount.tasks.base import Batch, ClassTask, Examples, SequenceTask, Task, Tokens
 from headcount.training.answers import BLOCK, ClassAnswers, SequenceAnswers, leading_zeros, on_device
 from headcount.training.evaluation import Claim, ClassModel, SequenceModel
@@ -42,9 +43,9 @@ N_SWAPPED = 50
 MIN_CLASS_ACCURACY = 0.5
 """Minimum accuracy on one class for the model to recognise that class."""
 MAX_OPEN_LEAD = 0.15
-"""If accuracy and its CI lie less than this above the constant answer's accuracy, more examples could decide."""
+"""More examples could decide if the upper end of accuracy's 95 % CI is this far above the best constant answer."""
 MIN_PER_LENGTH, MAX_PER_LENGTH, MAX_NUMBERS = 20, 200, 2**14
-"""For each length: smallest and largest number of sequences, and largest number of tokens in all of them."""
+"""To measure accuracy at one length: smallest and largest number of sequences, and largest number of all tokens."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class ConstantBaseline:
     def is_beaten(self) -> bool:
         """Whether the model's accuracy is significantly above that of the constant answer.
 
-        If one class is very common, it is enough to be above it and to recognise every class.
+        If one class is very common, accuracy need only be above that of the constant answer, but on every class above
+        `MIN_CLASS_ACCURACY`.
         """
         # If one class is very common, accuracy cannot be far above its share. Then every class must be recognised.
         is_recognised = bool(self.by_class) and all(each.low > MIN_CLASS_ACCURACY for each in self.by_class)
@@ -137,22 +139,22 @@ class AuditedModel(ABC):
 
     @property
     def scoring(self) -> str:
-        """The name of the score in `right`, such as `exact match`."""
+        """The name of the measure of accuracy: `accuracy`, or `exact match` for models that output sequences."""
         return "accuracy"
 
     @property
     @abstractmethod
     def common_error(self) -> str:
-        """What most wrong answers have in common, such as "94 of 94 errors: a 0 was right"; empty without errors."""
+        """What most wrong answers have in common, such as "94 of 94 errors: a 0 would have been right"; "" if none."""
 
     @property
     @abstractmethod
     def baseline(self) -> ConstantBaseline | None:
-        """The accuracy beside that of the best constant answer; None if all examples have the same right answer."""
+        """The model's accuracy and that of the best constant answer; None if all right answers are the same."""
 
     @abstractmethod
     def claim(self) -> Claim | None:
-        """Return the accuracy that the author reports, and that measured here; None without such a figure."""
+        """Return the accuracy that the model's author reports and the measured one; None if the author reports none."""
 
     @cached_property
     def head_sweep(self) -> HeadSweep:
@@ -196,7 +198,7 @@ class AuditedSequenceModel(AuditedModel):
 
     @property
     def scoring(self) -> str:
-        """The name of the score in `right`: exact match of decoding or, without decoding, of one forward pass."""
+        """The name of the measure of accuracy: exact match of decoded answers or, without decoding, of one pass."""
         return "exact match" if self.can_decode else "exact match in one pass"
 
     @property
@@ -206,16 +208,16 @@ class AuditedSequenceModel(AuditedModel):
 
     @cached_property
     def baseline(self) -> ConstantBaseline | None:
-        """Exact match and that of the best constant answer; None if all examples have the same right answer."""
+        """The model's exact match and that of the best constant answer; None if all right answers are the same."""
         answer, count = Counter(self.task.show_tokens(row) for row in self.right_answers).most_common(1)[0]
         return None if count == self.n else ConstantBaseline(Proportion.count(self.right), answer, count / self.n)
 
     def claim(self) -> Claim | None:
-        """Return the exact match that the author reports, and that of decoded answers; None without such a figure."""
+        """Return the exact match that the model's author reports and the measured one; None if none is reported."""
         return self.sequence_model.claim(self.examples, self.answers)
 
     def right_on(self, examples: Examples) -> Hits:
-        """Return for each of these examples whether the answer is right: decoded, or in one pass without decoding."""
+        """Return for each example whether the decoded answer is right or, without decoding, one teacher-forced pass."""
         if not self.can_decode:
             return np.asarray(self.sequence_model.margins(examples) > 0)
         answers = self.answers if examples is self.examples else self.sequence_model.answer(examples)
@@ -247,7 +249,7 @@ class AuditedSequenceModel(AuditedModel):
 
     @cached_property
     def answer_tokens(self) -> AnswerTokens:
-        """How answers are cut into tokens, and the separator that the task writes between tokens."""
+        """The way in which the task cuts answers into tokens, and the separator that it writes between tokens."""
         return AnswerTokens.of(self.task)
 
     @property
@@ -257,8 +259,8 @@ class AuditedSequenceModel(AuditedModel):
 
     @property
     def decoded(self) -> Tokens:
-        """[example, place]: token ids of the readable answers; -1 where the text is not a valid answer of the task."""
-        assert self.readable_answers.free is not None, "check can_decode first"
+        """[example, place]: token ids of the decoded answers (of `readable_answers`); -1 where an answer is invalid."""
+        assert self.readable_answers.free is not None, "the model does not decode answers: check can_decode first"
         return self.readable_answers.free
 
     @property
@@ -420,7 +422,7 @@ class AuditedClassifier(AuditedModel):
 
     @cached_property
     def baseline(self) -> ConstantBaseline | None:
-        """The accuracy beside that of the best constant answer; None if all examples have the same right answer."""
+        """The model's accuracy and that of the best constant answer; None if all right answers are the same."""
         labels, hits = self.answers.labels, self.answers.hits
         label, count = Counter(labels.tolist()).most_common(1)[0]
         by_class = tuple(Proportion.count(hits[labels == each]) for each in np.unique(labels))
@@ -428,7 +430,7 @@ class AuditedClassifier(AuditedModel):
         return None if count == self.n else baseline
 
     def claim(self) -> Claim | None:
-        """Return the accuracy that the author reports, and that measured here; None without such a figure."""
+        """Return the accuracy that the model's author reports and the measured one; None if the author reports none."""
         return self.class_model.claim(self.examples, self.answers)
 
     def right_on(self, examples: Examples) -> Hits:
@@ -465,7 +467,7 @@ class AuditedClassifier(AuditedModel):
 
 @dataclass(frozen=True)
 class LengthComparison:
-    """Accuracy of a classifier on sequences of a training length, and on longer ones."""
+    """The accuracy of a classifier on sequences of one training length, and on longer sequences."""
 
     trained: int
     longer: int
@@ -481,20 +483,20 @@ class LengthComparison:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The accuracies as `inside` and `beyond`, for the evidence of a finding."""
+        """Both accuracies as a dictionary: `inside` at the training length, and `beyond` at the longer length."""
         return {"inside": self.inside.rate, "beyond": self.beyond.rate}
 
     def __str__(self) -> str:
         return (
-            f"{percent(self.inside.rate)} of {self.inside.n} sequences of {self.trained} are right, and "
-            f"{percent(self.beyond.rate)} of {self.beyond.n} of {self.longer}"
+            f"{percent(self.inside.rate)} of {self.inside.n} sequences of length {self.trained} are right, and "
+            f"{percent(self.beyond.rate)} of {self.beyond.n} of length {self.longer}"
         )
 
 
 def audited_model(
     opened: OpenModel, n: int | None = None, split: str = "test"
 ) -> AuditedSequenceModel | AuditedClassifier:
-    """Return the view of a model that checks get, with up to `n` examples of a split of its task."""
+    """Return the object by which checks see a model, with up to `n` examples of a split of its task."""
     if opened.answers.task.output_type == "class":
         return AuditedClassifier(opened, cast(ClassModel, opened.answers), n, split)
     return AuditedSequenceModel(opened, cast(SequenceModel, opened.answers), n, split)

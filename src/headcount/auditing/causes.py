@@ -1,7 +1,7 @@
-"""Which check explains which: one table, read from top to bottom, with a reason for each row.
+"""A table of the checks whose failure explains the failures of other checks, with the reason in each row.
 
-If a check fails, the checks that a row names as its effects have no cause of their own: their warnings and failures are
-reported as explained. No check is an effect of a check below it, so the table has no cycles.
+If a check fails, its row lists the checks that fail as a consequence (its effects): their warnings and failures are
+reported as explained. No check is an effect of a check in a later row, so the table has no cycles.
 
 Pairs that could be mistaken for each other, and how they are decided:
 
@@ -19,14 +19,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 LOW_ACCURACY = ("HC303", "HC702", "HC703", "HC802")
-"""Checks that restate a low accuracy: no better than a constant answer, no room for heads, a ranking of heads that is
-noise, and a figure that differs from the author's."""
+"""Checks that only restate a low accuracy: accuracy no better than a constant answer (HC303) or too low for ablations
+to lower it (HC702), a ranking of heads that is noise (HC703), and a figure that differs from the author's (HC802)."""
 DECODED_FIGURES = ("HC106", *LOW_ACCURACY)
-"""LOW_ACCURACY, and the check that compares decoded answers with teacher forcing."""
+"""The checks in LOW_ACCURACY, and HC106, which compares decoded answers with teacher forcing."""
 
 
 class Cause(NamedTuple):
-    """A check whose failure explains failures and warnings of other checks, with the reason."""
+    """A row of the table of causes: a check whose failure explains failures and warnings of other checks."""
 
     id: str
     effects: tuple[str, ...]
@@ -63,7 +63,7 @@ CAUSES = (
     Cause(
         "HC103",
         ("HC101", "HC102", "HC104", "HC105", "HC304", *DECODED_FIGURES),
-        "Answers that are moved by one place have a wrong length, a made-up place and tokens where they are not right.",
+        "Answers that are shifted by one place have a wrong length, one made-up token, and all others in wrong places.",
     ),
     Cause(
         "HC107",
@@ -73,12 +73,12 @@ CAUSES = (
     Cause(
         "HC104",
         ("HC101", "HC102", "HC105", "HC108", "HC304", *DECODED_FIGURES),
-        "The first tokens follow from the start token, so a wrong one spoils places, tokens and the length of answers.",
+        "A decoder continues from its start token, so a wrong one spoils places, tokens and the length of answers.",
     ),
     Cause(
         "HC105",
         ("HC101", "HC102", "HC301", "HC304", *DECODED_FIGURES),
-        "Texts that are cut off, run on or cannot be read lack tokens and places, and may all be alike.",
+        "Decoded texts that are cut off, run on or cannot be read lack tokens and places, and may all be alike.",
     ),
     Cause(
         "HC305",
@@ -88,47 +88,48 @@ CAUSES = (
     Cause(
         "HC505",
         ("HC301", "HC302", "HC303", "HC304", "HC601", "HC602"),
-        "A model that cannot see the order of its input can learn no more than cues, or one answer.",
+        "A model that cannot see the order of its input can only learn surface cues, or one constant answer.",
     ),
     Cause(
         "HC301",
         ("HC101", "HC102", "HC108", "HC302", "HC304", "HC601", "HC602", *LOW_ACCURACY),
-        "One answer to everything is constant at each place, at each length and for each kind of example.",
+        "If all examples get one answer, the answer is constant at each place, length and kind of example.",
     ),
     Cause(
         "HC602",
         ("HC303", "HC304", "HC601"),
-        "A model that answers by one cue misses examples that the cue does not tell apart, however sure it is.",
+        "A model that answers by one surface cue, such as length, is wrong where the cue says nothing about the class.",
     ),
     Cause(
         "HC304",
         ("HC101", "HC102", "HC108", "HC302", "HC601", *LOW_ACCURACY),
-        "A model that learned nothing, or another format, outputs a few tokens or classes whatever the question.",
+        "A model that learned nothing, or another answer format, outputs the same few tokens for any question.",
     ),
     Cause(
         "HC101",
         ("HC108", *DECODED_FIGURES),
-        "Answers whose right token differs at the constant place are wrong there, however the decoder is fed.",
+        "If the model always outputs one token at a place, all answers that need another token there are wrong.",
     ),
     Cause(
         "HC102",
         ("HC108", *DECODED_FIGURES),
-        "Answers that need the missing token are wrong, and a place that mostly needs it looks untrained.",
+        "Answers with a token that is never output are wrong, and a place that mostly has this token looks untrained.",
     ),
     Cause(
         "HC108",
         LOW_ACCURACY,
-        "Answers are right only where the untrained place is right by chance.",
+        "If one place of the answer was not trained, an answer is right only if that place is right by chance.",
     ),
     Cause(
         "HC303",
         ("HC702", "HC703", "HC802"),
-        "An accuracy no better than a constant answer leaves heads nothing to lose and matches no reported figure.",
+        "If accuracy is no better than a constant answer, ablating heads cannot lower it, and it matches no reported "
+        "figure.",
     ),
     Cause(
         "HC601",
         ("HC603",),
-        "A rule that misses examples with one change is wrong on such examples wherever they are looked for.",
+        "A model that fails on examples with one changed place also fails on those that the search finds.",
     ),
     Cause(
         "HC203",
@@ -143,11 +144,11 @@ CAUSES = (
     Cause(
         "HC702",
         ("HC703", "HC704"),
-        "Without room for drops, heads cannot be ranked or found to be needed together.",
+        "If accuracy is so low that it cannot fall, heads can neither be ranked nor shown to matter together.",
     ),
     Cause(
         "HC803",
         ("HC802",),
-        "A scoring that skips places or tokens gives a figure that exact match does not give.",
+        "An author's scoring that skips places or tokens gives another figure than exact match.",
     ),
 )

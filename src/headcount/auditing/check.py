@@ -1,4 +1,4 @@
-"""What a check is, and what it can report about a model.
+"""The types `Check` and `Finding`: a check tests a model for one known mistake and returns a finding.
 
 A check looks at what a model does, not at its settings, so that it works on models that others wrote. Where it can only
 infer a cause, it says "consistent with". Its numbers are what the fault predicts and what was measured.
@@ -16,8 +16,8 @@ infer a cause, it says "consistent with". Its numbers are what the fault predict
 
     PART = Check("HC101", "Is one place of the answer constant?", sequences=run, needs_decoding=True)
 
-A check of classifiers gives `classes=` instead, and a check of both kinds of model gives both. Which checks follow from
-which is one table: headcount.auditing.causes.
+A check of classifiers gives `classes=` instead, and a check of both kinds of model gives both.
+headcount.auditing.causes lists which failing checks explain the failures of other checks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, Au
 
 PASS, WARN, FAIL, NOT_APPLICABLE = "pass", "warn", "fail", "not applicable"
 EXPLAINED, IGNORED = "explained", "ignored"
-"""Verdicts that replace a warning or a failure: another failing check explains it, or the user ignores it."""
+"""Verdicts that replace `warn` or `fail` if another failing check is the cause, or if the user ignores the check."""
 MEASUREMENT, ANSWERS, RESTATED, PADDED = "measurement", "answers", "restated", "padded"
 LONGER, CONCLUSIONS = "longer", "conclusions"
 AFFECTED = (MEASUREMENT, ANSWERS, RESTATED, PADDED, LONGER, CONCLUSIONS)
@@ -46,7 +46,7 @@ Evidence = dict[str, Any]
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found on one model."""
+    """The result of one check on one model: a verdict, with its cause, its fix and its numbers."""
 
     verdict: str
     finding: str
@@ -59,7 +59,7 @@ class Finding:
     right_despite_fault: NDArray[np.bool_] | None = None
     """[example]: whether the answer can be right despite the fault; None if the fault does not predict this."""
     explains_only: tuple[str, ...] | None = None
-    """Ids of the only checks that this finding explains; None if it explains all that the table of causes lists."""
+    """Ids of the checks whose failures this finding explains; None for all that headcount.auditing.causes lists."""
     affects: str = ""
     """What the fault can change, one of AFFECTED; empty to use `Check.affects`."""
 
@@ -117,7 +117,7 @@ class Check:
     def module(self) -> str:
         """The name of the module that defines the check."""
         function = self.sequences or self.classes
-        assert function is not None, "a check is about sequences, classes or both"
+        assert function is not None, "a check needs a function for sequences, for classes or for both"
         return function.__module__
 
     def run(self, model: AuditedModel) -> Finding:

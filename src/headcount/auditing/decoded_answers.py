@@ -1,4 +1,4 @@
-"""Decoded answers beside the right ones: their texts, places that never vary, and tokens that are never output."""
+"""Compare decoded answers with the right ones: their format, places that never vary, and tokens never output."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 
 from headcount.auditing.audited_model import AuditedSequenceModel, Hits
 from headcount.data.probing import AnswerTokens
+from headcount.limits import RARELY
 from headcount.stats import Proportion
 from headcount.tasks.base import SequenceTask, Tokens
-from headcount.training.answers import RARELY
 
-STOPS_EARLY, RUNS_ON, NO_ANSWER = "stop early", "go on after their end", "are no answers"
+STOPS_EARLY, RUNS_ON, NO_ANSWER = "stop early", "go on after the right answer", "are not valid answers"
 OTHER_ZEROS = "have other leading zeros than the task's answers"
 MIN_TOKEN_COUNT = 20
-"""A token must be right at this many places before it can be called missing: fewer may all be wrong by chance."""
+"""A token is called missing only if it is the right one at this many places: fewer may all be wrong by chance."""
 MIN_OTHERS_RIGHT = 0.5
-"""A token counts as missing only if the other tokens at the same places are right at least this often."""
+"""A token is called missing only if other tokens at the same places are predicted correctly at least this often."""
 
 
 Words = tuple[str, ...]
@@ -97,13 +97,13 @@ def decoded_answers(model: AuditedSequenceModel) -> list[DecodedAnswer]:
 
 @dataclass(frozen=True)
 class Place:
-    """The tokens at one place of all answers: of a fixed column, or the leading digit, which may be in any column."""
+    """The tokens of all answers at one place: in a fixed column, or as leading digit, which may be in any column."""
 
     name: str
     is_first: bool
     """Whether the model writes the token at this place first."""
     column: int | None
-    """The index of the place in the answer; None for the leading digit, which stands in several columns."""
+    """The index of the place in the answer; None for the leading digit, whose column differs between answers."""
     predicted: Tokens
     """[example]: the token id that the model wrote at this place; -1 if it wrote none."""
     right: Tokens

@@ -39,18 +39,19 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import read_attention
 
 N_EXAMPLES = 3
-"""Number of rows that are replaced, one at a time. One might not be enough, because rows can be equal."""
+"""Number of input rows that are replaced by other examples, one at a time; one is too few, as rows can be equal."""
 MAX_HEADS_ALONE, N_ALONE = 8, 2
-"""Largest number of heads to test one by one, if r depends on the z of several heads; and number of other examples
-per head. Every test takes a forward pass."""
+"""Largest number of heads that are tested one by one, and number of other examples per head in these tests.
+
+They are needed if replacements depend on the outputs of several heads. Every test takes a forward pass."""
 N_RANDOM = 8
 """Number of passes to average if the intervention draws new noise in every pass."""
 MIN_STANDARD_ERRORS = 5.0
-"""Under noise, r depends on z if their correlation is this many standard errors above 0, so hardly by chance."""
+"""A noisy replacement r depends on a head's output z if their correlation is this many standard errors above 0."""
 MAX_LINEAR_ERROR = 1e-3
-"""r is linear in z if the error of r = g z + c is at most this fraction of the change of r."""
+"""A replacement r is linear in a head's output z if r = g z + c holds up to this fraction of the change of r."""
 MAX_UNEVENNESS = 1e-3
-"""Attention is uniform if weights differ from their mean by at most this fraction of it."""
+"""Attention is uniform if weights differ from their mean by at most this fraction of the mean."""
 
 Grid = Tensor
 """z (the heads' own outputs) or r (their replacements) of one block, [row, position, head, d_head]."""
@@ -58,10 +59,10 @@ Grid = Tensor
 
 @dataclass(frozen=True)
 class OtherExample:
-    """The inputs with another example in one row, and what every head outputs on them without the intervention."""
+    """A copy of the inputs with another example in one row, and the outputs of all heads on it (no intervention)."""
 
     pairs: tuple[tuple[Tensor, Tensor], ...]
-    """Pairs of tensors: an audited input, and the input that replaces it."""
+    """Pairs of tensors: an input of the audited pass, and the tensor that replaces it."""
     z: Mapping[HeadSite, Grid]
     places: Mapping[HeadSite, Tensor]
     """For each block, [row, position]: where z (the heads' output) differs from z on the audited inputs."""
@@ -72,18 +73,18 @@ class Following:
     """Whether and how the replacement r of a head's output depends on z, the output that the head computes."""
 
     is_following: bool | None
-    """Whether r depends on z, so that the head is not removed; None if that could not be tested."""
+    """Whether the replacement r depends on the head's own output z, so the head is not removed; None if not tested."""
     gain: float | None = None
-    """The factor g if r = g z + c, where c does not depend on z; None if r is not linear in z."""
+    """The factor g if the replacement is r = g z + c, where c does not depend on the head's output z; else None."""
     where: Tensor | None = None
     """[row, position]: where r (the replacement) changes together with z (the head's output)."""
     is_indirect: bool = False
-    """Whether r depends on the example, but on the z of none of the block's heads."""
+    """Whether r (the replacement) depends on the example, but on the output z of none of the block's heads."""
 
 
 @dataclass
 class Probes:
-    """Recorded replacements r of head outputs, from passes with the intervention in which heads compute another z.
+    """The replacements r of head outputs z that an intervention makes, also when heads compute z on other examples.
 
     Arrays are [row, position, head, d_head], for each attention block.
     """
@@ -96,11 +97,11 @@ class Probes:
     is_random: bool = False
     """Whether the intervention draws new noise in every pass; replacements are then means over `N_RANDOM` passes."""
     swapped: list[Mapping[HeadSite, Grid]] = field(default_factory=list)
-    """r of each block, for each other example in the inputs; left out if the intervention fails on that example."""
+    """For each other example: the replacement r of z in each block; empty if the intervention fails on this example."""
     transplanted: dict[HeadId, list[tuple[int, Grid]]] = field(default_factory=dict)
-    """For each head that hooks change: the index of another example, and r after the head alone got its z."""
+    """For each head that hooks change: the index of another example, and r if this head alone gets that example's z."""
     transplanted_together: dict[HeadSite, list[tuple[int, Grid]]] = field(default_factory=dict)
-    """For each block: the index of another example, and r after all heads of the block got its z."""
+    """For each block: the index of another example, and r if all heads of the block get that example's z."""
 
     @property
     def n_rows(self) -> int:
@@ -108,7 +109,7 @@ class Probes:
         return len(next(iter(self.own.values()), ()))
 
     def following(self, head: HeadId, place: int) -> Following:
-        """Return whether and how r depends on z for one head; `place` is the index of the head within its block."""
+        """Return whether and how a head's replacement depends on its own output; `place` is its index in its block."""
         alone, by_swap = self._by_transplant(head, place), self._by_swap(head, place)
         if alone.is_following is None or not by_swap.is_following:
             return alone if by_swap.is_following is None else by_swap
@@ -116,7 +117,7 @@ class Probes:
         return replace(alone, is_indirect=alone.is_following is together.is_following is False)
 
     def is_unexplained(self, head: HeadId, place: int) -> bool:
-        """Return whether r depends on the example, although it does not depend on this head's z."""
+        """Return whether a head's replacement depends on the example, but not through the head's own output."""
         alone, by_swap = self._by_transplant(head, place), self._by_swap(head, place)
         return alone.is_following is False and by_swap.is_following is True
 
@@ -127,7 +128,7 @@ class Probes:
         return self._judge(head.site, place, _at(head.site, self.swapped))
 
     def _judge(self, site: HeadSite, place: int, passes: Sequence[tuple[int, Grid]]) -> Following:
-        """Return whether r depends on z: whether r changes where another example changes z, in the given passes."""
+        """Return whether a head's replacement r changes where another example changes its output z, in these passes."""
         if site not in self.replaced or not passes:
             return Following(None)
         r = self.replaced[site][..., place, :]
@@ -168,10 +169,10 @@ def _correlation(one: Tensor, other: Tensor) -> float:
 def find_other_examples(
     model: nn.Module, layout: BlockLayout, inputs: Sequence[Tensor], call: Callable[[], object]
 ) -> tuple[Mapping[HeadSite, Grid], tuple[OtherExample, ...]]:
-    """Return z on the inputs, and variants of the inputs in which another example replaces one row.
+    """Return z (the heads' outputs) on the inputs, and copies of the inputs in which another example replaces one row.
 
-    Rows are usually the first axis of the inputs. If a swap along the first axis changes more than one row of z, the
-    axis is used along which a swap changes less of z.
+    Rows are usually the first axis of the inputs. If replacing a row along the first axis changes more than one row of
+    z, the second axis is tried as well, and the axis that changes less of z is used.
     """
     own = record_z(model, layout, call)
     examples = _examples_along(0, model, layout, inputs, call, own)
@@ -182,7 +183,7 @@ def find_other_examples(
 
 
 def _reach(example: OtherExample) -> float:
-    """Return the largest fraction of a block's z that the example changes."""
+    """Return the largest fraction of a block's head outputs z that the other example changes."""
     return max(float(places.float().mean()) for places in example.places.values())
 
 
@@ -209,8 +210,9 @@ def _examples_along(
 
 
 def _swaps(inputs: Sequence[Tensor], axis: int) -> Iterator[tuple[tuple[Tensor, Tensor], ...]]:
-    """Yield variants of the inputs with one row replaced: by another row, or by its own tokens doubled.
+    """Yield (audited, other) pairs of input tensors, where one row of `other` is replaced along the given axis.
 
+    The row is replaced by another row or, in the first pairs, by its own tokens doubled (a, b, c, d to a, a, b, b).
     Doubled tokens are another example even if all rows are equal, or have the same tokens in another order.
     """
     if axis >= inputs[0].dim():
@@ -229,7 +231,7 @@ def _swaps(inputs: Sequence[Tensor], axis: int) -> Iterator[tuple[tuple[Tensor, 
 
 
 def _with_doubled_tokens(tensor: Tensor, axis: int) -> Tensor:
-    """Return inputs with the tokens of the first row doubled: a, b, c, d becomes a, a, b, b."""
+    """Return a copy of an input tensor with the tokens of its first row doubled: a, b, c, d becomes a, a, b, b."""
     tensor = tensor.clone()
     first = tensor.select(axis, 0)  # a view
     if first.dim() > 0:
@@ -239,15 +241,15 @@ def _with_doubled_tokens(tensor: Tensor, axis: int) -> Tensor:
 
 
 class InputSwap:
-    """A hook that replaces the audited input tensors by others when they enter the model, before any other hook."""
+    """A hook that replaces the model's audited input tensors by those of another example, before any other hook."""
 
     def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         self.pairs = pairs
         self.is_audited = False
-        """Whether the current pass got the audited input tensors, which are to be replaced."""
+        """Whether the current forward pass got the input tensors that this hook replaces."""
 
     def __call__(self, event: Event, tree: Any) -> Any:
-        """Return the inputs of a module; for the model itself, with the audited tensors replaced."""
+        """Return the inputs of a module; if the module is the whole model, replace the audited tensors in them."""
         if event.path:
             return tree
         self.is_audited = False
@@ -263,7 +265,7 @@ class InputSwap:
 
 
 class Transplant(InputSwap):
-    """A hook that replaces z of some heads by their z on another example, before any other hook sees it."""
+    """A hook that replaces the outputs z of some heads by those on another example, before any other hook."""
 
     def __init__(self, layout: BlockLayout, example: OtherExample, heads: Sequence[HeadId]) -> None:
         super().__init__([(audited, audited) for audited, _ in example.pairs])
@@ -271,7 +273,7 @@ class Transplant(InputSwap):
         self._slots = layout.sites.head_slots(heads)
 
     def __call__(self, event: Event, tree: Any) -> Any:
-        """Return the inputs of a module; if the module receives z of a block, with z of the chosen heads replaced."""
+        """Return the inputs of a module; if they are a block's head outputs z, replace z of the chosen heads."""
         tree, site = super().__call__(event, tree), self._layout.arrival_of(event)
         if site not in self._slots or not self.is_audited:
             return tree
@@ -290,9 +292,9 @@ class Transplant(InputSwap):
 def record_z(
     model: nn.Module, layout: BlockLayout, run: Callable[[], object], arrive: InputSwap | None = None
 ) -> dict[HeadSite, Grid]:
-    """Run the model and return z of every block (the input of its output projection), after all hooks.
+    """Run the model and return z of every block (the input of its output projection) as hooks have changed it.
 
-    `arrive` replaces inputs before these hooks.
+    `arrive` replaces the inputs of modules before these hooks.
     """
     grids: dict[HeadSite, Grid] = {}
 
@@ -319,10 +321,10 @@ def probe(
     arrived: Mapping[HeadSite, Tensor],
     entered: Mapping[HeadSite, Tensor],
 ) -> None:
-    """Run the model with the intervention, on other examples and with other examples' z in single heads.
+    """Run the model with the intervention, on other examples and with single heads' outputs z on other examples.
 
-    The results are added to `probes`. `arrived` is z of each block before all hooks, and `entered` is the input of
-    its output projection.
+    The results are added to `probes`. `arrived` is z (the head outputs) of each block before all hooks, and `entered`
+    is z after all hooks.
     """
 
     def record(arrive: InputSwap | None = None) -> Mapping[HeadSite, Grid]:
@@ -350,7 +352,7 @@ def probe(
 def _heads_acted_on(
     layout: BlockLayout, site: HeadSite, arrived: Mapping[HeadSite, Tensor], entered: Mapping[HeadSite, Tensor]
 ) -> list[HeadId]:
-    """Return the heads whose z the hooks change to values other than zero. Zeros need no test."""
+    """Return the heads of a block whose outputs z the hooks change to other values than zero (which needs no test)."""
     if entered[site].numel() != arrived[site].numel():
         return []
     before, after = (layout.grid(site, tensors[site]).unbind(dim=2) for tensors in (arrived, entered))
@@ -364,11 +366,11 @@ def _transplant(
     heads: Sequence[HeadId],
     record: Callable[[InputSwap], Mapping[HeadSite, Grid]],
 ) -> None:
-    """Find out which heads' replacements r depend on z, by giving heads the z of another example.
+    """Test which heads' replacements r depend on the head outputs z, by giving heads their z on another example.
 
-    First all changed heads get it together. Then those whose r changed are tested one by one, because r of a head
+    First all changed heads get such a z at once. Then the heads whose r changed get it one by one, because r of a head
     may depend on z of another head. If r depends on the example but on z of none of these heads, all heads of the
-    block are tested together. The results are added to `probes`.
+    block get it at once. The results are added to `probes`.
     """
     places = {head: layout.sites[head.site].heads.index(head) for head in heads}
 
@@ -385,12 +387,12 @@ def _transplant(
 
 
 def _at(site: HeadSite, passes: Sequence[Mapping[HeadSite, Grid]]) -> list[tuple[int, Grid]]:
-    """Return (i, r) for each pass that reached this block; the pass had the i-th other example in the inputs."""
+    """Return pairs (i, r): r is the replacement of head outputs at this block in the pass with the i-th example."""
     return [(i, grids[site]) for i, grids in enumerate(passes) if site in grids]
 
 
 def find_even_heads(layout: BlockLayout, n_rows: int, run: Callable[[], object]) -> frozenset[HeadId]:
-    """Return the heads that attend uniformly to all visible keys; empty if attention weights cannot be read."""
+    """Run the model and return the heads that attend uniformly to all visible keys; empty if this cannot be read."""
     even = set[HeadId]()
 
     def show(site: HeadSite, weights_BHQK: Tensor) -> None:
@@ -430,9 +432,10 @@ def acts_through_z(
     own: Mapping[HeadSite, Grid],
     clean: Tensor,
 ) -> bool:
-    """Return whether a change of a module's output reaches the model's output only through z of the next block.
+    """Return whether a change of a module's output affects the model's output only through the next block's z.
 
-    This holds for queries, keys and values, and identifies them where attention is no module of its own.
+    z is the input of a block's output projection (the head outputs). The result is true for queries, keys and values,
+    and so finds them in models whose attention is no module of its own.
     """
     blocks = [site for path, sites in layout.projections.items() if path not in layout.attentions for site in sites]
     if not event.is_output or not blocks:

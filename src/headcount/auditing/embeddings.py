@@ -12,7 +12,7 @@ from headcount.auditing.audited_model import AuditedClassifier, AuditedModel
 from headcount.hooks.gates import eval_mode, unfused
 from headcount.tasks.base import Examples
 
-NOT_FOUND = "it was not found where the first attention block reads the embeddings"
+NOT_FOUND = "the embeddings that the first attention block reads were not found in the model"
 MIXED = "tokens are mixed before the first attention block, so that positions cannot be told from tokens"
 N_PROJECTIONS = 3
 """Number of linear layers that compute queries, keys and values."""
@@ -23,7 +23,7 @@ MIN_MIXING = 1e-6
 
 
 def first_stream(model: AuditedModel, examples: Examples) -> Tensor | None:
-    """Return what the first attention block reads, [row, position, width]; None if it cannot be found.
+    """Return the input of the first attention block, [row, position, width]; None if it cannot be found.
 
     If queries, keys and values have different inputs, these are concatenated along the last axis.
     """
@@ -69,7 +69,7 @@ def constant_sequences(model: AuditedClassifier, length: int, n: int) -> Example
 
 
 def number_columns(stream: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-    """Return [position]: whether the position holds a number. Embeddings vary there, and each row repeats its token."""
+    """Return for each position whether it holds a number: embeddings vary there, and each row repeats one token id."""
     varies = (stream - stream[:1]).abs().amax(dim=(0, 2)) > MIN_VARIATION * stream.abs().max()
     for ids in (each.cpu() for each in inputs):
         if ids.dim() == 2 and ids.shape[1] == stream.shape[1] and not ids.is_floating_point() and varies.any():
@@ -114,11 +114,10 @@ class StreamReader:
             self._open.pop()
 
     def _candidates(self) -> list[Tensor]:
-        """Return possible inputs of attention: of the linear layers in the innermost open module around the
-        projection.
+        """Return the tensors that may be the inputs of the attention block whose output projection is being called.
 
-        If that module has no linear layers, return its own inputs. If no open module has inputs, return those of the
-        last linear layers, which are queries, keys and values.
+        These are the inputs of the linear layers in the innermost module around the projection or, without linear
+        layers, of this module itself. If no module around it has inputs, they are those of the last linear layers.
         """
         for given, n_before in reversed(self._open):
             if given:
@@ -126,7 +125,7 @@ class StreamReader:
         return self._linear[: -N_PROJECTIONS - 1 : -1]
 
     def _distinct(self) -> list[Tensor]:
-        """Return the possible inputs without repeats, and without those of another shape than the first."""
+        """Return the tensors that may be the inputs of attention: without duplicates, all of the first one's shape."""
         streams: list[Tensor] = []
         for each in self._candidates():
             has_shape = not streams or each.shape == streams[0].shape

@@ -1,7 +1,6 @@
-"""What did an intervention do to a head's output? A name for how the head was removed or, if not, how it was
-changed.
+"""Name what an intervention did to a head's output: how the head was removed or, if it was not, how it was changed.
 
-Whether a head is removed is tested in headcount.auditing.dependence; the kinds here are names for the results.
+headcount.auditing.dependence tests whether a head is removed; this module names the kinds of removal and of change.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch import Tensor
 from headcount.auditing.dependence import Following
 from headcount.auditing.module_watch import is_same
 from headcount.hooks.gates import project
-from headcount.hooks.proof import difference
+from headcount.hooks.intervention_proof import difference
 from headcount.hooks.sites import Site
 
 UNTOUCHED, ZERO, MEAN, CONSTANT, RESAMPLE = "untouched", "zero", "mean", "constant", "resample"
@@ -26,20 +25,20 @@ POSITIONS, FEATURES, REARRANGED, MOVED = "mean over positions", "mean of feature
 RECTIFIED, CENTRED, SHIFTED, EVEN = "rectified", "mean subtracted", "other values added", "even attention"
 CHANGED, UNTESTED = "changed", "not tested"
 REMOVALS = {
-    ZERO: "by zero",
-    MEAN: "by mean: its mean over the batch",
-    CONSTANT: "by a constant: the same values in every row, such as a mean over other inputs, or the output on one",
-    RESAMPLE: "by resample: another example's output",
+    ZERO: "by zero ablation",
+    MEAN: "by mean ablation: its mean over the batch replaces its output",
+    CONSTANT: "by a constant: the same values in every row, such as a mean over other inputs or the output on one",
+    RESAMPLE: "by resample ablation: its output on another example",
     OTHER_HEAD: "by another head's output",
-    OTHER: "by other values, which do not follow its own output (noise, or another run's output)",
+    OTHER: "by other values that do not depend on its own output (such as noise, or another run's output)",
 }
-"""For each kind of removal, its description."""
+"""For each kind of removal of a head, a description that follows the word "removed"."""
 MIN_SAME_CORRELATION = 0.99
-"""A head counts as hardly changed if the correlation with its own output is above this."""
+"""A head counts as hardly changed if the correlation of its new with its original output is above this."""
 MAX_FIT_ERROR = 1e-3
-"""Heads explain the change of a block's output if the error of the fit is at most this fraction of the change."""
+"""A fit by head contributions explains a change of a block's output if its error is at most this fraction of it."""
 N_FITTED = 2**16
-"""Number of values that the fit uses: enough for any number of heads."""
+"""Number of values of a block's output that are fitted by head contributions: enough for any number of heads."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class OutputChange:
     detail: str
     """A description of the change in words."""
     size: float
-    """The largest change of a value, as a fraction of the largest value."""
+    """The largest change of a value of the head's output, as a fraction of the largest value."""
 
 
 NO_CHANGE = OutputChange(UNTOUCHED, UNTOUCHED, 0.0)
@@ -64,10 +63,11 @@ def z_changes(
     is_even: Sequence[bool],
     elsewhere: Sequence[Tensor] = (),
 ) -> list[OutputChange]:
-    """Compare the outputs z of all heads with and without an intervention, and return the change of each head.
+    """Compare the outputs z of a block's heads with and without an intervention, and return the change of each head.
 
-    Both are [row, position, head, d_head]. `followings` says whether the new output depends on the head's own,
-    `is_even` for which heads the intervention made attention uniform, and `elsewhere` is z of other blocks.
+    Both are [row, position, head, d_head]. `followings` says for each head whether its new output still depends on the
+    output that it computes, `is_even` whether the intervention made its attention uniform, and `elsewhere` is z of
+    other blocks.
     """
     changes, own_heads = [], own_BPHE.unbind(dim=2)
     for i, new in enumerate(new_BPHE.unbind(dim=2)):
@@ -97,7 +97,7 @@ def change_of(
         return NO_CHANGE
     size = difference(new, own)
     if not new.any():
-        return OutputChange(ZERO, f"removed, {REMOVALS[ZERO]}", size)
+        return OutputChange(ZERO, f"removed {REMOVALS[ZERO]}", size)
     scale = float((new * own).sum() / (own * own).sum().clamp(min=torch.finfo(own.dtype).tiny))
     if is_same(new, scale * own):
         return scaled_by(scale)
@@ -108,7 +108,7 @@ def change_of(
     if partly := _part_removed(new, own, following):
         return OutputChange(PARTLY, partly, size)
     if is_even and following.is_following:
-        return OutputChange(EVEN, "given even attention, while its values still pass through", size)
+        return OutputChange(EVEN, "given uniform attention weights, while its values still pass through", size)
     if alike > MIN_SAME_CORRELATION:
         return OutputChange(HARDLY, f"hardly changed (its correlation with its own output is {alike:.4f})", size)
     if not following.is_following or any(is_same(new, each) for each in others):
@@ -120,7 +120,7 @@ def change_of(
 
 
 def _removal(new: Tensor, own: Tensor, others: Sequence[Tensor], following: Following, size: float) -> OutputChange:
-    """Return the change of a removed head, named for what replaces its output: a mean, another head's output, ..."""
+    """Return the change of a removed head; its kind says what replaces the output, such as a mean or another head's."""
     kind, means = OTHER, (own.mean(dim=0), own.mean(dim=(0, 1)))
     if len(own) > 1 and any(is_same(new, mean.expand_as(own)) for mean in means):
         kind = MEAN
@@ -131,12 +131,12 @@ def _removal(new: Tensor, own: Tensor, others: Sequence[Tensor], following: Foll
     elif any(is_same(new, other) for other in others):
         kind = OTHER_HEAD
     elif following.is_following is None:
-        why = "whether it still follows its own output could not be tested: give rows that differ from each other"
-        return OutputChange(UNTESTED, f"changed; {why}", size)
+        why = "it could not be tested whether the new output still depends on what the head computes"
+        return OutputChange(UNTESTED, f"changed, but {why}: give input rows that differ from each other", size)
     elif following.is_indirect:
-        detail = "replaced by values that depend on the example by another way than its own output"
+        detail = "replaced by values that still depend on the example, but not through the head's own output"
         return OutputChange(CHANGED, detail, size)
-    return OutputChange(kind, f"removed, {REMOVALS[kind]}", size)
+    return OutputChange(kind, f"removed {REMOVALS[kind]}", size)
 
 
 def _is_constant(new: Tensor) -> bool:
@@ -145,12 +145,12 @@ def _is_constant(new: Tensor) -> bool:
 
 
 def _is_resampled(new: Tensor, own: Tensor) -> bool:
-    """Return whether every row has the head's original output of another row."""
+    """Return whether the new output of every row is the head's original output in another row."""
     return len(own) > 1 and all(_is_in_other_row(new[row], own, row) for row in range(len(own)))
 
 
 def _is_in_other_row(output: Tensor, own: Tensor, row: int) -> bool:
-    """Return whether another row of the batch has this output, which the intervention may have taken from it."""
+    """Return whether another row of the batch has this output, from which the intervention may have taken it."""
     return any(is_same(output, own[other]) for other in range(len(own)) if other != row)
 
 
@@ -213,7 +213,7 @@ def _name_of_change(new: Tensor, own: Tensor, following: Following) -> tuple[str
         what = "a constant" if _is_constant(new - following.gain * own) else "other values, such as noise,"
         times = "" if abs(following.gain - 1) < MAX_FIT_ERROR else f", scaled by {following.gain:.3g}"
         return SHIFTED, f"kept{times}, with {what} added to it"
-    return CHANGED, "changed, but what stands in its place still follows its own output"
+    return CHANGED, "changed, but its new output still depends on what the head computes"
 
 
 def scaled_by(scale: float) -> OutputChange:
@@ -221,7 +221,7 @@ def scaled_by(scale: float) -> OutputChange:
     if abs(scale - 1) < MAX_FIT_ERROR:
         return NO_CHANGE
     if abs(scale) < MAX_FIT_ERROR:
-        return OutputChange(ZERO, f"removed, {REMOVALS[ZERO]}", 1.0)
+        return OutputChange(ZERO, f"removed {REMOVALS[ZERO]}", 1.0)
     return OutputChange(SCALED, f"scaled by {scale:.3g}", abs(1 - scale) / max(1.0, abs(scale)))
 
 
@@ -253,14 +253,14 @@ def _with_constant(scale: float) -> OutputChange:
     """Return the change for an output multiplied by a factor, with equal values then added to every row."""
     change = scaled_by(scale)
     if change.kind == ZERO:
-        return OutputChange(CONSTANT, f"removed, {REMOVALS[CONSTANT]}", change.size)
+        return OutputChange(CONSTANT, f"removed {REMOVALS[CONSTANT]}", change.size)
     if change is NO_CHANGE:
         return NO_CHANGE
     return OutputChange(SHIFTED, f"kept, {change.detail}, with a constant added to it", change.size)
 
 
 def _fit(parts: Sequence[Tensor], change: Tensor) -> list[float] | None:
-    """Return factors with which the parts add up to the change; None if their sum does not fit."""
+    """Return the factors with which the tensors in `parts` sum to `change`; None if no factors fit."""
     chosen = torch.linspace(0, change.numel() - 1, min(change.numel(), N_FITTED)).long()
     parts_NH = torch.stack([each.flatten().cpu()[chosen].double() for each in parts], dim=1)
     change_N = change.flatten().cpu()[chosen].double()

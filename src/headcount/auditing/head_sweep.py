@@ -1,4 +1,4 @@
-"""Accuracy without each head, on some of the audited examples; all checks that need it share one sweep."""
+"""Measure accuracy with each head ablated, on some of the audited examples, once for all checks that need it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention
 
 N_SWEPT = 200
-"""Largest number of examples in a sweep: one example is worth half a point, and the sweep takes seconds."""
+"""Largest number of examples in a sweep over all heads: one example is half a percentage point of accuracy."""
 MAX_HEADS = 64
-"""Largest number of heads: for more heads, a sweep takes too long for an audit."""
+"""Largest number of heads that an audit ablates one by one; for more heads, this takes too long."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class HeadSweep:
         return len(self.clean)
 
     def drops(self, scores: NDArray[np.float64], rows: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float64]:
-        """Return the drop in accuracy without each head, on these examples; `scores` is `zero` or `mean`."""
+        """Return the drop in accuracy when each head is ablated, on the examples `rows`; `scores`: `zero` or `mean`."""
         return np.asarray(self.clean[rows].mean() - scores[:, rows].mean(axis=1))
 
     def together(self, heads: Sequence[HeadId]) -> float:
-        """Return the accuracy under zero ablation of all these heads together."""
+        """Return the accuracy if all these heads are ablated together (zero ablation)."""
         outcome = run_interventions(self.experiment, [Intervention(tuple(heads))], proven=True)
         return float(outcome.scores.mean())
 
@@ -52,8 +52,8 @@ class HeadSweep:
 def sweep_heads(model: OpenModel, split: str, n: int) -> HeadSweep:
     """Measure zero and mean ablation of every single head, on up to `n` examples."""
     if not 2 <= len(model.sites.heads) <= MAX_HEADS:
-        what = f"the model has {len(model.sites.heads)} heads, and an audit ablates 2 to {MAX_HEADS} one by one"
-        raise InputError(what, "ablate them without the audit: headcount ablate")
+        what = f"the model has {len(model.sites.heads)} heads, but an audit ablates heads only if there are 2 to "
+        raise InputError(f"{what}{MAX_HEADS}", "ablate them without the audit: headcount ablate")
     dataset, rows = model.examples(split, n=min(N_SWEPT, n))
     # Means over the swept examples are precise enough, and save a pass over others.
     experiment = experiment_on(model.module, model.sites, replace(dataset, fresh=None), rows)

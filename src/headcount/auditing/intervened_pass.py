@@ -1,7 +1,7 @@
 """Run a model with an intervention of any form, and restore the model afterwards.
 
 a context manager                                      ablated(model, "L1H2")
-a function that returns one                            lambda: ablated(model, "L1H2")
+a function that returns a context manager              lambda: ablated(model, "L1H2")
 a function that registers hooks, returns handles       lambda: block.register_forward_hook(hook)
 a function that runs the model itself                  lambda: run_with_hooks(model, tokens)
 keyword arguments of the model                         {"head_mask": mask}
@@ -38,11 +38,11 @@ class IntervenedPass:
     arrived: dict[HeadSite, Tensor] = field(default_factory=dict)
     """z (the heads' outputs) of each block, before the intervention's hooks."""
     probes: Probes = field(default_factory=Probes)
-    """Replacements of head outputs, from passes in which the heads compute another output."""
+    """What the intervention puts in place of head outputs, recorded in passes over other examples."""
     output: Tensor = field(default_factory=lambda: torch.empty(0))
-    """The model's output with the intervention, in a pass without recording."""
+    """The model's output with the intervention, in a pass in which no module was recorded."""
     watched: Tensor = field(default_factory=lambda: torch.empty(0))
-    """The model's output with the intervention, in the recorded pass."""
+    """The model's output with the intervention, in the pass in which all modules were recorded."""
     hooked: tuple[str, ...] = ()
     """Paths of modules that the intervention gave hooks or another forward()."""
     uncalled: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class IntervenedPass:
     even: frozenset[HeadId] = frozenset()
     """Heads that attend uniformly to all visible keys under the intervention."""
     left: tuple[str, ...] = ()
-    """Descriptions of changes to the model that a context manager did not undo."""
+    """Descriptions of changes to the model that a context manager did not undo when it ended."""
 
     def keep(self, event: Event, tree: Any) -> Any:
         """Record the input or output of a module, and return it. A new pass replaces the records of the pass before."""
@@ -97,15 +97,15 @@ def run_with(
             seen.even = find_even_heads(layout, probes.n_rows, run)
         for path in state.unhooked():  # baukit registers hooks when a context is created, so they were active before
             raise InputError(
-                f"the hook of this context at {path} was in place before the context was entered",
-                "give a function that makes it: lambda: ...",
+                f"the context registered its hook at {path} already before it was entered",
+                "give a function that creates the context: lambda: ...",
             )
         seen.left = tuple(state.differences()) if _is_context(context) else ()
     except InputError:
         raise
     except Exception as error:  # user code may raise anything
         text = shortened(" ".join(str(error).split()) or "no message", 200)
-        advice = "try the intervention around a plain call of the model, on these inputs"
+        advice = "to debug the intervention, use it around a plain call of the model on these inputs"
         raise InputError(f"the intervention raised {type(error).__name__}: {text}", advice) from error
     finally:
         state.restore()
@@ -123,8 +123,8 @@ def _own_output(seen: IntervenedPass) -> Tensor:
     tensors = tensors_of(last := Event("", True, 0), seen.kept.get(last))
     if not tensors:
         raise InputError(
-            "the function returned neither a context nor handles of hooks, and did not run the model",
-            "return what register_forward_hook() returned; or call the model in it, on the inputs that are given here",
+            "the intervention's function returned neither a context nor handles of hooks, and did not run the model",
+            "return what register_forward_hook() returned, or call the model in the function, on the given inputs",
         )
     return tensors[0]
 
@@ -140,7 +140,10 @@ def _entered(context: Any, model: nn.Module) -> Iterator[tuple[Callable[[], Any]
         yield None, context
         return
     if isinstance(context, RemovableHandle):
-        raise InputError("this hook is registered already", "give a function that registers it: lambda: register(...)")
+        raise InputError(
+            "the intervention is the handle of a hook that is registered already",
+            "give a function that registers the hook: lambda: register(...)",
+        )
     start, entered = None, context
     if not _is_context(context) and callable(context):
         start = partial(context, *([model] if _takes_one(context) else []))

@@ -38,8 +38,8 @@ from headcount.errors import InputError, InstrumentError
 from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import eval_mode
-from headcount.hooks.own_attention import check_heads
-from headcount.hooks.proof import difference, tolerance
+from headcount.hooks.head_check import check_heads
+from headcount.hooks.intervention_proof import difference, tolerance
 from headcount.hooks.sites import Sites, unwrap
 from headcount.hooks.wrapping import Wrapped, input_names
 from headcount.results import Contradiction, Result, Size
@@ -52,16 +52,17 @@ NO_HEAD, NO_NUMBER = "changed something that is no head", "output that is not a 
 
 @dataclass(frozen=True)
 class HeadChange:
-    """What an intervention did to one head: whether it removed the head, changed it or left it alone."""
+    """What an intervention did to one head: whether the head was removed, changed or not touched."""
 
     head: str
     site: str
     is_named: bool
-    """Whether the intervention should remove this head."""
+    """Whether the head is one of those that the user wants the intervention to remove."""
     done: str
-    """untouched; removed: zero, mean, constant, resample, another head, other; not removed: scaled, partly removed,
-    hardly changed, mean over positions, mean of features, rearranged, moved, rectified, batch mean subtracted (or
-    position, or feature), other values added, even attention, changed, not a number, not tested."""
+    """The kind of change. For a head without a change: untouched. For a removed head: zero, mean, constant, resample,
+    another head, other. For a head that is changed but not removed: scaled, partly removed, hardly changed, mean over
+    positions, mean of features, rearranged, moved, rectified, batch mean subtracted (or position, or feature), other
+    values added, even attention, changed, not a number, not tested."""
     detail: str
     """What the intervention did to the head, in words."""
     change: Size
@@ -70,7 +71,7 @@ class HeadChange:
 
 @dataclass(frozen=True)
 class InterventionAudit(Result):
-    """The verdict on an intervention, and what it did to every head of the model."""
+    """The verdict on an intervention, with its effect on every head of the model."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("rows",)
     name: str
@@ -86,13 +87,13 @@ class InterventionAudit(Result):
     repair: str
     """One line of code that removes exactly the named heads; empty if there is nothing to repair."""
     others: tuple[str, ...]
-    """Paths of modules that the intervention changed in another way than through a head."""
+    """Paths of modules whose inputs or outputs the intervention changed directly, and not by changing a head."""
     rows: tuple[HeadChange, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield an error if the named heads and the rows of the table disagree."""
+        """Yield a contradiction if `is_named` is not true exactly for the rows of the heads in `heads`."""
         if any(each.is_named != (each.head in self.heads) for each in self.rows):
-            yield "rows", "is_named for the heads in heads, and for no other"
+            yield "rows", "is_named to be true for the heads in `heads`, and false for all others"
 
     def __str__(self) -> str:
         return "\n".join(filter(None, [self.summary, self.repair and f"repair: {self.repair}"]))
@@ -122,7 +123,7 @@ def audit_intervention(
     >>> audit_intervention(run, tokens, lambda: block.register_forward_hook(hook), ["L0H2"]).verdict
     'residual coordinates instead of a head'
     >>> audit_intervention(run, tokens, headcount.ablated(run, "L0H2"), ["L0H2"]).summary
-    'exactly L0H2 removed, by zero'
+    'exactly L0H2 removed by zero ablation'
 
     `context` is a context manager; a function that returns one; a function that registers hooks and returns their
     handles; a function that changes weights; a function that runs the model itself on these inputs; or keyword
@@ -154,16 +155,16 @@ def audit_intervention(
         _require_same(
             clean,
             call(),
-            "the model changes from pass to pass",
-            "make it deterministic: does it keep state, or draw noise?",
+            "the model's output differs between two passes on the same inputs",
+            "make the model deterministic: does it keep state between calls, or draw noise?",
         )
         layout.learn(module, call)
         probes = Probes(*find_other_examples(module, layout, tensors, call))
         seen = run_with(context, module, layout, call, opened.inner, probes)
         if seen.even:
             seen.even -= find_even_heads(layout, probes.n_rows, call)
-        left = "the model is not as it was before the intervention", "what did the intervention change beside modules?"
-        _require_same(clean, call(), *left)
+        left = "the model's output has changed, although its modules were restored after the intervention"
+        _require_same(clean, call(), left, "undo what the intervention changed outside of modules, such as globals")
         trace = _Trace(layout, seen, clean, _group_size(opened.inner))
         if not trace.is_bypassed:
             trace.run(module, call)
@@ -205,8 +206,8 @@ def _require_heads(module: nn.Module, sites: Sites, tensors: Sequence[Tensor], h
     """Raise an error if the slices of z (the heads' outputs) at these sites are not whole heads."""
     for name, check in check_heads(module, sites, tensors, dict.fromkeys(head.site for head in heads)).items():
         if check.fault:
-            what = f"the slices of the head outputs z at {name} are not heads: {check.fault}"
-            raise InstrumentError(what, f"check n_heads={len(sites[name].heads)} and the path of the sites")
+            what = f"the slices of z (the head outputs) at {name} are not whole heads: {check.fault}"
+            raise InstrumentError(what, f"check n_heads={len(sites[name].heads)} and the paths in `sites`")
 
 
 def _require_same(one: Tensor, other: Tensor, what: str, advice: str) -> None:
@@ -225,15 +226,15 @@ class _Comparison:
     ) -> None:
         """Create a comparison.
 
-        `kept` are the tensors recorded with the intervention, `pinned` are known changes, and `passed` are changes
-        before z (the heads' outputs), which z shows.
+        `kept` are the tensors recorded with the intervention, and `pinned` are the changes known so far. `passed` are
+        changes before z (the heads' outputs); they are not inserted, because the change of z already shows them.
         """
         self._layout, self._kept, self._pinned, self._passed = layout, kept, pinned, passed
         self._entered = Counter[str]()
         self.z: dict[HeadSite, Tensor] = {}
         """For each block, z (the heads' outputs) in this pass, up to the first difference."""
         self.first: tuple[Event, list[Tensor]] | None = None
-        """Where this pass first differs from the recorded one, and its tensors there; None if nowhere."""
+        """The first module call whose tensors differ from the recorded pass, with its tensors here; None if none do."""
         self.missed: HeadSite | None = None
         """The last attention block whose output projection was not called under the intervention."""
 
@@ -261,7 +262,7 @@ class _Comparison:
         return all(is_same(*pair) for pair in pairs)
 
     def _is_before_z(self, event: Event) -> bool:
-        """Return whether the event is inside attention and before z (queries, keys, values), so that z shows it."""
+        """Return whether the event is inside attention but before z, such as queries; z then shows any change of it."""
         for path, attention in self._layout.attentions.items():
             if event.path == attention:
                 return not event.is_output
@@ -325,9 +326,9 @@ class _Trace:
     def _changes_of_z(self, site: HeadSite, new: Tensor, own: Tensor) -> list[OutputChange]:
         if new.shape != own.shape:
             raise InputError(
-                f"the intervention changes the shape of the head outputs z at {site.short}: {list(own.shape)} becomes "
-                f"{list(new.shape)}",
-                "so it cannot be compared head by head; set heads to zero instead of cutting them out",
+                f"the intervention changes the shape of z (the head outputs) at {site.short}: {list(own.shape)} "
+                f"becomes {list(new.shape)}, so heads cannot be compared one by one",
+                "set the outputs of heads to zero instead of cutting the heads out",
             )
         heads = self.layout.sites[site].heads
         followings = [self.seen.probes.following(head, i) for i, head in enumerate(heads)]
@@ -350,7 +351,7 @@ class _Trace:
         return ", ".join(f"{_names(group)} {detail}" for detail, group in groups.items())
 
     def relation(self) -> str:
-        """What all changed heads have in common, in brackets; empty if nothing."""
+        """Return in brackets what all changed heads have in common, such as their block; empty if nothing."""
         names = {head.site for head in self.heads}
         whole = [name for name in names if set(self.layout.sites[name].heads) <= set(self.heads)]
         if len(whole) == len(names) and len(self.heads) > 1:
@@ -377,7 +378,10 @@ class _Trace:
         return int(self.seen.output.isnan().sum())
 
     def _coordinates(self, event: Event, own: Tensor, new: Tensor) -> str:
-        """Return in words the coordinates of the residual stream that were mistaken for a head; empty if none were."""
+        """Describe the coordinates of the residual stream that the intervention changes as if they were a head.
+
+        Return an empty text if it changes no such coordinates.
+        """
         counts = {len(self.layout.sites[sharing[0]].heads) for sharing in self.layout.projections.values()}
         if own.shape != new.shape or own.shape[-1] not in self.layout.widths.values():
             return ""
@@ -429,7 +433,7 @@ def _verdict(trace: _Trace, named: Sequence[HeadId]) -> tuple[str, str]:
     if not touched and not trace.residual and not trace.others:
         return "did nothing", _why_nothing(trace)
     if not touched and trace.residual:
-        every = "every head of a block writes into each of them"
+        every = "every head of the block writes into each of these coordinates"
         return RESIDUAL, f"{trace.residual[0]}, and {every}; {untouched}"
     if not touched:
         return NO_HEAD, f"{trace.others[0]}; {untouched}"
@@ -464,13 +468,16 @@ def _further_sentences(trace: _Trace, verdict: str) -> Iterator[str]:
     more = trace.others[verdict == NO_HEAD :]
     if more:
         rest = f" and {len(more) - 1} more" if len(more) > 1 else ""
-        yield f"it also changes {more[0]}{rest}"
+        yield f"the intervention also changes {more[0]}{rest}"
     if trace.heads and torch.equal(trace.clean, trace.seen.output):
         yield "but the model's output is bit for bit the same, so nothing depends on these heads"
     if not trace.is_complete:
-        yield "and there are more changes than were traced"
+        yield "there are further changes, which were not traced"
     if trace.seen.left:
-        yield f"when its context ended, it left {', '.join(trace.seen.left[:3])} behind (taken back by this audit)"
+        yield (
+            f"when its context ended, the intervention had not undone these changes: {', '.join(trace.seen.left[:3])} "
+            "(this audit has undone them)"
+        )
 
 
 def _names(heads: Sequence[HeadId]) -> str:
@@ -492,10 +499,10 @@ def _why_nothing(trace: _Trace) -> str:
     elif trace.is_bypassed:
         why = f"PyTorch's fast path computes whole layers without calling {seen.hooked[0]}"
     elif silent:
-        why = f"the model never calls {silent[0]}, where its hook is"
+        why = f"the model never calls {silent[0]}, where the intervention has its hook"
     else:
         why = f"the hook at {seen.hooked[0]} ran and changed nothing"
-    return f"the model's output is {same} with it and without it: {why}"
+    return f"the model's output is {same} with and without the intervention: {why}"
 
 
 def _repair(layout: BlockLayout, named: Sequence[HeadId], given: str) -> str:

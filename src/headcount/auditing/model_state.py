@@ -113,7 +113,7 @@ class ModelState:
         return tuple(path for path, each in self._modules.items() if each.hooks - _hooks_of(each.module))
 
     def differences(self) -> list[str]:
-        """Return in words how the model differs from the saved state, one text each, such as `hooks at h.1`."""
+        """Return one short text per difference between the model and its saved state, such as `hooks at h.1`."""
         kept, now = self._modules, dict(self._model.named_modules())
         hooks = [f"hooks at {path or 'the model itself'}" for path, each in kept.items() if each.has_more_hooks]
         modules = [f"other submodules in {path or 'the model itself'}" for path in kept if kept[path].has_other_modules]

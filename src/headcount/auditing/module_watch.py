@@ -3,11 +3,11 @@
     with ModuleWatch(model, sites, meet):
         model(tokens)                  # meet(Event("h.1.attn.c_proj", False, 0), ((z,), {})), which returns the inputs
 
-`meet` is called after all other hooks. `arrive` is called with a module's inputs before these hooks, and returns the
-inputs for them.
+`meet` is called after all other hooks. `arrive` is called with a module's inputs before all other hooks, and returns
+the inputs that these hooks get.
 
-PyTorch's own attention computes its output projection without calling it, so that hooks there never fire. Its z is
-recorded all the same, and hooks there still do not fire: recording does not change what happens.
+PyTorch's own attention computes its output projection without calling the module, so hooks on this module never fire.
+The input z of the projection is recorded all the same. Hooks on it still do not fire while the model is recorded.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from torch.utils import _pytree as pytree
 from headcount.errors import InputError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import split_heads, unfused_forward
+from headcount.hooks.intervention_proof import difference
 from headcount.hooks.parameters import ParameterProjection
-from headcount.hooks.proof import difference
 from headcount.hooks.sites import Sites
 
 MAX_DIFFERENCE = {torch.float64: 1e-11, torch.float32: 1e-5}
 """Largest difference between two passes of one computation that counts as rounding, relative to the largest value."""
 MAX_ROUNDINGS = 8
-"""The same for half precision, in units of machine epsilon."""
+"""Largest relative difference that counts as rounding in half precision, in units of machine epsilon."""
 
 
 class Event(NamedTuple):
-    """One tensor transfer in a pass: the input or the output of one call of a module."""
+    """The input or the output of one call of a module in a forward pass."""
 
     path: str
     """The path of the module; empty for the model itself."""
@@ -47,15 +47,15 @@ class Event(NamedTuple):
     """Number of earlier calls of the module in this pass."""
 
     def __str__(self) -> str:
-        return f"{'the output of' if self.is_output else 'what enters'} {self.path or 'the model itself'}"
+        return f"{'the output of' if self.is_output else 'the input of'} {self.path or 'the model itself'}"
 
 
 Meet = Callable[[Event, Any], Any]
-"""A function that is called with an event and the tensors of that call, and returns the tensors to go on with."""
+"""A function that gets an event (a module's input or output) and its tensors, and returns the tensors to go on with."""
 
 
 class ModuleWatch:
-    """A context in which `arrive` and `meet` are called with the inputs, `meet` with the outputs, of all modules."""
+    """A context that calls `arrive` and `meet` with the inputs of every module, and `meet` with the outputs."""
 
     def __init__(self, model: nn.Module, sites: Sites, meet: Meet, arrive: Meet | None = None) -> None:
         self._modules, self._meet = dict(model.named_modules()), meet
@@ -192,21 +192,23 @@ class BlockLayout:
     holders: dict[str, str]
     """For the path of each module with exactly one output projection inside, the path of that projection."""
     attentions: dict[str, str] = field(default_factory=dict)
-    """For the path of each projection, the module that computes its z; changes inside that module show in z."""
+    """For the path of each projection, the path of the module that computes its input z (the head outputs)."""
     widths: dict[str, int] = field(default_factory=dict)
     """For the path of each projection, the width of its output, which is the width of the residual stream."""
     entrances: dict[str, str] = field(default_factory=dict)
-    """For the path of the outermost module that receives z and only projects it, the path of the projection."""
+    """For the path of the outermost module that gets z (head outputs) and only projects it, the projection's path."""
 
     @classmethod
     def of(cls, model: nn.Module, sites: Sites, n_rows: int) -> BlockLayout:
-        """Return the layout for these sites (attention blocks); `learn` adds what a forward pass shows."""
+        """Return the layout for these attention blocks (sites); `learn` completes it by a forward pass."""
         paths = {module: path for path, module in model.named_modules()}
         for name, site in sites.items():
             if site.head_axis is not None or isinstance(site.projection, ParameterProjection):
                 raise InputError(
-                    f"interventions at {name} cannot be audited",
-                    "heads must stand side by side in the last axis of z, and a module must project them",
+                    f"interventions at {name} cannot be audited: its heads have their own axis, or a parameter "
+                    "projects them",
+                    "the last axis of z (the head outputs) must hold the heads side by side, and a module must "
+                    "project z",
                 )
             if site.projection not in paths:
                 raise InputError(
@@ -219,18 +221,18 @@ class BlockLayout:
         return cls(sites, n_rows, projections, holders | {path: path for path in projections})
 
     def site_of(self, event: Event) -> HeadSite | None:
-        """Return the site whose z (heads' outputs) this event carries; None if it carries no z."""
+        """Return the attention block whose z (heads' outputs) this event carries; None if it carries no z."""
         sharing = () if event.is_output else self.projections.get(event.path, ())
         return sharing[event.n % len(sharing)] if sharing else None
 
     def arrival_of(self, event: Event) -> HeadSite | None:
-        """Return the site whose z this event carries before any hook has seen it; None if it carries no z."""
+        """Return the attention block whose z (heads' outputs) this event carries, before any hook; None for no z."""
         path = None if event.is_output else self.entrances.get(event.path)
         sharing = () if path is None else self.projections[path]
         return sharing[event.n % len(sharing)] if sharing else None
 
     def grid(self, site: HeadSite, z: Tensor) -> Tensor:
-        """Return z as [row, position, head, d_head]. Rows and positions may share an axis of z."""
+        """Return z (head outputs) of a block as [row, position, head, d_head]; rows and positions may share an axis."""
         if z.dim() == 2 and len(z) % self.n_rows == 0:
             z = z.unflatten(0, (self.n_rows, -1))
         by_head = split_heads(site, z, len(self.sites[site].heads))
@@ -241,7 +243,7 @@ class BlockLayout:
         return next(path for path, names in self.projections.items() if site in names)
 
     def learn(self, model: nn.Module, call: Callable[[], object]) -> None:
-        """Run a pass to find, for each projection, the smallest module around it that computes its z."""
+        """Run a pass to find, for each output projection, the smallest module around it that computes its input z."""
         met: dict[Event, list[Tensor]] = {}
 
         def meet(event: Event, tree: Any) -> Any:
@@ -256,7 +258,7 @@ class BlockLayout:
             if Event(path, False, 0) not in met:
                 raise InputError(
                     f"the model never calls {path}, the output projection of {sharing[0]}",
-                    "leave its site out, or give a model that uses this projection",
+                    "leave this attention block out of the sites, or give a model that uses the projection",
                 )
             self._find_attention(path, met, is_torch=self.sites[sharing[0]].mha is not None)
             self._find_entrance(path, met)

@@ -1,6 +1,6 @@
-"""Claims about heads that can turn out wrong. Each file is a kind of claim: what supports it, and what refutes it."""
+"""Kinds of claims about attention heads. Each file of this package says what supports and what refutes one kind."""
 
 from headcount.registry import Registry
 
 CLAIMS = Registry("headcount.claims")
-"""All kinds of claims, by the name of their file."""
+"""The registry of all kinds of claims; each kind has the name of its file."""

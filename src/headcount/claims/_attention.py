@@ -1,6 +1,7 @@
-"""Claims that a head attends to something, and that the model needs the head: a pattern of attention and a drop.
+"""Judge claims that a head attends to certain tokens and that the model needs the head, such as `reads the operator`.
 
-The pattern is measured as `specialisation` does on tasks and `roles` on texts, against models that learned nothing.
+Two things are measured: the head's attention to these tokens, compared with models that learned nothing, and the drop
+in score without the head. Attention is measured as `specialisation` does on tasks and as `roles` does on texts.
 """
 
 from __future__ import annotations
@@ -8,49 +9,52 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from headcount.analysis.labels import THRESHOLDS, above_even
+from headcount.analysis.head_labels import THRESHOLDS, above_even
 from headcount.analysis.roles import REPEATED, TEXTS, HeadRoles, head_roles
 from headcount.analysis.specialisation import Specialisation, specialise
-from headcount.bands import IMPORTANT
+from headcount.bands import IMPORTANT, limit_text
 from headcount.claims._drops import drops_of
 from headcount.claims.base import ClaimCase, ClaimKind, Evidence, Judgement, kinds
 from headcount.errors import InputError
 from headcount.heads import HeadId
 
 COPIES = ("duplicate", "induction")
-"""Roles about copies of a token, which are measured on repeated random tokens."""
+"""Roles of heads that are about copies of a token, and are therefore measured on repeated random tokens."""
 UNUSED = "The head attends as claimed, but removing it costs less than the claim needs: the model does not need the "
 UNUSED += "pattern."
 
 
 def pattern_kind(name: str, phrase: str, targets: tuple[str, ...] = (), role: str = "") -> ClaimKind:
-    """Return a kind of claim about attention to one of the `targets` of a task, or to the keys of a `role` in texts.
+    """Return a kind of claim about attention, such as `reads the operator`, which is `phrase` in plain English.
 
-    `phrase` is the claim in plain English, such as `reads the operator`.
+    On a task, the claim is about attention to one of the task's `targets`, such as the operator. On texts, it is about
+    attention to the keys of a `role`, such as the previous token.
     """
     return ClaimKind(
         grammar=f"SUBJECT {name}",
         phrase=phrase,
-        supported_if="the weight of each head on the target, above uniform attention, is at least 0.25 and above the "
-        "controls, and removing the heads costs at least 1 point (both whole 95 % CIs)",
-        refuted_if="a weight lies below that threshold, or the drop below 1 point (whole 95 % CI); a loss must rise by "
-        "0.01 nats instead",
-        controls="untrained and shuffled models of the same shape set the threshold of the weight",
+        supported_if="the attention of each head to the target, above uniform attention, is at least 0.25 and above "
+        f"that of the controls, and removing the heads costs at least {limit_text(IMPORTANT)} (both with the whole "
+        "95 % CI)",
+        refuted_if="the attention of a head, above uniform attention, lies below 0.25 or that of the controls, "
+        f"or the drop below {limit_text(IMPORTANT)} (whole 95 % CI); if the score is a loss, the limit is "
+        f"{limit_text(IMPORTANT, 'nats')} instead of {limit_text(IMPORTANT)}",
+        controls="untrained and shuffled models of the same shape set the threshold for the attention",
         measure=partial(measure, targets=targets, role=role),
     )
 
 
 def measure(case: ClaimCase, targets: tuple[str, ...], role: str) -> Judgement:
-    """Measure the attention of each head that the claim is about, and the drop without all of them together."""
+    """Measure the attention of each head that the claim is about, and the drop in score without these heads."""
     if case.model.task is None and not role:
         raise InputError(
-            f"{case.claim.kind.name} is about positions of a task, and {case.model.name} names no task",
-            f"patterns without a task: {_kinds_with('role')}",
+            f"a claim {case.claim.kind.name} is about positions of a task, and {case.model.name} has no task",
+            f"without a task, these kinds of claims can be judged: {_kinds_with('role')}",
         )
     if case.model.task is not None and not targets:
         raise InputError(
-            f"{case.claim.kind.name} is measured on texts, and {case.model.name} has a task",
-            f"patterns on a task: {_kinds_with('targets')}",
+            f"a claim {case.claim.kind.name} is measured on texts, and {case.model.name} has a task",
+            f"on a task, these kinds of claims can be judged: {_kinds_with('targets')}",
         )
     drops = drops_of(case)  # first, because without data this raises an error at once
     weights = _task_weights if case.model.task is not None else _text_weights
@@ -63,26 +67,34 @@ def measure(case: ClaimCase, targets: tuple[str, ...], role: str) -> Judgement:
 
 
 def _kinds_with(keyword: str) -> str:
-    """Return the names of the patterns that are measured on a task (`targets`) or on texts (`role`), as a list."""
+    """Return the names of the kinds of claims that can be judged on a task or on texts, as a list in words.
+
+    `keyword` is `targets` for a task and `role` for texts.
+    """
     patterns = {name: kind.measure for name, kind in kinds().items() if isinstance(kind.measure, partial)}
     return ", ".join(sorted(name for name, measurement in patterns.items() if measurement.keywords.get(keyword)))
 
 
 def _task_weights(case: ClaimCase, head: HeadId, targets: tuple[str, ...]) -> Evidence:
-    """Return the head's weight on the one of the task's `targets` that it attends to most, as evidence."""
+    """Return a head's attention to the target, of several, that it attends to most, as evidence for a claim.
+
+    `targets` are names of kinds of keys that the task defines, such as the operator.
+    """
     stats: Specialisation = case.once("specialisation", lambda: specialise(case.model.task_attention()))
     (own,) = (each for each in stats.heads if each.short == head.short)
     measures = [each for each in map(own.find, targets) if each is not None and each.even is not None]
     if not measures:
         known = ", ".join(dict.fromkeys(m.measure for m in own.measures if m.even is not None))
-        raise InputError(f"{head.short} never sees the tokens that this claim is about", f"its targets are: {known}")
+        raise InputError(
+            f"{head.short} never sees the tokens that this claim is about", f"the head can attend to: {known}"
+        )
     best, bars = max(measures, key=lambda each: each.mean), stats.calibration.at(own.stack, own.kind)
     bounds = (best.mean, best.mean - best.half(), best.mean + best.half())
     return _weight(head, best.measure, bounds, best.even or 0.0, best.n, "examples", bars.get((best.measure, "all"), 0))
 
 
 def _text_weights(case: ClaimCase, head: HeadId, roles: tuple[str, ...]) -> Evidence:
-    """Return the head's weight on the keys of a role (such as the previous token) in texts, as evidence."""
+    """Return a head's attention to the keys of a role (such as the previous token) in texts as evidence for a claim."""
     for on in (REPEATED, TEXTS) if roles[0] in COPIES else (TEXTS, REPEATED):
         result: HeadRoles | None = case.once(("roles", on), partial(_roles, case, on))
         own = next((each for each in result.heads if each.short == head.short), None) if result else None
@@ -90,7 +102,9 @@ def _text_weights(case: ClaimCase, head: HeadId, roles: tuple[str, ...]) -> Evid
         if result and own and score:
             break
     else:
-        raise InputError(f"{head.short} has no such keys in these texts", "give texts: --data FILE")
+        raise InputError(
+            f"the texts have no {roles[0]} tokens that {head.short} could attend to", "give other texts: --data FILE"
+        )
     bars = {(bar.stack, bar.kind, bar.role, bar.on): bar.least for bar in result.bars}
     bar = bars.get((own.stack, own.kind, score.role, score.on), 0.0)
     target = f"{score.role} tokens ({score.on})"
@@ -98,7 +112,7 @@ def _text_weights(case: ClaimCase, head: HeadId, roles: tuple[str, ...]) -> Evid
 
 
 def _roles(case: ClaimCase, on: str) -> HeadRoles | None:
-    """Return measures of every head on one kind of inputs (`texts`, `repeated tokens`); None without such inputs."""
+    """Return measures of every head on one kind of inputs, `texts` or `repeated tokens`; None without such inputs."""
     model, data = case.model, case.data if isinstance(case.data, str | Path) else None
     texts = model.texts((), data) if on == TEXTS else model.repeated_tokens()
     return head_roles(model.label, model.weights_sha256, model.module, model.sites, {on: texts}) if texts else None
@@ -107,7 +121,11 @@ def _roles(case: ClaimCase, on: str) -> HeadRoles | None:
 def _weight(
     head: HeadId, target: str, bounds: tuple[float, float, float], even: float, n: int, of: str, bar: float
 ) -> Evidence:
-    """Return a weight as evidence against the threshold `bar`, rescaled to 0 for uniform attention."""
+    """Return a head's attention to a kind of key, compared with a threshold, as evidence for a claim.
+
+    The attention is rescaled to 0 for uniform attention and 1 for all attention. `bounds` are the mean attention and
+    the ends of its CI, `even` is uniform attention, and `bar` is the threshold from models that learned nothing.
+    """
     value, low, high = (above_even(each, even) for each in bounds)
     words = f"{head.short} attends to the target “{target}” by {{}} more than uniform attention would"
     return Evidence(words, value, low, high, n, of, "share").at_least(round(max(THRESHOLDS.partly, bar), 4))

@@ -1,4 +1,4 @@
-"""Does a head attend to the tokens of its own column, and does the model need it?"""
+"""The claim that a head attends to the tokens of its own column (the 10s of a sum), and the model needs the head."""
 
 from headcount.claims._attention import pattern_kind
 

@@ -1,4 +1,4 @@
-"""Does a head attend to a neighbouring token, and does the model need it?"""
+"""The claim that a head attends to a neighbouring token, and the model needs the head."""
 
 from headcount.claims._attention import pattern_kind
 

@@ -1,4 +1,4 @@
-"""Does a head attend to the token after an earlier copy of its own, and does the model need it?"""
+"""The claim that a head attends to the token after an earlier copy of its own token, and the model needs the head."""
 
 from headcount.claims._attention import pattern_kind
 

@@ -1,4 +1,4 @@
-"""Does the model need one attention block, layer or head more than another?"""
+"""The claim that the model needs one attention block, layer or head more than another."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from headcount.errors import InputError
 
 
 def measure(case: ClaimCase) -> Judgement:
-    """Measure the difference of the two drops on the same examples, with heads removed together and one at a time."""
+    """Measure the drops of two groups of heads on the same examples, and return their difference as evidence.
+
+    The heads of each group are removed together and, to check that both agree, one at a time.
+    """
     others = heads_of(case.model, case.claim.objects[0])
     if set(case.heads) & set(others):
         raise InputError(
-            f"{case.claim.subject} and {case.claim.objects[0]} share heads, so they cannot be compared",
-            "compare different heads",
+            f"{case.claim.subject} and {case.claim.objects[0]} have heads in common, so they cannot be compared",
+            "name two groups without common heads",
         )
     drops, subject, other = drops_of(case), case.claim.subject, case.claim.objects[0]
     together, together_other = drops.losses([case.heads, others])
@@ -25,7 +28,8 @@ def measure(case: ClaimCase) -> Judgement:
         drops.mean_of(together - together_other, 1.0),
     )
     summed = drops.evidence(
-        f"added up, the single drops of {subject} minus those of {other} are {{}}", drops.mean_of(alone - alone_other)
+        f"the sum of the drops of single heads of {subject} minus that of {other} is {{}}",
+        drops.mean_of(alone - alone_other),
     )
     wholes = [
         drops.evidence(f"removing {name} costs {{}}", drops.drop(group))
@@ -39,8 +43,10 @@ def measure(case: ClaimCase) -> Judgement:
 PART = ClaimKind(
     grammar="SUBJECT more-important-than SUBJECT",
     phrase="is more important than {object}",
-    supported_if="removed together, the subject costs more, and so does the sum of its single drops (both CIs above 0)",
-    refuted_if="removed together, the subject costs less (CI below 0)",
-    controls="the sum of the single drops must agree, as two whole sites may both cost everything",
+    supported_if="removing the subject's heads together costs more than removing those of the other, and so does "
+    "the sum of the drops of its single heads (both 95 % CIs of the difference above 0)",
+    refuted_if="removing all heads of the subject together costs less (whole 95 % CI of the difference below 0)",
+    controls="the sums of the drops of single heads must agree, because the model may lose all of its accuracy without "
+    "either of two whole blocks",
     measure=measure,
 )

@@ -1,4 +1,4 @@
-"""Does a head attend to the operator between the operands, and does the model need it?"""
+"""The claim that a head attends to the operator between the operands, and the model needs the head."""
 
 from headcount.claims._attention import pattern_kind
 

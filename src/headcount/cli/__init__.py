@@ -17,8 +17,9 @@ from headcount import __version__
 from headcount.cli._command import Command, Parser
 from headcount.cli._output import print_error, print_output, print_text
 from headcount.errors import HeadcountError, InputError, Interrupted, Terminated, shortened
-from headcount.registry import Registry, suggestion
+from headcount.registry import Registry
 from headcount.rendering.progress import LOST, Steady, Terminal
+from headcount.suggestions import suggestion
 
 VERBS = Registry("headcount.cli")
 
@@ -91,7 +92,7 @@ def _make_streams_printable() -> None:
 
 @contextlib.contextmanager
 def _signals_as_exceptions() -> Iterator[None]:
-    """A context in which SIGTERM and SIGHUP act like Ctrl-C, so that cleanup runs; exit codes are 143 and 129."""
+    """Return a context in which SIGTERM and SIGHUP act like Ctrl-C, so that cleanup runs; exit codes: 143 and 129."""
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     if threading.current_thread() is not threading.main_thread():
         numbers = []

@@ -13,7 +13,7 @@ from headcount.cli._output import Output, print_error
 from headcount.config import NameIn
 from headcount.errors import InputError
 from headcount.limits import TIMEOUT, parse_seconds
-from headcount.registry import suggestion
+from headcount.suggestions import suggestion
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}\n  see: {self.prog} --help\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Raise an error for a value that is not among the choices, and name the nearest (argparse would list all)."""
+        """Raise an error for a value that is not among the choices; suggest a similar one (argparse would list all)."""
         if action.choices is not None and value not in action.choices:
             what = f"value {value!r} for {action.option_strings[-1]}" if action.option_strings else f"{value!r}"
             named = "" if action.option_strings else f"{str(action.metavar or action.dest).lower()} "
@@ -64,7 +64,8 @@ def add_models_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
     """Add the flag for the time limit per model, for verbs that measure several models in separate processes."""
-    text = "time limit for each of several models, such as 90s or 5m; a model that takes longer counts as broken [5m]"
+    text = "time limit for each of several models, such as 90s or 5m; a model that takes longer is reported as failed "
+    text += f"[{TIMEOUT / 60:g}m]"
     advanced(parser).add_argument("--timeout", type=_time_limit, metavar="SECONDS", default=TIMEOUT, help=text)
 
 
@@ -86,7 +87,7 @@ def all_models(names: Sequence[str]) -> list[str]:
                 f"no file matches {pattern}", "write a pattern such as 'submissions/*/adapter.py:Model', in quotes"
             )
         if folders := _folders_without(pattern, files):
-            print_error(f"no {Path(pattern).name} in {', '.join(folders)}")
+            print_error(f"no {Path(pattern).name} in {', '.join(folders)}: left out")
         models += [f"{file}:{class_name}" for file in files or [pattern]]
     return list(dict.fromkeys(models))
 
@@ -111,7 +112,9 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
 def add_data(parser: argparse.ArgumentParser) -> None:
     """Add the flags for the file on which models without a task are measured."""
     tables = "a table (.tsv, .csv, .jsonl) with the columns text, label; first, second, score; or source, target"
-    folders = "a folder of images by class, or a folder written by save_to_disk of the datasets library"
+    folders = (
+        "a folder with one subfolder of images per class, or a folder written by save_to_disk of the datasets library"
+    )
     file = f"data for a model without a task: plain text, {tables}, {folders}"
     parser.add_argument("--data", metavar="FILE", help=file)
     lines = "with --data: treat every line of a text file as one example"
@@ -163,7 +166,7 @@ def _folder_name(text: str) -> str:
 
 
 def keywords(args: argparse.Namespace, *others: str) -> dict[str, Any]:
-    """Return the parsed flags as keyword arguments of an API function, without those in `others`."""
+    """Return the parsed flags as keyword arguments of an API function, without the flags named in `others`."""
     return {name: value for name, value in vars(args).items() if name not in ("verb", "run", "parser", "json", *others)}
 
 
@@ -174,7 +177,7 @@ def keywords(args: argparse.Namespace, *others: str) -> dict[str, Any]:
 
 
 SHORT = 32
-"""Choices of a flag that are longer than this in total are listed in its help text, not beside the flag."""
+"""The choices of a flag are listed beside the flag if they have at most this many characters, else in its help text."""
 
 
 def add_settings(

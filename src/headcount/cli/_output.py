@@ -1,4 +1,4 @@
-"""Print what a verb returns: blocks of text for people or, with `--json`, one JSON object for programs."""
+"""Print the output of a verb: blocks of text for people or, with `--json`, one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ R = TypeVar("R", bound=Result)
 WIDE = 240
 """Width of output to a pipe or a file, in characters, so that no line of a table wraps."""
 OLDER = 20
-"""Largest number of older result files that are named after the newest."""
+"""Largest number of older result files whose names are printed beside that of the newest file."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a verb returns: data (for `--json`) and text. The paths of saved files are printed below the text."""
+    """The output of a verb: data (for `--json`) and text. The paths of saved files are printed below the text."""
 
     data: Result | dict[str, Any]
     """The data that --json prints."""
@@ -80,7 +80,7 @@ def submission_json(submission: Submission[Any], result: str) -> dict[str, Any]:
 
 
 def audit_lines(output: Output) -> Iterator[str]:
-    """Yield one line per model with the root cause that the quick audit found; nothing if every check passed."""
+    """Yield a line with the fault of each model in which the quick audit (a check for known mistakes) found one."""
     parts = (saved.result if isinstance(saved.result, tuple) else (saved.result,) for saved in output.saved)
     results = (output.data, *(result for part in parts for result in part))
     faults = dict.fromkeys((getattr(result, "name", ""), getattr(result, "audit", "")) for result in results)
@@ -88,7 +88,7 @@ def audit_lines(output: Output) -> Iterator[str]:
 
 
 def audit_line(fault: str, name: str = "") -> str:
-    """Return the line that a verb prints about a fault that the quick audit found; "" without a fault."""
+    """Return the line that a verb prints about a fault found by the quick audit (a check for known mistakes), or ""."""
     return fault and f"AUDIT:   {f'{name}: ' if name else ''}{fault} (more: headcount audit MODEL)"
 
 
@@ -145,5 +145,7 @@ def file_lines(*saved: Saved[Any]) -> Iterator[str]:
     yield from (f"table:   {path}" for path in others if path.suffix != ".png")
     for file in (path for each in saved for path in each.data):
         older = sorted(each.name for each in file.parent.glob(f"{file.stem.partition('-')[0]}*.json") if each != file)
-        beside = f"  (the newest of {len(older) + 1}; there are also {', '.join(older[:OLDER])})" if older else ""
+        beside = (
+            f"  (the newest of {len(older) + 1} such files; the others: {', '.join(older[:OLDER])})" if older else ""
+        )
         yield f"numbers: {file}{beside}"

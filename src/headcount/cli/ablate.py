@@ -1,4 +1,4 @@
-"""`headcount ablate MODEL`: ablate the heads one at a time and measure what each costs."""
+"""`headcount ablate MODEL`: ablate the heads one at a time, and measure the drop in accuracy that each one causes."""
 
 import argparse
 
@@ -16,22 +16,28 @@ from headcount.cli._command import (
 from headcount.cli._output import Output, audit_line, print_error, print_text
 from headcount.errors import InputError
 from headcount.hooks import REPLACEMENTS
-from headcount.limits import BATCH, PRECISION
+from headcount.limits import BATCH, DONORS, N_DECIDING, N_LENGTH, PRECISION
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model, the replacements, and what to measure."""
+    """Add the arguments of the verb `ablate`: the model, the kinds of ablation, the examples and the metric."""
     add_model_argument(parser)
     replaced = f"kinds of ablation: {', '.join(REPLACEMENTS.names())} [all]"
     parser.add_argument("--replacements", type=comma_list, metavar="NAME,...", help=replaced)
-    narrow = "measure each head until its band is decided and its 95 %% CI is at most this much to either side, in "
-    narrow += "points (or hundredths of another unit) [1]"
+    narrow = (
+        "measure each head until its band (such as critical or redundant) is decided and its 95 %% CI reaches at most "
+    )
+    narrow += f"this many points (or hundredths of another unit) to either side [{100 * PRECISION:g}]"
     parser.add_argument("--precision", type=points, metavar="POINTS", default=PRECISION, help=narrow)
     parser.add_argument("--budget", metavar="TIME", help="stop after this time, such as 30s or 5m [no limit]")
-    add_int(parser, "--n", "measure exactly this number of examples [as many as each head needs, up to 40,000]")
-    parser.add_argument("--examples", action="store_true", help="show which answers each ablation breaks, and how")
+    add_int(
+        parser, "--n", f"measure exactly this number of examples [as many as each head needs, up to {N_DECIDING:,}]"
+    )
+    parser.add_argument(
+        "--examples", action="store_true", help="show which answers become wrong under each ablation, and how"
+    )
     add_data(parser)
-    at = "lengths at which a classifier is measured, such as 16,256 (400 examples each)"
+    at = f"lengths at which a classifier is measured, such as 16,256 ({N_LENGTH} examples each)"
     parser.add_argument("--lengths", type=lengths, default=(), metavar="INT,...", help=at)
     parser.add_argument("--split", metavar="{test,validation}", help="which held-out examples to use [test]")
     metric = "metric: free-running, teacher-forced, accuracy, loss; own or own-teacher-forced for an adapter's "
@@ -40,15 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     printed = "print a table, Markdown or CSV [table]"
     parser.add_argument("--format", choices=("table", "markdown", "csv"), help=printed)
     add_json(parser, quiet=True)
-    whole = "measure the whole split, and heads that change an answer again on 40,000 new examples (slow)"
+    whole = f"measure the whole split, and heads that change an answer again on {N_DECIDING:,} new examples (slow)"
     advanced(parser).add_argument("--exhaust", action="store_true", help=whole)
-    donors = "number of other examples whose head outputs resample ablation takes in turn [4; 1 with new examples]"
+    donors = (
+        f"number of other examples whose head outputs resample ablation takes in turn [{DONORS}; 1 with new examples]"
+    )
     add_int(advanced(parser), "--donors", donors)
     add_int(advanced(parser), "--batch-size", "number of rows per forward pass", BATCH)
 
 
 def points(text: str) -> float:
-    """Parse a number of points: 1 is a fraction of 0.01.
+    """Return a number of percentage points, given as text, as a fraction: 1 point is 0.01.
 
     >>> points("1"), points("0.5")
     (0.01, 0.005)
@@ -60,7 +68,7 @@ def points(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Ablate the heads, save figures and tables, and print the description."""
+    """Ablate each head, save figures and tables, and describe the drops in accuracy."""
     from headcount import api
     from headcount.describing.sections.ablation import describe
     from headcount.rendering.markdown import markdown_text

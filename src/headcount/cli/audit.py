@@ -13,6 +13,7 @@ from headcount.cli._command import (
     all_models,
     comma_list,
 )
+from headcount.cli._exit_codes import of_failures
 from headcount.cli._output import Line, Output, course_output, submission_json
 from headcount.errors import InputError
 
@@ -43,14 +44,14 @@ def run(args: argparse.Namespace) -> Output:
     if len(names) > 1 or args.out is not None:
         return _course(names, args, settings)
     saved = api.audit(names[0], save=True, quiet=args.quiet or args.json, run_adapter=args.run_adapter, **settings)
-    code = 0 if saved.result.is_sound else 1
+    code = of_failures(not saved.result.is_sound)
     if args.markdown:
         return Output(saved.result, [report_text(audit_page(saved.result))], exit_code=code)
     return Output(saved.result, describe(saved.result), [saved], code)
 
 
 def _course(names: list[str], args: argparse.Namespace, settings: dict[str, Any]) -> Output:
-    """Audit every model of a course, and return one table; a broken model does not stop the others."""
+    """Audit several models, such as the submissions of a course; return one table. A failing model stops no other."""
     from headcount import api
     from headcount.describing.sections.audit import course_summary, course_table, feedback_page
     from headcount.rendering.markdown import report_text
@@ -73,7 +74,7 @@ def _course(names: list[str], args: argparse.Namespace, settings: dict[str, Any]
     is_sound = all(submission.result is not None and submission.result.is_sound for submission in course.values())
     saved = () if args.markdown else [submission.saved for submission in course.values() if submission.saved]
     data = {"summary": course_summary(outcomes), "models": models, "feedback": list(map(str, files))}
-    return Output(data, lines, saved, code or (0 if is_sound else 1))
+    return Output(data, lines, saved, of_failures(not is_sound, interrupted=code))
 
 
 def _reasons(given: list[str]) -> dict[str, str]:

@@ -3,10 +3,12 @@
 import argparse
 
 from headcount.cli._command import Command, add_int, add_json, add_model_argument, keywords
+from headcount.cli._exit_codes import OF_CLAIM
 from headcount.cli._output import Output
+from headcount.limits import N_CLAIM, N_STRETCH, N_VERDICT
 
-N_HELP = "number of examples, sequences or sets of four examples [chosen by the kind of claim: 2000, 1000 or 400]"
-EXIT_CODES = {"supported": 0, "undecided": 0, "refuted": 1, "not judged": 2}
+N_HELP = "number of examples, sequences or sets of four examples "
+N_HELP += f"[chosen by the kind of claim: {N_CLAIM}, {N_STRETCH} or {N_VERDICT}]"
 
 
 def add_claim_flags(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +38,7 @@ def run(args: argparse.Namespace) -> Output:
     from headcount.describing.claims import describe
 
     result = api.claim(text=" ".join(args.words), **keywords(args, "words"))
-    return Output(result, describe(result), exit_code=EXIT_CODES[result.verdict])
+    return Output(result, describe(result), exit_code=OF_CLAIM[result.verdict])
 
 
 PART = Command(

@@ -3,6 +3,7 @@
 import argparse
 
 from headcount.cli._command import Command, add_json, add_models_argument, all_models, keywords
+from headcount.cli._exit_codes import of_claims
 from headcount.cli._output import Output
 from headcount.cli.claim import add_claim_flags
 
@@ -22,8 +23,7 @@ def run(args: argparse.Namespace) -> Output:
     from headcount.describing.claims import describe_all
 
     result = api.claim_all(all_models(args.models), args.file, **keywords(args, "models", "file"))
-    code = 1 if "refuted" in result.verdicts else 2 if set(result.verdicts) == {"not judged"} else 0
-    return Output(result, describe_all(result), exit_code=code)
+    return Output(result, describe_all(result), exit_code=of_claims(result.verdicts))
 
 
 PART = Command(

@@ -3,6 +3,7 @@
 import argparse
 
 from headcount.cli._command import Command, add_json, add_models_argument, add_timeout, all_models
+from headcount.cli._exit_codes import of_failures
 from headcount.cli._output import Line, Output, course_output, submission_json, verification_line, wrong_lines
 
 
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 def _survey(names: list[str], args: argparse.Namespace) -> Output:
-    """Measure several models, and return one table. A broken model becomes a note in its row, and exit code 1."""
+    """Measure several models, and return one table; a model that fails has a note in its row and sets exit code 1."""
     from headcount import api
     from headcount.describing.evaluation import describe_several
 
@@ -43,7 +44,7 @@ def _survey(names: list[str], args: argparse.Namespace) -> Output:
     models = [submission_json(submission, "evaluation") for submission in course.values()]
     notes = [f"{submission.name}: {submission.error}" for submission in course.values() if submission.error]
     lines: list[Line] = [*describe_several(outcomes, args.split), *notes]
-    return Output({"models": models}, lines, exit_code=code or (1 if notes else 0))
+    return Output({"models": models}, lines, exit_code=of_failures(notes, interrupted=code))
 
 
 PART = Command(

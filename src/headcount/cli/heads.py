@@ -20,7 +20,7 @@ LABELS = (
     "labels of --stats: a head is labelled with a target, such as the operator, if its attention on the target is at "
     "least 0.25 above uniform attention (“mostly”: 0.5). It is labelled “spreads evenly” if its entropy is at least "
     "95 % of the maximum. Both hold for the lower 95 % confidence bound, which must also exceed that of untrained "
-    "models of the same shape: on average, at most 5 % of such models get any label. “more when” needs a difference of "
+    "models of the same shape: on average, at most 5 % of such models get any label. “More when” needs a difference of "
     "at least 0.2."
 )
 ROLES = (
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """List the heads of a model, draw their attention, or measure what they attend to, as the flags ask."""
+    """List the heads of a model, draw their attention, or measure what they attend to, depending on the flags."""
     from headcount import api
 
     if not args.stats and (args.length is not None or args.match):
@@ -77,9 +77,12 @@ def run(args: argparse.Namespace) -> Output:
     if args.stats and not model.records_attention and (model.task is None or args.on or args.data or args.separator):
         return _roles(model, args)
     if args.stats and (args.on or args.data or args.separator):
-        raise InputError(f"{model.label} is measured on its own task", "leave --on, --data and --separator out")
+        raise InputError(
+            f"{model.label} is measured on examples of its own task, not on texts",
+            "leave --on, --data and --separator out",
+        )
     if args.norm_weighted and not model.records_attention:
-        what = f"--norm-weighted needs a run: {model.label} does not record what each key adds"
+        what = f"--norm-weighted needs a run: {model.label} does not record the vectors that keys add"
         raise InputError(what, "leave it out: attention weights can be read from any model")
     if args.stats:
         return _stats(model, args)
@@ -112,7 +115,7 @@ def _patterns(model: OpenModel, args: argparse.Namespace, examples: list[str]) -
 
 
 def _drawn(shown: Sequence[Saved[AttentionPatterns]]) -> Output:
-    """Return the answers to examples as text, with the files of their figures."""
+    """Return an output with a run's answers to examples as text, and the paths of their attention figures."""
     return Output(
         _one_or_all([{**each.result.to_dict(), "files": files_of(each)} for each in shown]),
         (line for each in shown for line in (each.result.verdict, *file_lines(each))),

@@ -1,4 +1,4 @@
-"""`headcount patch MODEL 342+125 348+125`: put the outputs of heads on one example into the pass on another one."""
+"""`headcount patch MODEL 342+125 348+125`: put the outputs of heads on one example into another example."""
 
 import argparse
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Patch the heads, and describe how far the answer follows."""
+    """Put the outputs of heads on one example into another one, and describe how the answer changes."""
     from headcount import api
     from headcount.describing.pair_patching import describe
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 PART = Command(
-    "put outputs of heads on one example into another; show how the answer changes",
+    "put outputs of heads on one example into another one; show the new answer",
     add_arguments,
     run,
     (

@@ -1,4 +1,4 @@
-"""`headcount positions MODEL`: how a model represents position, and how that continues beyond training."""
+"""`headcount positions MODEL`: how a model represents position, inside and beyond its training lengths."""
 
 import argparse
 

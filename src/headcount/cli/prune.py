@@ -14,16 +14,16 @@ from headcount.cli._command import (
     keywords,
 )
 from headcount.cli._output import Line, Output, file_lines, files_of
-from headcount.limits import BATCH, LOSS, ORDERS
+from headcount.limits import BATCH, LOSS, N_LENGTH, ORDERS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model, how much may be lost, and the folder of the smaller model."""
+    """Add the arguments of the verb `prune`: the model, the largest allowed drop and the smaller model's folder."""
     add_model_argument(parser)
     add_out(parser, "cut the heads out of the weights and save the smaller run or model in this folder")
     loss = f"largest drop that is allowed: 0.01 is one point of accuracy; other metrics have their own unit [{LOSS}]"
     parser.add_argument("--loss", type=float, default=LOSS, metavar="FLOAT", help=loss)
-    share = "remove this share of the heads, such as 0.2, however much accuracy that costs"
+    share = "remove this fraction of the heads, such as 0.2, however much accuracy that costs"
     parser.add_argument("--share", type=float, metavar="FLOAT", help=share)
     heads = "remove these heads, such as E0H1,X1H2, without a search"
     parser.add_argument("--heads", type=comma_list, metavar="HEAD,...", help=heads)
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metric", metavar="NAME", help="with --data: the metric [chosen by the data]")
     budget = "time limit for the search, such as 90s, 5m or 1h; the report says what was not measured [no limit]"
     parser.add_argument("--budget", metavar="TIME", help=budget)
-    add_int(parser, "--n", "number of examples [the test set; 400 with --length]")
+    add_int(parser, "--n", f"number of examples [the test set; {N_LENGTH} with --length]")
     add_int(parser, "--length", "length of the sequences, for a classifier")
     add_int(parser, "--fine-tune", "training steps after the heads are cut out", 0)
     folding = "add the mean output of the removed heads to the bias of their block"
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Search for heads, cut them out if a folder is given, and print the description."""
+    """Search for heads that can be removed together, cut them out if a folder is given, and describe the result."""
     from headcount import api
     from headcount.describing.sections.pruning import describe, describe_cost
 

@@ -19,12 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data(parser)
     text = "an example of the task, or a text, whose attention is shown first; repeatable"
     parser.add_argument("--on", action="append", metavar="TEXT", default=[], help=text)
-    add_int(parser, "--examples", "number of examples whose attention the reader can choose", 200)
+    add_int(parser, "--examples", "number of examples whose attention the reader can look at", 200)
     parser.add_argument("--markdown", action="store_true", help="also write Markdown, with figures as PNG and SVG")
     parser.add_argument("--latex", action="store_true", help="also write every table as LaTeX")
     files = "also write the files that the exercise asks for, and answers.md, into this folder"
     parser.add_argument("--exercise", metavar="DIR", help=files)
-    live = "write only the part in which the models run: type an example, switch heads off"
+    live = "write only the part of the page that runs the models: readers type an example and switch heads off"
     parser.add_argument("--live-only", action="store_true", help=live)
     parser.add_argument("--title", metavar="TEXT", default="", help="title of the report [the names of the models]")
     force = "overwrite files that headcount did not write"

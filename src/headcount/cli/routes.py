@@ -1,16 +1,19 @@
-"""`headcount routes MODEL...`: which heads move an event of the task, such as the carry, and where is it held?"""
+"""`headcount routes MODEL...`: which heads move an event of the task (such as the carry), and where is it held?"""
 
 import argparse
 
 from headcount.cli._command import Command, add_int, add_json, add_models_argument, add_out, all_models
 from headcount.cli._output import Output
+from headcount.limits import N_SCAN
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `routes`: the models, the number of quartets and the output flags."""
     add_models_argument(parser)
     add_int(
-        parser, "--n", "number of quartets (sets of four examples) for each way, such as from the 1s to the 10s [200]"
+        parser,
+        "--n",
+        f"number of quartets (sets of four examples) for each way, such as from the 1s to the 10s [{N_SCAN}]",
     )
     add_int(parser, "--seed", "seed with which the quartets are drawn [0]")
     add_out(parser, "folder for the figure of several models [runs/routes]")
@@ -20,7 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """Measure which heads move the event of the task (such as the carry), and describe the result of each model."""
     from headcount import api
-    from headcount.analysis.routes import N_SCAN
     from headcount.describing.routes import describe
 
     settings = {"n": N_SCAN if args.n is None else args.n, "seed": args.seed or 0, "quiet": args.quiet}

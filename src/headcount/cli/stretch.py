@@ -17,15 +17,19 @@ from headcount.cli._command import (
     keywords,
     lengths,
 )
+from headcount.cli._exit_codes import of_failures
 from headcount.cli._output import Line, Output, course_output, verification_line
+from headcount.limits import LENGTHS, LONG, N_STRETCH, N_STRETCH_LONG
 
-HOW_MANY = "[1000; 200 above length 1,024 unless attention has a window]"
+HOW_MANY = f"[{N_STRETCH}; {N_STRETCH_LONG} above length {LONG:,} unless attention has a window]"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `stretch`: the models, the lengths, and the kinds and numbers of sequences."""
     add_models_argument(parser)
-    parser.add_argument("--lengths", type=lengths, metavar="INT,...", help="lengths to test [8,12,16,32,64,...,4096]")
+    parser.add_argument(
+        "--lengths", type=lengths, metavar="INT,...", help=f"lengths to test [{','.join(map(str, LENGTHS))}]"
+    )
     negatives = "kinds of examples to test, such as adjacent, shuffle and patterns, or all-carry [all]"
     parser.add_argument("--negatives", type=comma_list, metavar="KIND,...", help=negatives)
     add_int(parser, "--n", f"number of examples for each length and kind {HOW_MANY}")
@@ -38,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Measure the models, and describe each of them."""
+    """Measure how far the classifiers extrapolate beyond their training lengths, and describe each result."""
     from headcount import api
     from headcount.analysis.answer_lengths import AnswerStretch
     from headcount.describing import answer_lengths, length_generalisation
@@ -64,7 +68,7 @@ def run(args: argparse.Namespace) -> Output:
         lines += verification_line(api.open_on_task(names[0], run_adapter=args.run_adapter))
     lines += [f"broken: {message}" for message in broken]
     data = {"cells": cells, "runs": [result.to_dict() for result in shown.result], "broken": broken}
-    return Output(data, lines, [shown], code or int(bool(broken)))
+    return Output(data, lines, [shown], of_failures(broken, interrupted=code))
 
 
 PART = Command(

@@ -13,9 +13,10 @@ from shlex import join
 from typing import TYPE_CHECKING, Any
 
 from headcount.cli._command import Command, add_int, add_json, add_out, advanced
+from headcount.cli._exit_codes import of_failures
 from headcount.cli._output import Line, Output
 from headcount.errors import InputError
-from headcount.limits import parse_seconds
+from headcount.limits import PATIENCE, RETRIES, parse_seconds
 
 if TYPE_CHECKING:
     from headcount.api.studying import StudyOutcome
@@ -23,16 +24,14 @@ if TYPE_CHECKING:
     from headcount.studies.plan import Plan
     from headcount.studies.running import JobPlan
 
-RETRIES = 2
-"""Default of --retries, as in `headcount.studies.running`, which is not imported for `--help`."""
 CRASHED = 70
 """Exit code of a run that ended with an unexpected exception (EX_SOFTWARE of sysexits.h)."""
 WITHOUT_FILES = ("claims",)
-"""Verbs that save no result: their JSON is kept in the receipt."""
+"""Verbs that save no result file: their JSON output is kept in the run's receipt (the record of a finished command)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the study and the flags for its plan and its processes."""
+    """Add the arguments of the verb `study`: the study, and the flags for its plan and its processes."""
     what = "a TOML file, or a study that comes with headcount; without it, these studies are listed"
     parser.add_argument("study", metavar="FILE|NAME", nargs="?", help=what)
     add_out(parser, "the study's folder; runs are in `models` beside it [runs/NAME]")
@@ -44,14 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--print-commands", action="store_true", help=commands)
     add_json(parser, quiet=True)
     add_int(advanced(parser), "--retries", "number of times that a run that has crashed is started again", RETRIES)
-    patience = "time to wait for a scheduler that has stopped answering, such as 90s or 5m [5m]"
+    patience = f"time to wait for a scheduler that has stopped answering, such as 90s or 5m [{PATIENCE / 60:g}m]"
     advanced(parser).add_argument("--patience", metavar="SECONDS", help=patience)
     one = "train and measure only this run, in this process; --print-commands lists the names"
     advanced(parser).add_argument("--run", dest="only", metavar="NAME", help=one)
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Run the study, or show its plan; exit code 1 if a run failed."""
+    """Run a study (many runs from one file), or show its plan; exit code 1 if a run failed."""
     from headcount import api
     from headcount.studies.file import verb_study
 
@@ -107,12 +106,15 @@ def flag_fault(verb: str, flags: Mapping[str, Any]) -> str | None:
 
 
 def _with_own_verb(study: VerbStudy, args: argparse.Namespace) -> Output:
-    """Run a study by its own verb, or show its plan."""
+    """Run a study that has a verb of its own, such as `headcount lab`, or show its plan."""
     from headcount.cli import read_arguments
 
     if args.only is not None or args.retries != RETRIES:
         flag = "--run" if args.only is not None else "--retries"
-        raise InputError(f"the study {args.study} has no {flag}", f"its own verb has more flags: {study.verb} --help")
+        raise InputError(
+            f"{flag} cannot be used with the study {args.study}",
+            f"see the flags of its own verb: headcount {study.verb} --help",
+        )
     out = Path(args.out or Path("runs") / args.study)
     if args.dry_run:
         return _plan_of_verb(study, study.plan(out), args)
@@ -167,7 +169,7 @@ def _one_run(plan: Plan, name: str) -> Output:
 
 
 def _measure(arguments: Sequence[str]) -> tuple[int, Any]:
-    """Run one command of a run; return its exit code and the output of a verb that saves nothing."""
+    """Run one command that trains or measures a run; return its exit code and, if it saves no file, its output."""
     from headcount.cli import main
 
     keeps = arguments[0] not in WITHOUT_FILES
@@ -228,7 +230,7 @@ def _dry_run(plan: Plan, processes: int | None) -> Output:
 
 
 def _finished(outcome: StudyOutcome) -> Output:
-    """Describe how the runs of a study ended, and what they say together."""
+    """Describe how the runs of a study ended, and summarise their results."""
     from headcount.describing.study import short_answers
 
     plan, failed = outcome.plan, outcome.failed
@@ -256,7 +258,7 @@ def _finished(outcome: StudyOutcome) -> Output:
     summaries = [summary.to_dict() for summary in outcome.summaries]
     published = {each.name: each.result.to_dict() for each in outcome.published}
     data = {"study": plan.study.name, "runs": runs, "summaries": summaries, "published": published}
-    return Output(data, lines, exit_code=int(bool(failed)))
+    return Output(data, lines, exit_code=of_failures(failed))
 
 
 PART = Command(

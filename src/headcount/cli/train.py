@@ -4,6 +4,7 @@ import argparse
 from textwrap import fill
 
 from headcount.cli._command import Command, add_int, add_json, add_out, add_settings, advanced, given_settings
+from headcount.cli._exit_codes import PASSED, of_training
 from headcount.cli._output import Output, audit_line, wrong_lines
 from headcount.runs.config import RunConfig
 from headcount.tasks import TASKS
@@ -28,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_out(sub, f"the run folder to write [runs/{name}-SEED]")
         add_int(sub, "--seed", "seed of everything random in training [0]")
         sub.add_argument("--resume", action="store_true", help="continue the unfinished run in the folder")
-        repeated = "a named set of settings, listed below; give the flag again for another"
+        repeated = "a named set of settings, listed below; repeatable"
         sub.add_argument("--preset", action="append", default=[], metavar="NAME", help=repeated)
         sub.add_argument("--config", metavar="RUN", help="start from the settings of another run, or of a config file")
-        tracker = "report to a tracker, too: mlflow or wandb, offline in the run folder; several times for several"
+        tracker = "also record training in mlflow or wandb, offline in the run folder; repeatable"
         advanced(sub).add_argument("--tracker", action="append", default=[], metavar="NAME", help=tracker)
         add_json(sub, quiet=True)
         sub.set_defaults(parser=sub)
@@ -61,11 +62,11 @@ def run(args: argparse.Namespace) -> Output:
     seconds = next((line["seconds"] for line in reversed(trained.folder.read_timings())), None)
     duration = f" in {seconds:,.0f} s" if seconds is not None else ""
     data = {"run": trained.name, "steps": steps, "seconds": seconds, "evaluation": evaluation.to_dict()}
-    proof, exit_code = list[Sentence](), 0
+    proof, exit_code = list[Sentence](), PASSED
     if trained.config.training.until_proved:
         certificate = api.read_certificate(trained)
         data["certificate"] = certificate.to_dict()
-        proof, exit_code = [verdict(certificate, trained.name)], 0 if certificate.verdict == "proved" else 1
+        proof, exit_code = [verdict(certificate, trained.name)], of_training(certificate.verdict)
     return Output(
         data,
         [

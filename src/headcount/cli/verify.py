@@ -3,7 +3,9 @@
 import argparse
 
 from headcount.cli._command import Command, add_int, add_json, add_model_argument
+from headcount.cli._exit_codes import of_verification
 from headcount.cli._output import Output
+from headcount.limits import SEARCH_SECONDS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds",
         type=float,
         metavar="S",
-        help="seconds to search for wrong answers, if the model cannot be proved right [20]",
+        help=f"seconds to search for wrong answers, if the model cannot be proved right [{SEARCH_SECONDS:g}]",
     )
     add_int(parser, "--seed", "seed of the search for wrong answers [0]")
     add_json(parser, quiet=True)
@@ -22,14 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """Verify a model and describe the outcome; exit code 1 if an answer is wrong, 0 otherwise."""
     from headcount import api
-    from headcount.api.verifying import SECONDS
     from headcount.describing.verification import describe
 
     model = api.open_on_task(args.model, run_adapter=args.run_adapter)
-    seconds = SECONDS if args.seconds is None else args.seconds
+    seconds = SEARCH_SECONDS if args.seconds is None else args.seconds
     outcome = api.verify(model, seconds=seconds, seed=args.seed or 0, save=True, quiet=args.quiet)
     lines = *describe(outcome), f"saved: {model.output.result_file('certificate')}"
-    return Output(outcome, lines, exit_code=1 if outcome.verdict == "refuted" else 0)
+    return Output(outcome, lines, exit_code=of_verification(outcome.verdict))
 
 
 PART = Command(

@@ -4,6 +4,7 @@ import argparse
 
 from headcount.cli._command import Command, add_int, add_json, add_model_argument, comma_list
 from headcount.cli._output import Output
+from headcount.limits import N_WEIGHTS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,25 +13,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     heads = "heads to read, such as E0H2,X1H1 [all]"
     parser.add_argument("--heads", type=comma_list, default=(), metavar="HEAD,...", help=heads)
     probes = (
-        "also fit linear probes of an event such as the carry; a probe shows that the tokens are still there, not that "
-        "the model uses the event"
+        "also fit linear probes of an event such as the carry; a probe shows that activations contain it, not that "
+        "the model uses it"
     )
     parser.add_argument("--probes", action="store_true", help=probes)
-    add_int(parser, "--n", "number of examples over which inputs are averaged [512]")
-    add_int(parser, "--seed", "seed of the examples [0]")
+    add_int(parser, "--n", f"number of examples over which inputs are averaged [{N_WEIGHTS}]")
+    add_int(parser, "--seed", "seed with which the examples are drawn [0]")
     add_json(parser, quiet=True)
 
 
 def run(args: argparse.Namespace) -> Output:
     """Measure what the weights of the heads match and copy, and describe the result."""
     from headcount import api
-    from headcount.analysis.head_inputs import N_EXAMPLES
     from headcount.describing.weights import describe
 
     saved = api.weights(
         args.model,
         args.heads,
-        n=N_EXAMPLES if args.n is None else args.n,
+        n=N_WEIGHTS if args.n is None else args.n,
         seed=args.seed or 0,
         probes=args.probes,
         save=True,

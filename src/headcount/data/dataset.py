@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headcount.errors import InputError
-from headcount.registry import suggestion
 from headcount.seeds import stream
 from headcount.stats import Aggregator
+from headcount.suggestions import suggestion
 from headcount.tasks.base import IGNORE, Examples, Task
 
 Rows = NDArray[np.int64]
@@ -326,7 +326,7 @@ def token_scores(labels: Tensor) -> dict[str, Score]:
 
 
 def class_scores(
-    labels: Tensor, n_classes: int | None = None, advice: str = "forward(): [row, class]"
+    labels: Tensor, n_classes: int | None = None, advice: str = "forward() must return logits [row, class]"
 ) -> dict[str, Score]:
     """Return two scores for classifiers by name: whether the predicted class of a row is right, and minus its loss.
 

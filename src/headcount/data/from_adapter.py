@@ -68,7 +68,7 @@ def adapter_dataset(
 
     def fresh(n: int) -> EvalDataset:
         more = task.sample(stream(0, "reference"), n) if length is None else reference_for(task, length)[:n]
-        what = f"{len(more):,} examples such as it was trained on"
+        what = f"{len(more):,} new examples, drawn as in training"
         return _of_pairs(adapter, model, pairs_of(task, more), what)
 
     return replace(dataset, fresh=fresh, task=task, examples=examples)
@@ -311,13 +311,14 @@ def require_logits(logits: Tensor, labels: Tensor) -> None:
     shape, label_shape = tuple(logits.shape), tuple(labels.shape)
     if labels.is_floating_point():
         raise InputError(
-            f"encode() returned labels of {labels.dtype}", "labels are whole numbers, of classes or tokens: .long()"
+            f"encode() returned labels of {labels.dtype}",
+            "labels must be whole numbers, the ids of classes or tokens: labels.long()",
         )
     if shape[:-1] == label_shape and shape[-1] > 1:
         if (largest := int(labels.max())) >= shape[-1]:
             raise InputError(
                 f"encode() returned the label {largest}, but forward() has logits for 0 to {shape[-1] - 1} only",
-                "labels are ids of what the model outputs",
+                "labels must be ids of tokens or classes that the model outputs",
             )
         return
     wanted = f"[{', '.join(map(str, label_shape))}, {'token' if labels.dim() == 2 else 'class'}]"

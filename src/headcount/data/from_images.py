@@ -24,8 +24,8 @@ def pixels_of(images: Sequence[Any], tokenized: TokenizedModel) -> Tensor:
     if tuple(made.shape[1:]) != (channels, *_both(tokenized.config.image_size)):
         size, wanted = " x ".join(map(str, made.shape[1:])), " x ".join(map(str, _both(tokenized.config.image_size)))
         raise InputError(
-            f"the image processor makes {size}, the model takes {channels} x {wanted}",
-            "they do not belong together: save the model's own image processor into its folder",
+            f"the image processor makes pixels of {size}, but the model takes {channels} x {wanted}",
+            "save the image processor that belongs to this model into the model's folder",
         )
     return made.to(next(tokenized.model.parameters()))
 

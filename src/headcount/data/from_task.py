@@ -23,14 +23,12 @@ from headcount.data.dataset import (
     token_scores,
 )
 from headcount.errors import InputError
-from headcount.limits import require_room_for
+from headcount.limits import N_LENGTH, require_room_for
 from headcount.seeds import stream
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens, past_end
 
 LONGEST = 8192
 """Largest length of sequences that are drawn."""
-N_LENGTH = 400
-"""Default number of sequences that are drawn for each length."""
 REFERENCE = 2**18
 """Number of tokens over which the mean output of a head is computed, for mean ablation."""
 
@@ -122,7 +120,7 @@ def held_out(task: Task, split: str, n: int | None) -> tuple[Examples, str]:
         some = stream(0, f"some of the {split} set").permutation(len(examples))[:n]  # a split may be sorted by class
         return examples[np.sort(some)], f"{n:,} of the {split} set"
     fresh = task.sample(stream(0, f"beyond the {split} set"), n - len(examples))
-    what = f"the {split} set and {len(fresh):,} fresh examples such as it was trained on"
+    what = f"the {split} set and {len(fresh):,} new examples, drawn as in training"
     return np.concatenate([examples, fresh]), what
 
 
@@ -150,7 +148,7 @@ def of_length(task: Task, length: int, n: int | None = None, name: str = "test")
     counts = np.diff(np.linspace(0, n // 2, len(negatives) + 1).round().astype(int)).tolist()
     parts = [sample(rng, length, None, n - n // 2)]
     parts += [sample(rng, length, kind, count) for kind, count in zip(negatives, counts, strict=True) if count]
-    return np.concatenate(parts)[rng.permutation(n)], f"fresh sequences of {length}, half of them {last_class}"
+    return np.concatenate(parts)[rng.permutation(n)], f"new sequences of length {length}, half of them {last_class}"
 
 
 def given_examples(task: Task, examples: Any) -> Examples:
@@ -168,5 +166,5 @@ def given_examples(task: Task, examples: Any) -> Examples:
 
 def _require_possible(n: int, length: int) -> None:
     if n < 2:
-        raise InputError(f"n = {n} is too few for a confidence interval", "give at least 2")
+        raise InputError(f"n = {n} examples are too few for a confidence interval", "give at least 2")
     require_room_for(n, length, "lower --n")

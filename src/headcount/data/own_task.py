@@ -51,7 +51,9 @@ class OwnData:
     def parse(self, text: str) -> Examples:
         """Return the example whose question is `text`; raise an error if the user's data does not contain it."""
         if text not in self._number:
-            raise InputError(f"{shortened(text)!r} is not a question in {NAME}", "ask one that data() gives")
+            raise InputError(
+                f"{shortened(text)!r} is not a question in {NAME}", "give a question that the adapter's data() returns"
+            )
         return np.array([[self._number[text]]], dtype=np.int64)
 
     def show(self, example: Examples) -> str:
@@ -117,7 +119,7 @@ class OwnSequences(OwnData, SequenceTask):
 
     def iter_domain(self) -> Iterator[Examples]:
         """Raise an error, because a user's data does not contain all possible questions."""
-        raise _no_more("every question there is")
+        raise _no_more("which other questions exist")
 
     def index(self, examples: Examples) -> Tokens:
         """Return the index of each example's question, which is the example itself."""

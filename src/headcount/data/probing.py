@@ -41,7 +41,9 @@ N_READ = 1000
 """Number of right answers from which the tokens of a task's answers are collected."""
 N_WORDS = 6
 """Number of different words in the random sequences for a classifier."""
-ONE_POSITION = "let encode() give each token one position; attention on single examples needs no such positions: --on"
+ONE_POSITION = (
+    "let encode() give each token its own position; attention on one example works without this: --on EXAMPLE"
+)
 Ids = NDArray[np.int64]
 """An array [text, position] of integers for the values that encode() made; equal integers mean equal values."""
 
@@ -106,9 +108,8 @@ class QuestionProbe:
         places, varies = by_input[source], (tokens != tokens[0]).any(axis=0)
         if missing := set(np.flatnonzero(varies)) - set(places):
             raise InputError(
-                f"encode() has no position for {len(missing)} tokens of a question: no position holds an id for each "
-                "of "
-                "them",
+                f"encode() has no position for {len(missing)} tokens of a question: "
+                "no position has an id for each of them",
                 ONE_POSITION,
             )
         is_fixed = (inputs[source] == inputs[source][0]).all(axis=0)
@@ -124,7 +125,7 @@ class QuestionProbe:
 
 @dataclass(frozen=True)
 class AnswerProbe:
-    """The tensors that an adapter's encode() makes of random answers with one number of written tokens.
+    """The tensors that an adapter's encode() makes of random answers which all have the same number of tokens.
 
     They show which token of an answer is at which position.
     """
@@ -134,7 +135,7 @@ class AnswerProbe:
     tokens: Ids
     """The random answers as the task's tokens, [text, place]; a leading zero that is not written has a fixed value."""
     filled: AnswerProbe | None = None
-    """The probe of the same answers with all leading zeros written; None if encode() makes other shapes of them."""
+    """The probe of the same answers with all leading zeros written; None if encode() then returns other shapes."""
 
     @classmethod
     def of(cls, adapter: Adapter, task: SequenceTask, questions: Sequence[str], n_written: int) -> AnswerProbe:
@@ -159,7 +160,7 @@ class AnswerProbe:
         except HeadcountError as error:
             raise InputError(
                 f"encode() fails on the question {questions[0]!r} with the wrong answer {answers[0]!r}",
-                "it should accept any tokens, so that headcount can find out where they go",
+                "encode() should accept any tokens, so that headcount can find out which position holds which token",
                 error.what,
             ) from error
         if labels.dim() != 2:

@@ -65,7 +65,7 @@ class Table:
     """A table of texts, labels or scores, with named columns."""
 
     name: str
-    """Name of the data, for messages."""
+    """Name of the data, such as the file's name, which messages use."""
     header: tuple[str, ...]
     cells: Callable[[str], Sequence[Any]]
     """A function that takes the name of a column in the header and returns the column's cells."""
@@ -94,7 +94,7 @@ class Table:
             if "" in row:
                 raise InputError(f"{self.where(i)} has an empty cell", f"fill in {', '.join(own)}")
         if len(rows) < 2:
-            raise InputError(f"{self.name} has {len(rows)} examples", "give at least 2")
+            raise InputError(f"{self.name} has {len(rows)} examples", "give at least 2 examples")
         return rows
 
     def texts(self) -> list[str]:
@@ -244,7 +244,7 @@ def _from_csv(path: Path, text: str) -> Table:
 def _require_width(path: Path, number: int, row: Sequence[str], header: Sequence[str], separated: str) -> None:
     if len(row) != len(header):
         raise InputError(
-            f"line {number} of {path} has {len(row)} cells, the header has {len(header)}",
+            f"line {number} of {path} has {len(row)} cells, but the header has {len(header)}",
             f"cells are separated by {separated}",
         )
 
@@ -259,8 +259,8 @@ def _from_jsonl(path: Path, text: str) -> Table:
     for i, value in numbered:
         if not isinstance(value, kind):
             raise InputError(
-                f"line {i} of {path} holds {type(value).__name__}, the lines before it {kind.__name__}",
-                "write the same on every line: an object, or a text",
+                f"line {i} of {path} holds {type(value).__name__}, but the lines before it hold {kind.__name__}",
+                "write the same kind on every line: an object or a text",
             )
     values, numbers = [value for _, value in numbered], [i for i, _ in numbered]
     if kind is str:

@@ -1,4 +1,4 @@
-"""Descriptions of results: each result as blocks (sentences, tables, figures), made once for all renderers."""
+"""Describe results as blocks (sentences, tables, figures), which the terminal, the page and other forms all show."""
 
 from headcount.registry import Registry
 

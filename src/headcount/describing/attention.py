@@ -1,13 +1,13 @@
-"""Where the heads of any model attend on one text: a table with a row per head, and the heads that stand out."""
+"""Which tokens does each head attend to on one text? A table with a row per head, and the heads that stand out."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headcount.attention_roles import ROLES
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Row, Sentence
-from headcount.describing.sections.roles import TARGETS, percentage, rank
+from headcount.describing.sections.roles import percentage, rank
 from headcount.describing.words import counted, interval, percent
-from headcount.figures.attention import ROLE_WORDS
 
 if TYPE_CHECKING:
     from headcount.analysis.attention import HeadAttention, SiteAttention
@@ -15,20 +15,22 @@ if TYPE_CHECKING:
     from headcount.analysis.roles import RoleScore
 
 MIN_QUERIES = 5
-"""Smallest number of queries from which a mean over queries is shown in the table."""
+"""Smallest number of queries (tokens that attend) over which the table shows a mean attention weight."""
 NOTE = (
-    "A star marks a weight by which the head stands out. n is the number of queries that see the target and another "
-    "key. A dash means that there are fewer than 5 such queries, or that the model compares two texts. Entropy share: "
-    "0 % is all attention on one key, 100 % is uniform attention over the keys that a query sees."
+    "A star marks an attention weight by which the head stands out. n is the number of queries that can attend to the "
+    "target and to at least one other key. A dash means that there are fewer than 5 such queries, or that the measure "
+    "does not exist because queries and keys come from different texts. Entropy share: 0 % is all attention on one "
+    "key, 100 % is uniform attention over the keys that a query sees."
 )
 CRITERION = (
-    "A head stands out if the lower bound of its 95 % CI is more than 0.25 above uniform attention and 3.5 robust "
-    "deviations above the median head. --stats also compares it with models that learned nothing."
+    "A head stands out if the lower bound of the 95 % CI of its attention weight is more than 0.25 above uniform "
+    "attention, and more than 3.5 robust standard deviations above the median of all heads. With --stats, heads are "
+    "also compared with heads of models that learned nothing."
 )
 
 
 def describe(result: AttentionSummary) -> list[Block]:
-    """Return the table of all heads on one text, sentences on the heads that stand out, and a note on the columns."""
+    """Return a table of all heads on one text, sentences on heads that stand out, and notes that explain the table."""
     notes = [Paragraph(note) for note in (NOTE, CRITERION, result.note) if note]
     return [summary_table(result), Conclusions(tuple(conclusions(result))), *notes]
 
@@ -36,8 +38,8 @@ def describe(result: AttentionSummary) -> list[Block]:
 def summary_table(result: AttentionSummary) -> DataTable:
     """Return a table with a row per head: attention to each target in percent, entropy and mean distance."""
     heads = [(site, head) for site in result.sites for head in site.heads]
-    roles = [role for role in ROLE_WORDS if any(_measure(site, head, role) is not None for site, head in heads)]
-    names = [f"{ROLE_WORDS[role]}{_sizes(result, role)}" for role in roles]
+    roles = [role for role in ROLES if any(_measure(site, head, role) is not None for site, head in heads)]
+    names = [f"{ROLES[role].name}{_sizes(result, role)}" for role in roles]
     columns = ("head", *names, f"entropy share{_sizes(result, 'entropy_share')}", "distance (tokens)")
     rows = list[Row]()
     for site, head in heads:
@@ -55,11 +57,11 @@ def conclusions(result: AttentionSummary) -> list[Sentence]:
     sentences = list[Sentence]()
     for stack, kind in dict.fromkeys((site.stack, site.kind) for site in result.sites):
         heads = [head for site in result.sites_of(stack, kind) for head in site.heads]
-        for role in ROLE_WORDS:
+        for role in ROLES:
             named = [(head.short, standing) for head in heads for standing in head.named if standing.role == role]
             named.sort(key=lambda pair: pair[1].rank)
             parts = [f"{short} {_weight(standing, len(heads))}" for short, standing in named]
-            text = f"Heads that stand out for attention to {TARGETS[role]}: {', '.join(parts)}."
+            text = f"Heads that stand out for attention to {ROLES[role].keys}: {', '.join(parts)}."
             sentences += [Sentence(text, "attention")] if named else []
     return sentences or [Sentence("No head stands out against the others on this text.", "attention")]
 
@@ -70,7 +72,7 @@ def _weight(standing: RoleScore, n_heads: int) -> str:
 
 
 def _measure(site: SiteAttention, head: HeadAttention, measure: str) -> float | None:
-    """Return a measure of a head, such as its attention to the previous token; None with too few queries for a mean."""
+    """Return a measure of a head, such as its attention to the previous token; None for fewer than `MIN_QUERIES`."""
     value: float | None = getattr(head, measure)
     return None if site.n_queries.get(measure, MIN_QUERIES) < MIN_QUERIES else value
 

@@ -29,7 +29,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A text of explanation, such as how a number is measured, which is the same for all results."""
+    """An explanatory text, such as how a number is measured, which is the same for all results."""
 
     text: str
 
@@ -43,7 +43,7 @@ class Conclusions:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table: its text, and the number by which a column is sorted."""
+    """One cell of a table: its text, and the number that is used when a reader sorts the table by this column."""
 
     text: str
     value: float | None = None
@@ -87,16 +87,16 @@ class Picture:
 
 @dataclass(frozen=True)
 class HeadPatterns:
-    """The attention of every head of a model, on examples among which readers choose."""
+    """The attention patterns of every head of a model, on several examples from which readers choose one."""
 
     id: str
     caption: str
     book: PatternBook = field(repr=False)
     worth: dict[str, str] = field(default_factory=dict)
-    """By the head's short name: the drop when this head is ablated, as text."""
+    """Maps a head's short name, such as `E0H2`, to the drop in accuracy when this head is ablated, as text."""
     command: str = ""
     picture: Picture | None = None
-    """The figure for forms of a report in which readers cannot choose an example, such as Markdown."""
+    """The figure that is shown instead where readers cannot choose an example, such as in Markdown."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Card:
     question: str
     answer: Sentence
     note: str = ""
-    """The interval and the number of examples behind the answer, shown in small letters."""
+    """The confidence interval and the number of examples of the answer, shown in small letters."""
     draw: Callable[[], Figure] | None = field(default=None, repr=False)
     """A function that draws the picture; None for a card without a picture."""
     alt: str = ""
@@ -126,25 +126,31 @@ class Cards:
 
 @dataclass(frozen=True)
 class LiveEntry:
-    """One model that a page runs, and the results that a reader sees beside its heads."""
+    """One model that the report's HTML page runs in the browser, and the results that it shows beside the heads."""
 
     title: str
     model: LiveModel = field(repr=False)
     worth: dict[str, str] = field(default_factory=dict)
-    """By the head's short name: the drop when this head is ablated, as text."""
+    """Maps a head's short name, such as `E0H2`, to the drop in accuracy when this head is ablated, as text."""
     harmless: tuple[str, ...] = ()
     """Short names of heads that cost almost nothing when each is ablated alone."""
     routes: tuple[dict[str, Any], ...] = ()
-    """For each way of the task's event (the carry from 1s to 10s): a title, and the heads that move it, with shares."""
+    """Routes of the task's event, such as the carry from 1s to 10s: each has a title, and heads with their shares.
+
+    The share of a head is the part of the event that its output moves.
+    """
     named: tuple[str, ...] = ()
-    """Examples that get a button, because the reader of the report named them."""
+    """Examples that get a button in the page, because the user named them when the report was made."""
     wrong: tuple[str, ...] = ()
-    """Examples that the model answers wrong, as `verify` found."""
+    """Examples that the model answers wrong, as found by `headcount verify`."""
     proof: str = ""
-    """What `verify` proved about the model, in a few words; empty if nothing."""
+    """What `headcount verify` proved about the model, in a few words; empty if it proved nothing."""
 
     def header(self, shared: Sequence[Any]) -> dict[str, Any]:
-        """Return the data for JSON, without the weights. Examples are left out if they equal the `shared` ones."""
+        """Return this entry as data for JSON, without the model's weights.
+
+        `shared` are the examples that models of the page have in common; examples equal to these are left out.
+        """
         own = self.model.task.examples
         return self.model.header() | {
             **({} if own == shared else {"examples": own}),
@@ -160,7 +166,7 @@ class LiveEntry:
 
 @dataclass(frozen=True)
 class LiveModels:
-    """Models of one task that the page itself runs: readers type an example and switch heads off."""
+    """Models of one task that run in the HTML page itself: readers type an example and switch heads off."""
 
     id: str
     caption: str
@@ -173,9 +179,9 @@ class LiveModels:
 Expression: TypeAlias = "str | tuple[Expression, ...] | Fraction | Script | Root | Brackets | Matrix | Words | Lines"
 """A formula as a tree, which a renderer writes as MathML, as LaTeX or as plain text.
 
-A leaf is a string as one would type it, `PE(p, 2i) = sin(p ω_i)`: a word or a letter is a name, digits are a number,
-`x_i` has an index, and everything else is a sign. A tuple holds parts that follow each other. The classes below are for
-parts that cannot be written in one line of text, such as a fraction.
+A leaf is a string as one would type it, such as `PE(p, 2i) = sin(p ω_i)`. In a leaf, a word or a letter is a name,
+digits are a number, `x_i` is a name with an index, and everything else is a sign. A tuple is a sequence of parts. The
+classes that follow in this file are for parts that cannot be written in one line of text, such as a fraction.
 """
 
 
@@ -219,7 +225,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Words:
-    """English words behind a formula, such as the condition under which the formula holds."""
+    """English words to the right of a formula, such as the condition under which the formula holds."""
 
     text: str
 
@@ -233,7 +239,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Formula:
-    """A mathematical identity: in words, as a formula, and with its numerical error."""
+    """A mathematical identity: in words, as a formula, and with its measured numerical error as a sentence."""
 
     id: str
     words: str
@@ -248,7 +254,7 @@ class Notice:
     verdict: Literal["fail", "warn", "pass"]
     text: str
     check: str = ""
-    """The id of the audit's check, such as `HC101`."""
+    """The id of the audit's check that gives the warning, such as `HC101`."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The first screen of a report: one card per question, with the answer in a sentence and the one picture that shows it.
 
-A card belongs to a section, which has the details. Its answer is that section's answer; where that answer is long, the
-card has a shorter one.
+Each card belongs to a section of the report, which has the details. A card shows the answer of its section, or a
+shorter answer if that one is long.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ QUESTIONS = {
     "certificate": "Is every answer right?",
     "ablation": "Which heads matter?",
     "pruning": "What can be removed?",
-    "reach": "How far does it reach?",
-    "roles": "What do its heads attend to?",
+    "reach": "How far does it extrapolate?",
+    "roles": "What do the heads attend to?",
 }
-"""By section: the question on its card, where it is shorter than the section's title."""
+"""Maps a section's id to the question on its card; the card of any other section shows the section's title."""
 MOST_CARDS = 6
 Made = tuple[str, "Callable[[], Figure] | None", str]
-"""An answer (empty: use the section's own), a function that draws the picture, and the picture in words."""
+"""The content of a card: answer (empty for the section's own answer), function that draws the picture, alt text."""
 
 _DOUBT = re.compile(r"\s*\(((?:[^()]|\([^()]*\))*?(?:\bCI\b|\bn = )[^()]*)\)")
 _SEED = re.compile(r"\s*\(one seed\)")
 
 
 def cards(results: ReportResults, sections: Sequence[Section], importance: Sequence[str]) -> tuple[Card, ...]:
-    """Return the cards of the most important sections that have an answer; a card about a fault comes first."""
+    """Return the cards of the most important sections that have an answer; a card about a faulty model comes first."""
     answered = [each for each in sections if each.answer is not None]
     if any(each.id == "routes" for each in answered):
         answered = [each for each in answered if each.id != "events"]  # patches answer the question of `events` better
@@ -67,8 +67,7 @@ def _card(results: ReportResults, section: Section) -> Card:
 
 
 def split_doubt(text: str) -> tuple[str, str]:
-    """Split a sentence into the statement, and its interval and number of examples, which a card shows in small
-    letters.
+    """Split a sentence into its statement and its doubt: confidence interval, number of examples and of seeds.
 
     >>> split_doubt("Removing it costs 6.3 points (95 % CI 6.1-6.5, n = 40,000) (one seed).")
     ('Removing it costs 6.3 points.', '95 % CI 6.1-6.5, n = 40,000; one seed')
@@ -83,12 +82,12 @@ def _fault_card(faulty: Sequence[ModelResults]) -> Card:
     audit = faulty[0].audit
     assert audit is not None, "the audit found the fault"
     fault = f"The audit finds a fault in {names}: {audit.summary}." if len(faulty) == 1 else ""
-    text = fault or f"The audit finds faults in {names}: read their figures with care."
+    text = fault or f"The audit finds faults in {names}, so numbers about these models may be wrong."
     return Card("audit", QUESTIONS["audit"], Sentence(text), is_fault=True)
 
 
 def _name(model: ModelResults) -> str:
-    """Return a model's title without the task's name at its beginning, so that it fits beside a bar."""
+    """Return a model's title without the task's name at its beginning, so that it fits beside a bar of a chart."""
     return model.title.removeprefix(f"{model.task}-")
 
 
@@ -96,7 +95,7 @@ def _name(model: ModelResults) -> str:
 
 
 def _trained(results: ReportResults) -> Made:
-    """Return the card on training: what was trained, with a picture of the accuracy on the test set."""
+    """Return the content of the card on training: what was trained, with a picture of the accuracy on the test set."""
     shares = [(each, main_share(each.evaluation)) for each in results.models if each.evaluation is not None]
     bars = [
         Bar(_name(each), 100 * share.rate, percent(share.rate), 100 * share.low, 100 * share.high)
@@ -115,7 +114,7 @@ def _trained(results: ReportResults) -> Made:
 
 
 def _right(results: ReportResults) -> Made:
-    """Return the card on certificates: a picture of which models were proved right, and which answers are wrong."""
+    """Return the content of the card on verification: a picture of which models are proved right on all examples."""
     outcomes = [(_name(each), each.certificate) for each in results.models if each.certificate is not None]
     verdicts = [
         Bar(name, 1.0, proved_briefly(each) or _not_proved(each), is_marked=bool(each.wrong)) for name, each in outcomes
@@ -133,7 +132,7 @@ def _not_proved(outcome: Verification) -> str:
 
 
 def _matter(results: ReportResults) -> Made:
-    """Return the card on ablation: a picture of the heads whose ablation costs most."""
+    """Return the content of the card on ablation: a picture of the heads whose ablation costs most accuracy."""
     model = results.with_result("ablation")[0]
     result = model.ablation
     assert result is not None, "the model has this result"
@@ -158,7 +157,10 @@ def _number(drop: float, unit: str) -> str:
 
 
 def _removed(results: ReportResults) -> Made:
-    """Return the card on pruning: how many heads can be removed together, and what heads harmless alone do together."""
+    """Return the content of the card on pruning: how many heads can be removed together at almost no cost.
+
+    It also shows the accuracy that is left without all heads that are harmless when each is removed alone.
+    """
     model = results.with_result("pruning")[0]
     result = model.pruning
     assert result is not None, "the model has this result"
@@ -167,7 +169,7 @@ def _removed(results: ReportResults) -> Made:
         Bar(name, shown_score(result, score), f"{shown_score(result, score):.1f}", low, high, is_marked=i == 2)
         for i, (name, score, low, high) in enumerate(points)
     ]
-    alt = "Score left: " + "; ".join(f"{bar.name} {bar.text}" for bar in bars)
+    alt = "Score that is left: " + "; ".join(f"{bar.name} {bar.text}" for bar in bars)
     unit = "right (%)" if result.is_accuracy else result.metric
     draw = partial(draw_bars, bars, f"left: {unit}") if result.is_accuracy else None
     n, alone = result.n_heads, len(result.by_zero)
@@ -180,7 +182,11 @@ def _removed(results: ReportResults) -> Made:
 
 
 def _left(result: Pruning) -> list[tuple[str, float, float | None, float | None]]:
-    """Return (label, score, low, high) for the model without the chosen heads, and without all heads harmless alone."""
+    """Return (label, score, low, high) for the model without the chosen heads, and without all heads harmless alone.
+
+    The chosen heads are those that greedy removal takes together. Single heads are harmless if removing each one alone
+    costs almost nothing.
+    """
     found: list[tuple[str, float, float | None, float | None]] = [
         (f"{len(result.chosen)} removed", result.kept.score, None, None)
     ]
@@ -190,7 +196,10 @@ def _left(result: Pruning) -> list[tuple[str, float, float | None, float | None]
 
 
 def _travels(results: ReportResults) -> Made:
-    """Return the card on routes: a picture with the head that moves most of the event, for each way."""
+    """Return the content of the card on routes, which show how an event such as a carry moves through the heads.
+
+    For each route (such as 1s to 10s), the picture shows the head that moves the largest share of the event.
+    """
     result: Routes | None = results.with_result("routes")[0].routes
     assert result is not None, "the model has this result"
     bars = []
@@ -208,12 +217,12 @@ def _travels(results: ReportResults) -> Made:
                 )
             )
     alt = f"The head that moves most of the {result.event}: " + "; ".join(f"{bar.name} {bar.text}" for bar in bars)
-    draw = partial(draw_bars, bars, f"of the {result.event} moved by one head (%)") if bars else None
+    draw = partial(draw_bars, bars, f"share of {result.event} moved by head (%)") if bars else None
     return "", draw, alt
 
 
 def _reach(results: ReportResults) -> Made:
-    """Return the card on lengths: which models are accurate beyond the training lengths, and how far."""
+    """Return the content of the card on lengths: which models are accurate beyond the training lengths, and how far."""
     models = [(each, each.stretch) for each in results.models if each.stretch is not None and each.stretch.cells]
     kind = hardest_kind([stretch for _, stretch in models])
     reaches = [(model, stretch, reach) for model, stretch in models if (reach := extrapolation_of(stretch, kind))]
@@ -233,7 +242,8 @@ def _reach(results: ReportResults) -> Made:
     who = some(far) if far else "no model"
     n = min(cell.n for _, _, reach in reaches for cell in reach.cells)
     verb = "is" if len(far) < 2 else "are"
-    text = f"Beyond {lengths}, {who} {verb} accurate on {kind_words(kind)} (n = {n:,} for each length) (one seed)."
+    text = f"Beyond {lengths}, {who} {verb} accurate on sorted against unsorted sequences ({kind_words(kind)}) "
+    text += f"(n = {n:,} for each length) (one seed)."
     return text, draw, alt
 
 
@@ -249,4 +259,4 @@ MAKERS: dict[str, Callable[[ReportResults], Made]] = {
     "routes": _travels,
     "reach": _reach,
 }
-"""By section: the function that makes the answer and the picture of its card."""
+"""Maps a section's id to the function that returns the answer, the picture and the alt text of its card."""

@@ -1,4 +1,4 @@
-"""Is every answer right? What a certificate says, which comes from checking all examples of a task."""
+"""Is every answer right? Sentences and a table on certificates, which come from checking all examples of a task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headcount.describing.blocks import Block, Cell, DataTable, Sentence
 from headcount.describing.words import counted, percent
 
 if TYPE_CHECKING:
-    from headcount.analysis.exhaustive import Certificate
+    from headcount.analysis.exhaustive_check import Certificate
     from headcount.training.evaluation import WrongAnswer
 
 COLUMNS = (
@@ -17,8 +17,8 @@ COLUMNS = (
     "checked",
     "wrong",
     "smallest margin (logits)",
-    "on the example",
-    "also decoded",
+    "example with this margin",
+    "also decoded token by token",
     "rounding error (logits)",
     "examples within rounding error",
     "computed on",
@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 def conclusions(certificate: Certificate, title: str, rests_on: str = "") -> list[Sentence]:
-    """Return sentences on the verdict, the smallest margin, the effect of rounding, and the machine in use."""
+    """Return sentences on the verdict, the smallest margin, the effect of rounding, and the machine that was used."""
     return [
         Sentence(_verdict(certificate, title), rests_on),
         Sentence(_margin(certificate), rests_on),
@@ -36,12 +36,12 @@ def conclusions(certificate: Certificate, title: str, rests_on: str = "") -> lis
 
 
 def details(certificate: Certificate) -> list[Block]:
-    """Return no tables or figures: the sentences of this certificate say everything."""
+    """Return an empty list, because a certificate is described by sentences alone, without tables or figures."""
     return []
 
 
 def clearest(certificate: Certificate) -> WrongAnswer:
-    """Return the wrong answer that a description shows, which is the first one found."""
+    """Return the wrong answer that a description shows as its example: the first one that was found."""
     return certificate.wrong[0]
 
 
@@ -54,7 +54,7 @@ def _verdict(certificate: Certificate, title: str) -> str:
 
 
 def _margin(certificate: Certificate) -> str:
-    """Return sentences on the smallest margin, if every answer is right, and on how many answers were decoded."""
+    """Return sentences on how many answers were decoded and, if every answer is right, on the smallest margin."""
     decoded = (
         f"{counted(certificate.decoded, 'answer')} were also decoded token by token, with the same verdict on each."
     )
@@ -67,22 +67,23 @@ def _margin(certificate: Certificate) -> str:
 def _rounding(certificate: Certificate, rests_on: str) -> Sentence:
     """Return a sentence on whether another machine, which rounds differently, could reach another verdict."""
     if certificate.float_error is None:
-        text = "The effect of rounding is undecided: the model does not compute in double precision."
+        text = "The effect of rounding is undecided, because the model does not run in double precision for comparison."
         return Sentence(text, rests_on, is_decided=False)
     size = f"at most {certificate.float_error:.1e} logits (n = {certificate.n_recomputed:,})"
     if certificate.undecided:
         text = (
-            f"The verdict is undecided for {counted(certificate.undecided, 'example')}: double precision moves margins "
+            f"The verdict is undecided for {counted(certificate.undecided, 'example')}: computing in double precision "
         )
-        text += f"by {size}, and these margins are smaller. Another machine may answer otherwise."
+        text += f"changes margins by {size}, and their margins are smaller. Another machine may answer otherwise."
         return Sentence(text, rests_on, is_decided=False)
     times = certificate.times_error
     apart = "" if times is None else f", and the smallest margin is about {float(f'{times:.2g}'):,.0f} times that"
-    return Sentence(f"Rounding changes no verdict: double precision moves margins by {size}{apart}.", rests_on)
+    text = f"Rounding changes no verdict: computing in double precision changes margins by {size}{apart}."
+    return Sentence(text, rests_on)
 
 
 def checked_table(certificates: Sequence[tuple[str, Certificate]], name: str, command: str = "") -> DataTable:
-    """Return a table of certificates, one row for each, named by the title of its model."""
+    """Return a table of certificates with one row per model; `certificates` are pairs (model title, certificate)."""
     rows: list[tuple[Cell | str, ...]] = []
     for title, each in certificates:
         margin = Cell("") if each.least_margin is None else Cell(f"{each.least_margin:.2f}", each.least_margin)

@@ -1,4 +1,4 @@
-"""Is a claim about heads true? The verdict in one sentence, then what it rests on."""
+"""Is a claim about heads true? The verdict in one sentence, and a table of the evidence for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def describe(result: ClaimResult) -> list[Block]:
 
 
 def conclusions(result: ClaimResult) -> Iterator[Sentence]:
-    """Yield sentences: the verdict with the measured effect, then what qualifies it."""
+    """Yield sentences: the verdict with the measured effect, failed controls, and how many examples would decide."""
     yield verdict(result)
     if result.by_construction:
         yield Sentence(f"This follows from the architecture alone: {result.by_construction}.", "evidence")
@@ -80,7 +80,8 @@ def _more(result: ClaimResult) -> str:
     if result.failed_controls:
         return "More examples would not decide this claim, because a control fails."
     if result.n_needed is None:
-        return "The number of examples that would decide this cannot be estimated: the estimate lies at the threshold."
+        text = "The number of examples that would decide this claim cannot be estimated, because the measured effect "
+        return f"{text}lies at the threshold."
     return f"About {result.n_needed:,} examples would decide this claim: repeat it with --n {result.n_needed}."
 
 
@@ -109,7 +110,7 @@ def _bracketed(evidence: Evidence) -> str:
 
 
 def describe_all(result: ClaimsResult) -> list[Block]:
-    """Return blocks on several claims: a sentence for each, and a table of claims by models."""
+    """Return blocks on several claims: a sentence for each claim, and a table with its verdict on each model."""
     sentences = tuple(_summary(result, statement) for statement in result.statements)
     columns = ("claim", "who says it", *result.models, "supported in")
     rows = tuple(_row(result, statement) for statement in result.statements)
@@ -122,7 +123,7 @@ def describe_all(result: ClaimsResult) -> list[Block]:
 
 
 def _summary(result: ClaimsResult, statement: Statement) -> Sentence:
-    """Return a sentence on how many models support a claim; for a single model, the verdict."""
+    """Return a sentence on how many models support a claim; for a single model, return the verdict on it."""
     parts = result.of(statement)
     if len(parts) == 1:
         return verdict(parts[0])
@@ -144,7 +145,7 @@ def _deciding_n(result: ClaimResult) -> str:
     """Return ` (--n 5000 would decide)` for an undecided claim; empty for other verdicts, or if a control fails."""
     if result.verdict != "undecided" or result.failed_controls:
         return ""
-    return " (around the threshold)" if result.n_needed is None else f" (--n {result.n_needed} would decide)"
+    return " (effect at the threshold)" if result.n_needed is None else f" (--n {result.n_needed} would decide)"
 
 
 def _row(result: ClaimsResult, statement: Statement) -> Row:

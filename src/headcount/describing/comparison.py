@@ -1,4 +1,4 @@
-"""How do runs compare? Each variant over its seeds, the differences between variants, and what holds over seeds."""
+"""How do runs of a study compare? Each variant over its seeds, differences between variants, and rankings of heads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Row, Sentence
 from headcount.describing.words import counted, interval, some
 from headcount.figures.comparison import draw_comparison
-from headcount.stats import number
+from headcount.formatting import number
+from headcount.limits import SIGNIFICANT
 
 if TYPE_CHECKING:
     from headcount.stats import Proportion
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 MOST_VALUES = 10
 """Largest number of single values in a cell of a table; all of them are in the JSON."""
-SIGNIFICANT = 0.05
 HALF = 0.5
 """Share of seeds above which something holds in most of them."""
 METHODS = {
@@ -34,7 +34,7 @@ LEVELS = {
 
 
 def describe(summary: SeedSummary, measures: Sequence[str]) -> list[Block]:
-    """Describe these measures: what was compared, a table by variant, differences, rankings and figures."""
+    """Return blocks on these measures: what was compared, tables of variants and their differences, and figures."""
     blocks: list[Block] = [Conclusions(tuple(introduction(summary)))]
     shown = [each for each in summary.variants if each.measure in measures]
     blocks.append(_variants_table(shown))
@@ -53,17 +53,18 @@ def describe(summary: SeedSummary, measures: Sequence[str]) -> list[Block]:
 
 
 def introduction(summary: SeedSummary) -> Iterator[Sentence]:
-    """Yield what is compared, how many of the planned runs there are, and whether single runs allow a conclusion."""
+    """Yield sentences on what is compared, how many planned runs are finished, and whether there are enough of them."""
     runs = counted(summary.n_runs, "run")
     if summary.n_runs < summary.n_planned:
-        text = f"{summary.n_runs:,} of {counted(summary.n_planned, 'planned run')} are trained, and these are compared."
+        text = f"{summary.n_runs:,} of {counted(summary.n_planned, 'planned run')} are finished and compared here."
         yield Sentence(text, is_decided=False)
     if not summary.by:
-        yield Sentence(f"{runs} of {summary.task} differ in their seeds only.")
+        yield Sentence(f"{runs} of the task {summary.task} are compared; they differ only in their seeds.")
     else:
-        yield Sentence(f"{runs} of {summary.task} are compared by {some(summary.by)}: {some(summary.names)}.")
+        yield Sentence(f"{runs} of the task {summary.task} are compared by {some(summary.by)}: {some(summary.names)}.")
     if summary.others:
-        yield Sentence(f"Runs of one variant also differ in {some(summary.others)}; pairs of runs agree in it.")
+        also = some(summary.others)
+        yield Sentence(f"Runs of one variant also differ in {also}; runs compared as a pair do not differ in it.")
     most = max((each.n for each in summary.variants), default=0)
     if most == 1:
         yield Sentence(
@@ -86,8 +87,9 @@ def _variants_table(shown: Sequence[VariantSummary]) -> DataTable:
         )
         for each in shown
     ]
-    columns = ("measure", "of", "variant", "runs", "median", "mean", "95 % CI of the mean", "every value")
-    note = "Intervals are over runs (Student's t); those of shares are cut to 0-100 %."
+    columns = ("measure", "of", "variant", "runs", "median", "mean", "95 % CI of the mean", "value of every run")
+    note = "“Of” says what is measured, such as a head. Intervals are over runs (Student's t); intervals of shares are "
+    note += "cut to 0-100 %."
     return DataTable("variants", "Measures by variant", columns, tuple(rows), note, n_keys=3)
 
 
@@ -115,31 +117,33 @@ def _pairs_table(summary: SeedSummary, pairs: Sequence[PairedVariants]) -> DataT
         for each in pairs
     ]
     first = "" if summary.are_all_pairs else f" Each variant is compared with {summary.names[0]}."
-    note = "Sign-flip test on runs of the same seed; p-values are Holm-corrected within a measure." + first
+    note = "The p-values come from a sign-flip test on pairs of runs with the same seed, with Holm correction over all "
+    note += f"comparisons of a measure.{first}"
     columns = ("measure", "of", "difference", "pairs", "mean", "95 % CI", "higher in", "p (Holm)")
     return DataTable("pairs", "Paired differences", columns, tuple(rows), note, n_keys=3)
 
 
 def _pairs_sentence(pairs: Sequence[PairedVariants]) -> Sentence:
-    """Say how many differences are significant, or why none can be."""
+    """Return a sentence on how many paired differences are significant, or on why there are too few pairs for that."""
     n = sum(each.p_holm < SIGNIFICANT for each in pairs)
     text = f"{n} of {counted(len(pairs), 'paired difference')} {'is' if n == 1 else 'are'} significant"
     text += " after Holm correction."
     most = max(each.n for each in pairs)
     if n == 0 and 2.0 ** (1 - most) >= SIGNIFICANT:
-        text += f" With {counted(most, 'pair')}, the smallest possible p-value is {min(1, 2.0 ** (1 - most)):.3g}."
+        text += f" With {counted(most, 'pair')} of runs, the smallest possible p-value is "
+        text += f"{min(1, 2.0 ** (1 - most)):.3g}."
     return Sentence(text, "pairs", is_decided=n > 0)
 
 
 def ranking_sentences(ranking: RankingSummary) -> Iterator[Sentence]:
-    """Yield what holds over seeds about the ranking of heads, and which blocks and layers come before others."""
+    """Yield sentences on whether the ranking of heads agrees over seeds, and which blocks and layers rank higher."""
     about = f"{ranking.measure}{f' ({ranking.subject})' if ranking.subject else ''}, {ranking.variant}"
     for each in ranking.concordances:
         yield _concordance_sentence(each, about)
     for order in ranking.orders:
         if order.p_holm < SIGNIFICANT:
             yield Sentence(
-                f"{about}: {order.first} comes before {order.second} in {k_of_n(order.runs)} runs "
+                f"{about}: {order.first} ranks above {order.second} in {k_of_n(order.runs)} runs "
                 f"(sign test, p = {order.p_holm:.2g} after Holm correction)."
             )
 
@@ -149,12 +153,12 @@ def _concordance_sentence(each: Concordance, about: str) -> Sentence:
     text = f"{about}: the ranking of {LEVELS[each.level]} {'agrees' if holds else 'is not shown to agree'} over seeds "
     text += f"(Kendall's W = {each.w:.2f}, p = {each.p:.2g}, {counted(each.n_runs, 'run')})"
     if each.leaders:
-        text += f"; {each.leaders[0].verdict} is the first in {k_of_n(each.leaders[0].runs)}"
+        text += f"; {each.leaders[0].verdict} ranks first in {k_of_n(each.leaders[0].runs)} runs"
     return Sentence(f"{text}.", is_decided=holds)
 
 
 def holds_in_most(runs: Proportion) -> bool | None:
-    """Return whether something holds in most seeds, by the whole interval of its share; None if that is undecided.
+    """Return whether something holds in more than half of all seeds, by the whole 95 % CI; None if it is undecided.
 
     >>> from headcount.stats import Proportion
     >>> holds_in_most(Proportion.of(10, 10)), holds_in_most(Proportion.of(0, 10)), holds_in_most(Proportion.of(3, 3))
@@ -164,12 +168,12 @@ def holds_in_most(runs: Proportion) -> bool | None:
 
 
 def k_of_n(runs: Proportion) -> str:
-    """Write a number of runs with the 95 % CI of its share: `3 of 5 (95 % CI 23.1-92.4)`."""
+    """Return a number of runs with the 95 % CI of its percentage, as text: `3 of 5 (95 % CI 23.1-92.4)`."""
     return f"{runs.correct} of {runs.n} ({interval(runs.low, runs.high)})"
 
 
 def value_text(value: float, unit: str) -> str:
-    """Write a value in its unit.
+    """Return a value with its unit, as text; a share of 1 is written in percent.
 
     >>> value_text(0.125, "share"), value_text(0.125, "points"), value_text(3.0, "heads"), value_text(0.01234, "nats")
     ('12.5 %', '12.5 points', '3 heads', '0.0123 nats')

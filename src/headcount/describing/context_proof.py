@@ -1,4 +1,4 @@
-"""Is a classifier right at every length? What a check of every context (the tokens that a position sees) says."""
+"""Is a classifier right at every length? Sentences on a check of every context (the tokens that one position sees)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def conclusions(result: ContextCertificate, title: str, rests_on: str = "") -> list[Sentence]:
-    """Return sentences on the verdict, what was checked, the smallest lead, and the effect of rounding."""
+    """Return sentences on the verdict, what was checked, the smallest margins or wrong answers, and rounding."""
     texts = [_checked(result), _leads(result) if result.verdict == "proved" else _violations(result), _rounding(result)]
     return [_verdict(result, title, rests_on), *(Sentence(text, rests_on) for text in texts)]
 
 
 def details(result: ContextCertificate) -> list[Block]:
-    """Return no tables or figures: the sentences of this certificate say everything."""
+    """Return an empty list, because this certificate is described by sentences alone, without tables or figures."""
     return []
 
 
@@ -29,11 +29,11 @@ def clearest(result: ContextCertificate) -> WrongAnswer:
 
 
 def _checked(result: ContextCertificate) -> str:
-    """Return sentences on what a context is, how many there are, and what checking all of them showed."""
+    """Return sentences on what a context is, how many contexts there are, and the outcome of checking all of them."""
     outcomes = {
         "proved": f"none of them allows a wrong answer, so no {result.example} of any length gets one",
         "refuted": f"some of them make the model answer a {result.example} wrong",
-        "undecided": "for some of them, rounding could change the answer",
+        "undecided": "for some of them, rounding errors could change the answer",
     }
     return (
         f"Each position of this model sees a context of at most {result.width} neighbouring tokens, itself included. "
@@ -46,8 +46,8 @@ def _verdict(result: ContextCertificate, title: str, rests_on: str) -> Sentence:
         return Sentence(f"Proved: {title} is {result.claim}.", rests_on)
     if result.verdict == "refuted":
         return Sentence(f"Refuted: {mistake(clearest(result), title)}.", rests_on)
-    text = f"Undecided: rounding could change an answer of {title}, so it is neither proved nor refuted that it is "
-    return Sentence(f"{text}{result.claim}.", rests_on, is_decided=False)
+    text = f"Undecided: rounding errors could change an answer of {title}, so it is neither proved nor refuted that "
+    return Sentence(f"{text}{title} is {result.claim}.", rests_on, is_decided=False)
 
 
 def _leads(result: ContextCertificate) -> str:
@@ -62,14 +62,15 @@ def _leads(result: ContextCertificate) -> str:
 def _violations(result: ContextCertificate) -> str:
     return (
         f"{result.n_wrong_contexts:,} of {result.n_unbroken:,} contexts that occur in {result.last_class} "
-        f"{result.example}s make the model answer {result.first_class}. {result.n_wrong_paths:,} other contexts lie on "
-        f"{result.first_class} {result.example}s in which no context makes the model answer {result.first_class}."
+        f"{result.example}s wrongly make the model answer {result.first_class}. {result.n_wrong_paths:,} other "
+        f"contexts occur in {result.first_class} {result.example}s that the model calls {result.last_class}, because "
+        f"none of their contexts makes it answer {result.first_class}."
     )
 
 
 def _rounding(result: ContextCertificate) -> str:
     return (
-        f"The model itself runs in single precision, which moves a lead by at most {result.single_error:.1e} logits "
-        f"over all contexts. This is measured, not proved; a first-order error estimate is "
+        f"The model itself runs in single precision, which changes a lead by at most {result.single_error:.1e} logits "
+        f"over all contexts. This bound is measured, not proved; a first-order estimate of the rounding error is "
         f"{result.first_order_error:.1e} logits."
     )

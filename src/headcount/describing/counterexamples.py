@@ -1,4 +1,4 @@
-"""Is there an example that the model answers wrong? What a search for counterexamples says."""
+"""Is there an example that the model answers wrong? Sentences on a search for counterexamples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def conclusions(search: CounterexampleSearch, title: str, rests_on: str = "") -> list[Sentence]:
-    """Return sentences on the verdict, how the search went, and why there is no proof."""
+    """Return sentences on the verdict, on which and how many examples were tried, and on why there is no proof."""
     texts = [_verdict(search, title), _effort(search)]
     if search.why_not_proved:
         texts.append(f"This is a search, not a proof. {sentence(search.why_not_proved)}")
@@ -22,7 +22,7 @@ def conclusions(search: CounterexampleSearch, title: str, rests_on: str = "") ->
 
 
 def details(search: CounterexampleSearch) -> list[Block]:
-    """Return no tables or figures: the sentences on this search say everything."""
+    """Return an empty list, because a search is described by sentences alone, without tables or figures."""
     return []
 
 
@@ -34,7 +34,7 @@ def clearest(search: CounterexampleSearch) -> WrongAnswer:
 def _verdict(search: CounterexampleSearch, title: str) -> str:
     tried = counted(search.n_tried, search.noun, search.plural)
     if not search.wrong:
-        return f"Not refuted: {title} answers all {tried} that were tried right, which proves nothing about others."
+        return f"Not refuted: {title} is right on all {tried} that were tried, which proves nothing about others."
     n_wrong = counted(len(search.wrong), "wrong answer")
     stopped = f"; the search stops after {search.stopped_at}" if len(search.wrong) == search.stopped_at else ""
     wrong = mistake(clearest(search), title, search.output_type)
@@ -45,7 +45,7 @@ def _effort(search: CounterexampleSearch) -> str:
     """Return sentences on how examples were chosen, how long the search took, and the smallest margin."""
     others = search.n_tried - search.n_families
     ways = {"with patterns on which models often err": search.n_families}
-    ways["drawn as in training or changed step by step towards smaller margins"] = others
+    ways["that were drawn as in training or changed step by step to reduce the margin"] = others
     numbers = {way: counted(n, search.noun, search.plural) for way, n in ways.items() if n}
     tried = " and ".join(f"{number} {way}" for way, number in numbers.items())
     text = f"The search took {search.seconds:.1f} s and tried {tried or 'nothing'}."

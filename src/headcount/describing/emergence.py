@@ -1,4 +1,4 @@
-"""When do heads begin to count? Describe the snapshots of a study's trainings over seeds."""
+"""When in training do heads begin to matter? Describe snapshots of models during training, over several seeds."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from headcount.studies.emergence import Emergence, SnapshotHeads, TrainingHistory
 
 EXPLANATION = (
-    "A head counts at a snapshot if the whole 95 % CI of its drop lies above 1 point. The intervals of single heads "
-    "are not corrected for the number of heads and snapshots, so the first snapshot may be a little too early. A model "
-    "that is at most 10 points better than a constant answer has nothing to lose: no head can count there."
+    "A snapshot is the model at one training step. A head matters at a snapshot if ablating it costs more than 1 "
+    "point of accuracy, by the whole 95 % CI. The intervals of single heads are not corrected for the number of heads "
+    "and snapshots, so the first such snapshot may be a little too early. A snapshot that is at most 10 points better "
+    "than a constant answer has nothing to lose, so no head can matter there."
 )
 
 
 def describe(result: Emergence, prefix: str = "") -> list[Block]:
-    """Return sentences, both figures and the table of snapshots, for each variant."""
+    """Return blocks for each variant of the study: sentences, two figures by training step, a table of snapshots."""
     blocks: list[Block] = []
     for i, variant in enumerate(result.variants):
         end = f"-{i}" if i else ""
         sentences = tuple(conclusions(result, variant, f"{prefix}snapshots{end}"))
-        caption = "Accuracy, largest drop and number of heads that count, by training step"
+        caption = "Accuracy, largest drop of one head and number of heads that matter, by training step"
         blocks += [
             Conclusions(sentences),
             Picture(
@@ -37,7 +38,7 @@ def describe(result: Emergence, prefix: str = "") -> list[Block]:
             ),
             Picture(
                 f"{prefix}emergence-sites{end}",
-                "Heads that count in each attention block, by training step",
+                "Number of heads that matter in each attention block, by training step",
                 sentences[-1].text,
                 partial(draw_sites, result, variant),
             ),
@@ -47,7 +48,7 @@ def describe(result: Emergence, prefix: str = "") -> list[Block]:
 
 
 def conclusions(result: Emergence, variant: str, rests_on: str = "") -> Iterator[Sentence]:
-    """Say when a head first counts, which head that is, and in which order the blocks begin."""
+    """Yield sentences on when ablating a head first costs over 1 point, for which head, and in which blocks."""
     runs, begun = result.of(variant), result.begun(variant)
     about = f"{variant}: " if len(result.variants) > 1 else ""
     yield _beginning(runs, begun, about, rests_on)
@@ -55,7 +56,8 @@ def conclusions(result: Emergence, variant: str, rests_on: str = "") -> Iterator
     if firsts:
         yield Sentence(f"{about}{_brackets(firsts)}", rests_on)
         costs = [f"{short(first.largest)} ({amount(first.drop, 'points')}, seed {run.seed})" for run, first in firsts]
-        yield Sentence(f"{about}At that snapshot, the head with the largest drop is {some(costs, 12)}.", rests_on)
+        text = f"{about}At the first such snapshot, the head that costs most is {some(costs, 12)}."
+        yield Sentence(text, rests_on)
     yield _blocks(result, variant, about, rests_on)
 
 
@@ -63,7 +65,8 @@ def _beginning(runs: Sequence[TrainingHistory], begun: Proportion, about: str, r
     firsts = [first for run in runs if (first := run.first) is not None]
     if not firsts:
         n = counted(max(len(run.snapshots) for run in runs), "snapshot")
-        return Sentence(f"{about}In {k_of_n(begun)} seeds, a head counts at any of {n}.", rests_on, is_decided=False)
+        text = f"{about}In {k_of_n(begun)} seeds, ablating one head costs more than 1 point at any of {n}."
+        return Sentence(text, rests_on, is_decided=False)
     steps, shares = [first.step for first in firsts], [first.accuracy for first in firsts]
     middle = f"{median(steps):,.0f}"
     text = f"{about}In {k_of_n(begun)} seeds, ablating one head costs more than 1 point at some snapshot: "
@@ -73,7 +76,7 @@ def _beginning(runs: Sequence[TrainingHistory], begun: Proportion, about: str, r
 
 
 def short_answer(result: Emergence, variant: str) -> Sentence:
-    """Return one sentence for the first screen."""
+    """Return one sentence for the first screen: from which training step on ablating one head costs over 1 point."""
     begun, runs = result.begun(variant), result.of(variant)
     return _beginning(runs, begun, "", "")
 
@@ -87,17 +90,17 @@ def _range(texts: Sequence[str]) -> str:
 
 
 def _brackets(firsts: Sequence[tuple[TrainingHistory, SnapshotHeads]]) -> str:
-    """Say between which snapshots each run lies: the beginning itself is somewhere between them."""
+    """Return a sentence on between which two snapshots of each run the first head begins to matter."""
     spans = []
     for run, first in firsts:
         before = run.before
         start = f"steps {before.step:,} and {first.step:,}" if before is not None else ""
         spans.append(f"seed {run.seed} between {start}" if start else f"seed {run.seed} by step {first.step:,}")
-    return f"Snapshots bound the beginning: {some(spans, 12)}."
+    return f"Ablating a head begins to cost more than 1 point for {some(spans, 12)}."
 
 
 def _blocks(result: Emergence, variant: str, about: str, rests_on: str) -> Sentence:
-    """Name the blocks in the order in which their heads begin to count, with the number of seeds."""
+    """Return a sentence that names the attention blocks in the order in which their heads begin to matter."""
     runs = result.of(variant)
     begun, idle = [], []
     for site in result.sites:
@@ -109,9 +112,11 @@ def _blocks(result: Emergence, variant: str, about: str, rests_on: str) -> Sente
         else:
             idle.append(site)
     if not begun:
-        return Sentence(f"{about}No head of any attention block counts at any snapshot.", rests_on, is_decided=False)
-    text = f"{about}Heads begin to count in {some([name for _, name in sorted(begun)], 12)}."
-    text += f" No head of {some(idle, 12)} counts in any seed." if idle else ""
+        text = f"{about}No head of any attention block costs more than 1 point at any snapshot."
+        return Sentence(text, rests_on, is_decided=False)
+    names = [name for _, name in sorted(begun)]
+    text = f"{about}Ablating a head begins to cost more than 1 point in {some(names, 12)}."
+    text += f" No head of {some(idle, 12)} costs that much in any seed." if idle else ""
     return Sentence(text, rests_on)
 
 
@@ -130,6 +135,7 @@ def _table(result: Emergence, variant: str, name: str) -> DataTable:
         for run in result.of(variant)
         for each in run.snapshots
     ]
-    columns = ("seed", "step", "accuracy", "largest", "its drop", "heads that count", "critical", "n")
+    columns = ("seed", "step", "accuracy", "costliest head", "its drop", "heads that matter", "critical heads", "n")
     caption = f"Heads at every snapshot{f', {variant}' if len(result.variants) > 1 else ''}"
-    return DataTable(name, caption, columns, tuple(rows), is_folded=True, n_keys=2)
+    note = "Heads that matter cost over 1 point when ablated alone, critical heads over 10, by the whole 95 % CI."
+    return DataTable(name, caption, columns, tuple(rows), note, is_folded=True, n_keys=2)

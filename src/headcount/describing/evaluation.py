@@ -1,4 +1,4 @@
-"""How accurate are models? Teacher-forced and free-running for answers written by token, by class for classifiers."""
+"""How accurate are models? Teacher-forced and free-running accuracy of answers in tokens, accuracy of classifiers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 GROUPS = {"token": "at {}"} | {
     facet: phrase for task in TASKS.names() for facet, phrase in words_of(task).groups.items()
 }
-"""By facet (a way of grouping examples, such as by carries): the phrase that names one of its groups.
+"""Maps each facet (a way of grouping examples, such as by carries) to the phrase that names one of its groups.
 
-Only facets whose worst group is reported are listed.
+It lists only the facets for which a description names the group with the lowest accuracy.
 """
 BY = {facet: facet for facet in GROUPS if facet != "kind"} | {"class": "right on"}
-"""By facet (a way of grouping examples) whose groups are columns in the table of several models: their heading."""
+"""Maps each facet (a way of grouping examples) to the first words of its column headings in the table of models."""
 EACH_SEED = "Each is one training run: other seeds may give other results."
 INTERVALS = "Brackets: 95 % Wilson intervals."
 BOTH_WAYS = (
@@ -36,7 +36,7 @@ BOTH_WAYS = (
 
 
 def describe(evaluation: AnyEvaluation, title: str) -> list[Block]:
-    """Return blocks on the accuracy of one model: sentences, then a table by group of examples."""
+    """Return blocks on the accuracy of one model: sentences, and a table by group of examples."""
     return [
         Conclusions(tuple(conclusions(title, evaluation, "accuracy"))),
         accuracy_table("accuracy", title, evaluation),
@@ -44,14 +44,14 @@ def describe(evaluation: AnyEvaluation, title: str) -> list[Block]:
 
 
 def main_share(evaluation: AnyEvaluation) -> Proportion:
-    """Return the main accuracy: free-running, or that of a classifier; teacher-forced if there is no other."""
+    """Return the main accuracy of a model: free-running, or a classifier's; teacher-forced if no other was measured."""
     share = _share(evaluation.rows[0])
     assert share is not None, "an evaluation has at least one accuracy"
     return share
 
 
 def _share(row: Any) -> Proportion | None:
-    """Return the main accuracy of a group (free-running if it was measured), or None without any."""
+    """Return the main accuracy of a group (free-running if it was measured), or None if none was measured."""
     shares = (getattr(row, key, None) for key in ("free_running", "right", "teacher_forced"))
     return next((share for share in shares if share is not None), None)
 
@@ -113,10 +113,10 @@ def _agreement(forced: Proportion, free: Proportion) -> Sentence:
     if _differ(forced, free):
         text = f"Fed the right tokens instead (teacher-forced), it gets {right_words(forced)}. The two accuracies do "
         text += "not agree. In a sound pipeline they are one number, so this gap is a fault of the pipeline, not "
-        text += "“cascading errors”. Does decoding use the same start token and the same leading zeros as training?"
+        text += "“cascading errors”. Check that decoding uses the same start token and leading zeros as training."
         return Sentence(text)
-    text = f"Fed the right tokens instead (teacher-forced), it gets {right_words(forced)}. Whether the two accuracies "
-    return Sentence(f"{text}agree is undecided, because their intervals overlap.", is_decided=False)
+    text = f"Fed the right tokens instead (teacher-forced), it gets {right_words(forced)}. It is undecided whether the "
+    return Sentence(f"{text}two accuracies agree, because their intervals overlap.", is_decided=False)
 
 
 def _differ(one: Proportion, other: Proportion) -> bool:
@@ -125,7 +125,7 @@ def _differ(one: Proportion, other: Proportion) -> bool:
 
 
 def _classifier(title: str, evaluation: Any) -> list[Sentence]:
-    """Return sentences on the accuracy of a classifier, by class: one answer to all can be half right."""
+    """Return sentences on the accuracy of a classifier, also by class, because a constant answer can be half right."""
     classes = groups_of(evaluation, "class")
     text = f"On the {evaluation.split} set, {title} gets {right_words(evaluation.accuracy.right)}"
     by_class = [f"{rate(share)} of the {name} ones" for name, share in classes.items()]
@@ -136,7 +136,8 @@ def _classifier(title: str, evaluation: Any) -> list[Sentence]:
         f"“{row.group}” to {percent(row.right.rate)} ({interval(row.right.low, row.right.high)})"
         for row in evaluation.answer_shares
     ]
-    return [Sentence(f"{text} {ONE_SEED}"), *([Sentence(f"It answers {some(answers)}.")] if answers else [])]
+    shares = [Sentence(f"It answers {some(answers)} of the examples.")] if answers else []
+    return [Sentence(f"{text} {ONE_SEED}"), *shares]
 
 
 def _worst(evaluation: AnyEvaluation) -> list[Sentence]:
@@ -144,7 +145,7 @@ def _worst(evaluation: AnyEvaluation) -> list[Sentence]:
     share = main_share(evaluation)
     by_facet = {facet: groups for facet in GROUPS if len(groups := groups_of(evaluation, facet)) > 1}
     if by_facet and share.correct == share.n:
-        text = f"Which examples it answers worst is undecided: it makes no error on these {share.n:,} examples."
+        text = f"It is undecided on which examples the model is worst: it makes no error on these {share.n:,} examples."
         return [Sentence(text, is_decided=False)]
     return [_worst_group(facet, groups) for facet, groups in by_facet.items()]
 
@@ -154,12 +155,12 @@ def _worst_group(facet: str, groups: dict[str, Proportion]) -> Sentence:
     worst = leader(groups, lambda name: _estimate(groups[name]), least=True)
     lowest = f"{GROUPS[facet].format(worst.top)}: {right_words(groups[worst.top])}"
     if worst.rivals:
-        text = f"Grouped by {facet}, where it is worst is undecided: accuracy is lowest {lowest}, but the interval "
-        text += "overlaps "
-        return Sentence(f"{text}that of {some(worst.rivals)}.", is_decided=False)
+        text = f"Grouped by {facet}, it is undecided where the model is worst: accuracy is lowest {lowest}, but the "
+        text += f"interval overlaps that of {some(worst.rivals)}."
+        return Sentence(text, is_decided=False)
     best = worst.others[-1]
     return Sentence(
-        f"Grouped by {facet}, it is worst {lowest}; it is best {GROUPS[facet].format(best)}: "
+        f"Grouped by {facet}, the model is worst {lowest}; it is best {GROUPS[facet].format(best)}: "
         f"{right_words(groups[best])}."
     )
 
@@ -169,7 +170,7 @@ def _estimate(share: Proportion) -> Estimate:
 
 
 def claim_words(claim: Claim) -> str:
-    """Return two sentences that compare the author's accuracy with what the author's metric gives here."""
+    """Return sentences that compare the accuracy that a model's author claims with the accuracy measured here."""
     doubt = f"{interval(claim.low, claim.high, digits=2)}, n = {claim.n:,}"
     measured = f"Measured by {claim.scoring}: {percent(claim.measured, 2)} ({doubt})"
     if claim.claimed is None:
@@ -179,7 +180,7 @@ def claim_words(claim: Claim) -> str:
 
 
 def accuracy_table(name: str, title: str, evaluation: AnyEvaluation, command: str = "") -> DataTable:
-    """Return a table of all accuracies of one model: over all examples, and in each group."""
+    """Return a table of all accuracies of one model: over all examples, and in each group of examples."""
     rows = list[Row]()
     for scores in evaluation.rows:
         shares = [getattr(scores, key) for key in evaluation.COLUMNS]
@@ -192,7 +193,7 @@ def accuracy_table(name: str, title: str, evaluation: AnyEvaluation, command: st
 
 
 def share_cell(share: Proportion | None, n: int | None = None) -> Cell:
-    """Return the table cell of an accuracy; it names the number of examples if that is not `n`, as in its row."""
+    """Return a table cell for an accuracy; it names the number of examples if that differs from the row's `n`."""
     if share is None:
         return Cell("not measured")
     cell = interval_cell(share.rate, share.low, share.high, digits=2)
@@ -203,7 +204,7 @@ def share_cell(share: Proportion | None, n: int | None = None) -> Cell:
 
 
 def comparison(models: Sequence[tuple[str, AnyEvaluation]], rests_on: str) -> list[Sentence]:
-    """Return sentences on which model is most accurate, which give one answer to all, and which are faulty."""
+    """Return sentences on which model is most accurate, which give one answer to everything, and which are faulty."""
     sentences = [Sentence(each.text, rests_on, each.is_decided) for each in _rankings(models)]
     constant = [f"{title} (“{answer}”)" for title, each in models if (answer := getattr(each, "constant", None))]
     if constant:
@@ -212,14 +213,14 @@ def comparison(models: Sequence[tuple[str, AnyEvaluation]], rests_on: str) -> li
         )
     faulty = [title for title, each in models if _accuracies_differ(each)]
     if faulty:
-        text = "The teacher-forced and the free-running accuracy differ, which is a fault of the pipeline, in "
+        text = "Teacher-forced and free-running accuracy differ, which shows a fault of the pipeline, for "
         text += f"{some(faulty, 12)}."
         sentences.append(Sentence(text, rests_on))
     return sentences
 
 
 def _rankings(models: Sequence[tuple[str, AnyEvaluation]]) -> list[Sentence]:
-    """Return sentences that rank the models with a common test set, and name the other models."""
+    """Return sentences that rank the models that share a test set, and name the other models with their accuracy."""
     sets: dict[tuple[tuple[str, str, int], ...], list[tuple[str, Proportion]]] = {}
     for title, evaluation in models:
         sets.setdefault(_test_set(evaluation), []).append((title, main_share(evaluation)))
@@ -229,13 +230,13 @@ def _rankings(models: Sequence[tuple[str, AnyEvaluation]]) -> list[Sentence]:
     if alone and sentences:
         sentences.append(Sentence(f"Other models have other test sets and are not ranked: {some(alone, 12)}."))
     elif alone:
-        text = f"Which of {len(models)} models is right most often is undecided: no two share a test set. "
+        text = f"It is undecided which of {len(models)} models is right most often, because no two share a test set. "
         sentences = [Sentence(f"{text}They get: {some(alone, 12)}.", is_decided=False)]
     return [Sentence(f"{sentences[0].text} {EACH_SEED}", is_decided=sentences[0].is_decided), *sentences[1:]]
 
 
 def _test_set(evaluation: AnyEvaluation) -> tuple[tuple[str, str, int], ...]:
-    """Return the name and size of every group of examples. If they differ, two models had different test sets."""
+    """Return the name and size of every group of examples; models for which these differ had different test sets."""
     return tuple((row.facet, row.group, share.n) for row in evaluation.rows if (share := _share(row)))
 
 
@@ -246,17 +247,17 @@ def _ranking(pairs: Sequence[tuple[str, Proportion]]) -> Sentence:
     names = some([name for name, _ in pairs], 12)
     least = "" if len(best.rivals) == len(best.others) else f"; least often {last}, {right_words(lowest)}"
     if not best.rivals:
-        text = f"Of {names}, which share one test set, {title} is right most often: {right_words(share)}"
+        text = f"Of {names}, which were tested on the same examples, {title} is right most often: {right_words(share)}"
         return Sentence(f"{text}{least}.")
     rivals = some([name for name, _ in best.rivals], 4)
     overlap = f"interval of {rivals} overlaps" if len(best.rivals) == 1 else f"intervals of {rivals} overlap"
-    text = f"Which of {names} is right most often is undecided (they share one test set): {title} gets "
+    text = f"It is undecided which of {names} is right most often, on the same test set: {title} gets "
     text += f"{right_words(share)}, and the {overlap}"
     return Sentence(f"{text}{least}.", is_decided=False)
 
 
 def _accuracies_differ(evaluation: Any) -> bool:
-    """Return whether the intervals of teacher-forced and free-running accuracy do not overlap: a fault."""
+    """Return whether teacher-forced and free-running accuracy differ by their whole intervals, which shows a fault."""
     exact = getattr(evaluation, "exact", None)
     if exact is None or exact.free_running is None or exact.teacher_forced is None:
         return False
@@ -271,9 +272,9 @@ def models_table(
     *,
     with_groups: bool = True,
 ) -> DataTable:
-    """Return a table with a row per model: accuracies, groups, claimed figures and notes, as far as there are any.
+    """Return a table with a row per model: its accuracies, also by group, its author's claimed accuracy, and notes.
 
-    An error in place of an evaluation becomes a note.
+    `outcomes` are pairs of a model's title and its evaluation. An error in place of an evaluation becomes a note.
     """
     entries = [(title, _model_cells(outcome, with_groups=with_groups)) for title, outcome in outcomes]
     columns = list(dict.fromkeys(column for _, cells in entries for column in cells))
@@ -324,6 +325,6 @@ def describe_several(outcomes: Sequence[tuple[str, AnyEvaluation | HeadcountErro
     """Return the number of measured and of broken models as a sentence, and a table of all of them."""
     n_broken = sum(isinstance(each, HeadcountError) for _, each in outcomes)
     summary = (
-        f"{len(outcomes):,} submissions: {len(outcomes) - n_broken:,} were measured, {n_broken:,} could not be run"
+        f"{len(outcomes):,} submissions: {len(outcomes) - n_broken:,} were measured, {n_broken:,} could not be run."
     )
     return [Paragraph(summary), models_table("accuracies", outcomes, split, with_groups=False)]

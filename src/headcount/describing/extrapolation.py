@@ -1,4 +1,4 @@
-"""Up to which length is a model accurate, and is that decided by the intervals?"""
+"""Up to which length is a model accurate, and do the confidence intervals decide it?"""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Cell
 from headcount.describing.words import interval, interval_cell, percent
+from headcount.limits import ACCURATE
 from headcount.stats import Proportion
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
 
-ACCURATE = 0.9
-"""A model counts as accurate at a length if the whole interval of its accuracy lies above this."""
 HARDEST = "adjacent"
 """The hardest kind of negative (unsorted sequence): two neighbours are swapped."""
 PATTERNS = "patterns"
-"""The kind of example that has hard sequences of both classes, sorted and unsorted."""
+"""The kind of test example that contains hard sequences of both classes, sorted and unsorted."""
 EXERCISE = ("sinusoidal", "learned", "none")
-"""Encodings that the exercise compares."""
+"""The position encodings that the exercise compares."""
 KIND_WORDS = {
     "adjacent": "single adjacent swaps",
     "shuffle": "full shuffles",
@@ -29,12 +28,12 @@ KIND_WORDS = {
     "patterns": "hard patterns (runs of equal numbers, small steps, jumps)",
     "transpositions": "random transpositions",
 }
-"""By kind of example: the words for it in sentences."""
+"""Maps each kind of test example to the words for it in sentences."""
 
 
 @dataclass(frozen=True)
 class Extrapolation:
-    """How far one model extrapolates on one kind of negative: its lengths, split where it stops being accurate."""
+    """How far one model extrapolates on one kind of negative (unsorted sequence): accurate and inaccurate lengths."""
 
     kind: str
     cells: tuple[LengthResult, ...]
@@ -42,7 +41,7 @@ class Extrapolation:
     last_accurate: LengthResult | None
     """The result at the longest length up to which the model is accurate at all lengths; None if it never is."""
     undecided: tuple[LengthResult, ...]
-    """Results between the last accurate and the first inaccurate length, whose 95 % CIs contain the bound."""
+    """Results between the last accurate and the first inaccurate length: their 95 % CIs contain `ACCURATE`."""
     first_inaccurate: LengthResult | None
     """The result at the first length where the model is shown to be inaccurate; None if there is none."""
 
@@ -71,7 +70,7 @@ class Extrapolation:
 
 
 def extrapolation_of(result: Stretch, kind: str = HARDEST) -> Extrapolation | None:
-    """Return how far a model extrapolates on one kind of negative (unsorted sequence); None if it was not tested."""
+    """Return how far a model extrapolates on one kind of negative (unsorted sequence), or None if it was not tested."""
     cells = tuple(sorted((cell for cell in result.cells if cell.negative == kind), key=lambda cell: cell.length))
     if not cells:
         return None
@@ -98,14 +97,14 @@ def is_inaccurate(cell: LengthResult) -> bool:
 
 
 def is_decided(cell: LengthResult) -> bool:
-    """Return whether the model is shown to be accurate or inaccurate at this length."""
+    """Return whether the 95 % CI decides that the model is accurate, or that it is inaccurate, at this length."""
     return is_accurate(cell) or is_inaccurate(cell)
 
 
 def is_plain(result: Stretch) -> bool:
-    """Return whether a model differs from the exercise's model in its encoding and its pooling at most.
+    """Return whether a model differs from the exercise's standard model in nothing but its encoding and its pooling.
 
-    Such a model has no structure of the task built in, and has ordinary attention.
+    Such a model has ordinary attention, and no structure of the task built in.
     """
     return not result.hard_codes and result.label == f"{result.encoding}, {result.pooling}"
 
@@ -126,14 +125,17 @@ def kind_words(kind: str) -> str:
 
 
 def accuracy_words(cell: LengthResult) -> str:
-    """Return an accuracy in words with its interval and n, or the one answer that every example gets."""
+    """Return in words the accuracy at a length with its interval and n, or the one answer that every example gets."""
     if cell.constant:
         return f"it answers “{cell.constant_class}” to everything, n = {cell.n:,}"
     return f"{percent(cell.accuracy)}, {interval(cell.low, cell.high)}, n = {cell.n:,}"
 
 
 def accuracy_cell(result: LengthResult | None, missing: str = "not measured") -> Cell:
-    """Return a table cell `98.5 [95.7, 99.5]`, strong if the model is accurate; or the one answer to all."""
+    """Return a table cell such as `98.5 [95.7, 99.5]`, in bold if the model is accurate, or its one answer to all.
+
+    `missing` is the text of the cell if there is no result.
+    """
     if result is None:
         return Cell(missing, None, "weak")
     if result.constant:
@@ -143,7 +145,10 @@ def accuracy_cell(result: LengthResult | None, missing: str = "not measured") ->
 
 
 def at_training_lengths(cells: Sequence[LengthResult], trained: tuple[int, int] | None) -> LengthResult | None:
-    """Return the results on one kind of negative pooled over all training lengths; None if none of these was tested."""
+    """Return the accuracy over all training lengths together, or None if no training length was tested.
+
+    `cells` are the results on one kind of negative (unsorted sequence), one for each length.
+    """
     inside = [cell for cell in cells if trained and trained[0] <= cell.length <= trained[1]]
     if not inside:
         return None
@@ -165,7 +170,7 @@ def at_training_lengths(cells: Sequence[LengthResult], trained: tuple[int, int] 
 
 
 def _pooled(shares: Sequence[Sequence[Proportion]]) -> tuple[Proportion, ...]:
-    """Return the share of each class, with the counts added up over lengths."""
+    """Return the share of each class over all lengths; `shares` has the shares of the classes at each length."""
     return tuple(
         Proportion.of(sum(each.correct for each in by_length), sum(each.n for each in by_length))
         for by_length in zip(*shares, strict=True)
@@ -177,9 +182,9 @@ def failure_causes(
 ) -> tuple[LengthResult, LengthResult, LengthResult] | None:
     """Return three results that show why a model fails at its first inaccurate length.
 
-    The first result is that at the inaccurate length. The other two are at the longest training length: one with the
-    position ids of the inaccurate length, one with its gaps between numbers. Return None if the model does not fail
-    beyond its training lengths, or if these results were not measured.
+    The first result is the accuracy at the inaccurate length. The other two are accuracies on sequences of the longest
+    training length: one with the position ids of the inaccurate length, one with gaps between neighbouring numbers as
+    small as there. Return None if the model does not fail beyond its training lengths, or if this was not measured.
     """
     first, longest = extrapolation.first_inaccurate, result.trained[1] if result.trained else 0
     if first is None or first.length <= longest or extrapolation.last_accurate is None:

@@ -1,4 +1,4 @@
-"""Which of several items leads (heads, attention blocks, models, groups), or do intervals leave that undecided?"""
+"""Which of several items (heads, attention blocks, models) has the largest value, if intervals decide it at all?"""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Leader(Generic[T]):
     others: tuple[T, ...]
     """All other items, from the second to the last."""
     rivals: tuple[T, ...]
-    """The items in `others` that may lead as well, because their intervals reach that of the leader."""
+    """The items in `others` that may have the largest value as well, because their intervals reach that of `top`."""
     is_shown: bool
-    """Whether the whole interval of `top` lies beyond the bound, such as above a drop of 0; True without a bound."""
+    """Whether the whole interval of `top` lies beyond a bound, such as above a drop of 0; True without a bound."""
 
     @property
     def is_decided(self) -> bool:
-        """Return whether `top` leads for certain: its interval lies beyond the bound, and no other item is a rival."""
+        """Return whether `top` leads for certain: its whole interval lies beyond the bound, and it has no rivals."""
         return self.is_shown and not self.rivals
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Row, Sentence
 from headcount.describing.extrapolation import (
-    ACCURATE,
     EXERCISE,
     HARDEST,
     PATTERNS,
@@ -29,36 +28,37 @@ from headcount.describing.extrapolation import (
 )
 from headcount.describing.words import counted, interval_cell, percent, some
 from headcount.figures.length_generalisation import given_structure, size_range
+from headcount.limits import ACCURATE
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
-    from headcount.analysis.poolings import PooledModel
+    from headcount.analysis.pooling_comparison import PooledModel
     from headcount.stats import Proportion
 
 TableId = Callable[[str], str]
-"""A function that returns the id of the table of one kind of negative, or of `causes`."""
+"""A function that returns the id of a table: for the name of a kind of negative (unsorted sequence), or `causes`."""
 ANSWER_START = "Trained on lengths"
-"""First words of the sentence that answers the exercise's question (which of three encodings extrapolates)."""
+"""First words of the sentence that answers the question of the exercise: which of three encodings extrapolate?"""
 EASIEST = "shuffle"
 ENCODING_WORDS = {"none": "a model without positions"}
-"""By encoding: what a model is called, where `a model with ... positions` does not fit."""
+"""Maps an encoding to the words for a model that has it, if they are not `a model with ENCODING positions`."""
 LENGTHS = (32, 64, 128, 256)
 """Lengths at which the exercise asks for the accuracy."""
 UNCHANGED = 1e-3
-"""A change of a logit below this counts as rounding."""
+"""Changes of a logit below this size are taken as rounding errors."""
 INTERVALS = "Brackets: 95 % Wilson intervals."
-MARKED = f"Bold or starred: the whole interval lies above {percent(ACCURATE, 0)}."
+MARKED = f"Bold or starred: the model is accurate there, as the whole interval lies above {percent(ACCURATE, 0)}."
 
 
 class Model(NamedTuple):
-    """One model's results by length, with the name that the reader sees."""
+    """One model's results by length, with the name that reports print for it."""
 
     title: str
     result: Stretch
 
     @property
     def marked_title(self) -> str:
-        """Return the model's name, with the structure of the task that is built into it in brackets."""
+        """Return the model's name and, in brackets, the structure of the task that is built into the model."""
         return f"{self.title} ({given_structure(self.result)})"
 
 
@@ -90,14 +90,14 @@ def kinds_of(results: Iterable[Stretch]) -> list[str]:
 
 
 def conclusions(models: Sequence[Model], kind: str, table: TableId) -> list[Sentence]:
-    """Return sentences: the answer to the exercise's question if it was tested, then each model and why it fails."""
+    """Return sentences on which encodings extrapolate, which models extrapolate farthest, and why each model fails."""
     tested = [(each, reach) for each in models if (reach := extrapolation_of(each.result, kind))]
     generic = [(model.title, reach) for model, reach in tested if not model.result.hard_codes]
     given = [(model.marked_title, reach) for model, reach in tested if model.result.hard_codes]
     return [
         *_exercise(tested, table(kind)),
-        *_farthest(generic, "models with nothing of the task built in", table(kind)),
-        *_farthest(given, "models with structure of the task built in", table(kind)),
+        *_farthest(generic, "models without built-in structure of the task", table(kind)),
+        *_farthest(given, "models with built-in structure of the task", table(kind)),
         *(_one_model(*each, table(kind)) for each in tested),
         *_easy_kind(tested, table),
         *_one_answer(tested, table(kind)),
@@ -106,9 +106,9 @@ def conclusions(models: Sequence[Model], kind: str, table: TableId) -> list[Sent
 
 
 def _exercise(tested: Sequence[Tested], rests_on: str) -> list[Sentence]:
-    """Return a sentence that answers the exercise's question, or none.
+    """Return a sentence on which encodings of the exercise extrapolate; none unless two of them can be compared.
 
-    At least two of its encodings must have been trained on the same lengths.
+    Models can be compared if they were trained on the same lengths.
     """
     by_encoding = [(model.result.encoding, reach) for model, reach in tested if _is_asked(model.result)]
     trained = {model.result.trained for model, _ in tested if _is_asked(model.result)}
@@ -143,7 +143,7 @@ def exercise_answer(
 
 
 def _who_extrapolates(groups: Mapping[str, Sequence[Extrapolation]], longest: int) -> tuple[str, bool]:
-    """Return in words which encodings extrapolate in all runs, in some, possibly, or not; and if that is decided."""
+    """Return a clause on which encodings extrapolate in all runs, in some or in none, and whether that is decided."""
     always, sometimes, undecided, never = list[str](), list[str](), list[str](), list[str]()
     for name, reaches in groups.items():
         n = sum(reach.length > longest for reach in reaches)
@@ -160,15 +160,15 @@ def _who_extrapolates(groups: Mapping[str, Sequence[Extrapolation]], longest: in
     does = [*always, *sometimes]
     parts = [f"{some(does)} extrapolate{'s' if len(does) == 1 else ''}"] if does else []
     if undecided:
-        parts.append(f"whether {some(undecided)} extrapolate{'s' if len(undecided) == 1 else ''} is undecided")
+        parts.append(f"it is undecided whether {some(undecided)} extrapolate{'s' if len(undecided) == 1 else ''}")
     others = f", {some(never)} {'does' if len(never) == 1 else 'do'} not" if never else ""
     return ", and ".join(parts) + others, not undecided
 
 
 def other_extrapolators(models: Sequence[Model], kind: str, answer: Sentence) -> list[str]:
-    """Return sentences that name models outside of the exercise that extrapolate.
+    """Return a sentence that names models which extrapolate, besides those with the encodings of the exercise.
 
-    Return none if `answer` does not answer the exercise's question.
+    Return none unless `answer` is the sentence on the encodings of the exercise.
     """
     if not answer.text.startswith(ANSWER_START):
         return []
@@ -189,7 +189,7 @@ def _is_asked(result: Stretch) -> bool:
 
 
 def _farthest(reaches: Sequence[tuple[str, Extrapolation]], what: str, rests_on: str) -> list[Sentence]:
-    """Return sentences on which of several models extrapolates farthest; `what` is their noun, such as `models`."""
+    """Return a sentence on which of several models extrapolates farthest; `what` is the noun for them: `models`."""
     if len(reaches) < 2:
         return []
     longest, kind = max(reach.length for _, reach in reaches), kind_words(reaches[0][1].kind)
@@ -204,24 +204,25 @@ def _farthest(reaches: Sequence[tuple[str, Extrapolation]], what: str, rests_on:
     length = f"{longest:,} ({accuracy_words(last) if len(leaders) == 1 else f'n = {last.n:,}'})"
     names = some([name for name, _ in leaders])
     if rivals:
-        text = f"Which of {len(reaches)} {what} extrapolates farthest on {kind} is undecided: {names} up to {length}"
+        text = f"It is undecided which of {len(reaches)} {what} extrapolates farthest on {kind}: {names} up to {length}"
         return [Sentence(f"{text}; {some(rivals)}.", rests_on, is_decided=False)]
     verb = "extrapolates" if len(leaders) == 1 else "extrapolate"
     return [Sentence(f"Of {len(reaches)} {what}, {names} {verb} farthest on {kind}: up to {length}.", rests_on)]
 
 
 def _one_model(model: Model, reach: Extrapolation, rests_on: str) -> Sentence:
-    """Return a sentence on how far one model is accurate, with its accuracy there and at the next tested length."""
+    """Return a sentence on up to which length a model is accurate, with its accuracy there and at the next length."""
     result, seed = model.result, "one seed" if model.result.encoding else "one model"
-    text = f"On {kind_words(reach.kind)}, {model.title} ({given_structure(result)}; {seed}) is"
+    kind = f"sorted against unsorted sequences ({kind_words(reach.kind)})"
+    text = f"On {kind}, {model.title} ({given_structure(result)}; {seed}) is"
     if reach.undecided:
         first = reach.undecided[0]
         certain = f" accurate up to {reach.length:,};" if reach.last_accurate else " accurate at no length for certain;"
-        text += f"{certain} from {first.length:,} on this is undecided ({accuracy_words(first)})"
+        text += f"{certain} from {first.length:,} on, it is undecided whether it is ({accuracy_words(first)})"
     elif reach.last_accurate is None:
         first = reach.cells[0]
         is_trained = result.trained is not None and first.length <= result.trained[1]
-        which = "any tested length, training lengths included" if is_trained else "any tested length"
+        which = "any tested length, not even at training lengths" if is_trained else "any tested length"
         text += f" not accurate at {which}: at {first.length:,}, {accuracy_words(first)}"
     elif reach.first_inaccurate is None:
         text += f" accurate {reach.words} ({accuracy_words(reach.last_accurate)})"
@@ -262,7 +263,7 @@ def _one_answer(tested: Sequence[Tested], rests_on: str) -> list[Sentence]:
         return []
     n = size_range(cell.n for cell in cells)
     text = f"At some lengths a model gives (nearly) every sequence the same answer: {'; '.join(parts)} (n = {n} each)"
-    return [Sentence(f"{text}. An accuracy of 50 % means nothing there.", rests_on)]
+    return [Sentence(f"{text}. There, 50 % accuracy shows only that half of the sequences are sorted.", rests_on)]
 
 
 def _failure(model: Model, reach: Extrapolation, rests_on: str) -> list[Sentence]:
@@ -280,9 +281,9 @@ def _failure(model: Model, reach: Extrapolation, rests_on: str) -> list[Sentence
     text += f"position ids of length {first.length:,}, it {_brief(ids)}. On equally long sequences with gaps "
     text += f"between neighbours as small as at length {first.length:,}, it {_brief(gaps)}. "
     if is_accurate(ids) and is_accurate(gaps):
-        verdict = "Neither alone makes it fail: the cause is the length itself, or several causes together"
+        verdict = "Neither of the two alone makes it fail: the cause is the length itself, or several causes together"
     elif is_inaccurate(ids) and is_inaccurate(gaps):
-        verdict = "Either alone makes it fail"
+        verdict = "Each of the two alone makes it fail"
     else:
         verdict = f"{_effect('Untrained position ids', ids)}; {_effect('small gaps', gaps)}"
     is_clear = is_decided(ids) and is_decided(gaps)
@@ -290,15 +291,15 @@ def _failure(model: Model, reach: Extrapolation, rests_on: str) -> list[Sentence
 
 
 def _brief(cell: LengthResult) -> str:
-    """Return in words what a model does at a length: its accuracy with n, or its one answer to everything."""
+    """Return a verb phrase on a model at one length: `has 98 % accuracy (...)`, or `answers “sorted” to everything`."""
     accuracy, _, doubt = accuracy_words(cell).partition(", ")
     return f"{accuracy.removeprefix('it ')} ({doubt})" if cell.constant else f"has {accuracy} accuracy ({doubt})"
 
 
 def _effect(cause: str, cell: LengthResult) -> str:
-    """Return in words whether one cause alone makes a model fail; `cell` is the accuracy with this cause."""
+    """Return a clause on whether one cause alone makes a model fail; `cell` is its accuracy with only this cause."""
     if not is_decided(cell):
-        return f"whether {cause[:1].lower()}{cause[1:]} alone make it fail is undecided"
+        return f"it is undecided whether {cause[:1].lower()}{cause[1:]} alone make it fail"
     return f"{cause} alone {'make' if is_inaccurate(cell) else 'do not make'} it fail"
 
 
@@ -306,7 +307,7 @@ def _effect(cause: str, cell: LengthResult) -> str:
 
 
 def accuracy_table(models: Sequence[Model], kind: str, command: str = "") -> DataTable:
-    """Return a table of accuracy on one kind of negative: a row for each model, a column for each length."""
+    """Return a table of accuracy on one kind of negative (unsorted sequence): a row per model, a column per length."""
     results = [each.result for each in models]
     lengths = sorted({cell.length for result in results for cell in result.cells if cell.negative == kind})
     rows, sizes = list[Row](), set[int]()
@@ -324,7 +325,7 @@ def accuracy_table(models: Sequence[Model], kind: str, command: str = "") -> Dat
 
 
 def _reason(result: Stretch, length: int) -> str:
-    """Return in words why no accuracy is known at a length: the model refused it, or it was not measured."""
+    """Return in a word why a model has no accuracy at a length: `refused` by the model, or `not measured`."""
     return "refused" if length in result.refused_lengths else "not measured"
 
 
@@ -353,17 +354,15 @@ def lengths_table(
     spans = {model.trained for _, model in models}
     only = spans.pop() if len(spans) == 1 else None
     columns = (column, f"{only[0]}-{only[1]}" if only else "training lengths", *map(str, LENGTHS))
-    note = (
-        f"n = {size_range(sizes)} sequences per length, half of them sorted; all training lengths are in one column. "
-    )
+    note = f"n = {size_range(sizes)} sequences per length, half of them sorted; all training lengths share one column. "
     note += f"{INTERVALS} {MARKED}"
     return DataTable(name, caption, columns, tuple(rows), note, command, is_narrow=True)
 
 
 def recall_table(name: str, models: Sequence[Model], kinds: Sequence[str], command: str = "") -> DataTable:
-    """Return a table of the accuracy on each class by length.
+    """Return a table of accuracy by length on sorted sequences, and on unsorted sequences of each kind.
 
-    For several models, it has only the lengths of `_lengths_around`.
+    A table of several models has at most three lengths of each: the last training length, the next one, the longest.
     """
     is_alone, rows = len(models) == 1, list[Row]()
     for title, result in models:
@@ -376,14 +375,14 @@ def recall_table(name: str, models: Sequence[Model], kinds: Sequence[str], comma
                 shares.append(_share_cell(cell.recall[class_index] if cell else None))
             rows.append((*([] if is_alone else [title]), _count(length), *shares))
     columns = (*([] if is_alone else ["model"]), "length", *(heading for heading, _, _ in _recall_columns(kinds)))
-    note = "All kinds of unsorted sequences are tested beside the same sorted sequences; the hard patterns have their "
-    note += "own. "
+    note = "All kinds of unsorted sequences are tested with the same sorted sequences, except the hard patterns, which "
+    note += "have sorted sequences of their own. "
     note += INTERVALS
     return DataTable(name, "Accuracy (%) on each class", columns, tuple(rows), note, command)
 
 
 def _recall_columns(kinds: Sequence[str]) -> Iterator[tuple[str, list[str], int]]:
-    """Yield for each column of the table: its heading, the kinds of example in it, and the index of the class."""
+    """Yield, for each column of the table of accuracy by class: heading, kinds of example, and index of the class."""
     negatives = [kind for kind in kinds if kind != PATTERNS]
     if negatives:
         yield "sorted", negatives, -1
@@ -393,7 +392,7 @@ def _recall_columns(kinds: Sequence[str]) -> Iterator[tuple[str, list[str], int]
 
 
 def _lengths_around(result: Stretch) -> list[int]:
-    """Return the last training length, the first length beyond it and the longest length."""
+    """Return three of the tested lengths: the last training length, the first one beyond it, and the longest one."""
     lengths = sorted({cell.length for cell in result.cells})
     longest = result.trained[1] if result.trained else 0
     inside, beyond = ([x for x in lengths if (x <= longest) == is_inside] for is_inside in (True, False))
@@ -411,7 +410,7 @@ def _share_cell(share: Proportion | None) -> Cell:
 
 
 def causes_table(models: Sequence[Model], kind: str, command: str = "") -> list[DataTable]:
-    """Return a table of what makes each model fail at its first inaccurate length; no table if nothing was measured."""
+    """Return a table on why each model fails at its first inaccurate length; no table if that was not measured."""
     rows: list[Row] = []
     for title, result in models:
         reach = extrapolation_of(result, kind)
@@ -424,9 +423,9 @@ def causes_table(models: Sequence[Model], kind: str, command: str = "") -> list[
     caption += f"unsorted sequences: {kind_words(kind)}"
     columns = ("model", "length", "at that length", "with its last position ids alone", "with its small gaps alone")
     note = (
-        "The last two columns: sequences of the longest training length that get the last position ids of the longer "
+        "The last two columns have accuracies on sequences of the longest training length, which get either the last "
     )
-    note += "length, or gaps between neighbouring numbers as small as there."
+    note += "position ids of the longer length, or gaps between neighbouring numbers that are as small as there."
     return [DataTable("reach-causes", caption, columns, tuple(rows), note, command)]
 
 
@@ -434,7 +433,7 @@ def causes_table(models: Sequence[Model], kind: str, command: str = "") -> list[
 
 
 def _by_length(result: Stretch) -> list[tuple[Cell, list[LengthResult]]]:
-    """Return each length, as a cell, with its results, in the order in which the lengths were measured."""
+    """Return pairs of a length, as a table cell, and its results, in the order in which lengths were measured."""
     lengths = dict.fromkeys(cell.length for cell in result.cells)
     return [(_count(x), [cell for cell in result.cells if cell.length == x]) for x in lengths]
 
@@ -447,22 +446,24 @@ def _accuracy_by_length(result: Stretch) -> DataTable:
     """Return a table of accuracy by length and kind of negative (unsorted sequence)."""
     trained = f"trained on {result.trained[0]}-{result.trained[1]}" if result.trained else "training lengths not known"
     name = result.name if result.label in result.name else f"{result.name}: {result.label}"
-    caption = f"{name} ({given_structure(result)}), {trained}, draw {result.draw}. Accuracy (%) by kind of negative"
+    caption = f"{name} ({given_structure(result)}), {trained}, random draw {result.draw}. Accuracy (%) by kind of "
+    caption += "unsorted sequence"
     rows = [(length, _count(cells[0].n), *map(accuracy_cell, cells)) for length, cells in _by_length(result)]
     return DataTable("stretch-accuracy", caption, ("length", "n", *_kind_columns(result)), tuple(rows), MARKED)
 
 
 def _predictions_by_length(result: Stretch) -> DataTable:
-    """Return a table of how often the model predicts the last class (sorted) at each length, right or wrong."""
+    """Return a table of how often the model predicts the last class (sorted) at each length, rightly or wrongly."""
     rows = [(length, *(_share_cell(cell.answers[-1]) for cell in cells)) for length, cells in _by_length(result)]
     caption = f"Sequences that are classified as “{result.classes[-1]}” (%), right or wrong"
     return DataTable("stretch-predictions", caption, ("length", *_kind_columns(result)), tuple(rows))
 
 
 def _changed_alone(result: Stretch) -> list[DataTable]:
-    """Return a table of accuracy at the longest training length, with the gaps or position ids of longer sequences.
+    """Return a table of accuracy on sequences of the longest training length that imitate longer sequences.
 
-    Return no table if this was not measured.
+    They have either the small gaps between numbers, or the last position ids, of a longer sequence. Return no table if
+    this was not measured.
     """
     if not result.cropped_results or not result.trained:
         return []
@@ -470,14 +471,14 @@ def _changed_alone(result: Stretch) -> list[DataTable]:
     gaps = {cell.length: cell for cell in result.cropped_results}
     ids = {each.first + longest: each.cell for each in result.ids}
     whole = {cell.length: cell for cell in result.cells if cell.negative == kind}
-    columns = {"with its gaps": gaps, **({"with its last position ids": ids} if ids else {}), "at that length": whole}
+    columns = {"with its gaps": gaps, **({"with its last position ids": ids} if ids else {}), "whole length": whole}
     rows = ((_count(x), *(accuracy_cell(cells.get(x), "refused") for cells in columns.values())) for x in gaps)
-    caption = f"Accuracy (%) on {kind_words(kind)}: {longest} numbers with the gaps or the ids of a longer sequence"
+    caption = f"Accuracy (%) on {kind_words(kind)}: {longest} numbers with gaps or position ids of a longer sequence"
     return [DataTable("stretch-causes", caption, ("length", *columns), tuple(rows))]
 
 
 def _shifted_ids(result: Stretch) -> list[DataTable]:
-    """Return a table of accuracy with shifted position ids; no table if ids do not change a logit."""
+    """Return a table of accuracy with shifted position ids; no table if the ids do not change any logit."""
     if not _depends_on_ids(result):
         return []
     n = result.ids[0].cell.length
@@ -490,12 +491,12 @@ def _shifted_ids(result: Stretch) -> list[DataTable]:
 
 
 def _depends_on_ids(result: Stretch) -> bool:
-    """Return whether other position ids change a logit by more than rounding."""
+    """Return whether other position ids change a logit of the model by more than a rounding error."""
     return any(each.moved > UNCHANGED for each in result.ids)
 
 
 def _notes(result: Stretch) -> list[str]:
-    """Return notes on lengths and ids that the model refuses, or on position ids that do not matter."""
+    """Return notes on lengths and position ids that the model does not accept, and on ids that change no answer."""
     notes = []
     if result.refused_lengths:
         notes.append(f"{result.name} does not accept these lengths: {', '.join(map(str, result.refused_lengths))}.")

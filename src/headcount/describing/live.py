@@ -1,4 +1,4 @@
-"""A model that a page runs: its architecture, weights and examples, small enough for one file."""
+"""A model that a report's HTML page runs in the browser: its architecture, weights and examples, in a compact form."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 ARRAY_TYPES = {"float16": "half", "float32": "single", "uint16": "integer"}
-"""The name of each NumPy type in the page."""
+"""Maps each NumPy type of the weights to the name by which the page's JavaScript knows it."""
 
 
 @dataclass(frozen=True)
 class LiveTask:
-    """The task of a live model: its tokens, its words, and examples with right answers."""
+    """The task of a model that a page runs: its tokens, the words for its parts, and examples with right answers."""
 
     name: str
     kind: str
@@ -33,20 +33,20 @@ class LiveTask:
     source_places: tuple[str, ...] = ()
     answer_places: tuple[str, ...] = ()
     start: Mapping[str, Any] = field(default_factory=dict)
-    """How decoding begins: `first`, `given` and `n`, as in `DecodingStart`."""
+    """How decoding begins, as in `DecodingStart`: the first token, given tokens, and the number of tokens to write."""
     script: str = ""
     """JavaScript that turns what people type into tokens (from `Task.page_script`)."""
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """Everything that decides which tokens are read and written.
+        """The parts of a task that decide which tokens a model reads and writes.
 
-        Models whose tasks agree in this can share a figure.
+        Models whose tasks have equal forms can share one figure in the page.
         """
         return self.name, self.tokens, self.source_places, self.answer_places, self.classes, str(dict(self.start))
 
     def header(self) -> dict[str, Any]:
-        """Return the task as data for JSON, without its script, which is a part of the page itself."""
+        """Return the task as data for JSON, without its JavaScript, which the page contains as a script."""
         return {
             "task": self.name,
             "kind": self.kind,
@@ -64,7 +64,7 @@ class LiveTask:
 
 @dataclass(frozen=True)
 class LiveModel:
-    """One model as the JavaScript of a page reads it: architecture, weights and task."""
+    """One model in the form that the JavaScript of a page reads: architecture, weights and task."""
 
     task: LiveTask
     architecture: Mapping[str, Any]
@@ -79,7 +79,7 @@ class LiveModel:
     """Number of the task's examples that the model answers right."""
 
     def header(self) -> dict[str, Any]:
-        """Return everything but the weights, as data for JSON."""
+        """Return the data of this model for JSON, with names and shapes of the weight arrays but not their values."""
         return {
             "architecture": dict(self.architecture),
             "arrays": [[name, each.shape, ARRAY_TYPES[str(each.dtype)]] for name, each in self.arrays.items()],
@@ -90,11 +90,14 @@ class LiveModel:
         }
 
     def packed(self) -> str:
-        """Return the weight arrays in order, as one text: little-endian, compressed, in base 64."""
+        """Return all weight arrays, in their order, as one text: little-endian bytes, compressed, in base 64."""
         return b64encode(zlib.compress(b"".join(map(_by_significance, self.arrays.values())), 9)).decode()
 
 
 def _by_significance(array: NDArray[Any]) -> bytes:
-    """Return the first bytes of all numbers, then all second bytes, and so on. Equal exponents then compress well."""
+    """Return the bytes of an array, reordered: first bytes of all numbers, then second bytes, and so on.
+
+    In this order, equal exponents follow each other and compress well.
+    """
     little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"))
     return little.view(np.uint8).reshape(-1, array.dtype.itemsize).T.tobytes()

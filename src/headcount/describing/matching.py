@@ -1,4 +1,4 @@
-"""Which heads of two models match? A table with a row per head, and its partner in the other model."""
+"""Which heads of two models match? A table with a row per head of one model, and its partner in the other model."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from scipy.special import stdtrit
 
 from headcount.describing.blocks import Block, Cell, DataTable, Picture, Row
 from headcount.describing.words import interval_cell, short
-from headcount.figures.head_stats import HALF, draw_matching
+from headcount.figures.matching import draw_matching
+from headcount.figures.style import HALF_CI
 
 if TYPE_CHECKING:
-    from headcount.analysis.likeness import Likeness, Pair
     from headcount.analysis.matching import Matching
+    from headcount.analysis.matching_verdicts import Likeness, Pair
 
 COLUMNS = ("head", "partner", "verdict", "overlap", "by chance", "p", "CKA", "by chance", "p", "restored [95 % CI]")
 NOTE = (
-    "By chance: 95 of 100 best pairings with untrained or relabelled models stay below this value. For the share "
-    "restored, it is the largest share with untrained models. By others: the largest share that another head of the "
-    "other model restores."
+    "Overlap compares the attention of two heads, CKA their outputs. By chance: 95 of 100 best pairings with untrained "
+    "or relabelled models stay below this value. Restored: the share of the head's drop under mean ablation that its "
+    "partner's output restores; here, “by chance” is the largest share with heads of untrained models. By others: the "
+    "largest share that another head of the other model restores."
 )
 
 
 def describe(result: Matching) -> list[Block]:
-    """Return a figure and a table of all heads of a model with their partners in the other model."""
+    """Return a figure and a table of all heads of one model with their partners in another model."""
     caption = f"Heads of {result.name} beside heads of {result.other}"
     alt = f"{result.words}. The table below has the numbers of each pair."
     return [Picture("matching-map", caption, alt, lambda: draw_matching(result)), match_table(result)]
@@ -35,14 +37,14 @@ def match_table(result: Matching) -> DataTable:
     transplant = next((pair.transplant for pair in pairs if pair.transplant), None)
     measured = ""
     if transplant is not None:
-        measured = f" Restored: on {transplant.n:,} examples, with means over {transplant.n_mean:,} inputs."
+        measured = f" Shares were measured on {transplant.n:,} examples, with means over {transplant.n_mean:,} inputs."
     rows = list[Row]()
     for pair in pairs:
         partner = "none" if pair.partner is None else short(pair.partner)
         likeness = *_likeness(pair.attention, result.n), *_likeness(pair.outputs, result.n)
         rows.append((short(pair.head), partner, pair.verdict, *likeness, *_restored(pair)))
     caption = (
-        f"{result.name} beside {result.other}: overlap ± {HALF} over {result.n:,} examples; p is corrected for the "
+        f"{result.name} beside {result.other}: overlap ± {HALF_CI} over {result.n:,} examples; p is corrected for the "
         "number of heads, intervals are not"
     )
     columns = (*COLUMNS, "by chance", "by others")
@@ -63,10 +65,10 @@ def _likeness(likeness: Likeness | None, n: int) -> tuple[Cell, Cell, Cell]:
 
 
 def _restored(pair: Pair) -> tuple[Cell, Cell, Cell]:
-    """Return three cells: the share of a head's effect that its partner's output restores, and two comparisons.
+    """Return three cells on the share of a head's drop under ablation that its partner's output restores.
 
-    The comparisons are the largest shares that heads of untrained models, and other heads of the other model,
-    restore.
+    The first cell has the share. The second has the largest share that a head of an untrained model restores, the
+    third the largest share that any other head of the partner's model restores.
     """
     if pair.transplant is None:
         return Cell(""), Cell(""), Cell("")

@@ -1,6 +1,6 @@
-"""Attention of every head on many examples, stored small enough for a page: one byte per weight, compressed.
+"""Store the attention of every head on many examples compactly for an HTML page: one byte per weight, compressed.
 
-A byte holds hundredths, so the page shows a weight with the two digits that the result has.
+A byte holds a weight in hundredths, so a page can show each weight with two decimals.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class PatternPage:
     note: str
     """A remark on the example, such as whether the answer is right; empty if there is none."""
     tokens: tuple[tuple[str, ...], ...]
-    """The tokens of each axis."""
+    """The tokens of each axis of the heat maps; several attention blocks may share an axis."""
     axes: tuple[tuple[int, int], ...]
-    """For each attention block, the indices in `tokens` of the axis of its queries and of its keys."""
+    """For each attention block, two indices into `tokens`: the axis of its queries, and the axis of its keys."""
     weights: tuple[NDArray[np.uint8], ...]
     """For each attention block, the weights [head, query, key] in hundredths."""
 
@@ -53,12 +53,12 @@ class PatternPage:
 
 @dataclass(frozen=True)
 class PatternBook:
-    """Attention of one model's heads on several examples, among which readers choose."""
+    """The attention of one model's heads on several examples, one page per example, from which readers choose."""
 
     sites: tuple[SiteHeads, ...]
     pages: tuple[PatternPage, ...]
     places: tuple[tuple[str, ...], ...] = ()
-    """The names of the positions, such as `a 10s`, if they are equal for all examples; otherwise empty."""
+    """The names of the positions on each axis, such as `a 10s`; empty if they differ between examples."""
 
     @property
     def n_heads(self) -> int:
@@ -66,7 +66,7 @@ class PatternBook:
         return sum(len(site.heads) for site in self.sites)
 
     def header(self) -> dict[str, Any]:
-        """Return the blocks, tokens and notes as data for JSON, without the weights."""
+        """Return the attention blocks, tokens and notes as data for JSON, without the attention weights."""
         return {
             "sites": [
                 {"name": each.name, "stack": each.stack, "kind": each.kind, "layer": each.layer, "heads": each.heads}
@@ -80,13 +80,13 @@ class PatternBook:
         }
 
     def packed(self) -> str:
-        """Return all weights as one text, in the order example, block, head, query: compressed, in base 64."""
+        """Return all attention weights, ordered by example, block, head and query, as one compressed base-64 text."""
         raw = b"".join(weights.tobytes() for page in self.pages for weights in page.weights)
         return b64encode(zlib.compress(raw, 9)).decode()
 
 
 def in_hundredths(weights: Weights) -> NDArray[np.uint8]:
-    """Return weights from 0 to 1 as hundredths, rounded as Python prints them with two digits.
+    """Return weights between 0 and 1 in hundredths, rounded as Python rounds when it prints two decimals.
 
     >>> in_hundredths(np.array([0.004, 0.005, 0.125, 0.9951])).tolist()
     [0, 1, 12, 100]
@@ -99,7 +99,7 @@ def in_hundredths(weights: Weights) -> NDArray[np.uint8]:
 
 
 def book_of(results: Sequence[Attention]) -> PatternBook | None:
-    """Return the attention patterns of a model with one page per result; None if it has no results."""
+    """Return the attention patterns of a model as a book with one page per result; None if there are no results."""
     if not results:
         return None
     first, pages = results[0], tuple(page_of(each) for each in results)
@@ -107,12 +107,12 @@ def book_of(results: Sequence[Attention]) -> PatternBook | None:
 
 
 def _places(average: PatternPage) -> tuple[tuple[str, ...], ...]:
-    """Return the names of an average's positions; a bare number becomes `place 3`, so it is not read as a token."""
+    """Return the names of the positions of an average over examples; a bare number 3 becomes `place 3`."""
     return tuple(tuple(f"place {each}" if each.isdigit() else each for each in axis) for axis in average.tokens)
 
 
 def sites_of(result: Attention) -> tuple[SiteHeads, ...]:
-    """Return the attention blocks of a result, each with the short names of its heads, such as `E0H1`."""
+    """Return the attention blocks of a result, each with its place in the model and the short names of its heads."""
     return tuple(
         SiteHeads(site.site, site.stack, site.kind, site.layer, tuple(head.short for head in site.heads))
         for site in result.sites
@@ -120,7 +120,7 @@ def sites_of(result: Attention) -> tuple[SiteHeads, ...]:
 
 
 def page_of(result: Attention) -> PatternPage:
-    """Return the tokens and the attention weights of all heads on one example, as a page."""
+    """Return the tokens and the attention weights of all heads on one example, as one page of a pattern book."""
     tokens: list[tuple[str, ...]] = []
     axes = []
     for site in result.sites:
@@ -134,13 +134,13 @@ def page_of(result: Attention) -> PatternPage:
 
 
 def n_cells(summary: Attention) -> int:
-    """Return the number of attention weights that all heads have on a text, if its tokens are not pooled."""
+    """Return how many attention weights all heads have on a text together if neighbouring tokens are not pooled."""
     sizes = {axis.stack: len(axis.tokens) for axis in summary.axes}
     return sum(len(site.heads) * sizes[str(site.queries)] * sizes[str(site.keys)] for site in summary.sites)
 
 
 def whole_page(summary: Attention, weights: Mapping[str, Weights]) -> PatternPage:
-    """Return the page of a text with all of its tokens, from the weights [head, query, key] of each attention block."""
+    """Return the page of a text with every token, from `weights` [head, query, key] by name of attention block."""
     stacks = [axis.stack for axis in summary.axes]
     axes = tuple((stacks.index(str(site.queries)), stacks.index(str(site.keys))) for site in summary.sites)
     kept = tuple(in_hundredths(weights[site.site]) for site in summary.sites)
@@ -148,7 +148,7 @@ def whole_page(summary: Attention, weights: Mapping[str, Weights]) -> PatternPag
 
 
 def _labels(result: Attention, site: Any, which: int) -> tuple[str, ...]:
-    """Return the tokens of an axis. A bin of neighbouring tokens is named by its first and its last token."""
+    """Return the labels of the queries (`which` 0) or keys (1) of a block: tokens, or bins of neighbouring tokens."""
     names = (site.queries, site.keys)[which]
     if not isinstance(names, str):
         return tuple(names)

@@ -1,4 +1,4 @@
-"""Published figures that runs can be compared with; other packages bring them (entry points `headcount.published`)."""
+"""Published numbers with which runs can be compared; packages provide them by entry points `headcount.published`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PUBLISHED = Registry("headcount.describing.published")
 
 @dataclass(frozen=True)
 class PublishedFigures:
-    """One collection of published figures.
+    """One collection of published numbers, given by two functions.
 
-    `compare` compares the figures with what is stored in run folders, and returns None if no run is like a published
-    model. `describe` turns what `compare` returns into a section.
+    `compare` compares the numbers with results in run folders, and returns None if no run resembles a published model.
+    `describe` turns the result of `compare` into a section of a report.
     """
 
     compare: Callable[[Sequence[RunFolder]], Result | None]

@@ -1,4 +1,4 @@
-"""The results of some models, and the report that is built from them, section by section."""
+"""Collect the results of several models, and build a report from them, section by section."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
     from headcount.analysis.attention import Attention
     from headcount.analysis.length_generalisation import Stretch
-    from headcount.analysis.poolings import PoolingComparison
+    from headcount.analysis.pooling_comparison import PoolingComparison
     from headcount.analysis.positions import EncodingsShown, PositionsShown
     from headcount.analysis.pruning import Pruning
     from headcount.analysis.roles import HeadRoles
@@ -58,17 +58,17 @@ ORDER = (
     "positions",
     "mathematics",
 )
-"""The order of the report's sections after the summary. Sections of other packages follow them."""
+"""Ids of the report's sections after the summary, in their order. Sections of other packages follow them."""
 LAST = ("audit", "reproduce")
 FIRST = ("certificate", "ablation", "pruning", "routes", "events", "reach", "training", "roles", "sites", "positions")
-"""Sections in the order of their importance. The first ones with an answer get a card on the first screen."""
+"""Ids of sections, the most important first. The first ones that have an answer get a card on the first screen."""
 IN_MEMORY = "<in memory>"
-"""Name of a model that exists only in memory and that no command can therefore name."""
+"""Name of a model that exists only in memory, so that no command line can name it."""
 
 
 @dataclass(frozen=True)
 class ModelResults:
-    """One model of a report, with its stored results. A missing result is None or empty."""
+    """One model of a report with its stored results; a result that is missing is None or empty."""
 
     name: str
     """The name of the model in commands, such as `runs/add-3`."""
@@ -87,11 +87,11 @@ class ModelResults:
     patterns: Sequence[Attention] = ()
     """Attention of all heads on examples; the average over examples comes first, if there is one."""
     book: PatternBook | None = None
-    """Attention of all heads on texts without pooling, where `patterns` pool neighbouring tokens; otherwise None."""
+    """Attention of all heads on texts with every token, if `patterns` pool neighbouring tokens; otherwise None."""
     live: LiveModel | None = None
-    """The model in the form that the page can run; None if it cannot."""
+    """The model in the form that the HTML page can run in the browser; None if the page cannot run it."""
     why_not_live: str = ""
-    """The reason why the page cannot run the model, as a clause; empty if it can."""
+    """The reason why the HTML page cannot run the model, as a clause; empty if it can."""
     stats: Specialisation | None = None
     roles: HeadRoles | None = None
     ablation: Ablation | None = None
@@ -102,12 +102,12 @@ class ModelResults:
     """A comparison of this model with models of the same encoding and other poolings."""
     positions: PositionsShown | None = None
     encodings: EncodingsShown | None = None
-    """Every available encoding at the positions of this model's encoding, for a side-by-side figure."""
+    """Every available position encoding, at the positions that this model uses, for a figure that compares them."""
     audit: Audit | None = None
     data_flags: str = ""
-    """For a model without a task, its data as flags: `--data texts.txt --lines`."""
+    """For a model without a task, its data as flags of the command line, such as `--data texts.txt --lines`."""
     texts: Sequence[str] = ()
-    """Texts or examples that the user named. The pages of attention begin with them."""
+    """Texts or examples that the user named, which the figures of attention show first."""
     not_measured: Sequence[str] = ()
     """Measurements that were left out for lack of time, in words."""
 
@@ -119,7 +119,7 @@ class ReportResults:
     title: str
     models: tuple[ModelResults, ...]
     made: str
-    """The version of headcount, and the digests of the weights that the report is about."""
+    """The version of headcount that made the report, and the digests of the models' weights, as text."""
 
     def of_task(self, task: str) -> tuple[ModelResults, ...]:
         """Return the models that were trained on a task."""
@@ -130,14 +130,14 @@ class ReportResults:
         return tuple(each for each in self.models if getattr(each, result))
 
     def block_id(self, section: str, model: ModelResults) -> str:
-        """Return an id for a block that no other block of the report has, such as `ablation-the-adder-0`."""
+        """Return a unique id for a model's block in a section, such as `ablation-the-adder-0`."""
         slug = re.sub("[^a-z0-9]", "-", model.title.lower())
         return f"{section}-{slug}-{self.models.index(model)}"
 
 
 @dataclass(frozen=True)
 class Report:
-    """A report as a title and sections, which every renderer turns into a file of its form."""
+    """A report as a title and sections, which renderers write as HTML, Markdown or LaTeX."""
 
     title: str
     subtitle: str
@@ -148,7 +148,7 @@ class Report:
 
 
 def build_report(results: ReportResults) -> Report:
-    """Return the report on these results: a summary with cards, then every section that has results."""
+    """Return the report on these results: a summary with cards, then every section for which there are results."""
     others = [name for name in SECTIONS.names() if name not in ("summary", *ORDER, *LAST)]
     names = [*ORDER, *others, *LAST]
     if not any(each.settings for each in results.models):
@@ -164,7 +164,7 @@ def build_report(results: ReportResults) -> Report:
 
 
 def _about(models: Sequence[ModelResults]) -> str:
-    """Return in words what each model was trained to do; models of unknown training are named."""
+    """Return in words what each model was trained to do, or a model's title if its training is not known."""
     purposes: dict[str, list[str]] = {}
     for each in models:
         task = TASKS.get(each.task) if each.task in TASKS.names() and each.task is not None else None
@@ -200,7 +200,7 @@ def section_by_model(
 
 
 def _without_impossible_commands(section: Section) -> Section:
-    """Return the section without commands that would have to name a model which exists only in memory."""
+    """Return the section without those commands that name a model which exists only in memory."""
     blocks = list[Block]()
     for block in section.blocks:
         if isinstance(block, Commands):

@@ -1,4 +1,7 @@
-"""Where does an event such as the carry travel through a model? Which heads move it, and where it is held."""
+"""Which heads move an event such as the carry through a model, and which residual streams hold it on its way?
+
+A way of the event, such as `1s to 10s`, leads from the place where it arises to a place of the answer that needs it.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ if TYPE_CHECKING:
     from headcount.analysis.routes import DonorTest, PatchShare, Routes, Way
 
 HEADS, STREAMS, FIGURE = "heads", "streams", "map"
-"""Ends of the ids of the two tables and of the figure."""
+"""The last parts of three ids: of the table of heads, of the table of residual streams, and of the figure."""
 PREFIX = "routes-"
 WHOLE, PART, NOTHING = 0.9, 0.1, 0.05
-"""Shares of the logit gap: from WHOLE on a patch moves everything, from PART on a part; below NOTHING, nothing."""
+"""Shares of the logit gap: a patch moves the whole event from WHOLE on, a part from PART on, nothing below NOTHING."""
 
 
 def describe(result: Routes, title: str = "") -> list[Block]:
-    """Return blocks: a sentence for each way of the event (such as 1s to 10s), the map, and tables of shares."""
+    """Return blocks: a sentence for each route of the event (such as 1s to 10s), a figure, and tables of shares."""
     title = title or result.name
     sentences = conclusions(result, title, f"{PREFIX}{HEADS}")
     alt, caption = sentences[0].text, f"Where the {result.event} travels"
@@ -30,16 +33,16 @@ def describe(result: Routes, title: str = "") -> list[Block]:
 
 
 def tables(result: Routes, title: str, prefix: str = PREFIX) -> list[DataTable]:
-    """Return tables of the shares that heads and residual streams move; no table if nothing was measured."""
+    """Return tables of the shares of the event that heads and residual streams move; none if nothing was measured."""
     every = [_head_table(result, title, prefix), _stream_table(result, title, prefix)]
     return [table for table in every if table.rows]
 
 
 def conclusions(result: Routes, title: str, rests_on: str = "") -> list[Sentence]:
-    """Return sentences: for each way, the heads that carry the event; then blocks, random donors, and what must be
-    so.
+    """Return sentences on which heads move the event on each way, such as from the 1s to the 10s.
 
-    A way leads from the place where the event arises (1s) to a place of the answer (10s).
+    Further sentences are on random donor examples, on attention blocks without a share, and on what holds by
+    construction. `rests_on` is the id of the table that the sentences refer to.
     """
     rests_on = rests_on if result.heads else ""
     sentences = [_way_sentence(result, way, title, rests_on) for way in result.ways]
@@ -54,32 +57,33 @@ def _way_sentence(result: Routes, way: Way, title: str, rests_on: str) -> Senten
     event, route = result.event, f"from {with_article(way.source)} into {with_article(way.read)}"
     shares = sorted((each for each in result.heads if each.way == way.name), key=lambda each: -each.moved.share)
     if not shares:
-        text = f"The {event} {route} was not followed in {title}: only in {way.n:,} of {way.n_drawn:,} sets of four "
-        text += "examples "
-        return Sentence(f"{text}does it answer all four right.", rests_on, is_decided=False)
+        text = f"It was not measured which heads of {title} move the {event} {route}. That needs sets of four similar "
+        text += f"examples that are all answered right, and only {way.n:,} of {way.n_drawn:,} sets are."
+        return Sentence(text, rests_on, is_decided=False)
     movers = result.movers(way.name)
     carriers, parts = ([each for each in movers if each.moved.role == role] for role in ("carrier", "part"))
-    n = f"n = {way.n:,} sets of four examples"
+    n = f"n = {way.n:,} pairs of examples with and without the {event}"
     if carriers:
         top, others = carriers[0], carriers[1:]
-        moved = f"its output alone moves {_part(top, n)}{_at(result, top)}"
+        moved = f"patching its output alone moves {_part(top, n)}{_at(result, top)}"
         verb = "carries" if len(others) == 1 else "carry"
-        more = f" {some([_named(each) for each in others])} {verb} it as well." if others else ""
+        more = f" {some([_named(each) for each in others])} {verb} it as well, each patched alone." if others else ""
         return Sentence(f"{top.what} of {title} carries the {event} {route}: {moved}.{more}", rests_on)
     if parts:
-        text = f"No head of {title} alone carries the {event} {route}. {some([_named(each) for each in parts])} "
-        verb = "moves a part of it" if len(parts) == 1 else "each move a part of it"
+        text = f"No single head of {title} carries the {event} {route}, but {some([_named(each) for each in parts])} "
+        verb = "moves a part of the logit gap" if len(parts) == 1 else "each move a part of the logit gap"
         return Sentence(f"{text}{verb} ({n}).", rests_on)
     top = shares[0]
-    text = f"Which head of {title} moves the {event} {route} is undecided: {top.what} moves most, {_part(top, n)}."
+    text = f"It is undecided which head of {title} moves the {event} {route}: {top.what} moves most, {_part(top, n)}."
     if not top.placebo.is_absent:
-        text += f" But a placebo without the {event} moves {percent(top.placebo.share, 0)}."
+        text += f" But a placebo patch, which changes a token and not the {event}, also moves "
+        text += f"{percent(top.placebo.share, 0)}."
     return Sentence(text, rests_on, is_decided=False)
 
 
 def _part(each: PatchShare, n: str) -> str:
     moved = each.moved
-    share = f"{100 * moved.share:.0f} % of the logit gap between both answers"
+    share = f"{100 * moved.share:.0f} % of the logit gap between the two answers"
     return f"{share} (95 % CI {100 * moved.low:.0f}-{100 * moved.high:.0f}, {n})"
 
 
@@ -88,7 +92,7 @@ def _named(each: PatchShare) -> str:
 
 
 def _at(result: Routes, head: PatchShare) -> str:
-    """Return in words the positions at which a patch of this head moves a part of the logit gap; empty if none does."""
+    """Return a clause with the positions at which patching this head moves a part of the gap; empty without any."""
     places = [
         each
         for each in result.queries
@@ -96,11 +100,12 @@ def _at(result: Routes, head: PatchShare) -> str:
     ]
     if not places:
         return ""
-    return f", acting at {some([f'{each.position} ({percent(each.moved.share, 0)})' for each in places])}"
+    shares = some([f"{percent(each.moved.share, 0)} at {each.position}" for each in places])
+    return f"; patched at a single position, it moves {shares}"
 
 
 def _donor_texts(result: Routes) -> list[str]:
-    """Return sentences on which heads move the event itself and which move tokens as well, by random donor examples."""
+    """Return sentences on whether answers follow the event of a random donor, the example that a patch comes from."""
     texts = []
     carriers = {
         (each.what, way.read)
@@ -113,9 +118,9 @@ def _donor_texts(result: Routes) -> list[str]:
             continue
         followed, kept = _counts(test)
         texts.append(
-            f"With {test.head}'s output taken from a random other example, the {test.read} of the answer follow the "
-            f"{result.event} of that example in {followed} cases. If both examples have the same {result.event}, the "
-            f"{test.read} stay the same in {kept} cases."
+            f"With {test.head}'s output patched in from a random other example, the {test.read} of the answer follow "
+            f"the {result.event} of that example in {followed} cases. If both examples have the same {result.event}, "
+            f"the {test.read} stay right in {kept} cases."
         )
     return texts
 
@@ -128,7 +133,7 @@ def _counts(test: DonorTest) -> tuple[str, str]:
 
 
 def _idle_blocks(result: Routes) -> list[str]:
-    """Return a sentence that names the blocks whose share is close to 0 on every way; nothing without such blocks."""
+    """Return a sentence that names the attention blocks whose share is close to 0 on every route; none if none is."""
     most: dict[str, float] = {}
     for each in result.blocks:
         most[each.what] = max(most.get(each.what, 0.0), each.moved.high, -each.moved.low)
@@ -136,28 +141,28 @@ def _idle_blocks(result: Routes) -> list[str]:
     if not idle:
         return []
     largest = percent(max(most[block] for block in idle), 0)
-    blocks = f"{some(idle)} together" if len(idle) == 1 else f"{some(idle)}, block by block,"
-    return [f"All heads of {blocks} move at most {largest} of the logit gap on every route (upper end of the 95 % CI)."]
+    blocks = f"{some(idle)}, patched together," if len(idle) == 1 else f"each of the blocks {some(idle)}"
+    return [f"All heads of {blocks} move at most {largest} of the logit gap on any route (upper end of the 95 % CI)."]
 
 
 def _by_construction(result: Routes, ways: Sequence[Way]) -> list[str]:
-    """Return sentences on what the architecture alone decides, whatever the model has learned."""
+    """Return sentences on what the architecture alone decides about routes, whatever the model has learned."""
     texts = []
     if any(each.what.startswith("X") for each in result.blocks):
         texts.append(
-            "By construction, all cross-attention heads together move everything that does not come from the answer "
-            "itself: the decoder reads the question through them alone."
+            "By construction, all cross-attention heads together move everything that the decoder takes from the "
+            "question, because it reads the question through them alone."
         )
     if all(way.is_written_before for way in ways):
         texts.append(
-            f"By construction, the decoder cannot read the {result.event} from its own answer: it writes the place "
-            f"that needs the {result.event} before the place where the {result.event} arises."
+            f"By construction, the decoder cannot read the {result.event} from its own answer: it writes the place of "
+            f"the answer that needs the {result.event} before the place where the {result.event} arises."
         )
     return texts
 
 
 def _head_table(result: Routes, title: str, prefix: str) -> DataTable:
-    """Return a table of the share that each head moves on each way, the largest first. Carriers are bold."""
+    """Return a table of the share of the event that each head moves on each route; shares of at least 50 % are bold."""
     ways = [way.name for way in result.ways]
     by_head: dict[str, dict[str, PatchShare]] = {}
     for each in (*result.heads, *result.blocks):
@@ -171,16 +176,17 @@ def _head_table(result: Routes, title: str, prefix: str) -> DataTable:
     placebo = max((abs(each.placebo.share) for each in (*result.heads, *result.blocks)), default=0.0)
     n_hidden = counted(len(by_head) - len(shown), "head or block", "heads or blocks")
     note = (
-        "A share is the part of the gap between both answers that comes along with a head's output, with its 95 % CI "
-        "corrected for all heads and routes. Bold: the whole interval is at least 50 %. Placebo shares: "
-        f"{percent(placebo)} at most. {n_hidden} below 5 % on every route left out.{_negative(result)}{_few(result)}"
+        "A share is the part of the logit gap between the two answers that a patch of the head's output moves, with "
+        "its 95 % CI corrected for all heads and routes. Bold: the whole interval is at least 50 %. Placebo patches, "
+        f"which change a token and not the {result.event}, move at most {percent(placebo)}. Not shown: {n_hidden} with "
+        f"less than 5 % on every route.{_negative(result)}{_few(result)}"
     )
-    caption = f"Part of the {result.event} that each head of {title} moves (%), by route"
+    caption = f"Share of the {result.event} that each head of {title} moves (%), by route"
     return DataTable(f"{prefix}{HEADS}", caption, ("head", *ways), tuple(rows), note)
 
 
 def _is_shown(each: PatchShare) -> bool:
-    """Return whether the interval of a share reaches 5 % of the gap on either side of 0."""
+    """Return whether a share is shown in the table: its interval reaches 5 % of the gap on either side of 0."""
     return max(each.moved.high, -each.moved.low) >= NOTHING
 
 
@@ -189,13 +195,14 @@ def _negative(result: Routes) -> str:
     shares = (each.moved.share for each in (*result.heads, *result.blocks))
     if min(shares, default=0.0) > -0.005:
         return ""
-    return f" A negative share moves the answer away from the {result.event}; such a head is no part of the way."
+    return f" A head with a negative share moves the answer away from the {result.event}, so it is not on the route."
 
 
 def _few(result: Routes) -> str:
-    """Return a sentence that names ways with too few examples for accurate intervals; empty if there are none."""
-    few = [f"{way.name} ({way.n})" for way in result.ways if way.n and not way.has_enough]
-    return f" Intervals are too short where quartets are few: {some(few)}; raise --n." if few else ""
+    """Return a sentence that names routes with too few examples for accurate intervals; empty if there are none."""
+    few = [f"{way.name} (n = {way.n})" for way in result.ways if way.n and not way.has_enough]
+    text = f" Too few pairs of examples make the intervals too narrow for {some(few)}: measure more of them with --n."
+    return text if few else ""
 
 
 def _share_cell(each: PatchShare | None) -> Cell:
@@ -208,7 +215,7 @@ def _share_cell(each: PatchShare | None) -> Cell:
 
 
 def _stream_table(result: Routes, title: str, prefix: str) -> DataTable:
-    """Return a table of where the event is held: the share of each residual stream at each place alone."""
+    """Return a table of where the model holds the event: the share that each residual stream moves at each position."""
     ways = [way.name for way in result.ways]
     by_place: dict[tuple[str, str], dict[str, PatchShare]] = {}
     for each in result.streams:
@@ -218,10 +225,11 @@ def _stream_table(result: Routes, title: str, prefix: str) -> DataTable:
         for (stream, place), shares in by_place.items()
         if max(abs(each.moved.share) for each in shares.values()) >= NOTHING
     ]
-    note = f"{counted(len(by_place) - len(rows), 'place')} below 5 % on every route left out."
+    note = "Each residual stream is patched at one position alone, from the example with the other answer. "
+    note += f"Not shown: {counted(len(by_place) - len(rows), 'position')} with less than 5 % on every route."
     held = f"Where {title} holds the {result.event}"
-    caption = f"{held}: part of the answer's change (%) that comes along with a residual stream"
-    return DataTable(f"{prefix}{STREAMS}", caption, ("stream", "place", *ways), tuple(rows), note)
+    caption = f"{held}: share of the logit gap (%) that each residual stream moves at one position"
+    return DataTable(f"{prefix}{STREAMS}", caption, ("residual stream", "position", *ways), tuple(rows), note)
 
 
 def _plain_cell(each: PatchShare | None) -> Cell:

@@ -1,4 +1,4 @@
-"""What do the heads of a model attend to, in the terms of its task? Labels, sentences, and a table of all heads."""
+"""What do heads attend to, in the terms of the model's task? Labels of heads, sentences, and a table of all heads."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Row, Sentence
 from headcount.describing.words import counted, interval, percent, plus_minus, sentence, share, some
-from headcount.figures.head_stats import HALF, caption, draw_stats, find_measure, measures_of
+from headcount.figures.specialisation import caption, draw_stats, find_measure, measures_of
+from headcount.figures.style import HALF_CI
 from headcount.tasks import target_meanings
 from headcount.tasks.base import with_article
 
 if TYPE_CHECKING:
-    from headcount.analysis.contrasts import ContrastShift
-    from headcount.analysis.labels import MeasureMean
+    from headcount.analysis.attention_contrasts import ContrastShift
+    from headcount.analysis.head_labels import MeasureMean
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
 PART_OF_LABEL = re.compile(r"(mostly|partly) (.+?)(?: in ([^()]+))? \(")
-"""Pattern for a head's label: strength, target and columns. A label over all columns names no column."""
+"""Regular expression for a head's label: strength, target and columns; a label for all columns names no column."""
 Attending = tuple["HeadStats", "MeasureMean | None", str]
-"""A head, its attention to a target (None if not measured), and the column of the queries ("" for all columns)."""
+"""A head, its attention to a target (None if not measured), and the position of the queries ("" for all of them)."""
 
 
 def describe(result: Specialisation) -> list[Block]:
@@ -33,16 +34,16 @@ def describe(result: Specialisation) -> list[Block]:
 
 
 def conclusions(result: Specialisation, title: str, rests_on: str) -> list[Sentence]:
-    """Return sentences on how many heads have a label, and on which heads attend to each target."""
+    """Return sentences on how many heads have a label, and on which heads attend to each target (kind of token)."""
     n, labelled = len(result.heads), [head for head in result.heads if head.label]
     error_rate = (
-        f"on average, at most {percent(result.calibration.error_rate)} of models that learned nothing get a label"
+        f"on average, at most {percent(result.calibration.error_rate)} of models that learned nothing get any label"
     )
     doubt = f"(n = {result.n:,} examples; {error_rate})"
     if not labelled:
-        text = f"What the heads of {title} attend to is undecided: none of {n} heads prefers one kind of token "
-        text += "clearly more than "
-        return [Sentence(f"{text}heads of models that learned nothing {doubt}.", rests_on, is_decided=False)]
+        text = f"It is undecided what the heads of {title} attend to: none of {n} heads prefers one kind of token "
+        text += "clearly more than heads of models that learned nothing "
+        return [Sentence(f"{text}{doubt}.", rests_on, is_decided=False)]
     text = f"{len(labelled)} of {counted(n, 'head')} of {title} have a label, because they prefer one kind of token "
     text += "clearly "
     text += f"more than heads of models that learned nothing; {n - len(labelled)} "
@@ -51,7 +52,7 @@ def conclusions(result: Specialisation, title: str, rests_on: str) -> list[Sente
 
 
 def _targets(result: Specialisation) -> list[str]:
-    """Return a sentence for each target (kind of key) that heads attend to, the target of most heads first."""
+    """Return one sentence per target (kind of key) that heads attend to; the target of most heads comes first."""
     heads_by_target: dict[tuple[str, str, bool], list[Attending]] = {}
     for head in result.heads:
         parts = PART_OF_LABEL.findall(head.label)
@@ -66,7 +67,7 @@ def _targets(result: Specialisation) -> list[str]:
 
 
 def _target(strength: str, target: str, heads: list[Attending]) -> str:
-    """Return a sentence that names the heads which attend to a target, with the attention of the first of them."""
+    """Return a sentence that names the heads which attend to a target, with the largest attention weight among them."""
     names = some([f"{head.short} ({column})" if column else head.short for head, _, column in heads], 8)
     verb = "attends" if len(heads) == 1 else "attend"
     meanings = target_meanings()
@@ -87,7 +88,7 @@ def _target(strength: str, target: str, heads: list[Attending]) -> str:
 
 
 def stats_picture(result: Specialisation, title: str, name: str, command: str = "") -> Picture:
-    """Return the figure with every measure of every head; its description lists the labels."""
+    """Return the figure with every attention measure of every head; its alternative text lists the labels of heads."""
     labels = [f"{head.short} {head.label}" for head in result.heads if head.label]
     words = f"What each head of {title} attends to: {result.weighting}, {result.data}, n = {result.n:,}"
     alt = f"Labels: {some(labels, 40)}."
@@ -95,16 +96,16 @@ def stats_picture(result: Specialisation, title: str, name: str, command: str = 
 
 
 def stats_table(result: Specialisation, title: str, name: str, command: str = "") -> DataTable:
-    """Return a table of each head's label and measures in percent."""
+    """Return a table with the label of each head and its attention measures in percent."""
     measures = measures_of(result)
     rows = list[Row]()
     for head in result.heads:
         rows.append((head.short, head.label, *(_cell(find_measure(result, head, each)) for each in measures)))
-    words = f"Heads of {title}: {result.weighting}, mean ± {HALF} over {result.n:,} examples ({result.data})"
+    words = f"Heads of {title}: {result.weighting}, mean ± {HALF_CI} over {result.n:,} examples ({result.data})"
     columns = ("head", "label", *(f"{each} (%)" for each in measures))
     return DataTable(name, words, columns, tuple(rows), sentence(caption(result)), command)
 
 
 def _cell(measure: MeasureMean | ContrastShift | None) -> Cell:
-    """Return a table cell with a measure in percent; empty for a head that lacks the measure."""
+    """Return a table cell with a measure of a head in percent; empty if it was not measured for this head."""
     return Cell("") if measure is None else Cell(plus_minus(measure.mean, measure.half()), measure.mean)

@@ -1,4 +1,4 @@
-"""What does a study say? One sentence and one picture per question, then the details of each question, folded."""
+"""Build the page of a study: one sentence and one picture per question, then the details of each question, folded."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
 
 MOST_CARDS = 8
 LOWER = ("validation loss", "training loss", "wrong answers", "failed checks", "seconds of training")
-"""Measures of which a smaller value is better."""
+"""Measures for which a smaller value is better."""
 RIGHT = ("proved", "exact match", "accuracy")
 ABOUT_HEADS = (places, layers, agreement, removal, routes, functions)
 
 
 def answers(part: PartResults) -> list[Answer]:
-    """Return the answers that the results of a part give, in the order of reading."""
+    """Return all answers that the results of one part of a study give, in the order in which the page shows them."""
     makers = (_right, *ABOUT_HEADS, _emergence, _variants)
     return [answer for make in makers if (answer := make(part)) is not None]
 
 
 def short_answers(parts: Sequence[PartResults]) -> Iterator[Conclusions]:
-    """Yield the first sentence of every answer, for the end of a study in the terminal."""
+    """Yield the first sentence of every answer of a study, which the terminal prints when the study ends."""
     for part in parts:
         about = f"{part.name}: " if part.name else ""
         first = [*introduction(part.summary), *(answer.sentences[0] for answer in answers(part))]
@@ -69,7 +69,7 @@ def build_study_report(
 ) -> Report:
     """Build the page of a study: cards with one sentence and one picture each, then folded sections.
 
-    `others` are further sections, which follow the answers.
+    `others` are further sections, which follow the sections with answers.
     """
     cards, sections, tables = list[Card](), list[Section](), list[Section]()
     for part in parts:
@@ -98,7 +98,7 @@ def _slug(name: str) -> str:
 
 
 def _with_prefix(block: Block, prefix: str) -> Block:
-    """Give ids that no other part of the page has."""
+    """Return the block with `prefix` before its ids, so that they differ from the ids of other parts of the page."""
     if isinstance(block, DataTable | Picture):
         return replace(block, id=f"{prefix}{block.id}")
     if isinstance(block, Conclusions):
@@ -111,7 +111,7 @@ def _with_prefix(block: Block, prefix: str) -> Block:
 
 
 def _right(part: PartResults) -> Answer | None:
-    """Say in how many seeds every answer is right, or how accurate the models are."""
+    """Return the answer on in how many seeds a model is proved right on every example, or how accurate models are."""
     if len(part.summary.names) > 1:
         return None  # the comparison of variants says it
     measure = next((name for name in RIGHT if measured(part.summary, name)), None)
@@ -126,7 +126,7 @@ def _right(part: PartResults) -> Answer | None:
         if proved is None:
             text = f"In 0 of {total} seeds, every answer is proved right ({some(others)})."
             return Answer("right", "Is every answer right?", (Sentence(text),), rank=6)
-        more = f" It is {some(others)}." if others else ""
+        more = f" Verdicts in the other seeds: {some(others)}." if others else ""
         text = f"In {k_of_n(proved)} seeds, every answer is proved right.{more}"
         decided = holds_in_most(proved) is not None
     else:
@@ -150,7 +150,7 @@ def _right(part: PartResults) -> Answer | None:
 
 
 def _emergence(part: PartResults) -> Answer | None:
-    """Say when heads begin to count."""
+    """Return the answer on when in training ablating a head begins to cost accuracy; None if it was not measured."""
     result = part.emergence
     if result is None:
         return None
@@ -163,20 +163,20 @@ def _emergence(part: PartResults) -> Answer | None:
     others = [block for block in blocks if not isinstance(block, Conclusions)]
     return Answer(
         "emergence",
-        "When do heads begin to count?",
+        "When in training do heads begin to matter?",
         (
             replace(first, text=f"{variant_prefix(part, variant)}{first.text}"),
             *(each for each in details if each.text != first.text),
         ),
         tuple(others),
-        partial(draw_bars, bars, "first step at which a head counts") if bars else None,
+        partial(draw_bars, bars, "first step at which a head matters") if bars else None,
         in_words(bars),
         rank=0,
     )
 
 
 def _variants(part: PartResults) -> Answer | None:
-    """Say which variant has the best value of the main measure, and how many others reach it."""
+    """Return the answer on which variant has the best value of each measure, and which other variants reach it."""
     summary = part.summary
     if len(summary.names) < 2:
         return None
@@ -206,13 +206,13 @@ def _variants(part: PartResults) -> Answer | None:
         return None
     by = some(summary.by) if summary.by else "variant"
     draw = partial(draw_bars, bars, label)
-    told = "Bars are medians over runs, with the range of all runs. Which measure a variant is ranked by is said above."
+    told = "Bars are medians over runs, with the range of all runs. Each sentence names the measure that it compares."
     question = f"Which {by} is best?"
     return Answer("variants", question, tuple(sentences), (Paragraph(told),), draw, in_words(bars), rank=0)
 
 
 def _hardest(summary: SeedSummary, measure: str) -> list[VariantSummary]:
-    """Return one subject of a measure for all variants: the greatest length, and there the hardest group."""
+    """Return a measure of every variant under its hardest condition: greatest length, group with the lowest median."""
     rows = measured(summary, measure)
     lengths = [int(each.about["length"]) for each in rows if "length" in each.about]
     longest = [each for each in rows if not lengths or each.about.get("length") == max(lengths)]
@@ -231,13 +231,13 @@ def _hardest(summary: SeedSummary, measure: str) -> list[VariantSummary]:
 def _best_sentence(measure: str, rows: Sequence[VariantSummary]) -> Sentence:
     best, is_lower = rows[0], measure in LOWER
     at = f" at {best.subject}" if best.subject else ""
-    text = f"The {'lowest' if is_lower else 'highest'} median {measure}{at} is {value_text(best.median, best.unit)}: "
-    text += f"{best.variant} ({spread(best)}, n = {counted(best.n, 'seed')})."
+    text = f"{best.variant} has the {'lowest' if is_lower else 'highest'} median {measure}{at}: "
+    text += f"{value_text(best.median, best.unit)} ({spread(best)}, n = {counted(best.n, 'seed')})."
     worst = max(best.values) if is_lower else min(best.values)
     rivals = [each for each in rows[1:] if (min(each.values) <= worst if is_lower else max(each.values) >= worst)]
     if rivals:
         n = counted(len(rivals), "other variant")
         verb = "reaches" if len(rivals) == 1 else "reach"
-        text += f" Which variant is best is undecided: {n} {verb} its values in at least one seed"
+        text += f" It is undecided whether it is best: {n} {verb} its values in at least one seed"
         return Sentence(f"{text} ({some([each.variant for each in rivals], 3)}).", "variants", is_decided=False)
-    return Sentence(f"{text} No run of another variant reaches any of them.", "variants", is_decided=best.n > 1)
+    return Sentence(f"{text} No run of another variant reaches its values.", "variants", is_decided=best.n > 1)

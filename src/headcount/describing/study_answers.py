@@ -1,4 +1,4 @@
-"""Answers of a study to one question each, and how they write bars, ranges and variants."""
+"""The data types of a study's answers, and functions that write ranges, bars and names of variants for them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ HEAD_MEASURES = ("critical heads", "redundant heads", "heads that are harmless a
 LEFT = "score without all harmless heads"
 TOGETHER = "score without the removable heads"
 DROP = "drop"
-SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
 class PartResults:
-    """What the finished runs of one part of a study say together."""
+    """Results over all finished runs of one part of a study."""
 
     name: str
     """Name of the part; empty if the study has only one part."""
@@ -48,37 +47,37 @@ class Answer:
     draw: Callable[[], Figure] | None = None
     alt: str = ""
     rank: int = 0
-    """Answers of a lower rank get a card first."""
+    """Importance of the question: answers with a lower rank get a card on the first screen before others."""
 
 
 def measured(summary: SeedSummary, measure: str, variant: str | None = None) -> list[VariantSummary]:
-    """Return the summaries of a measure of trained models; those of snapshots are left out."""
+    """Return the summaries of a measure of finished models; summaries of snapshots during training are left out."""
     rows = [each for each in summary.variants if each.measure == measure and "step " not in each.subject]
     return [each for each in rows if variant is None or each.variant == variant]
 
 
 def variant_prefix(part: PartResults, variant: str) -> str:
-    """Return the beginning of a sentence about a variant; empty if there is only one."""
+    """Return the first words of a sentence about a variant, such as `rotary: `; empty if there is only one variant."""
     return f"{variant}: " if len(part.summary.names) > 1 else ""
 
 
 def runs_bar(name: str, runs: Proportion, *, is_marked: bool = False) -> Bar:
-    """Return the bar of a number of runs, in percent, with its interval."""
+    """Return a bar for a number of runs out of all runs, in percent, with its 95 % CI."""
     text = f"{runs.correct} of {runs.n}"
     return Bar(name, 100 * runs.rate, text, 100 * runs.low, 100 * runs.high, is_marked)
 
 
 def in_words(bars: Sequence[Bar]) -> str:
-    """Return the content of bars for readers who cannot see them."""
+    """Return the names and values of bars as text, for readers who cannot see the figure."""
     return "; ".join(f"{bar.name}: {bar.text}" for bar in bars)
 
 
 def spread(each: VariantSummary) -> str:
-    """Write the range of all values and the interval of their mean."""
+    """Return the range of a measure over seeds, and its mean with the 95 % CI, as text."""
     scale = 100 if each.unit in ("share", "points") else 1
     digits = 1 if scale == 100 or any(not float(value).is_integer() for value in each.values) else 0
     ends = [number(scale * end, digits) for end in (min(each.values), max(each.values))]
-    text = f"every seed {ends[0]}" if ends[0] == ends[1] else f"range {ends[0]}-{ends[1]}"
+    text = f"{ends[0]} in every seed" if ends[0] == ends[1] else f"range {ends[0]}-{ends[1]}"
     if each.low is not None and each.high is not None:
         text += f", mean {number(scale * each.mean)}, 95 % CI {number(scale * each.low)}-{number(scale * each.high)}"
     return text

@@ -1,4 +1,4 @@
-"""What does a study say about heads? Blocks, layers, agreement, removal, routes and functions over seeds."""
+"""Which statements about heads hold over seeds? Important blocks and layers, rankings, removal, routes, functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from headcount.describing.study_answers import (
     DROP,
     HEAD_MEASURES,
     LEFT,
-    SIGNIFICANT,
     TOGETHER,
     Answer,
     PartResults,
@@ -26,6 +25,7 @@ from headcount.describing.study_answers import (
 from headcount.describing.words import counted, interval, number, percent, some
 from headcount.figures.cards import Bar, draw_bars
 from headcount.figures.head_findings import draw_agreement, draw_places, draw_site_routes
+from headcount.limits import SIGNIFICANT
 from headcount.stats import Proportion
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ STACKS = {"E": "encoder", "D": "decoder self-attention", "X": "cross-attention",
 
 
 def places(part: PartResults) -> Answer | None:
-    """Say which attention blocks have a head that counts in all, in none or in some of the seeds."""
+    """Return the answer on which attention blocks contain a head that matters, in all, some or none of the seeds.
+
+    A head matters if ablating it costs more than 1 point.
+    """
     variants = [each for each in part.findings.variants if each.at("site")] if part.findings else []
     if not variants:
         return None
@@ -65,22 +68,22 @@ def places(part: PartResults) -> Answer | None:
         for i, each in enumerate(variants)
     ]
     told = (
-        f"A block or layer counts in a run if ablating at least one of its heads ({first.replacement} ablation) costs "
-        "more than 1 point by the whole 95 % CI. The intervals of single heads are not corrected for their number."
+        f"A block or layer matters in a run if ablating at least one of its heads ({first.replacement} ablation) costs "
+        "more than 1 point, by the whole 95 % CI of the drop. The intervals are not corrected for the number of heads."
     )
     return Answer(
         "blocks",
         "Which attention blocks matter?",
         tuple(sentences),
         (*pictures, _places_table(part, variants), Paragraph(told)),
-        partial(draw_bars, bars, "seeds in which it counts (%)"),
+        partial(draw_bars, bars, "seeds in which it matters (%)"),
         in_words(bars),
         rank=0,
     )
 
 
 def _place_sentences(findings: VariantFindings, level: str) -> Iterator[Sentence]:
-    """Group the places by what the seeds decide: they count in most seeds, in few, or that is undecided."""
+    """Yield sentences that name the blocks (or layers) which contain a head that matters in most seeds, or in few."""
     places = findings.at(level)
     best: PlaceFinding | None = None
     groups: dict[bool | None, list[PlaceFinding]] = {True: [], False: [], None: []}
@@ -99,11 +102,13 @@ def _place_sentences(findings: VariantFindings, level: str) -> Iterator[Sentence
             is_decided=False,
         )
     if few := groups[False]:
-        verb = "does" if len(few) == 1 else "do"
-        yield Sentence(f"{_names(few)} {verb} in {_counts_text(few)} only: not in most seeds.")
+        verb = "contains" if len(few) == 1 else "contain"
+        yield Sentence(f"{_names(few)} {verb} such a head in only {_counts_text(few)}, so not in most seeds.")
     if open_places := [each for each in groups[None] if each is not best]:
         texts = [f"{each.place} in {k_of_n(each.counts)}" for each in open_places]
-        yield Sentence(f"Whether others do in most seeds is undecided: {some(texts, 8)} seeds.", is_decided=False)
+        others = "other attention blocks" if level == "site" else "other layers"
+        text = f"It is undecided whether {others} contain such a head in most seeds: {some(texts, 8)} seeds."
+        yield Sentence(text, is_decided=False)
 
 
 def _names(places: Sequence[PlaceFinding]) -> str:
@@ -112,7 +117,10 @@ def _names(places: Sequence[PlaceFinding]) -> str:
 
 
 def _counts_text(places: Sequence[PlaceFinding], examples: str = "") -> str:
-    """Write k of n seeds once if all places have the same, else for each place, with the bounds of all intervals."""
+    """Return in how many seeds each of these blocks or layers has a head that matters, with 95 % CIs, as text.
+
+    Equal counts are written once: `5 of 5 seeds (95 % CI 56.6-100)`.
+    """
     n, low, high = places[0].counts.n, min(each.counts.low for each in places), max(each.counts.high for each in places)
     same = len({each.counts for each in places}) == 1
     doubt = interval(low, high) if same else f"95 % CI of each within {number(100 * low)}-{number(100 * high)}"
@@ -132,7 +140,13 @@ def _places_table(part: PartResults, variants: Sequence[VariantFindings]) -> Dat
         for each in variants
         for place in each.places
     ]
-    columns = ("place", "a head counts in", "no head costs 1 point in", "median of the largest drop", "every seed")
+    columns = (
+        "block or layer",
+        "seeds with a head over 1 point",
+        "seeds with all heads under 1 point",
+        "median of the largest drop",
+        "largest drop in every seed",
+    )
     caption = "Blocks and layers over seeds"
     return DataTable("places-table", caption, columns, tuple(rows))
 
@@ -141,7 +155,7 @@ def _places_table(part: PartResults, variants: Sequence[VariantFindings]) -> Dat
 
 
 def _drop_ranking(part: PartResults, variant: str) -> RankingSummary | None:
-    """Return the rankings of heads by their drop under the ablation that the findings use."""
+    """Return how heads of a variant rank by their drop, under the kind of ablation that the other findings use."""
     found = next((each for each in part.findings.variants if each.variant == variant), None) if part.findings else None
     wanted = found.replacement if found else None
     rankings = [
@@ -155,7 +169,7 @@ def _drop_ranking(part: PartResults, variant: str) -> RankingSummary | None:
 
 
 def layers(part: PartResults) -> Answer | None:
-    """Say whether layer 1 comes before layer 0, by the mean drop of their heads."""
+    """Return the answer on whether later layers matter more: in how many seeds their heads have a larger mean drop."""
     sentences, bars = list[Sentence](), list[Bar]()
     for variant in part.summary.names:
         ranking = _drop_ranking(part, variant)
@@ -166,11 +180,11 @@ def layers(part: PartResults) -> Answer | None:
     if not sentences:
         return None
     told = (
-        "A layer comes before another one in a run if the mean drop of its heads is larger, encoder and decoder "
-        "together. The sign test asks whether it does so more often than by chance; p-values are Holm-corrected for "
-        "all pairs of blocks or layers."
+        "A layer ranks above another one in a run if the mean drop of its heads is larger, with the heads of encoder "
+        "and decoder taken together. The sign test asks whether it does so more often than by chance; p-values are "
+        "Holm-corrected for all pairs of blocks or layers."
     )
-    draw = partial(draw_bars, bars, "seeds in which it comes first (%)")
+    draw = partial(draw_bars, bars, "seeds in which it costs more (%)")
     question = "Does a later layer matter more?"
     return Answer("layers", question, tuple(sentences), (Paragraph(told),), draw, in_words(bars), rank=4)
 
@@ -185,12 +199,12 @@ def _order_sentence(order: Order, about: str) -> Sentence:
     if order.p_holm < SIGNIFICANT:
         text = f"{about}Heads of {order.first} cost more than heads of {order.second} in {k_of_n(order.runs)} seeds "
         return Sentence(f"{text}({test}).")
-    text = f"{about}Whether heads of {order.first} or of {order.second} cost more is undecided: {order.first} leads in "
-    return Sentence(f"{text}{k_of_n(order.runs)} seeds ({test}).", is_decided=False)
+    text = f"{about}It is undecided whether heads of {order.first} or of {order.second} cost more: heads of "
+    return Sentence(f"{text}{order.first} do in {k_of_n(order.runs)} seeds ({test}).", is_decided=False)
 
 
 def agreement(part: PartResults) -> Answer | None:
-    """Say which rankings agree over seeds: blocks, layers, single heads, and the index of a head."""
+    """Return the answer on which rankings by drop agree over seeds: of blocks, layers, heads, or head indices."""
     sentences, pictures = list[Sentence](), list[Picture]()
     card: tuple[list[Concordance], list[str]] | None = None
     for i, variant in enumerate(part.summary.names):
@@ -213,14 +227,14 @@ def agreement(part: PartResults) -> Answer | None:
         Bar(name, each.w, f"{each.w:.2f}", is_marked=each.p >= SIGNIFICANT) for each, name in zip(*card, strict=True)
     ]
     told = (
-        "Kendall's W is 1 if all runs rank in the same way, and 1/n on average for random rankings of n runs. The "
-        "p-value comes from a permutation test. Training assigns the index of a head within its block at random, so "
-        "its ranking should not agree."
+        "Kendall's W measures how far rankings agree: it is 1 if all runs rank in the same way, and 1/n on average for "
+        "random rankings of n runs. The p-value comes from a permutation test. The index of a head within its block "
+        "has no meaning, because training starts from random weights, so rankings of indices should not agree."
     )
-    draw = partial(draw_bars, bars, "Kendall's W (orange: p ≥ 0.05)")
+    draw = partial(draw_bars, bars, f"Kendall's W (orange: p ≥ {SIGNIFICANT:g})")
     return Answer(
         "agreement",
-        "What holds over seeds?",
+        "Which rankings of heads agree over seeds?",
         tuple(sentences),
         (*pictures, Paragraph(told)),
         draw,
@@ -230,18 +244,18 @@ def agreement(part: PartResults) -> Answer | None:
 
 
 def _agreement_sentence(concordances: Sequence[Concordance], about: str) -> Sentence:
-    """Say in one sentence which levels agree over seeds, and which are not shown to."""
+    """Return a sentence on which rankings (of blocks, layers, heads, ...) agree over seeds, and which do not."""
     n = concordances[0].n_runs
 
     def named(each: Concordance) -> str:
-        return f"{LEVELS[each.level]} (W = {each.w:.2f})"
+        return f"{LEVELS[each.level]} (Kendall's W = {each.w:.2f})"
 
     holds = [named(each) for each in concordances if each.p < SIGNIFICANT]
     others = [named(each) for each in concordances if each.p >= SIGNIFICANT]
     if not holds:
-        text = f"{about}No ranking by the drop of heads is shown to agree over {n} seeds: not {' nor '.join(others)}."
+        text = f"{about}Over {n} seeds, rankings by drop are not shown to agree for {' or for '.join(others)}."
         return Sentence(text, is_decided=False)
-    text = f"{about}Over {n} seeds, the ranking agrees for {some(holds)}"
+    text = f"{about}Over {n} seeds, the ranking by drop agrees for {some(holds)}"
     return Sentence(f"{text}{f', but is not shown to agree for {some(others)}' if others else ''}.")
 
 
@@ -249,7 +263,10 @@ def _agreement_sentence(concordances: Sequence[Concordance], about: str) -> Sent
 
 
 def removal(part: PartResults) -> Answer | None:
-    """Say how many heads are critical and redundant, how many can go together, and what is left without all."""
+    """Return the answer on how many heads can be removed together, and on the score that is left without them.
+
+    It also counts critical and redundant heads, and has the score without all heads that are harmless alone.
+    """
     sentences, bars = list[Sentence](), list[Bar]()
     for variant in part.summary.names:
         chosen = {name: _first(part, name, variant) for name in (*HEAD_MEASURES, TOGETHER, LEFT)}
@@ -268,9 +285,9 @@ def removal(part: PartResults) -> Answer | None:
         return None
     bars = [replace(bar, name=bar.name.removeprefix("heads that are ").removesuffix(" heads")) for bar in bars]
     told = (
-        "Critical heads cost more than 10 points alone, redundant ones less than 1 point, by the whole 95 % CI. "
-        "Heads that are harmless alone are not removable together: the removable ones were chosen one after the other, "
-        "with a new measurement after each removal."
+        "Critical heads cost more than 10 points when ablated alone, redundant heads less than 1 point, by the whole "
+        "95 % CI. Heads that are harmless alone need not be harmless together: the removable heads were chosen one "
+        "after the other, with a new measurement after each removal."
     )
     draw = partial(draw_bars, bars, "heads: median and range") if bars else None
     return Answer(
@@ -279,7 +296,7 @@ def removal(part: PartResults) -> Answer | None:
 
 
 def _first(part: PartResults, measure: str, variant: str) -> VariantSummary | None:
-    """Return a measure of a variant: under the ablation of the findings if there are several."""
+    """Return the summary of a measure of one variant, under zero ablation if there are several kinds of ablation."""
     rows = measured(part.summary, measure, variant)
     zero = [each for each in rows if each.about.get("replacement") == "zero"]
     return next(iter(zero or rows), None)
@@ -291,10 +308,10 @@ def _removal_texts(chosen: dict[str, VariantSummary | None]) -> Iterator[str]:
         text = f"A median of {removable.median:g} heads can be removed together ({spread(removable)}, "
         yield f"{text}n = {removable.n} seeds)."
     if left is not None and alone is not None:
-        text = f"Without all heads that are harmless alone (median {alone.median:g}), a median of "
+        text = f"Without all heads that are harmless alone (median {alone.median:g} heads), a median score of "
         yield f"{text}{value_text(left.median, left.unit)} is left ({spread(left)}, n = {left.n} seeds)."
     if kept is not None:
-        text = f"Without the removable heads, a median of {value_text(kept.median, kept.unit)} is left "
+        text = f"Without the removable heads, a median score of {value_text(kept.median, kept.unit)} is left "
         yield f"{text}({spread(kept)}, n = {kept.n} seeds)."
     for name in HEAD_MEASURES[:2]:
         each = chosen[name]
@@ -307,7 +324,10 @@ def _removal_texts(chosen: dict[str, VariantSummary | None]) -> Iterator[str]:
 
 
 def routes(part: PartResults) -> Answer | None:
-    """Say for each way which block moves the largest share of the event, in how many seeds."""
+    """Return the answer on which attention block moves the largest share of the event on each route, over seeds.
+
+    A route leads from the place where the event, such as a carry, arises to a place of the answer: `1s to 10s`.
+    """
     variants = [each for each in part.findings.variants if each.routes] if part.findings else []
     if not variants:
         return None
@@ -324,9 +344,8 @@ def routes(part: PartResults) -> Answer | None:
             into = way.replace(" to ", " into ")
             decided = holds_in_most(of_way[0].leads)
             text = f"{about}From {into}, {of_way[0].site} moves the largest share of the {event} in "
-            text += (
-                f"{k_of_n(of_way[0].leads)} seeds{'' if decided else ': which block leads in most seeds is undecided'}."
-            )
+            text += f"{k_of_n(of_way[0].leads)} seeds"
+            text += "." if decided else "; it is undecided which block does in most seeds."
             sentences.append(Sentence(text, "routes-table", is_decided=decided is True))
             rows += [
                 (
@@ -352,12 +371,16 @@ def routes(part: PartResults) -> Answer | None:
                 partial(draw_site_routes, each),
             )
         )
-    columns = ("way", "block", "largest share in", "at least a tenth in", "median share", "every seed (%)")
+    columns = (
+        *("route", "block", "seeds with the largest share", "seeds with at least a tenth", "median share"),
+        "share in every seed (%)",
+    )
     table = DataTable("routes-table", f"Routes of the {event} over seeds", columns, tuple(rows), n_keys=2)
     told = (
-        f"All heads of a block are patched together with their outputs on an example with or without the {event}. "
-        "Blocks follow each other on a route, so their shares do not add up to 100 %. All cross-attention blocks "
-        "together move everything that the decoder takes from the encoder, by construction."
+        f"All heads of a block are patched together: they get their outputs on a similar example with (or without) the "
+        f"{event}. The share is the part of the logit gap between the two answers that this moves. Blocks follow each "
+        "other on a route, so their shares do not add up to 100 %. By construction, all cross-attention blocks "
+        "together move everything that the decoder takes from the encoder."
     )
     return Answer(
         "routes",
@@ -371,24 +394,24 @@ def routes(part: PartResults) -> Answer | None:
 
 
 def _route_answer(event: str, routes: Sequence[tuple[str, RouteFinding]], about: str) -> Sentence:
-    """Say whether the route of the event is the same in most seeds, way by way."""
-    settled = [f"{way} through {route.site}" for way, route in routes if holds_in_most(route.leads)]
+    """Return a sentence on whether one block moves the largest share in most seeds, for each route of the event."""
+    settled = [f"{route.site} from {way}" for way, route in routes if holds_in_most(route.leads)]
     n = routes[0][1].leads.n
     if not settled:
-        counts = [f"{way} through {route.site} in {route.leads.correct} of {n}" for way, route in routes]
-        text = f"{about}No route of the {event} is shown to hold in most of {n} seeds. The most frequent ones are "
-        return Sentence(f"{text}{some(counts, 6)}.", is_decided=False)
+        counts = [f"{route.site} from {way} in {route.leads.correct} of {n}" for way, route in routes]
+        text = f"{about}No block is shown to move the largest share of the {event} in most of {n} seeds. The most "
+        return Sentence(f"{text}frequent ones are {some(counts, 6)}.", is_decided=False)
     least = min(route.leads.low for _, route in routes if holds_in_most(route.leads))
     counts = [f"{route.leads.correct} of {n}" for _, route in routes if holds_in_most(route.leads)]
-    text = f"{about}In most seeds, the largest share of the {event} goes {some(settled, 6)} "
+    text = f"{about}In most seeds, the same block moves the largest share of the {event}: {some(settled, 6)} "
     text += f"({some(counts)} seeds, 95 % CI from {number(100 * least)} %)."
     if len(settled) < len(routes):
-        text += f" For {counted(len(routes) - len(settled), 'other way')}, it is undecided."
+        text += f" For {counted(len(routes) - len(settled), 'other route')}, this is undecided."
     return Sentence(text)
 
 
 def _never(findings: VariantFindings) -> str:
-    """Name the blocks that take no part on any way in any seed."""
+    """Return a sentence that names the blocks which never move a tenth of the event, on any route or in any seed."""
     sites = dict.fromkeys(route.site for route in findings.routes)
     idle = [
         site for site in sites if all(route.takes_part.correct == 0 for route in findings.routes if route.site == site)
@@ -398,12 +421,13 @@ def _never(findings: VariantFindings) -> str:
     runs = max((route.takes_part for route in findings.routes if route.site in idle), key=lambda each: each.n)
     event = findings.routes[0].event
     return (
-        f"{some(idle)} move{'s' if len(idle) == 1 else ''} a tenth of the {event} on any way in {k_of_n(runs)} seeds."
+        f"{some(idle)} move{'s' if len(idle) == 1 else ''} at least a tenth of the {event} on some route in "
+        f"{k_of_n(runs)} seeds."
     )
 
 
 def functions(part: PartResults) -> Answer | None:
-    """Say which functions some head of a block has in most seeds, although the index of the head differs."""
+    """Return the answer on which functions some head of an attention block has in most seeds, whatever its index."""
     variants = [each for each in part.findings.variants if each.functions] if part.findings else []
     if not variants:
         return None
@@ -411,7 +435,7 @@ def functions(part: PartResults) -> Answer | None:
     for i, each in enumerate(variants):
         about = variant_prefix(part, each.variant)
         ranked = sorted(each.functions, key=lambda one: (-one.runs.rate, KINDS.index(one.kind), one.site))
-        # Who carries a thing also moves a part of it.
+        # A head that carries an event also moves a part of it, so this function is not listed twice.
         carried = {
             (one.function.partition(" the ")[2], one.site): one.runs.correct for one in ranked if one.kind == "carries"
         }
@@ -427,13 +451,14 @@ def functions(part: PartResults) -> Answer | None:
             (f"{about}{one.function}", one.site, k_of_n(one.runs), str(one.n_indices), ", ".join(one.heads))
             for one in ranked
         ]
-    columns = ("function", "block", "seeds", "different heads", "the head in each of these seeds")
+    columns = ("function", "block", "seeds with such a head", "different heads", "the head in each of these seeds")
     table = DataTable("functions-table", "Functions of heads over seeds", columns, tuple(rows), n_keys=2)
     told = (
-        "A head carries an event if its output alone moves at least half of it, and moves a part of it from a tenth "
-        "on, by the whole interval of a patch; heads whose placebo moves the answer, too, are left out. Labels come "
-        "from `headcount heads --stats`. The functions at the top were chosen by these runs, so that their intervals "
-        "are a little too narrow for a claim about new seeds."
+        "A head carries an event if patching its output alone moves at least half of the logit gap between the answers "
+        "with and without the event, by the whole 95 % CI. It moves a part of the event if this share is at least a "
+        "tenth. Heads whose placebo patch moves the answer as well are left out. Labels come from `headcount heads "
+        "--stats`. The most frequent functions were selected on these runs, so their intervals are a little too narrow "
+        "for a claim about new seeds."
     )
     draw = partial(draw_bars, bars, "seeds with such a head (%)")
     question = "Do heads have the same function?"
@@ -444,7 +469,7 @@ KINDS = ("carries", "label", "moves")
 
 
 def _briefly(one: FunctionFinding) -> str:
-    """Write a function in a few letters, for a bar of a card.
+    """Return the function of a head in a few words, as the name of a bar in a small figure.
 
     >>> from headcount.stats import Proportion
     >>> from headcount.studies.head_findings import FunctionFinding
@@ -460,17 +485,18 @@ def _briefly(one: FunctionFinding) -> str:
 
 
 def _function_sentences(ranked: Sequence[FunctionFinding], about: str) -> Iterator[Sentence]:
-    """Say what holds in most seeds, one sentence per function; if nothing does, name the most frequent function."""
+    """Yield a sentence for each function that a head of some block has in most seeds, or for the most frequent one."""
     settled = [one for one in ranked if holds_in_most(one.runs)]
     for one in settled:
         letter, layer = one.site[0], one.site[1:]
         where = f"{one.site} ({STACKS[letter]}, layer {layer})"
         text = f"{about}In {k_of_n(one.runs)} seeds, a head of {where} {one.function}"
-        different = f"; it is one of {counted(one.n_indices, 'different head')}" if one.n_indices > 1 else ""
+        heads = counted(one.n_indices, "different head")
+        different = f"; over seeds, {heads} of the block do" if one.n_indices > 1 else ""
         yield Sentence(f"{text}{different}.", "functions-table")
     if not settled:
         best = ranked[0]
-        text = f"{about}No function of a block is shown to hold in most seeds. The most frequent one: a head of "
+        text = f"{about}No function is shown to belong to a head of one block in most seeds. Most often, a head of "
         yield Sentence(
             f"{text}{best.site} {best.function} in {k_of_n(best.runs)} seeds.", "functions-table", is_decided=False
         )

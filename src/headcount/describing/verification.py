@@ -1,7 +1,7 @@
-"""Is every answer right? What each outcome of `headcount verify` says: a proof, a counterexample, or neither.
+"""Is every answer right? Describe each outcome of `headcount verify`: a proof, a counterexample, or neither.
 
-An outcome is described in the file of its kind, which has `conclusions` (the first sentence is the verdict), `details`
-(tables and figures) and `clearest` (the wrong answer to show).
+Each kind of outcome is described in a file of its own. The file has `conclusions` (sentences, the verdict first),
+`details` (tables and figures) and `clearest` (the wrong answer to show).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ KINDS: Mapping[str, ModuleType] = {
     "WorstMargins": worst_margins,
     "CounterexampleSearch": counterexamples,
 }
-"""By type of outcome: the module that describes it."""
+"""Maps the class name of an outcome of `headcount verify` to the module that describes it."""
 
 
 def describe(outcome: Verification, title: str = "") -> list[Block]:
-    """Return blocks on the outcome of a verification.
+    """Return blocks on the outcome of `headcount verify`; the first sentence is the verdict.
 
-    The first sentence is the verdict. The last block is a command that shows a wrong answer, if there is one.
+    If a wrong answer was found, the last block is a command that shows it.
     """
     kind = KINDS[type(outcome).__name__]
     blocks = [Conclusions(tuple(conclusions(outcome, title or outcome.name))), *details(outcome)]
@@ -45,23 +45,23 @@ def describe(outcome: Verification, title: str = "") -> list[Block]:
 def conclusions(
     outcome: Verification, title: str, rests_on: str = "", tested: Proportion | None = None
 ) -> list[Sentence]:
-    """Return sentences on the verdict and its grounds; `tested` is the accuracy on the test set, for comparison."""
+    """Return sentences on the verdict and the reasons for it; `tested` is the accuracy on the test set, to compare."""
     first, *others = KINDS[type(outcome).__name__].conclusions(outcome, title, rests_on)
     if tested is None or not outcome.wrong:
         return [first, *others]
     missed = tested.n - tested.correct
-    shown = counted(missed, "wrong answer") if missed else "no wrong answer: a sample misses rare errors"
+    shown = counted(missed, "wrong answer") if missed else "no wrong answer, because a sample misses rare errors"
     return [first, Sentence(f"The test set of {tested.n:,} examples shows {shown}.", rests_on), *others]
 
 
 def details(outcome: Verification, prefix: str = "") -> list[Block]:
-    """Return the tables and figures of an outcome; `prefix` stands before their ids."""
+    """Return the tables and figures on the outcome of a verification; their ids begin with `prefix`."""
     blocks: list[DataTable | Picture] = KINDS[type(outcome).__name__].details(outcome)
     return [replace(block, id=f"{prefix}-{block.id}") for block in blocks] if prefix else [*blocks]
 
 
 def verdict(outcome: Verification, title: str, rests_on: str = "") -> Sentence:
-    """Return the verdict as a sentence: whether it is proved that all answers are right, refuted or undecided."""
+    """Return a sentence with the verdict on whether all answers are right: proved, refuted or undecided."""
     return conclusions(outcome, title, rests_on)[0]
 
 
@@ -74,5 +74,5 @@ def proved_briefly(outcome: Verification) -> str:
 
 
 def n_wrong(outcome: Verification) -> int:
-    """Return how many wrong answers there are in all; the result may list only some of them."""
+    """Return the number of wrong answers that were found; the stored result may list only some of them."""
     return getattr(outcome, "errors", len(outcome.wrong))

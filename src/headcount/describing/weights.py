@@ -1,4 +1,4 @@
-"""Why does a head attend? What its weights match and copy, and what weights cannot show."""
+"""Why does a head attend where it does? What its weights match and copy, and what weights cannot show."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Row, Sentence
 from headcount.describing.words import counted, percent, some
 from headcount.figures.weights import draw_heads_weights, pages_of
-from headcount.stats import fixed
+from headcount.formatting import fixed
 
 if TYPE_CHECKING:
-    from headcount.analysis.composition import Composition, Compositions
-    from headcount.analysis.head_weights import Grid, HeadReading
-    from headcount.analysis.probes import Probe, Probes
     from headcount.analysis.weights import HeadWeights
+    from headcount.analysis.weights_circuits import Grid, HeadReading
+    from headcount.analysis.weights_composition import Composition, Compositions
+    from headcount.analysis.weights_probes import Probe, Probes
 
 WELL, LITTLE = 0.9, 0.5
-"""Bounds of R^2: from the first on, tokens and positions explain where a head attends; below the second, they fail."""
+"""Bounds of R²: tokens and positions explain attention scores well from the first on, poorly below the second."""
 SHOWN_PATHS, SHOWN_PAIRS = 6, 10
-"""Largest number of paths that a sentence names, and of pairs of heads in the table of composition scores."""
+"""Largest number of paths between heads that a sentence names, and of pairs of heads in the table of compositions."""
 
 
 def describe(result: HeadWeights) -> list[Block]:
-    """Return blocks: sentences, a picture for each attention block, and tables of heads, compositions and probes."""
+    """Return blocks on a model's weights: sentences, a figure per attention block, tables of heads and of probes."""
     sentences = [*_head_sentences(result), *_composition_sentences(result.compositions)]
     blocks: list[Block] = [Conclusions(tuple(sentences))]
     for name, heads in pages_of(result).items():
@@ -40,13 +40,13 @@ def _head_sentences(result: HeadWeights) -> Iterator[Sentence]:
     well = [head for head in heads if head.explained >= WELL]
     little = [head for head in heads if head.explained < LITTLE]
     text = (
-        f"For {len(well)} of {counted(n, 'head')} of {result.name}, the weights explain at least {percent(WELL, 0)} of "
-        f"the scores' variance within a query from the tokens and positions of query and key (R²; mean inputs of "
-        f"{result.n:,} examples)."
+        f"For {len(well)} of {counted(n, 'head')} of {result.name}, the weights and the tokens and positions of query "
+        f"and key explain at least {percent(WELL, 0)} of the variance of the attention scores within a query (R²; mean "
+        f"inputs of {result.n:,} examples)."
     )
     if little:
-        text += f" For {some([head.short for head in little])}, it is under {percent(LITTLE, 0)}: do not trust their "
-        text += "pictures."
+        text += f" For {some([head.short for head in little])}, they explain under {percent(LITTLE, 0)}, so the "
+        text += "pictures of these heads are not reliable."
     yield Sentence(text, "weights")
     for part, words in (("positions", "the positions"), ("tokens", "the tokens")):
         head = max(heads, key=lambda each: getattr(each, part))
@@ -55,8 +55,9 @@ def _head_sentences(result: HeadWeights) -> Iterator[Sentence]:
             continue
         query, key, score = strongest
         yield Sentence(
-            f"{head.short} matches {part} most: {words} alone make {percent(getattr(head, part), 0)} of its scores' "
-            f"variance; query {query} prefers key {key} most, by {score:.1f} over the mean of its keys.",
+            f"{head.short} depends most on {part}: {words} alone account for {percent(getattr(head, part), 0)} of the "
+            f"variance of its attention scores. Its largest score is that of query {query} and key {key}, {score:.1f} "
+            "above the mean over keys.",
             "weights",
         )
     copying = [h for h in heads if h.copying is not None and abs(h.copying) > (h.copying_chance or 0)]
@@ -67,33 +68,32 @@ def _head_sentences(result: HeadWeights) -> Iterator[Sentence]:
     if copying:
         named = some([f"{head.short} ({head.copying:+.2f})" for head in copying])
         text = f"Of {with_path}, these have a copying score beyond 95 % of random orders of the tokens: {named}. By "
-        text += "chance, 5 % of heads have. +1 raises the logit of the token that a head attends to, -1 lowers it."
+        text += "chance, 5 % of heads would. A score of +1 means that attending to a token raises the token's logit, "
+        text += "-1 that it lowers it."
     else:
-        text = f"No head has a copying score beyond 95 % of random orders of the tokens ({with_path})."
+        text = f"No head has a copying score beyond 95 % of random orders of the tokens ({with_path}). The score says "
+        text += "whether attending to a token raises or lowers the token's logit."
     yield Sentence(text, "weights")
 
 
 def _composition_sentences(result: Compositions) -> Iterator[Sentence]:
-    """Yield sentences on the ranks that paths found by patching have among the composition scores."""
+    """Yield sentences on how paths between heads that patching found rank by their composition scores."""
     n, paths = len(result.pairs), result.patched_paths
     if not result.pairs:
         return
-    rests_on, warning = "weights-compositions", "A composition score is no evidence of a path."
+    rests_on, warning = "weights-compositions", "A composition score is no evidence of a path between two heads."
     if not any(pair.path is not None for pair in result.pairs):
         other = "In the packaged adder, the scores do not find the paths that patching finds"
         yield Sentence(f"{warning} {other} (`headcount weights sample:addition`).", rests_on)
         return
     ranks = [f"{_pair(each)} ({_path(each)}) is {_ordinal(result.rank(each))}" for each in paths[:SHOWN_PATHS]]
-    text = (
-        f"Patching finds {counted(len(paths), 'path')} that {'moves' if len(paths) == 1 else 'move'} 10 % of the gap "
-    )
-    text += (
-        f"or more. By composition score among {counted(n, 'pair')} of heads, {some(ranks)}." if paths else "or more."
-    )
+    verb = "moves" if len(paths) == 1 else "move"
+    text = f"Patching finds {counted(len(paths), 'path')} between heads that {verb} 10 % of the logit gap or more."
+    text += f" Ranked by composition score among {counted(n, 'pair')} of heads, {some(ranks)}." if paths else ""
     first = result.pairs[0]
     if first.path is not None:
         moved = percent(max(first.path.share, 0.0))
-        text += f" The pair with the largest score, {_pair(first)}, moves {moved} of the gap. {warning}"
+        text += f" The pair with the largest score, {_pair(first)}, moves {moved} of the logit gap. {warning}"
     yield Sentence(text, rests_on)
 
 
@@ -107,7 +107,7 @@ def _path(each: Composition) -> str:
 
 
 def _ordinal(n: int) -> str:
-    """Return a rank as text.
+    """Return a rank as an ordinal number.
 
     >>> _ordinal(1), _ordinal(12), _ordinal(22), _ordinal(103)
     ('1st', '12th', '22nd', '103rd')
@@ -143,11 +143,11 @@ def _head_table(result: HeadWeights) -> DataTable:
         "positions are biases of the scores."
     )
     note = (
-        "Parts of the scores' variance within the keys of a query; positions, tokens, mixed and a rest add up to 100. "
-        f"{exact} Strongest: the query and key with the largest score above the mean of the query's keys. Copied: "
-        "parts of the variance of what the head would copy from each key. Copying: +1 raises the logit of the key's "
-        "token on the direct path, -1 lowers it; in brackets, what 5 % of random orders exceed; empty without such a "
-        "path."
+        "Explained: percentage of the variance of attention scores over the keys of a query. Positions, tokens, mixed "
+        f"and an unexplained rest add up to 100. {exact} Strongest: the query and key with the largest score above the "
+        "mean of the query's keys. Copied: percentage of the variance of what the head would copy from each key. "
+        "Copying: +1 raises the logit of the key's token on the direct path to the logits, -1 lowers it; in brackets, "
+        "the value that 5 % of random orders of tokens exceed. The cell is empty for a head without a direct path."
     )
     caption = f"What the weights of {result.name} match and copy (mean inputs of {result.n:,} examples)"
     return DataTable("weights", caption, columns, tuple(rows), note)
@@ -170,7 +170,7 @@ def _copying(head: HeadReading) -> Cell:
 
 
 def _pair_table(result: Compositions) -> list[DataTable]:
-    """Return a table of the pairs of heads with the largest composition scores, and the paths found by patching."""
+    """Return a table of pairs of heads: those with the largest composition scores, and the paths found by patching."""
     shown = list(dict.fromkeys([*result.patched_paths[:SHOWN_PATHS], *result.pairs[:SHOWN_PAIRS]]))
     if not shown:
         return []
@@ -180,11 +180,12 @@ def _pair_table(result: Compositions) -> list[DataTable]:
         rank, score = result.rank(pair), Cell(f"{pair.score:+.3f}", pair.score)
         moved = Cell(percent(pair.path.share, 0), pair.path.share) if pair.path else Cell("")
         rows.append((_pair(pair), pair.kind, score, Cell(str(rank), rank), *((moved, pair.way) if is_patched else ())))
-    patched = ("moved by this path", "way") if is_patched else ()
+    patched = ("moved by this path", "route") if is_patched else ()
     columns = ("path", "through", "composition score", f"rank of {len(result.pairs)}", *patched)
     note = (
         f"Frobenius ratio less that of random matrices ({result.baseline:.3f}; Elhage et al. 2021), for the largest of "
-        "Q, K and V. The scores do not see what heads attend to. They are no evidence of a path: patching is."
+        "Q, K and V. The scores depend on weights alone and not on what heads attend to, so they are no evidence of a "
+        "path. Patching is: “moved” is the share of the logit gap that patching this path alone moves."
     )
     return [
         DataTable(
@@ -201,18 +202,17 @@ def _probe_blocks(probes: Probes) -> list[Block]:
     raw = some([f"{percent(each.raw.rate)} into the {each.read}" for each in probes.baselines])
     text = f"Warning: a linear probe on the raw one-hot tokens of the question, without any model, decodes the {event} "
     warning = (
-        f"{text}with an accuracy of {raw} (n = {probes.n_held_out:,}). A probe that decodes it shows that the tokens "
-        "are still there, not that the model uses it."
+        f"{text}with an accuracy of {raw} (n = {probes.n_held_out:,}). So a probe that decodes the {event} shows that "
+        f"the tokens are still there, not that the model uses the {event}."
     )
-    cells = (
-        f"{probes.n_decodable} of {counted(len(probes.cells), 'cell')} decode the {event} (accuracy above 90 % by its "
-    )
-    cells += "whole 95 % CI)."
+    cells = f"At {probes.n_decodable} of {counted(len(probes.cells), 'place')} (a residual stream at one position), a "
+    cells += f"probe decodes the {event} with an accuracy above 90 %, by the whole 95 % CI."
     if probes.n_moved:
-        cells += f" {probes.n_idle} of {probes.n_moved} decodable cells that were patched move nothing: the whole "
-        cells += "interval of their share lies below 10 % on every way."
+        cells += f" Of these places, {probes.n_moved} were patched, and {probes.n_idle} of them move nothing: the "
+        cells += "whole 95 % CI of their share of the logit gap lies below 10 % on every route."
     else:
-        cells += " What these cells move is not known: measure it with `headcount routes`, then run this again."
+        cells += f" It is not known whether the model uses the {event} there: measure it with `headcount routes`, then "
+        cells += "run this command again."
     return [Paragraph(warning), Conclusions((Sentence(cells, "weights-probes"),)), _probe_table(probes)]
 
 
@@ -229,8 +229,9 @@ def _probe_table(probes: Probes) -> DataTable:
     half = max((cell.accuracy.high - cell.accuracy.low for cell in probes.cells), default=0.0) / 2
     note = (
         f"Held-out accuracy (n = {probes.n_held_out:,}; the widest 95 % CI is ±{percent(half)}); in brackets, the "
-        "largest share of the gap that a patch of this place moves (headcount routes). Logistic regression, fitted on "
-        f"{probes.n_fit:,} examples. With shuffled labels, the accuracy is at most {percent(shuffled)}."
+        "largest share of the logit gap that a patch of this place moves (`headcount routes`). The probes are logistic "
+        f"regressions, fitted on {probes.n_fit:,} examples. With shuffled labels, their accuracy is at most "
+        f"{percent(shuffled)}."
     )
     caption = f"Linear probes of the {probes.event} into each place of the answer: accuracy (%)"
     return DataTable("weights-probes", caption, ("stream", "place", *reads), tuple(rows), note, n_keys=2)

@@ -1,6 +1,6 @@
-"""Numbers and lists of names as text: percentages, 95 % intervals, amounts, counts.
+"""Write numbers and lists of names as text: percentages, 95 % intervals, amounts, counts.
 
-Every description uses these functions, so that one number looks the same everywhere.
+All descriptions of results use these functions, so that a number looks the same everywhere.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from headcount.describing.blocks import Cell
+from headcount.formatting import fixed
+from headcount.formatting import number as number  # descriptions import all functions that write numbers from here
+from headcount.formatting import percent as percent
 from headcount.heads import HeadId
-from headcount.stats import Proportion, fixed
-from headcount.stats import number as number  # descriptions import all functions that write numbers from here
-from headcount.stats import percent as percent
+from headcount.stats import Proportion
 
 ONE_SEED = "This is one training run: another seed may give another result."
 
@@ -30,7 +31,7 @@ def interval(low: float, high: float, scale: float = 100, digits: int = 1) -> st
 
 
 def bracketed(value: float, low: float, high: float, scale: float = 100, digits: int = 1) -> str:
-    """Return an estimate with its 95 % interval in brackets, short enough for a cell of a table.
+    """Return an estimate with its 95 % interval in brackets, short enough for a table cell.
 
     >>> bracketed(0.166, 0.1499, 0.183, digits=2), bracketed(1.5, 1.4, 1.6, scale=1, digits=3)
     ('16.60 [14.99, 18.30]', '1.500 [1.400, 1.600]')
@@ -50,7 +51,7 @@ def interval_cell(
     digits: int = 1,
     mark: Literal["", "strong", "weak"] = "",
 ) -> Cell:
-    """Return the cell of a table for an estimate with its 95 % interval; it is sorted by the estimate.
+    """Return a table cell with an estimate and its 95 % interval; tables are sorted by the estimate.
 
     >>> interval_cell(0.166, 0.1499, 0.183, mark="strong")
     Cell(text='16.6 [15.0, 18.3]', value=16.6..., mark='strong')
@@ -187,9 +188,9 @@ def once(settings: Mapping[str, object]) -> str:
 
 
 def briefly(text: str, settings: Mapping[str, object]) -> str:
-    """Return the text with its final sentence `ONE_SEED` replaced by `(one seed)` or `(one model)`.
+    """Return the text with its final sentence `ONE_SEED` replaced by `(one seed)` or, without a seed, `(one model)`.
 
-    The beginning of a report uses the shorter form.
+    The first screen of a report uses this shorter form.
 
     >>> briefly(f"E0H2 matters most. {ONE_SEED}", {"seed": 0})
     'E0H2 matters most (one seed).'
@@ -204,7 +205,7 @@ REPLACEMENT_WORDS = {
     "resample": "Resample ablation replaces a head's output with the head's output on another example.",
     "mean": "Mean ablation replaces a head's output with its mean.",
 }
-"""By kind of ablation: a sentence on what it does to the output of a head."""
+"""Maps each kind of ablation to a sentence on what it does to the output of a head."""
 
 
 def stand_ins(replacements: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What did the model get wrong? Sentences, tables and commands about single wrong answers."""
+"""Which examples does the model answer wrong? Sentences, tables and commands about single wrong answers."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ LONGEST_COMMAND = 300
 
 
 def mistake(wrong: WrongAnswer, title: str, output_type: str = "class") -> str:
-    """Return a clause with the model's answer to an example, and the right answer.
+    """Return a clause with the wrong answer of a model to an example, and the right answer.
 
     >>> from headcount.training.evaluation import WrongAnswer
     >>> mistake(WrongAnswer("3 5 4", "unsorted", "sorted", ""), "the sorter")
-    'the sorter calls 3 5 4 sorted, and it is unsorted'
+    'the sorter calls 3 5 4 sorted, but it is unsorted'
     """
     if output_type == "class":
-        return f"{title} calls {abbreviated(wrong.example)} {wrong.predicted}, and it is {wrong.right}"
-    return f"{title} answers {wrong.example} with {wrong.predicted or 'nothing'}, and {wrong.right} is right"
+        return f"{title} calls {abbreviated(wrong.example)} {wrong.predicted}, but it is {wrong.right}"
+    return f"{title} answers {wrong.example} with {wrong.predicted or 'nothing'}, but {wrong.right} is right"
 
 
 def wrong_table(name: str, wrong: Sequence[WrongAnswer], caption: str, most: int, n_wrong: int) -> list[DataTable]:
-    """Return a table of the first wrong answers, with what is wrong about them; no table if there are none."""
+    """Return a table of the first wrong answers, each with an explanation of the error; no table if there are none."""
     rows = tuple((abbreviated(each.example), each.predicted, each.right, each.explanation) for each in wrong[:most])
     more = f": the first {len(rows)} of {n_wrong:,}" if n_wrong > len(rows) else ""
     columns = ("example", "predicted", "right", "what went wrong")
@@ -43,21 +43,21 @@ def wrong_table(name: str, wrong: Sequence[WrongAnswer], caption: str, most: int
 
 
 def see_it(model: str, wrong: WrongAnswer) -> list[Commands]:
-    """Return the command that shows a wrong answer; nothing if the example is too long for a command line."""
+    """Return the command that shows a wrong answer; none if the example is too long for a command line."""
     if len(wrong.example) > LONGEST_COMMAND:
         return []
     command = " ".join(["headcount predict", argument(model), argument(wrong.example)])
-    return [Commands((command,), "See it")]
+    return [Commands((command,), "To see this wrong answer:")]
 
 
 def in_range(wrong: Sequence[WrongAnswer], trained: tuple[int, int]) -> WrongAnswer:
-    """Return the first wrong answer to a sequence of a training length, or else the first of all."""
+    """Return the first wrong answer to a sequence of a training length, or the first of all if there is none."""
     shortest, longest = trained
     return next((each for each in wrong if shortest <= len(each.example.split()) <= longest), wrong[0])
 
 
 def abbreviated(example: str) -> str:
-    """Return a long sequence with each run of equal tokens written once, with its length; others unchanged.
+    """Return a long sequence in short form, each run of equal tokens as `59 x 63`; a short sequence stays unchanged.
 
     >>> abbreviated("3 5 4"), abbreviated(" ".join(["59"] * 63 + ["99"]))
     ('3 5 4', '59 x 63, 99')

@@ -26,4 +26,4 @@ class EncodingSettings:
     past_table: Literal["error", "clamp", "untrained"] = "error"
     """What a learned table does past its end: raise an error, repeat its last row, or use untrained random rows."""
     clip_distance: Count = 4
-    """Largest distance that a relative bias distinguishes; farther keys share one bias."""
+    """Largest distance that the relative encoding distinguishes; all farther keys share one bias."""

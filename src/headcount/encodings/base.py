@@ -1,6 +1,6 @@
 """The base class of position encodings, the position ids they take, and two special encodings.
 
-`Randomised` gives random ids to another encoding. `FoundTable` is a table of positions found in somebody else's model.
+`Randomised` gives random ids to another encoding. `FoundTable` is a position table that was found in a user's model.
 
 An encoding may override `add_to_embeddings`, `rotate_qk` and `bias`. By default, these methods change nothing.
 """
@@ -77,7 +77,7 @@ class Encoding(nn.Module):
         self.d_model, self.n_heads, self.causal = d_model, n_heads, causal
 
     def step(self, n: int) -> float:
-        """Return by how much p in the sinusoid PE(p) grows from one token to the next, in a sequence of `n` tokens."""
+        """Return the step from one token's position p in the sinusoid PE(p) to the next, in a sequence of n tokens."""
         return 1.0
 
     def forward(self, x: Embeddings, positions: Positions) -> Embeddings:
@@ -139,8 +139,8 @@ class Randomised(Encoding):
         length = positions.ids.shape[1]
         if length > self.n_ids:
             raise InputError(
-                f"a sequence of {length} tokens does not fit into {self.n_ids} random positions",
-                "train with a larger --random-positions",
+                f"a sequence of {length} tokens needs as many position ids, but the model has {self.n_ids} random ids",
+                "give a shorter sequence, or train with a larger --random-positions",
             )
         # The subset depends on a row's number of tokens, not on its padding: 8 tokens get the same ids in any batch.
         if not positions.padded:
@@ -205,7 +205,7 @@ class EncodingInUse:
 
 
 def drawn_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Int[Tensor, "lengths width"]:
-    """Return, for each length n, n random ids below `n_ids` in increasing order, padded with 0 to `width`."""
+    """Return, for each length n, n random position ids below `n_ids` in increasing order, padded with 0 to `width`."""
     return torch.stack([F.pad(torch.randperm(n_ids)[:n].sort().values, (0, width - n)) for n in lengths])
 
 
@@ -214,7 +214,7 @@ def drawn_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Int[Tensor,
     "headcount::fixed_subsets", mutates_args=(), schema="(int n_ids, int[] lengths, int width) -> Tensor"
 )
 def fixed_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Tensor:
-    """Return, for each length n, n ids below `n_ids` in increasing order, padded with 0; all calls return the same."""
+    """Return, for each length n, n increasing position ids below `n_ids`, padded with 0; all calls return the same."""
     return torch.stack([F.pad(_fixed_ids(n_ids, n), (0, width - n)) for n in lengths])
 
 

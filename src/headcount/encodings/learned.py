@@ -4,8 +4,8 @@ Positions past the table have no trained vector. The setting `past_table` choose
 
     error       raise an error
     clamp       repeat the last row, so that all later positions have the same vector
-    untrained   use random rows as at initialisation (report 003 assumed clamping, but its table of 300 rows had
-                never been trained past row 16)
+    untrained   use random rows as at initialisation (published report 003 assumed clamping, but rows from 16 on of its
+                table of 300 rows had never been trained)
 """
 
 from typing import ClassVar
@@ -38,7 +38,7 @@ class Learned(Encoding):
             return x + self.rows(ids).to(x.dtype)
         if self.past_table == "error":
             raise InputError(
-                f"position {last} is past the end of a learned table of {len(table)} rows",
+                f"position {last} is past the end of the learned position table, which has {len(table)} rows",
                 "train with a larger --n-positions, with --past-table clamp or untrained, or use --encoding sinusoidal",
             )
         if self.past_table == "clamp":

@@ -1,4 +1,4 @@
-"""Sinusoidal positions scaled by the length of the sequence (the encoding of report 000).
+"""Sinusoidal positions scaled by the length of the sequence (the encoding of the published report 000).
 
     PE(512 p / n)        for the p-th of n tokens, PE as in sinusoidal.py
 

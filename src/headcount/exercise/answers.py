@@ -1,6 +1,6 @@
 """Write `answers.md`: a short answer to each question of the exercise, in order, on at most two pages.
 
-Each answer has its figures with n and 95 % CIs, and names the file with the details.
+Each answer has its numbers with n and 95 % CIs, and names the file with the details.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from headcount.describing.sections.mathematics import (
 )
 from headcount.describing.sections.pruning import greedy_sentence, harmless_sentences, share_sentences
 from headcount.describing.words import ONE_SEED, amount_cell, counted, interval, percent, sentence, some
-from headcount.figures.head_stats import sensitivities
 from headcount.figures.length_generalisation import size_range
+from headcount.figures.specialisation import sensitivities
 from headcount.tasks.addition import WORDS
 
 if TYPE_CHECKING:
@@ -37,15 +37,18 @@ if TYPE_CHECKING:
 
 STATISTICS = ("operator", "diagonal", "aligned column", "carry column", "entropy share", "sparsity")
 FIRST = 5
-"""Number of heads that the answer about the ranking names."""
+"""Number of heads that the answer on the ranking of heads names."""
 NAMED = 4
-"""Number of heads that an answer names for each kind of error."""
+"""Largest number of heads that the answer on carries names for each kind of error."""
 SHOWN = 5
-"""Number of heat maps that are handed in: the average and four examples."""
+"""Number of heat maps per head that are handed in: the average over examples, and four examples."""
 
 
 def answers_markdown(adders: Sequence[ModelResults], sorters: dict[str, ModelResults], files: Collection[str]) -> str:
-    """Return the answers for the first adder and for one sortedness model per encoding; name only files that exist."""
+    """Return the text of `answers.md`: answers about the first adder, and about one sortedness model per encoding.
+
+    `files` are the names of files that exist; an answer names no others.
+    """
     parts = [
         "# Answers",
         "All intervals are 95 % CIs. Each model is one training run; another seed may give other results.",
@@ -74,7 +77,7 @@ def _answer(question: str, text: str, paths: Sequence[str], files: Collection[st
 
 
 def _addition(adder: ModelResults) -> Iterator[Answer]:
-    """Yield the questions of the first experiment, in its order."""
+    """Yield the questions of the first experiment (addition) with their answers, in the order of the exercise."""
     results = "problem1/results"
     yield "Training.", _training(adder), [f"{results}/training_log.json"]
     yield "Heat maps of every head.", _heat_maps(adder.patterns), [f"{results}/attention_patterns"]
@@ -91,13 +94,13 @@ def _addition(adder: ModelResults) -> Iterator[Answer]:
 
 
 def _heat_maps(patterns: Sequence[Attention]) -> str:
-    """Return a sentence that lists the heat maps: the average, and single examples."""
+    """Return a sentence on what the heat maps of all heads show: the average over examples, and single examples."""
     if not patterns:
         return ""
     n_heads = sum(len(site.heads) for site in patterns[0].sites)
     shown = [f"the average over {pattern.n:,} examples" for pattern in patterns[:1] if pattern.example is None]
     shown += [pattern.example for pattern in patterns[:SHOWN] if pattern.example is not None]
-    return f"All {n_heads} heads on {some(shown)}."
+    return f"There are heat maps of all {n_heads} heads for {some(shown)}."
 
 
 def _training(model: ModelResults) -> str:
@@ -126,34 +129,35 @@ def _statistics(result: Specialisation) -> str:
         if measured:
             head, most = max(measured, key=lambda pair: pair[1].mean)
             parts.append(f"{name} {head} {100 * most.mean:.1f} ± {100 * most.half():.1f}")
-    return f"Head with the largest mean of each statistic, % ± half its CI (n = {result.n:,} sums): {'; '.join(parts)}."
+    text = f"The head with the largest mean of each statistic, in % ± half of its CI (n = {result.n:,} sums): "
+    return f"{text}{'; '.join(parts)}."
 
 
 def _ranking(result: Ablation) -> str:
-    """Return sentences on the most important head under zero and resample ablation, and the first heads."""
+    """Return sentences on the most important head under zero and resample ablation, and on the costliest heads."""
     condition = result.conditions[0]
     ways = dict.fromkeys((result.ranked_by, *(name for name in result.replacements if name == "resample")))
     texts = [leader_text(result, name, costliest(result, condition, name)) for name in ways]
     ranked = [effects[result.ranked_by] for effects in result.ranking(condition.length).values()]
     drops = [amount_cell(effect.drop, effect.low, effect.high, result.unit).text for effect in ranked[:FIRST]]
     names = [f"{effect.short} {drop}" for effect, drop in zip(ranked, drops, strict=False)]
-    return f"{' '.join(texts)} The first of {len(ranked)} heads, drop in {result.unit}: {some(names, FIRST)}."
+    return f"{' '.join(texts)} The costliest of {len(ranked)} heads, with drops in {result.unit}: {some(names, FIRST)}."
 
 
 def _bands(result: Ablation) -> str:
-    """Return a sentence that lists the heads of each band."""
+    """Return a sentence that lists the heads of each band of importance, such as critical or redundant."""
     effects = result.effects(result.ranked_by, result.conditions[0].length)
     if not any(each.band for each in effects):
-        return "The model is no better than a constant answer, so no head has a band."
+        return "The model is no better than a constant answer, so heads cannot be called critical or redundant."
     parts = []
     for band, limit in LIMITS.items():
         names = [each.short for each in effects if each.band == band]
         parts.append(f"{len(names)} {band} ({limit}{f': {some(names, 8)}' if names else ''})")
-    return f"Bands by the 95 % CI of the drop when a head is removed alone: {'; '.join(parts)}."
+    return f"Heads by where the 95 % CI of their drop lies when they are removed alone: {'; '.join(parts)}."
 
 
 def _carries(adder: ModelResults) -> str:
-    """Return sentences on how a carry moves attention, and on which sums break without which heads."""
+    """Return sentences on heads whose attention responds to a carry, and on which sums become wrong without a head."""
     texts = []
     if adder.stats is not None and sensitivities(adder.stats):
         texts.append(_carry_sentence(adder.stats))
@@ -165,16 +169,16 @@ def _carries(adder: ModelResults) -> str:
 
 
 def _carry_sentence(result: Specialisation) -> str:
-    """Return a sentence on how many heads respond to a carry, and which head responds most."""
+    """Return a sentence on how many heads respond to a carry with their attention, and which head responds most."""
     top, *others = sensitivities(result)
     n = f"{len(responding_heads(result))} of {counted(1 + len(others), 'head')}"
     doubt = f"{interval(top.low, top.high)}; n = {top.shift.n:,}"
-    most = f"it moves {percent(top.shift.mean)} of its attention; {doubt}"
+    most = f"when a changed token makes a carry, it moves {percent(top.shift.mean)} more of its attention; {doubt}"
     return f"{n} respond to a carry, {top.short} most ({most})."
 
 
 def _pruning(adder: ModelResults) -> str:
-    """Return sentences on the share of heads that can be removed for 1 and 5 points, one at a time and together."""
+    """Return sentences on how many heads can be removed for a drop of 1 and 5 points, one at a time and together."""
     result = adder.pruning
     if result is None:
         return ""
@@ -186,7 +190,7 @@ def _pruning(adder: ModelResults) -> str:
 
 
 def _sortedness(sorters: dict[str, ModelResults]) -> Iterator[Answer]:
-    """Yield the questions of the second experiment, in its order."""
+    """Yield the questions of the second experiment (sortedness) with their answers, in the order of the exercise."""
     results = "problem2/results"
     for name, model in sorters.items():
         yield f"Training, {name}.", _training(model), [f"{results}/{name}/training_curves.png"]
@@ -197,10 +201,10 @@ def _sortedness(sorters: dict[str, ModelResults]) -> Iterator[Answer]:
     learned = sorters.get("learned")
     rows = ""
     if learned is not None and learned.positions is not None:
-        rows = f"The picture marks the last trained position. {untrained_rows([learned])}".rstrip()
+        rows = f"The figure marks the last trained position. {untrained_rows([learned])}".rstrip()
     yield "Learned position embeddings.", rows, [f"{extrapolation}/learned_position_embeddings.png"]
     is_drawn = any(each.encodings is not None for each in sorters.values())
-    beside = "Every encoding at the same positions." if is_drawn else ""
+    beside = "The figure shows every encoding at the same positions." if is_drawn else ""
     yield "Encodings side by side.", beside, [f"{extrapolation}/encoding_comparison.png"]
     yield "Why sinusoidal can extrapolate and learned cannot.", _why(list(sorters.values())), []
 
@@ -221,7 +225,7 @@ def _accuracies(stretches: dict[str, Stretch]) -> str:
 
 
 def _accuracy_table(stretches: dict[str, Stretch], kind: str) -> str:
-    """Return a table of accuracy by encoding and length, for one kind of unsorted sequences."""
+    """Return a table, in Markdown, of accuracy by encoding and length for one kind of unsorted sequences."""
     by_place = {
         (name, cell.length): cell for name, each in stretches.items() for cell in each.cells if cell.negative == kind
     }
@@ -234,8 +238,8 @@ def _accuracy_table(stretches: dict[str, Stretch], kind: str) -> str:
 
 
 def _why(models: Sequence[ModelResults]) -> str:
-    """Return the mathematical reason, its numerical errors, and the measured extrapolation."""
+    """Return sentences on why sinusoidal encodings can extrapolate and learned ones cannot, with measurements."""
     width = width_of(models)
     texts = [each.text for each in identity_sentences(width, rotation_error(width), kernel_error(width))]
-    lookup = "A learned encoding is a table lookup: untrained rows get no gradient and stay random."
+    lookup = "A learned encoding is a table lookup: rows that training never uses get no gradient and stay random."
     return " ".join([*texts, lookup, *(each.text for each in extrapolation_sentences(models))])

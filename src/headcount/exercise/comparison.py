@@ -1,11 +1,12 @@
-"""How does each figure of the five reports compare with our runs?
+"""How does each number that the five published reports give compare with runs of ours that have the same fault?
 
-`published.toml` has the figures, and `comparison.toml` says which number of which model of ours is compared with each.
+`published.toml` has the published numbers ("figures"). `comparison.toml` says which number of which model of ours is
+compared with each of them.
 
 The rule: a figure agrees if it lies in the 95 % prediction interval for one more training of ours, measured on a test
 set of the report's size. That is mean ± sqrt(t² s² (1 + 1/k) + z² p (1 - p) (1/n + 1/m)), where k is the number of our
 runs, s their standard deviation, t the quantile of Student's t for k - 1 degrees of freedom, p the mean as a share, and
-n and m are the sizes of our test set and of the report's. The second term is 0 for numbers that no test set limits.
+n and m are the sizes of our test set and of the report's. The second term is 0 for numbers without a test set.
 """
 
 from __future__ import annotations
@@ -31,57 +32,57 @@ from headcount.heads import HeadId
 from headcount.results import Contradiction, Result, outside
 from headcount.runs.folder import RunFolder
 from headcount.stats import Z95
+from headcount.studies.rows import Row, label_column, run_settings, tidy_rows
 from headcount.studies.summary import FEWEST, Method, mean_interval
-from headcount.studies.tidy import Row, label_column, run_settings, tidy_rows
 
 Verdict = Literal["agrees", "differs", "undecided", "not comparable", "not measured", "not published"]
 Kind = Literal["value", "length", "drop", "share of heads", "index", "necessary", "answer", "right"]
 SOUND = {"addition": "sound-adder", "sortedness": "sound-sorter"}
-"""The models without a fault, which every figure is shown beside."""
+"""Maps each task to the name of our model without a fault, whose numbers are shown beside every published figure."""
 ORDINALS = {2: "nd", 3: "rd"}
 NEEDED = 0.01
-"""Smallest drop of a head that would be necessary for a carry: 1 point."""
+"""Smallest drop in accuracy (1 point) that a head must cause if carries depend on this head alone."""
 
 
 @dataclass(frozen=True)
 class ComparedFigure:
-    """One published figure and the same number of our runs."""
+    """One published figure (a number of a report), and the same number of our runs."""
 
     report: str
     key: str
-    """Place of the figure in `published.toml`, such as `addition.baseline`; empty if no report has it."""
+    """Key of the figure in `published.toml`, such as `addition.baseline`; empty for a number that no report has."""
     task: str
     what: str
     unit: str
     published: str
-    """The figure as text; empty if no report has it."""
+    """The published figure as text; empty if no report has it."""
     published_low: float | None
     published_high: float | None
-    """The figure as a number, twice; two different numbers if the report gives a range."""
+    """The ends of the range that a report gives; both are equal if it gives a single number."""
     model: str
-    """The model of ours with the same fault."""
+    """Name of our model that has the same fault as the model of the report."""
     values: tuple[float, ...]
-    """Our number in every run of this model."""
+    """Our number in each run of this model."""
     seeds: tuple[int | None, ...]
     names: tuple[str, ...]
-    """What each of our numbers belongs to, such as a head; empty texts if there is nothing to name."""
+    """For each of our numbers, what it belongs to, such as a head; empty if there is nothing to name."""
     mean: float | None
     low: float | None
     high: float | None
-    """The mean over runs with the ends of its 95 % CI; None without enough runs."""
+    """`mean` is over our runs, with the ends `low` and `high` of its 95 % CI; None without enough runs."""
     method: Method | None
     expected_low: float | None
     expected_high: float | None
-    """The ends of the prediction interval that decides whether the figure agrees."""
+    """The ends of the prediction interval that decides whether the published figure agrees with our runs."""
     sound: tuple[float, ...]
-    """The same number in every run of the sound model."""
+    """The same number in each run of our model without a fault."""
     verdict: Verdict
     why: str
-    """Why the figure is not compared, or what its verdict rests on; empty for a plain comparison."""
+    """Why the figure cannot be compared, or what its verdict rests on; empty for an ordinary comparison."""
     cause: str
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield numbers that contradict each other."""
+        """Yield an error for each field of this comparison that contradicts another field."""
         if not len(self.values) == len(self.seeds) == len(self.names):
             yield "values", "as many values as seeds and names"
             return
@@ -96,11 +97,11 @@ class ComparedFigure:
 
 @dataclass(frozen=True)
 class PublishedComparison(Result):
-    """Every figure of the five reports beside our runs."""
+    """All figures of the five published reports, each compared with the same number of our runs."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("figures",)
     n_runs: int
-    """Number of our runs that are like a model of the reports, or sound."""
+    """Number of our runs that have the fault of a published model, or no fault."""
     figures: tuple[ComparedFigure, ...]
 
 
@@ -109,25 +110,25 @@ class PublishedComparison(Result):
 
 @dataclass(frozen=True)
 class Figure:
-    """One published figure: its place in `published.toml` and its value."""
+    """One published figure: its keys in `published.toml` and its value."""
 
     report: str
     task: str
     path: tuple[str, ...]
-    """Keys below the task: a name, then the key of a table or the index of a list."""
+    """Keys in the table of the task: a name, then the key in a table or the index in a list."""
     value: Any
     siblings: Mapping[str, Any]
-    """The figures of the same table by key; for a list in a table, those with the same index."""
+    """All figures of the same table by key, this one included; for a list in a table, those with the same index."""
 
     @property
     def key(self) -> str:
-        """The place of the figure, without the report."""
+        """The keys of the figure without the report, joined with dots: `addition.drops.E1H1`."""
         return ".".join((self.task, *self.path))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How one figure, or several of one kind, are compared with our runs (see `comparison.toml`)."""
+    """How a published figure, or several of one kind, are compared with our runs (see `comparison.toml`)."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -140,10 +141,10 @@ class Rule:
     measure: str = ""
     where: Mapping[str, Any] = field(default_factory=dict)
     below: float = 0.0
-    """Drops below this limit count, for the share of heads."""
+    """For a share of heads: the limit below which the drop of a head is counted."""
     sites: tuple[str, ...] = ()
     rank: int = 0
-    """Which of our numbers is compared: 1 is the largest, -1 the smallest; 0: by the rank of the figure."""
+    """Rank of the number of ours that is compared: 1 the largest, -1 the smallest, 0 the rank of the figure."""
     n: int | None = None
     rounding: float = 0.0
     why: str = ""
@@ -152,40 +153,40 @@ class Rule:
 
 @dataclass(frozen=True)
 class KnownModel:
-    """The settings by which a run of ours is recognised."""
+    """The task and the settings by which our runs of one model are recognised, such as an adder without start token."""
 
     task: str
     settings: Mapping[str, Any]
 
     def fits(self, settings: Mapping[str, Any]) -> bool:
-        """Return whether a run with these settings is such a model."""
+        """Return whether a run with these settings is a run of this model."""
         wanted = {label_column(name): value for name, value in self.settings.items()}
         return settings["task"] == self.task and all(settings.get(name) == value for name, value in wanted.items())
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Everything in `comparison.toml`."""
+    """The content of `comparison.toml`: models of ours, rules for published figures, and further numbers."""
 
     models: Mapping[str, KnownModel]
     figure: tuple[Rule, ...]
     extra: tuple[Rule, ...]
 
     def rule_for(self, figure: Figure) -> Rule | None:
-        """Return the first rule for a figure, or None."""
+        """Return the first rule that applies to a published figure, or None if there is none."""
         return next((rule for rule in self.figure if fnmatch(f"{figure.report}.{figure.key}", rule.at)), None)
 
 
 @cache
 def rules() -> Rules:
-    """Return the rules of `comparison.toml`."""
+    """Return the content of `comparison.toml`, which says how published figures are compared with our runs."""
     text = files("headcount.exercise").joinpath("comparison.toml").read_text(encoding="utf-8")
     read: Rules = type_adapter(Rules).validate_python(tomllib.loads(text))
     return read
 
 
 def figures() -> Iterator[Figure]:
-    """Yield every figure of `published.toml`: an example with its answer is one, a list or a table has several."""
+    """Yield every published figure of `published.toml`; each entry of a list or table is a figure of its own."""
     for report, parts in published_figures().items():
         for task, table in parts.items():
             for name, value in table.items():
@@ -215,7 +216,7 @@ def _is_example(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Number:
-    """One number of one run of ours."""
+    """One measured number of one of our runs."""
 
     value: float
     unit: str
@@ -225,13 +226,13 @@ class Number:
 
 @dataclass(frozen=True)
 class KnownRun:
-    """A run of ours that is like a model of the reports."""
+    """One of our runs that has the fault of a published model, or no fault, with its stored numbers."""
 
     seed: int | None
     rows: tuple[Row, ...]
 
     def stored(self, rule: Rule, **more: Any) -> list[Row]:
-        """Return the stored rows that a rule means; of several files, those with the most examples."""
+        """Return the stored rows that a rule selects; if several result files have some, those of most examples."""
         wanted = {"measure": rule.measure, **rule.where, **more}
         rows = [
             row
@@ -244,7 +245,7 @@ class KnownRun:
 
 
 def known_runs(folders: Sequence[RunFolder]) -> dict[str, list[KnownRun]]:
-    """Return the runs that are like a model of the reports, or sound, by the name of the model."""
+    """Return our runs that have the fault of a published model, or no fault, grouped by the name of the model."""
     runs, seen = defaultdict[str, list[KnownRun]](list), set[str]()
     for folder in folders:
         settings, place = run_settings(folder), str(folder.path.resolve())
@@ -273,7 +274,7 @@ def _at_length(rule: Rule, figure: Figure | None, run: KnownRun) -> Number | Non
 
 
 def _drop(rule: Rule, figure: Figure | None, run: KnownRun) -> Number | None:
-    """Return our drop of the same rank: head names are not comparable between two trainings."""
+    """Return our drop of the same rank, because names of heads cannot be compared between two trainings."""
     assert figure is not None, "ranks are those of published figures"
     rows = sorted(run.stored(rule), key=lambda row: -row["value"])
     rank = drop_rank(figure)
@@ -284,7 +285,10 @@ def _drop(rule: Rule, figure: Figure | None, run: KnownRun) -> Number | None:
 
 
 def drop_rank(figure: Figure) -> int:
-    """Return the rank of a published drop: 1 for the largest; -1 for the smallest of those that are not above 0."""
+    """Return the rank of a published drop among its report's drops: 1 for the largest, -1 for the smallest.
+
+    Drops of 0 or below get a negative rank.
+    """
     drops = figure.siblings
     order = sorted(drops, key=lambda head: -drops[head])
     place = order.index(figure.path[-1])
@@ -298,7 +302,7 @@ def _share_of_heads(rule: Rule, figure: Figure | None, run: KnownRun) -> Number 
 
 
 def _by_index(rule: Rule, figure: Figure | None, run: KnownRun) -> Number | None:
-    """Return the mean over blocks of all heads with one index; the index is that of the same rank."""
+    """Return the mean of a measure over all heads with one index, for the index of the same rank as the figure."""
     assert figure is not None, "ranks are those of published figures"
     by_index = defaultdict[int, list[Row]](list)
     for row in run.stored(rule):
@@ -313,7 +317,7 @@ def _by_index(rule: Rule, figure: Figure | None, run: KnownRun) -> Number | None
 
 
 def index_rank(figure: Figure) -> int:
-    """Return the rank of a figure among those of all head indices: 1 for the largest."""
+    """Return the rank of a published figure on one head index among all head indices: 1 for the largest."""
     return sorted(figure.siblings, key=lambda index: -figure.siblings[index]).index(figure.path[-2]) + 1
 
 
@@ -345,14 +349,14 @@ NUMBERS: dict[Kind, Callable[[Rule, Figure | None, KnownRun], Number | None]] = 
     "answer": _answer,
     "right": _right,
 }
-"""How a number of ours is computed from the stored rows of one run, by the kind of the rule."""
+"""Maps the kind of a rule to the function that computes our number from the stored rows of one run."""
 
 
 # --- the comparison ---------------------------------------------------------------------------------------------------
 
 
 def compare(folders: Sequence[RunFolder]) -> PublishedComparison | None:
-    """Compare every published figure with these runs; return None if no run is like a model of the reports."""
+    """Compare every published figure with these runs; return None if no run resembles a published model."""
     runs = known_runs(folders)
     if not runs:
         return None
@@ -410,13 +414,13 @@ def _compared(rule: Rule, figure: Figure | None, runs: Mapping[str, Sequence[Kno
 
 
 def usual_unit(rule: Rule) -> str:
-    """Return the unit of a figure that no run of ours has."""
+    """Return the unit of a number for which no run of ours has a value."""
     units = {"validation loss": "nats", "attention: entropy": "nats", "seconds of training": "s", "drop": "points"}
     return "share" if rule.kind == "share of heads" else units.get(rule.measure, "share")
 
 
 def _cause(figure: Figure | None, rule: Rule) -> str:
-    """Return the cause that `published.py` gives for the model of a figure."""
+    """Return the fault that explains the published figure, as `published.py` gives it for each published model."""
     report, task = (figure.report, figure.task) if figure else (rule.report, rule.task)
     if task == "addition":
         return WRONG_SUMS[report]
@@ -454,23 +458,23 @@ def _verdict(
     published: tuple[float | None, float | None],
     expected: tuple[float, float] | None,
 ) -> tuple[Verdict, str]:
-    """Return the verdict by the rule at the top of this file, and what it rests on."""
+    """Return whether a published figure agrees with our values, and what that rests on (see the top of this file)."""
     if figure is None:
-        return ("not published", "") if values else ("not measured", "no run of ours has this number")
+        return ("not published", "") if values else ("not measured", "none of our runs has this number")
     if rule.why:
         return "not comparable", rule.why
     if not values:
-        return "not measured", "no run of ours has this number"
-    few = f"only {len(values)} of our runs; a prediction interval needs {FEWEST}"
+        return "not measured", "none of our runs has this number"
+    few = f"only {len(values)} of our runs have this number, and a prediction interval needs {FEWEST}"
     if rule.kind == "answer":
         k, n = round(math.fsum(values)), len(values)
         verdict: Verdict = "undecided" if n < FEWEST or 0 < k < n else "agrees" if k else "differs"
-        return verdict, f"the same answer in {k} of {n} runs"
+        return verdict, f"the model gives the same answer in {k} of {n} runs"
     if rule.kind == "necessary":
         high = ci[1] if ci[1] is not None else max(values) if len(values) >= FEWEST else math.inf
         if high < NEEDED:
-            return "differs", f"no such head costs {100 * NEEDED:g} point, so none handles carries alone"
-        return "undecided", "words: a drop is necessary for the statement, but does not prove it"
+            return "differs", f"no such head costs {100 * NEEDED:g} point, so none of them handles carries alone"
+        return "undecided", "the report has only words: a drop is necessary for its statement, but does not prove it"
     least, most = published
     assert least is not None, f"{figure.key} is no number"
     assert most is not None
@@ -480,7 +484,7 @@ def _verdict(
 
 
 def published_range(figure: Figure | None) -> tuple[float | None, float | None]:
-    """Return a figure as its lowest and highest number: `0.48 to 0.54` is a range; None for words."""
+    """Return the lowest and the highest number of a published figure, such as `0.48 to 0.54`; None for words."""
     if figure is None:
         return None, None
     if isinstance(figure.value, int | float):
@@ -493,7 +497,7 @@ def published_range(figure: Figure | None) -> tuple[float | None, float | None]:
 
 
 def published_text(figure: Figure | None, unit: str) -> str:
-    """Return a figure as text, shares and drops in percent and points."""
+    """Return a published figure as text, with shares in percent and drops in points."""
     if figure is None:
         return ""
     if _is_example(figure.value):
@@ -507,7 +511,7 @@ def published_text(figure: Figure | None, unit: str) -> str:
 
 
 def what_words(rule: Rule, figure: Figure | None) -> str:
-    """Return what a figure says, with the length, the encoding, and the rank and the head that it is about."""
+    """Return in words what a figure measures, with the length, the encoding, the rank and the head that it is about."""
     words = rule.what
     if figure is None:
         return words
@@ -523,7 +527,7 @@ def what_words(rule: Rule, figure: Figure | None) -> str:
 
 
 def rank_words(rank: int) -> str:
-    """Write a rank.
+    """Return a rank in words; negative ranks count from the smallest.
 
     >>> rank_words(1), rank_words(3), rank_words(-1), rank_words(-4)
     ('largest', '3rd largest', 'smallest', '4th smallest')

@@ -1,4 +1,4 @@
-"""Describe the figures of the five reports beside ours: how many agree, and a table for each kind of figure."""
+"""Describe how numbers of the five published reports ("figures") compare with ours: how many agree, and tables."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headcount.describing.words import counted, number, some
 from headcount.exercise.comparison import ComparedFigure, PublishedComparison, Verdict, compare
 
 RULE = (
-    "A figure agrees if it lies in the 95 % prediction interval for one more training of ours, measured on a test set "
-    "of the report's size. The interval has the spread over our seeds and, for accuracies and drops, the sampling of "
-    "both test sets. With few seeds it is wide: agreement is then weak evidence, and disagreement is strong. About one "
-    "figure of 20 lies outside by chance."
+    "A published figure agrees if it lies in the 95 % prediction interval for one more training of ours, measured on a "
+    "test set of the report's size. The interval includes the spread over our seeds and, for accuracies and drops, the "
+    "sampling errors of both test sets. With few seeds, the interval is wide: then agreement is weak evidence, and "
+    "disagreement is strong evidence. About one figure of 20 lies outside by chance."
 )
 NAMES = (
-    "Names of heads are not comparable between two trainings. A drop is therefore compared with our drop of the same "
-    "rank, and our head of this rank stands beside our value."
+    "Names of heads cannot be compared between two trainings. A drop is therefore compared with our drop of the same "
+    "rank; the name of our head with this rank is given beside our value."
 )
 TABLES = {
     "accuracy": "Addition: accuracy and prunable heads",
@@ -33,7 +33,7 @@ MOST_NAMED = 8
 
 
 def table_of(figure: ComparedFigure) -> str:
-    """Return the table that a figure belongs to."""
+    """Return the key in `TABLES` of the table that lists a figure."""
     name = figure.key.split(".")[1] if figure.key else ""
     if figure.task == "sortedness":
         return "sortedness"
@@ -43,7 +43,7 @@ def table_of(figure: ComparedFigure) -> str:
 
 
 def describe(result: PublishedComparison) -> Section:
-    """Describe every figure: one sentence per kind, the rule, and the tables."""
+    """Return a section on all figures: a sentence and a table for each kind, and the rule by which figures agree."""
     blocks: list[Block] = []
     sentences, missing = list[Sentence](), list[str]()
     for name, caption in TABLES.items():
@@ -61,18 +61,18 @@ def describe(result: PublishedComparison) -> Section:
             blocks.append(DataTable(f"published-{name}", caption, columns, rows, note, n_keys=2))
     notes = [Paragraph(RULE)]
     if missing:
-        notes.append(Paragraph(f"No run has numbers for these tables, which are left out: {'; '.join(missing)}."))
+        notes.append(Paragraph(f"These tables are left out, as no run has numbers for them: {'; '.join(missing)}."))
     return Section("published", "Published figures and ours", (Conclusions(tuple(sentences)), *notes, *blocks))
 
 
 def _sentence(caption: str, figures: Sequence[ComparedFigure], rests_on: str) -> Sentence:
-    """Count the figures by verdict, and name those that differ."""
+    """Return a sentence that counts the published figures of one table by verdict, and names those that differ."""
     published = [figure for figure in figures if figure.key]
     counts = {verdict: sum(figure.verdict == verdict for figure in published) for verdict in (*DECIDED, *OTHERS)}
     words = [f"{counts[verdict]} {_verb(verdict, counts[verdict])}" for verdict in counts if counts[verdict]]
     text = f"{caption}: of {counted(len(published), 'published figure')}, {some(words)}."
     if differing := [f"{figure.what} ({figure.report})" for figure in published if figure.verdict == "differs"]:
-        text += f" Different: {some(differing, MOST_NAMED)}."
+        text += f" These figures differ: {some(differing, MOST_NAMED)}."
     return Sentence(text, rests_on, is_decided=any(counts[verdict] for verdict in DECIDED))
 
 
@@ -99,7 +99,7 @@ def _row(figure: ComparedFigure) -> Row:
 
 
 def _mean(figure: ComparedFigure) -> str:
-    """Write our mean with its 95 % CI, or without one if the values have no spread or are few."""
+    """Return our mean with its 95 % CI as text; without the CI if there are few values, or all values are equal."""
     if figure.mean is None or "answer" in figure.what:
         return ""
     mean, unit = _number(figure.mean, figure.unit), "%" if figure.unit == "share" else figure.unit
@@ -123,7 +123,7 @@ def _values(figure: ComparedFigure) -> Iterator[str]:
 
 
 def _number(value: float, unit: str) -> str:
-    """Write a value in percent or points without its sign, or as it is."""
+    """Return a value as text without its unit: shares in percent, drops in points, other values unchanged."""
     return number(100 * value, 2 if abs(value) < 1 else 1) if unit in ("share", "points") else f"{value:.4g}"
 
 

@@ -34,14 +34,17 @@ if TYPE_CHECKING:
     from headcount.analysis.pruning import Pruning
 
 N_EXAMPLES = 4
-"""Number of examples whose heads are drawn, in addition to the average."""
+"""Number of examples for which heat maps of the heads are drawn, in addition to the average over examples."""
 RESULTS = ("problem1/results", "problem2/results")
-"""Folders that the exercise asks for."""
+"""Folders that the exercise asks for: for the addition experiment, and for the sortedness experiment."""
 ANSWERS, RANKING = "answers.md", "head_importance_ranking.txt"
 
 
 def claim_exercise(folder: Path, *, force: bool = False) -> None:
-    """Raise an error if a folder holds results that headcount did not write; call this function before measuring."""
+    """Raise an error if the folder holds result files that headcount did not write and would overwrite.
+
+    Call this function before measuring anything. With `force`, such files may be overwritten.
+    """
     require_writable(folder)
     results = (path for name in RESULTS for path in sorted((folder / name).rglob("[!.]*.*")))
     for path in (folder / ANSWERS, *results):
@@ -50,7 +53,10 @@ def claim_exercise(folder: Path, *, force: bool = False) -> None:
 
 
 def write_exercise(report_results: ReportResults, folder: Path, *, force: bool = False) -> list[Path]:
-    """Write the files of the exercise for the first adder and for the first sortedness model of each encoding."""
+    """Write the files that the exercise asks for, and return their paths.
+
+    They are about the first adder of the report, and about its first sortedness model of each encoding.
+    """
     files: dict[str, bytes] = {}
     for adder in report_results.of_task("addition")[:1]:
         files |= {f"{RESULTS[0]}/{name}": data for name, data in _addition(adder)}
@@ -82,13 +88,13 @@ def _addition(adder: ModelResults) -> Iterator[tuple[str, bytes]]:
 
 
 def _ablation(result: Ablation) -> dict[str, Any]:
-    """Return the result as data, with the most important heads first, and the replacement that ranks them."""
+    """Return an ablation as data for JSON, with the most important heads first and the ablation that ranks them."""
     heads = sorted(result.to_dict()["heads"], key=lambda row: (row["replacement"] != result.ranked_by, -row["drop"]))
     return {"ranked_by": result.ranked_by, **result.to_dict(), "heads": heads}
 
 
 def _ranking(result: Ablation) -> str:
-    """Return the ranking as text: one line per head, with one column per replacement."""
+    """Return the ranking of heads as a text table: one line per head, one column per kind of ablation."""
     condition, by = result.conditions[0], result.ranked_by
     names = [by, *(name for name in result.replacements if name != by)]
     rows = [["rank", "head", f"band ({by})", *(f"{name}: drop [95 % CI] n" for name in names)]]
@@ -101,9 +107,9 @@ def _ranking(result: Ablation) -> str:
 
 
 def _ranking_notes(result: Ablation, condition: AblationCondition) -> list[str]:
-    """Return the notes above the ranking: what heads are ranked by, and what the columns mean."""
+    """Return the lines above the ranking of heads: what heads are ranked by, and what the columns mean."""
     by, unit = result.ranked_by, result.unit or result.metric
-    again = f"; heads with a larger n: {condition.decided_on}" if condition.decided_on else ""
+    again = f"; heads with a larger n were measured on {condition.decided_on}" if condition.decided_on else ""
     return [
         f"Heads of {result.name or 'the model'}, ranked by the drop after {action(by)} ({by} ablation).",
         f"Drops are in {unit}, with 95 % CIs for each head alone, on {condition.data}{again}.",
@@ -115,7 +121,7 @@ def _ranking_notes(result: Ablation, condition: AblationCondition) -> list[str]:
 
 
 def _drop(result: Ablation, effect: Effect) -> str:
-    """Return a drop with its interval, such as `2.87 [2.71, 3.04] n = 40,000`."""
+    """Return the drop of a head with its 95 % CI and n as text: `2.87 [2.71, 3.04] n = 40,000`."""
     return f"{amount_cell(effect.drop, effect.low, effect.high, result.unit).text} n = {effect.n:,}"
 
 
@@ -139,7 +145,7 @@ def _sortedness(models: Sequence[ModelResults]) -> Iterator[tuple[str, bytes]]:
 
 
 def _by_encoding(models: Sequence[ModelResults]) -> dict[str, ModelResults]:
-    """Return the first model with each encoding of the exercise."""
+    """Return a mapping from each encoding of the exercise to the first model that has it."""
     by_encoding: dict[str, ModelResults] = {}
     for model in models:
         by_encoding.setdefault(str(model.settings.get("encoding", "")), model)
@@ -147,7 +153,7 @@ def _by_encoding(models: Sequence[ModelResults]) -> dict[str, ModelResults]:
 
 
 def _pruning(result: Pruning) -> dict[str, Any]:
-    """Return the result as data, and the percentage of prunable heads for each allowed loss."""
+    """Return a pruning as data for JSON, with the percentage of prunable heads for each limit of the drop."""
     shares = [
         {
             "loss_points": 100 * each.loss,
@@ -160,14 +166,14 @@ def _pruning(result: Pruning) -> dict[str, Any]:
 
 
 def _poolings(report_results: ReportResults) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of the comparison of poolings, if there is one."""
+    """Yield the files on the comparison of poolings (name and content), if the report has such a comparison."""
     if models := pooled_models(report_results):
         yield "pooling_comparison.json", _json({"models": [asdict(each) for each in models]})
         yield "pooling_comparison.png", png(draw_poolings(models, KIND))
 
 
 def _log(model: ModelResults) -> dict[str, Any]:
-    """Return the settings and the training log of a model, as text for the file that the exercise asks for."""
+    """Return the settings and the training log of a model, as data for the JSON file that the exercise asks for."""
     return {"settings": dict(model.settings), "weights_sha256": model.weights_sha256, "log": list(model.log)}
 
 

@@ -1,4 +1,4 @@
-"""`headcount lab`: run both experiments of the exercise, and write a report."""
+"""The verb `headcount lab`: run both experiments of the exercise, and write a report."""
 
 import argparse
 from pathlib import Path
@@ -10,18 +10,18 @@ from headcount.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the folder, the seed and the choice of experiment."""
+    """Add the arguments of `headcount lab`: the folder, the seed, one of the experiments, and the processes."""
     add_out(parser, "folder for all results [runs/lab]", "runs/lab")
     add_int(parser, "--seed", "seed of everything random in training", 0)
     parser.add_argument("--only", choices=["addition", "sortedness"], help="run only one of the two experiments")
-    add_int(parser, "--processes", "number of parts at a time, each with one thread [number of cores]")
+    add_int(parser, "--processes", "number of parts that run at the same time, each with one thread [number of cores]")
     add_json(parser, quiet=True)
-    one = "do only this part of the lab, in this process; logs/ in the folder has a log for each part"
+    one = "run only this part of the lab, in this process (the names of parts are those of the files in logs/)"
     advanced(parser).add_argument("--part", metavar="NAME", help=one)
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Run the experiments, and describe the accuracy of the models."""
+    """Run the experiments, and return tables of the models' accuracy, or run the one part that `--part` names."""
     from headcount.describing.evaluation import accuracy_table
     from headcount.describing.extrapolation import HARDEST
     from headcount.describing.length_generalisation import Model
@@ -36,7 +36,9 @@ def run(args: argparse.Namespace) -> Output:
         return Output({"part": args.part}, [f"part:    {args.part}"] if code == 0 else [], exit_code=code)
     processes = n_cores() if args.processes is None else args.processes
     if processes < 1:
-        raise InputError(f"--processes must be at least 1, got {processes}", "it is the number of parts at a time")
+        raise InputError(
+            f"--processes must be at least 1, got {processes}", "it is the number of parts that run at the same time"
+        )
     lab = run_lab(out, seed=args.seed, quiet=args.quiet, experiments=experiments, processes=processes)
     data: dict[str, Any] = {"report": str(lab.report)}
     lines: list[Line] = []

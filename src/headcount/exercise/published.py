@@ -1,4 +1,4 @@
-"""Figures that five reports of the exercise published, and what was wrong with each (docs/reports.md)."""
+"""Numbers that five reports on the exercise published, and the fault that explains each of them (docs/reports.md)."""
 
 from __future__ import annotations
 
@@ -37,58 +37,58 @@ WRONG_SEQUENCES = {
 }
 """Maps each report to the faults of its sortedness models, one per encoding in the order of `EXERCISE`."""
 OLDER = ("000", "001")
-"""Reports whose unsorted sequences are full shuffles; the other reports use transpositions."""
+"""Reports whose unsorted sequences are full shuffles; those of the other reports are random transpositions."""
 TOGETHER = {"004": 0.0}
-"""Accuracy without all heads that a report calls prunable, measured later with the report's own weights."""
+"""Maps a report to the accuracy without all heads that it calls prunable, measured later with its own weights."""
 
 
 @dataclass(frozen=True)
 class PublishedAdder:
-    """The figures that a report published about its adder."""
+    """The numbers that one of the five reports published about its adder."""
 
     report: str
     generated: float | None
-    """Exact match of answers that the model decoded itself."""
+    """Exact match when the model is fed its own tokens (free-running)."""
     teacher_forced: float | None
     drops: dict[str, float]
-    """Drop in accuracy (1 is 100 points) by short name of the head."""
+    """Maps the short name of a head to the published drop in accuracy, as a fraction: 0.01 is 1 point."""
     prunable: tuple[float, ...]
-    """Fractions of heads that the report calls prunable; one report has three."""
+    """Fractions of heads that the report calls prunable; one report gives three different fractions."""
     prunable_words: str
     wrong: str
 
     @property
     def costliest(self) -> str | None:
-        """The head with the largest drop, or None if the report names no heads."""
+        """The head with the largest published drop, or None if the report names no heads."""
         return max(self.drops, key=lambda head: self.drops[head]) if self.drops else None
 
 
 @dataclass(frozen=True)
 class PublishedSorter:
-    """The accuracy that a report published for one encoding."""
+    """The accuracy that one of the five reports published for its sortedness model with one encoding."""
 
     report: str
     encoding: str
     right: dict[int, Proportion]
-    """Accuracy by length."""
+    """Maps a sequence length to the published accuracy."""
     negative: str
     wrong: str
 
 
 @cache
 def published_figures() -> dict[str, Any]:
-    """Return all tables of `published.toml` by report and task."""
+    """Return all published numbers of `published.toml`: a mapping from report and task to its table."""
     text = files("headcount.exercise").joinpath("published.toml").read_text(encoding="utf-8")
     return {name.removeprefix("report-"): parts for name, parts in tomllib.loads(text).items()}
 
 
 def adders() -> list[PublishedAdder]:
-    """Return the figures that the five published reports give for their adders, from `published.toml`."""
+    """Return the numbers that the five reports published about their adders, one object per report."""
     return [_adder(name, parts["addition"]) for name, parts in published_figures().items()]
 
 
 def _adder(report: str, published: dict[str, Any]) -> PublishedAdder:
-    """Build an adder from its published figures; the accuracy that report 001 calls its baseline is teacher-forced."""
+    """Return the numbers published about an adder; what report 001 calls its baseline is teacher-forced accuracy."""
     forced, share = published.get("teacher_forced"), published.get("prunable_share", [])
     baseline = published.get("baseline")
     if report == "001":
@@ -105,7 +105,7 @@ def _adder(report: str, published: dict[str, Any]) -> PublishedAdder:
 
 
 def sorters() -> list[PublishedSorter]:
-    """Return the sortedness models of the five reports, one per encoding."""
+    """Return the accuracies that the five reports published for sortedness, one object per report and encoding."""
     models = []
     for report, parts in published_figures().items():
         figures = {length: parts["sortedness"][str(length)] for length in LENGTHS}
@@ -117,6 +117,6 @@ def sorters() -> list[PublishedSorter]:
 
 
 def overlapping(ours: Proportion, theirs: Sequence[tuple[str, Proportion]]) -> tuple[list[str], list[str]]:
-    """Return the names of the reports whose interval overlaps ours, and those of the others."""
+    """Return two lists of names: reports whose interval overlaps that of our accuracy, and the other reports."""
     same = [name for name, share in theirs if share.low <= ours.high and ours.low <= share.high]
     return same, [name for name, _ in theirs if name not in same]

@@ -1,4 +1,4 @@
-"""The section that compares our models with the figures of five published reports, and names each report's fault."""
+"""The report section that compares our models with numbers of five published reports, and names each report's fault."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from headcount.describing.report import ModelResults, ReportResults
 from headcount.describing.sections.audit import urgent
 from headcount.describing.words import amount, bracketed, counted, interval, interval_cell, once, percent, rate, some
 from headcount.exercise.published import TOGETHER, PublishedAdder, adders, overlapping, sorters
+from headcount.formatting import fixed
 from headcount.heads import HeadId
-from headcount.stats import Proportion, fixed
+from headcount.stats import Proportion
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Effect
     from headcount.analysis.pruning import Pruning
 
 KINDS = ("shuffle", "transpositions", HARDEST)
-"""Kinds of negatives in the tables: the two kinds that the reports use, and the hardest kind."""
+"""Kinds of negatives (unsorted sequences) in the tables: the two kinds that the reports use, and the hardest kind."""
 MOST = 3
-"""Number of costliest heads that a row of the table names."""
+"""Number of heads that a row of the table names: those with the largest drops."""
 
 
 def section(results: ReportResults) -> Section | None:
-    """Return the section on adders and on sortedness models with the exercise's settings, or None without any."""
+    """Return the section that compares adders and sortedness models with published ones; None without such models."""
     sums = [each for each in results.of_task("addition") if each.evaluation or each.ablation or each.pruning]
     plain = [each for each in results.of_task("sortedness") if each.stretch and is_plain(each.stretch)]
     plain = [each for each in plain if each.stretch and each.stretch.encoding in EXERCISE]
@@ -36,7 +37,8 @@ def section(results: ReportResults) -> Section | None:
     blocks: list[Block] = [
         Paragraph(
             "Five people did this exercise and wrote five reports, which disagree on nearly everything. Their code, "
-            "data and weights show what went wrong. Heads of different training runs share only their names."
+            "data and weights show what went wrong. Heads with the same name in different training runs have nothing "
+            "else in common."
         )
     ]
     if sums:
@@ -54,7 +56,7 @@ def _adder_table(models: Sequence[ModelResults]) -> DataTable:
         "prunable one at a time (%)", "accuracy without all of these (%)", "fault",
     )  # fmt: skip
     rows = [*map(_published_row, adders()), *map(_own_row, models)]
-    note = "Each drop is that of one head alone under zero ablation. Our figures have 95 % CIs."
+    note = "Each drop is that of one head, ablated alone by zero ablation. Our numbers have 95 % CIs."
     return DataTable("published-addition", "Addition: published and measured here", columns, tuple(rows), note)
 
 
@@ -99,7 +101,7 @@ def _own_row(model: ModelResults) -> Row:
 
 
 def _fault(model: ModelResults) -> str:
-    """Return the faults of our model that the audit or the quick audit found."""
+    """Return in words the faults that the audit, or the quick audit, found in one of our models."""
     if model.audit is not None:
         checks = [f"{each.id} {each.check.replace('-', ' ')}" for each in urgent(model.audit)]
         return f"audit: {some(checks)}" if checks else "none found by the audit"
@@ -108,7 +110,7 @@ def _fault(model: ModelResults) -> str:
 
 
 def _sorter_table(models: Sequence[ModelResults]) -> DataTable:
-    """Return a table with a row per report and encoding, and a row per model of ours and kind of negatives."""
+    """Return a table of accuracy by length: a row per report and encoding, and rows for each of our models."""
     rows = list[Row]()
     for published in sorters():
         shares = [Cell(fixed(100 * published.right[x].rate), 100 * published.right[x].rate) for x in LENGTHS]
@@ -121,8 +123,8 @@ def _sorter_table(models: Sequence[ModelResults]) -> DataTable:
             shown = [accuracy_cell(cells.get(length)) for length in LENGTHS]
             name = Cell(f"ours: {model.title}", None, "strong")
             rows.append((name, result.encoding, kind, *shown, _fault(model)))
-    columns = ("model", "encoding", "negatives", *map(str, LENGTHS), "fault")
-    note = f"Accuracy in %. The reports used 500 sequences per length; our figures have 95 % CIs. {MARKED}"
+    columns = ("model", "encoding", "unsorted sequences", *map(str, LENGTHS), "fault")
+    note = f"Accuracy in %, by length. The reports used 500 sequences per length; our numbers have 95 % CIs. {MARKED}"
     return DataTable("published-sortedness", "Sortedness: published and measured here", columns, tuple(rows), note)
 
 
@@ -133,7 +135,7 @@ BY = "zero"
 
 
 def adder_sentences(model: ModelResults, rests_on: str) -> list[Sentence]:
-    """Return sentences on accuracy, on the most important head and on prunable heads."""
+    """Return sentences that compare an adder with the published ones: accuracy, most important head, prunable heads."""
     exact = getattr(model.evaluation, "exact", None)
     sentences = []
     if exact is not None and exact.free_running is not None:
@@ -146,7 +148,7 @@ def adder_sentences(model: ModelResults, rests_on: str) -> list[Sentence]:
 
 
 def costliest(model: ModelResults, most: int) -> list[Effect]:
-    """Return the heads with the largest drops under zero ablation; none if drops are not measured in points."""
+    """Return the `most` heads with the largest drops under zero ablation; none if drops are not in points."""
     result = model.ablation
     if result is None or result.unit != "points":
         return []
@@ -159,14 +161,14 @@ def _accuracy(model: ModelResults, ours: Proportion, rests_on: str) -> Sentence:
     theirs = {each.report: each.generated for each in adders() if each.generated is not None}
     shares = some([f"{percent(share)} ({name})" for name, share in theirs.items()])
     text = f"Free-running, {model.title} ({once(model.settings)}) is right on {rate(ours)}. The reports that measured "
-    text += f"this have {shares}: ours is "
+    text += f"this accuracy have {shares}: ours is "
     within = [name for name, share in theirs.items() if ours.low <= share <= ours.high]
     if within:
-        return Sentence(f"{text}the same as {some(within)}, by its interval.", rests_on)
+        return Sentence(f"{text}the same as that of report {some(within)}, by its 95 % CI.", rests_on)
     above = [name for name, share in theirs.items() if ours.low > share]
     if len(above) == len(theirs):
         return Sentence(f"{text}above both.", rests_on)
-    return Sentence(f"{text}{f'above {some(above)} alone' if above else 'below both'}.", rests_on)
+    return Sentence(f"{text}{f'above that of report {some(above)} only' if above else 'below both'}.", rests_on)
 
 
 def _head(model: ModelResults, top: list[Effect], rests_on: str) -> Sentence:
@@ -176,16 +178,16 @@ def _head(model: ModelResults, top: list[Effect], rests_on: str) -> Sentence:
     named = some([f"{head} ({some(names)})" for head, names in reports.items()])
     cost = f"{amount(first.drop, 'points')} ({interval(first.low, first.high)}; n = {first.n:,})"
     if (len(top) > 1 and top[1].rank_low == 1) or first.low <= 0:
-        text = f"The most important head of {model.title} is undecided: {first.short} comes first with {cost}, but "
-        return Sentence(f"{text}others may cost as much. The reports name {named}.", rests_on, is_decided=False)
+        text = f"It is undecided which head of {model.title} is most important: {first.short} has the largest drop, "
+        text += f"{cost}, but others may cost as much. The reports name {named}."
+        return Sentence(text, rests_on, is_decided=False)
     own = HeadId.parse(first.head).site
     sites = {name: HeadId.parse(head).site for name, head in theirs.items() if head}
     kind = [name for name, site in sites.items() if (site.stack, site.kind) == (own.stack, own.kind)]
     layer = [name for name, site in sites.items() if site.layer == own.layer]
     text = f"Removing {first.short} costs most in {model.title} ({once(model.settings)}): {cost}. The reports "
-    where = (
-        f"{len(kind) or 'none'} of {len(sites)} in the same kind of attention, {len(layer) or 'none'} in the same layer"
-    )
+    where = f"of these {len(sites)} heads, {len(kind) or 'none'} in the same kind of attention, and "
+    where += f"{len(layer) or 'none'} in the same layer"
     return Sentence(f"{text}name {named}: {where}.", rests_on)
 
 
@@ -193,23 +195,22 @@ def _pruning(model: ModelResults, ours: Pruning, rests_on: str) -> Sentence:
     """Return a sentence on the accuracy that is left when all heads that are prunable alone are removed."""
     shares = [share for each in adders() for share in each.prunable]
     n, left, lost = len(ours.by_zero), ours.by_zero_left, ours.by_zero_left.drop
-    text = (
-        f"The reports call {percent(min(shares))} to {percent(max(shares))} of heads prunable, removing one at a time. "
-    )
-    text += f"In {model.title} that would be {n} of {counted(ours.n_heads, 'head')} ({percent(n / ours.n_heads)}). "
+    text = f"The reports call {percent(min(shares))} to {percent(max(shares))} of heads prunable, because each costs "
+    text += "little when removed alone. By this criterion, "
+    text += f"{n} of {counted(ours.n_heads, 'head')} ({percent(n / ours.n_heads)}) of {model.title} are prunable. "
     left_over = f"{percent(left.score)} ({interval(left.low, left.high)}; n = {ours.n:,})"
     text += f"Removed together they leave {left_over} of {percent(ours.clean)}: "
     if lost is not None and lost.high < IMPORTANT:
         return Sentence(f"{text}here, they can be removed together ({once(model.settings)}).", rests_on)
     if lost is None or lost.low <= IMPORTANT:
-        text += f"whether this costs under {limit_text(IMPORTANT)} is undecided"
+        text += f"it is undecided whether this costs under {limit_text(IMPORTANT)}"
         return Sentence(f"{text} ({once(model.settings)}).", rests_on, is_decided=False)
-    others = some([f"those of {name} leave {percent(share)}" for name, share in TOGETHER.items()])
+    others = some([f"those of report {name} leave {percent(share)}" for name, share in TOGETHER.items()])
     return Sentence(f"{text}these {n} cannot be removed together ({once(model.settings)}; {others}).", rests_on)
 
 
 def sorter_sentences(model: ModelResults, rests_on: str) -> list[Sentence]:
-    """Return a sentence that compares accuracy at the longest shared length, on the reports' kind of negatives."""
+    """Return a sentence that compares the accuracy of our model with the reports', at the longest common length."""
     result = model.stretch
     assert result is not None, "only models with a stretch are passed here"
     cells = [cell for cell in result.cells if cell.negative == "shuffle" and cell.length in LENGTHS]
@@ -222,7 +223,7 @@ def sorter_sentences(model: ModelResults, rests_on: str) -> list[Sentence]:
     same, others = overlapping(ours, theirs)
     known = "" if result.encoding in model.title else f"{result.encoding}, "
     who = f"{model.title} ({known}{once(model.settings)})"
-    text = f"On {kind_words(cell.negative)} of {cell.length}, {who} is right in {rate(ours)}"
+    text = f"On {kind_words(cell.negative)} of length {cell.length}, {who} is right on {rate(ours)}"
     text += f", answering “{cell.constant_class}” to everything" if cell.constant else ""
     agrees = f"the interval overlaps that of report {some(same)}" if same else "no report's interval overlaps ours"
     shares = dict(theirs)

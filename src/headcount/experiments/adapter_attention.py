@@ -1,7 +1,7 @@
 """Attention weights of an adapter's model, with its queries and keys mapped to positions of a headcount task.
 
-Which token of the task is at which position of the model is found by calling the adapter's encode() on random texts
-(data/probing.py). The task fills numbers up with zeros, but the model may write them without leading zeros, and then
+To find which token of the task is at which position of the model, the adapter's encode() is called on random texts
+(data/probing.py). The task fills numbers up with leading zeros, but the model may write numbers without them, and then
 has fewer positions. Examples are therefore grouped by pattern, such as the question `00+00` and an answer of 3 tokens.
 Each pattern has its own layout of positions. In a decoder-only model, the queries are the positions that predict the
 answer, and the keys are those of the question, as in cross-attention.
@@ -58,7 +58,7 @@ class Layout:
     source: int
     """The index of the input tensor that holds the question."""
     source_places: Places
-    """For each position of that tensor, the task's position that it holds; -1 for tokens that only the model has."""
+    """For each position of the question's tensor, the task's position there; -1 for tokens that only the model has."""
     decoder: int | None = None
     """The index of the input tensor that holds the answer: `source` if one stack reads both; None for a classifier."""
     fed_places: Places = field(default_factory=lambda: np.arange(0))
@@ -118,11 +118,12 @@ class AdapterAttention:
     ) -> None:
         """Run the model on these examples, fed the right answers, and call `show` with the attention weights in chunks.
 
-        `progress` is called with the number of finished examples. `norm_weighted` is not possible here: an error.
+        `progress` is called with the number of finished examples. `norm_weighted` raises an error, because the value
+        vectors of an adapter's model cannot be read.
         """
         if norm_weighted:
             raise InputError(
-                f"what each key adds to the output of {self.name} is not known: only its attention weights can be read",
+                f"the value vectors of {self.name} cannot be read, so its attention cannot be weighted by their norms",
                 "leave --norm-weighted out",
             )
         done, device = 0, next(self.adapted.parameters()).device
@@ -226,7 +227,8 @@ class AdapterAttention:
         if not is_same:
             text = shortened(self.task.show(examples[0]))
             raise InputError(
-                f"encode() puts the tokens of {text} elsewhere than in other texts that look like it", ONE_POSITION
+                f"encode() puts the tokens of {text} at other positions than in other texts of the same pattern",
+                ONE_POSITION,
             )
 
     def _token_names(self, pair: tuple[str, str], layout: Layout) -> list[list[str]]:
@@ -261,8 +263,8 @@ def _receiver(
         n_queries, n_keys = weights.shape[2:]
         if (n_queries, n_keys) != (len(queries), len(keys)):
             raise InputError(
-                f"{site} has {n_queries} queries and {n_keys} keys, but encode() made {len(queries)} and {len(keys)} "
-                "positions for them: the model adds or drops positions, and it is not known which",
+                f"{site} has {n_queries} queries and {n_keys} keys, but encode() makes {len(queries)} and {len(keys)} "
+                "positions for them: the model adds or drops positions",
                 "add or drop these tokens in encode(), so that its tensors have the positions that the model uses",
             )
         sees = model.visible(layout, site, weights)
@@ -273,7 +275,7 @@ def _receiver(
 
 
 def _labels(places: Places, names: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
-    """Return the name of each position: from the task's `names` by its place, or from `others` if its place is -1."""
+    """Return one name per position: its place's name in `names` or, if the place is -1, the position's in `others`."""
     return tuple(names[place] if place >= 0 else other for place, other in zip(places, others, strict=True))
 
 
@@ -318,10 +320,12 @@ def _sequence_layout(adapter: Adapter, task: SequenceTask, pattern: Pattern) -> 
     predicted = np.where(predicted < n_given, -1, predicted - n_given)
     answering = np.flatnonzero(predicted >= 0)
     if not len(answering):
-        raise InputError(f"no position of {adapter_name(adapter)} predicts the tokens of an answer", ONE_POSITION)
+        raise InputError(
+            f"no position in the tensors of {adapter_name(adapter)} predicts the tokens of an answer", ONE_POSITION
+        )
     if (np.diff(predicted[answering]) < 0).any():
         raise InputError(
-            f"{adapter_name(adapter)} writes answers in the other order than its task",
+            f"{adapter_name(adapter)} writes the tokens of answers in reverse order, compared with its task",
             f'change its settings: settings = {{"least_first": {not task.config.least_first}}}'
             if hasattr(task.config, "least_first")
             else "write them in the order of the task, in encode() and in generate()",

@@ -24,7 +24,7 @@ from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import BatchOutcome
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import Gates, closed_gates, eval_mode
-from headcount.hooks.proof import first_tensor
+from headcount.hooks.intervention_proof import first_tensor
 from headcount.hooks.replay import Intervention
 from headcount.models.transformer import SequenceTransformer, greedy
 from headcount.results import Contradiction, Count, HeadName, Positive
@@ -40,7 +40,7 @@ LISTED = 5
 EXPLAINED = 100
 """Largest number of broken answers that are decoded for each ablation, to describe their mistakes."""
 Picks = list[tuple[int, int]]
-"""Answers to decode, each given by the index of an intervention (ablation) and a row (example) of a batch."""
+"""The answers to decode, as pairs: the index of an intervention (ablation), and the row (example) in a batch."""
 
 
 class DecodingCheck:
@@ -62,11 +62,11 @@ class DecodingCheck:
         self._broken: dict[tuple[HeadId, str], list[Failure]] = {_pair(each): [] for each in interventions}
         self._counted: dict[tuple[HeadId, str], list[int]] = {_pair(each): [] for each in interventions}
         self._examples: list[Examples] = []
-        """The examples of the blocks before the present one."""
+        """The examples of all blocks before the current block."""
 
     @property
     def is_needed(self) -> bool:
-        """Whether the next batch has to be checked, or its broken answers collected."""
+        """Whether the next batch must be given to this callback: to be checked, or to collect its broken answers."""
         return self.explains or (not self.decoded and (self.decodes or self.generates))
 
     def __call__(self, outcome: BatchOutcome) -> None:
@@ -79,7 +79,7 @@ class DecodingCheck:
             self._collect(outcome)
 
     def next_block(self, experiment: Experiment) -> None:
-        """Keep the examples of the present block, and expect batches of the next block, `experiment`."""
+        """Keep the examples of the current block, and go on to the next block of examples, `experiment`."""
         if self.explains:
             self._examples.append(cast(Examples, self.experiment.examples))
         self.experiment = experiment
@@ -115,7 +115,7 @@ class DecodingCheck:
             first = int((right != scored_right).argmax())
             head = self.interventions[picks[first][0]].heads[0]
             raise CheckFailed(
-                f"without {head}, one forward pass and real decoding disagree on {task.show(examples[first])}",
+                f"with {head} ablated, one forward pass and real decoding disagree on {task.show(examples[first])}",
                 "this is a fault in the pipeline, not in the model: please report it",
             )
         self.decoded = len(picks)
@@ -137,7 +137,8 @@ class DecodingCheck:
                 right = self.experiment.decode(rows)
                 if (apart := right != (scores > 0.5)).any():
                     logits = first_tensor(self.experiment.model(*batch.inputs))
-                    raise _disagreement(self.experiment, f"without {each.heads[0]}", batch, checked, apart, logits)
+                    when = f"with {each.heads[0]} ablated"
+                    raise _disagreement(self.experiment, when, batch, checked, apart, logits)
             self.decoded += len(rows)
             self.decoded_replacements = tuple(dict.fromkeys((*self.decoded_replacements, each.replacement)))
 
@@ -162,7 +163,7 @@ class DecodingCheck:
             self._broken[_pair(outcome.interventions[i])].append(Failure(example, tokens))
 
     def _decode(self, outcome: BatchOutcome, picks: Picks) -> Tokens:
-        """Return answers decoded one token at a time, one per pick: an ablation and an example of the batch."""
+        """Decode one answer per pick (an ablation and an example of the batch), one token at a time."""
         model, sites = cast(SequenceTransformer, self.experiment.model), self.experiment.sites
         task = cast(SequenceTask, self.experiment.task).sized_for(cast(Examples, self.experiment.examples))
         start = task.decoding_start
@@ -211,8 +212,9 @@ def _disagreement(
     message = f"{when}, one forward pass and real decoding disagree on {int(apart.sum())} of {len(apart)} examples"
     answers = [] if experiment.answers is None else experiment.answers(batch.rows, checked[apart][:LISTED], logits)
     advice = (
-        "in a sound model, both have the same first wrong token: check that encode() feeds the model as in training "
-        "(with its start token), that labels of padding are -100, and that generate() stops where the labels do"
+        "check that encode() feeds the model as in training (with its start token), that labels of padding are -100, "
+        "and that generate() stops where the labels do: teacher forcing and decoding then have the same first wrong "
+        "token"
     )
     # The first mistake that explains all of these answers.
     cause = [text for explains, text in _CAUSES if answers and all(map(explains, answers))][:1]
@@ -237,11 +239,12 @@ def _joined(tokens: Sequence[str]) -> str:
 _CAUSES: tuple[tuple[Callable[[Answers], bool], str], ...] = (
     (
         lambda each: each.one_pass[:-1] == each.labels[1:] and each.one_pass != each.labels,
-        "one pass is one token ahead of the labels: the label of a position is the token after the one fed there",
+        "predictions of one pass are one token ahead of the labels: label each position with the token after the one "
+        "fed there",
     ),
     (
         lambda each: each.one_pass[1:] == each.labels[:-1] and each.one_pass != each.labels,
-        "one pass is one token behind the labels: is the decoder fed one token too many at the start?",
+        "predictions of one pass are one token behind the labels: feed the decoder one token less at the start",
     ),
     (
         lambda each: each.one_pass[: (n := len(each.right))] == each.labels[:n] and each.generated == each.right,
@@ -249,7 +252,7 @@ _CAUSES: tuple[tuple[Callable[[Answers], bool], str], ...] = (
     ),
     (
         lambda each: each.generated == each.right[::-1] != each.right,
-        "generate() returns answers in reverse order: reverse them",
+        "generate() returns answers in reverse order: reverse them there",
     ),
     (
         lambda each: each.generated != each.right and each.generated.strip(" 0") == each.right.strip(" 0"),
@@ -262,13 +265,13 @@ _CAUSES: tuple[tuple[Callable[[Answers], bool], str], ...] = (
     ),
     (
         lambda each: each.one_pass == each.labels and each.generated != each.right,
-        "one pass, fed the right answer, is right, but decoding is not: check that the decoder's mask is causal (it "
-        "must not see the token that it predicts), and that generate() feeds the model as encode() does",
+        "teacher forcing is right, but decoding is wrong: check that the decoder's mask is causal (it must not see the "
+        "token that it predicts), and that generate() feeds the model as encode() does",
     ),
 )
 """Common mistakes in an adapter's encode() or generate(), the most certain first.
 
-Each is a test of the answers to an example, and the advice if the test is true for all answers.
+Each mistake is a pair: a test of the answers to one example, and advice to print if the test is true for all examples.
 """
 
 
@@ -339,7 +342,7 @@ class FailureProfile:
     n: Positive
     """The number of examples on which the head was ablated."""
     places: tuple[Group, ...]
-    """For each position of the answer, the number of wrong tokens in the broken answers that were decoded."""
+    """For each place of the answer, the number of decoded broken answers whose token at this place is wrong."""
     faults: tuple[Group, ...]
     """For each kind of mistake, the number of decoded broken answers with it; the most frequent kind comes first."""
     groups: tuple[Group, ...]

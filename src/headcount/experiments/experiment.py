@@ -25,11 +25,14 @@ from headcount.data.from_task import task_dataset
 from headcount.errors import InputError
 from headcount.hooks.replay import rows_per_pass
 from headcount.hooks.sites import Sites
+from headcount.limits import N_MEANS
 from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.stats import Aggregator
 from headcount.tasks.base import Examples, Task
 
+Scores = NDArray[np.float64]
+"""One score per example."""
 AT_ONCE = 128
 """Default number of examples per batch; the activations of a few ablations then fit into a processor's cache."""
 ROOM = 2**25
@@ -37,10 +40,8 @@ ROOM = 2**25
 
 The pass itself needs a few times as much memory.
 """
-N_REFERENCE = 16_384
-"""Largest number of examples over which mean head outputs are computed."""
 WORK = 2**40
-"""Largest number of multiplications for computing mean head outputs: about a minute of one core."""
+"""Largest number of multiplications for computing the mean outputs of heads: about a minute on one core."""
 REFERENCE_BYTES = 2**28
 """Largest size in bytes of the input tensors over which mean head outputs are computed."""
 
@@ -67,7 +68,7 @@ class Experiment:
     has_own_score: bool = False
     """Whether the metric is a user's own function; otherwise it is one of the dataset's metrics."""
     is_part: bool = False
-    """Whether the experiment is a part of another experiment; then no answers are decoded."""
+    """Whether the experiment has only some batches of another experiment; then no answers are decoded."""
     make_batches: Callable[[Rows], tuple[EvalBatch, ...]] | None = None
     """The function that puts examples of the dataset, given by their indices, into batches; None for given batches."""
 
@@ -109,14 +110,14 @@ class Experiment:
 
     @property
     def is_all(self) -> bool:
-        """Whether these are all examples that the task has."""
+        """Whether the experiment measures all examples that the task has, so that there is no sampling error."""
         return self.dataset.is_all and not self.is_part
 
     @property
     def largest_loss(self) -> float | None:
-        """A loss that confidence intervals assume for a rare bad example which the sample may have missed.
+        """The loss of a rare bad example that the sample may have missed; confidence intervals allow for it.
 
-        The largest observed loss is used if it is larger. None assumes that there is no such example.
+        The largest observed loss is used if it is larger. None means that no such example is assumed.
         """
         return self.dataset.largest_loss
 
@@ -128,13 +129,13 @@ class Experiment:
 
     @property
     def decode(self) -> Callable[[Rows], NDArray[np.bool_]] | None:
-        """A function that decodes answers to examples (given by index) and returns which are right, or None."""
+        """A function that decodes answers to examples given by index, and returns which are right; None without one."""
         decode = self.dataset.decode
         return None if decode is None or self.is_part else (lambda some: decode(self.rows[some]))
 
     @property
     def generate(self) -> Callable[[Rows], Sequence[str]] | None:
-        """A function that returns the answers of the model's own decoding code to examples given by index, or None."""
+        """A function that returns the texts that the model's own code decodes for examples given by index, or None."""
         generate = self.dataset.generate
         return None if generate is None or self.is_part else (lambda some: generate(self.rows[some]))
 
@@ -168,15 +169,15 @@ class Experiment:
         return self.part(np.linspace(0, len(self.batches) - 1, n_batches).round().astype(int).tolist())
 
     def part(self, indices: Sequence[int]) -> Experiment:
-        """Return an experiment on those batches of this one that have the given indices."""
+        """Return an experiment on the batches of this experiment that have the given indices."""
         batches = [self.batches[i] for i in indices]
         kept = np.sort(np.concatenate([batch.rows for batch in batches]))
         renumbered = tuple(replace(batch, rows=np.searchsorted(kept, batch.rows)) for batch in batches)
         return replace(self, rows=self.rows[kept], batches=renumbered, is_part=True)
 
     def block(self, places: Rows) -> Experiment:
-        """Return an experiment on the examples at these places of `rows`, in batches of their own."""
-        assert self.make_batches is not None, "only experiments on a dataset are measured block by block"
+        """Return an experiment on the examples with these indices in `rows`, in new batches."""
+        assert self.make_batches is not None, "only an experiment on a dataset can be measured block by block"
         rows = self.rows[places]
         return replace(self, rows=rows, batches=self.make_batches(rows))
 
@@ -188,7 +189,7 @@ class Experiment:
 
 
 def _no_other_batches(rows: Rows) -> EvalBatch:
-    raise AssertionError("these examples were already put into batches")
+    raise AssertionError("an experiment on given batches cannot make new batches")
 
 
 def experiment_on(
@@ -276,7 +277,7 @@ def _reference(
     Return an empty tuple, which means the batches `measured`, if there are no other examples. Do so also if a forward
     pass over the others would take more than about a minute, and longer than ablating every head.
     """
-    most = N_REFERENCE
+    most = N_MEANS
     if dataset.width:
         longest = int(dataset.lengths.argmax())
         n_weights, length = sum(weight.numel() for weight in model.parameters()), int(dataset.lengths[longest])

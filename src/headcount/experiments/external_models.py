@@ -134,7 +134,7 @@ class ExternalModel(OpenModel):
 
     @cached_property
     def output(self) -> RunFolder:
-        """The folder in runs/ for results; it belongs to these weights and to this version of the adapter's file."""
+        """The folder in runs/ for results about these weights and this version of the adapter's file."""
         stem = re.sub(r"[^\w.-]+", "-", self.label).strip("-.") or "model"
         if (Path("runs") / stem).resolve() == Path(self.name).resolve():
             stem = f"{stem}-results"
@@ -207,7 +207,7 @@ class ExternalModel(OpenModel):
         if self.task is not None and self.task.output_type == "class":
             return _classified(cast(AdapterClasses, self.answers), text)
         if type(self.adapter).generate is Adapter.generate:
-            raise InputError(f"{self.name} generates no answers", "write generate() in the adapter")
+            raise InputError(f"{self.name} cannot decode answers", "write generate() in the adapter")
         question, answer, right = own_answer(self._adapted, text)
         fault = "" if right is None or is_right(self.adapter, answer, right) else f"should be {right}"
         places = tuple(map(str, range(len(answer))))
@@ -232,13 +232,16 @@ class ExternalModel(OpenModel):
             )
         if self.adapter:
             if not (data is None or isinstance(data, str | Path)):
-                raise InputError(f"{self.name} is measured on its adapter's examples", "write data() in the adapter")
+                raise InputError(
+                    f"{self.name} is measured on the examples of its adapter, and takes no other data",
+                    "return your examples from data() in the adapter",
+                )
             return adapter_dataset(self._adapted, str(data or "test"), length, n)
         if data is None:
             raise InputError(
-                f"{self.name} has no task, so it needs examples to be measured on",
-                "add --data FILE: plain text, or a table (.tsv, .csv or .jsonl): text label; first second score; "
-                "source target; or a folder of images by class",
+                f"{self.name} has no task, so examples to measure it on must be given",
+                "add --data FILE: plain text; a table (.tsv, .csv or .jsonl) with columns text and label, or first, "
+                "second and score, or source and target; or a folder of images by class",
             )
         return read_dataset(data, self.tokenized)
 
@@ -254,7 +257,7 @@ class ExternalModel(OpenModel):
     def selection(
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
-        """Return three experiments: to select heads on, to measure the selection on, and to measure random orders on.
+        """Return three experiments: to select heads on, to measure the selection on, and for random orders of removal.
 
         They are on the validation set and the test set or, without a task, on two halves of the data.
         """
@@ -288,7 +291,7 @@ class ExternalModel(OpenModel):
         listeners: Sequence[Listener] = (),
     ) -> Cut[OpenModel]:
         """Cut these heads out, write the smaller model to the folder `out`, and return it with the proof of the cut."""
-        assert measured is not None, "made for the cut"
+        assert measured is not None, "the caller makes an experiment before it cuts"
         over = means_over(measured) if fold_mean else ()
         means, n_means = [(batch.inputs, batch.token_mask) for batch in over], sum(len(batch.rows) for batch in over)
         return cast(Any, prune_external(self, heads, out, measured.batches[0].inputs, means, n_means))
@@ -358,7 +361,10 @@ def prune_external(
     """
     removed = tuple(dict.fromkeys(model.find_head(head) for head in heads))
     if len(removed) == len(model.sites.heads):
-        raise InputError(f"this would remove all heads of {model.name}", "lower --loss, or name the heads: --heads")
+        raise InputError(
+            f"this would remove all heads of {model.name}, but at least one must stay",
+            "lower --loss, or name the heads to remove with --heads",
+        )
     cut, difference, prove = cut_and_prove(model.model, removed, inputs, means, n_means)
     is_adapted = isinstance(cut, Adapted)  # the adapter's code has run already, so it may run again
     if is_adapted:
@@ -371,7 +377,8 @@ def prune_external(
     again = prove(smaller_model.model)
     if not again <= TOLERANCE:
         raise CheckFailed(
-            f"the model that was written to {out} differs by {again:.1e} from the cut model", "please report this"
+            f"the output of the model that was written to {out} differs from that of the cut model by {again:.1e}",
+            "this is a fault in headcount: please report it",
         )
     sizes = Size.of(model.inner), Size.of(smaller_model.inner)
     return Cut(smaller_model, removed, max(difference, again), *sizes, n_means)

@@ -1,4 +1,4 @@
-"""`OpenModel`, the type of model that every command works on, whoever wrote the model.
+"""`OpenModel`, the type of model that every command works on, whether headcount trained the model or not.
 
 A run, a Hugging Face folder, an adapter's model and a bare PyTorch module each become an `OpenModel`. A command asks
 the `OpenModel` for what it needs, such as an experiment, a prediction or a task. If the model cannot provide this, an
@@ -36,6 +36,7 @@ from headcount.experiments.task_attention import TaskAttention
 from headcount.heads import HeadId
 from headcount.hooks.sites import Sites, SupportsHeads, SupportsSites, unwrap
 from headcount.hooks.wrapping import Wrapped, wrap
+from headcount.limits import N_DECIDING
 from headcount.runs.folder import RunFolder, Snapshot, digest
 from headcount.runs.run import Prediction, Run
 from headcount.seeds import stream
@@ -48,13 +49,11 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation", "test")
 """Names of splits; as data, such a name means the split, even if there is a file of this name."""
-N_DECIDING = 40_000
-"""Number of new examples for the second measurement of heads whose ablation changes an answer in the first one."""
 N_SELECTION = 1000
 """Largest number of examples on which heads to remove are selected."""
 N_NULL = 500
 """Largest number of examples on which each random order of removing heads is measured."""
-NO_FOLDER = "a bare module is not written into a folder: only its own code can read it again"
+NO_FOLDER = "a bare PyTorch module cannot be saved in a folder, because only its own code can load it again"
 CUT_IT = "cut the heads out of a copy in memory: headcount.cut_heads(model, heads)"
 Data = str | Path | TextLines | Columns | EvalDataset | Sequence[Any] | np.ndarray[Any, Any] | None
 ExperimentMetric = str | ScoreFunction | None
@@ -62,7 +61,7 @@ ExperimentMetric = str | ScoreFunction | None
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """The known settings of a model, which distinguish its curve from those of other models in a figure."""
+    """The known settings of a model, by which its curve in a figure is labelled and told from other models' curves."""
 
     label: str
     """A short description for a legend, such as `rotary, max` (encoding and pooling)."""
@@ -135,7 +134,7 @@ class OpenModel:
     @property
     def output(self) -> RunFolder:
         """The folder for the model's results."""
-        raise InputError("a bare module has no folder of its own for results", 'name one: save="results"')
+        raise InputError("a bare PyTorch module has no folder for results", 'name a folder: save="results"')
 
     def find_head(self, head: str | HeadId) -> HeadId:
         """Return the head called `head`, such as "E1H2"; raise an error if the model does not have this head."""
@@ -166,7 +165,7 @@ class OpenModel:
         """Return the model's answer to one example, given as text."""
         raise InputError(
             f"{self.name} has no task, so it has no questions to answer",
-            "give a run, sample:addition, or an adapter that names a task",
+            "give a run (a model trained by headcount), sample:addition, or an adapter that names a task",
         )
 
     def task_attention(self) -> TaskAttention:
@@ -175,7 +174,7 @@ class OpenModel:
         Raise an error if the model has no task.
         """
         raise InputError(
-            f"heads are described by the positions of a task, and {self.label or self.name} has no task",
+            f"heads are described by the positions of a task, but {self.label or self.name} has no task",
             'write an adapter that names one: task = "addition", or "sortedness"',
             self.SEE_ATTENTION,
         )
@@ -184,7 +183,7 @@ class OpenModel:
         """Return the trained position encoding of the model; raise an error if it is not known."""
         raise InputError(
             f"the position encoding of {self.label or self.name} is not known",
-            "write an adapter: headcount then finds its table of positions, or positions() of the adapter returns it",
+            "write an adapter: headcount then looks for the position table, or the adapter's positions() returns it",
         )
 
     def some_inputs(self, n: int) -> tuple[Tensor, ...]:
@@ -202,7 +201,7 @@ class OpenModel:
     def texts(self, on: Sequence[str], data: str | Path | None = None) -> list[TokenizedText]:
         """Return the texts `on` and the texts of the file `data` as model inputs, to show attention on them."""
         if data is not None:
-            raise InputError(f"{self.label} reads no files of texts", "leave data out, and " + self.SEE_ATTENTION[3:])
+            raise InputError(f"{self.label} takes no text files", "leave data out, and " + self.SEE_ATTENTION[3:])
         return [self.text_input(text) for text in on]
 
     def repeated_tokens(self) -> list[TokenizedText]:
@@ -251,13 +250,13 @@ class OpenModel:
         return tensor_dataset(inputs, metric), None
 
     def confirmation(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
-        """Return an experiment on new examples, to measure some heads a second time; None if there are none."""
+        """Return an experiment on new examples, to measure some heads a second time; None without new examples."""
         return None
 
     def selection(
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
-        """Return three experiments: to select heads on, to measure the selection on, and to try random orders on."""
+        """Return three experiments: to select heads on, to measure the selection on, and for random removal orders."""
         dataset, _ = self.examples(data, metric, n, length)
         rows, others = split_in_half(dataset, n)
 
@@ -274,7 +273,8 @@ class OpenModel:
     def require_training(self) -> None:
         """Raise an error if headcount cannot train this model further."""
         raise InputError(
-            f"--fine-tune: headcount does not know how {self.name} is trained", "fine-tune it with its own code"
+            f"--fine-tune is not possible: headcount does not know how {self.name} is trained",
+            "leave --fine-tune out, and fine-tune the smaller model with its own code",
         )
 
     def cut(
@@ -291,13 +291,13 @@ class OpenModel:
         raise InputError(NO_FOLDER, CUT_IT)
 
     def cost_experiment(self, measured: Experiment | None) -> Experiment:
-        """Return the experiment on which the model is compared with itself after a cut: by default, `measured`."""
-        assert measured is not None, "made for the cut"
+        """Return the experiment on which the model is compared with the cut model: by default, `measured`."""
+        assert measured is not None, "the caller makes an experiment before it cuts"
         return measured
 
     def _refuse(self, what: str, length: int | None) -> None:
         if length is not None:
-            raise InputError(f"{self.name} has no task with sequences of any length", f"leave the {what} out")
+            raise InputError(f"{self.name} has no task whose examples can have any length", f"leave the {what} out")
 
 
 def no_task(name: str) -> InputError:
@@ -383,8 +383,8 @@ class RunModel(OpenModel):
     def text_input(self, text: str) -> TokenizedText:
         """Raise an error, because a run's attention is shown by another command, while the run decodes an answer."""
         raise InputError(
-            f"{self.name} is a run: its attention is drawn while it decodes its own answer to an example of its task",
-            f"`headcount heads {argument(self.name)}` with --on and the example, or show_heads in Python",
+            f"{self.name} is a run: it shows attention while it decodes its own answer to an example of its task",
+            f"use `headcount heads {argument(self.name)}` with --on and the example, or show_heads in Python",
         )
 
     def examples(
@@ -392,11 +392,14 @@ class RunModel(OpenModel):
     ) -> tuple[EvalDataset, Rows | None]:
         """Return the dataset on which the run is measured (a split, given examples, or one length), and its rows."""
         if not self.sites:
-            raise InputError(f"{self.name} has no heads", "choose a run from which not all heads were cut out")
+            raise InputError(f"{self.name} has no heads: all were cut out", "give a run that still has heads")
         task, data = self.run.task, "test" if data is None else data
         is_file = isinstance(data, str) and data not in SPLITS and Path(data).is_file()
         if isinstance(data, Path | TextLines | EvalDataset) or is_file or is_dataset(data):
-            raise InputError(f"{self.name} is measured on its own task", "leave --data and --lines out")
+            raise InputError(
+                f"{self.name} is measured on examples of its own task, and takes no other data",
+                "leave --data and --lines out",
+            )
         if length is not None:
             examples, what = of_length(task, length, n, str(data))
         elif isinstance(data, str):
@@ -423,10 +426,13 @@ class RunModel(OpenModel):
     ) -> tuple[Experiment, Experiment, Experiment]:
         """Return three experiments: on the validation set, on the test set, and on a part of the test set.
 
-        Heads are selected on the first, the selection is measured on the second, and random orders on the third.
+        Heads to remove are selected on the first, the selection is measured on the second, and random orders of removal
+        on the third.
         """
         if data is not None or metric is not None:
-            raise InputError(f"{self.name} is measured on its own task", "leave --data and --metric out")
+            raise InputError(
+                f"heads of {self.name} are selected by its accuracy on its own task", "leave --data and --metric out"
+            )
 
         def on(split: str, most: int | None) -> Experiment:
             return self.experiment(split, None, smaller(n, most), length=length, at_once=at_once)
@@ -434,7 +440,7 @@ class RunModel(OpenModel):
         return on("validation", N_SELECTION), on("test", None), on("test", N_NULL)
 
     def require_training(self) -> None:
-        """Do nothing: headcount can train every run."""
+        """Raise no error, because headcount can train every run."""
 
     def cut(
         self,
@@ -453,7 +459,7 @@ class RunModel(OpenModel):
         return replace(cast(Any, cut), model=RunModel.of(cut.model))
 
     def cost_experiment(self, measured: Experiment | None) -> Experiment:
-        """Return the experiment on the whole test set, on which the run is compared with itself after a cut."""
+        """Return the experiment on the whole test set, on which the run is compared with the cut run."""
         return task_experiment(self.run, *held_out(self.run.task, "test", None))
 
 
@@ -476,7 +482,7 @@ def smaller(n: int | None, most: int | None) -> int | None:
 
 
 def means_over(experiment: Experiment) -> Sequence[EvalBatch]:
-    """Return the batches over which mean head outputs are taken that are added to biases when heads are cut out.
+    """Return the batches over which mean head outputs are computed, to be added to biases when heads are cut out.
 
     These are the experiment's reference batches, which are not measured on, or else its own batches.
     """

@@ -1,4 +1,4 @@
-"""Find the table of position vectors in an adapter's model, by testing which tensor acts like one.
+"""Find the table of position vectors in an adapter's model, by testing which tensor acts like such a table.
 
 The table is one of two things:
 
@@ -70,7 +70,7 @@ def find_encoding(name: str, model: Adapted) -> EncodingInUse:
             f"no table of positions was found in {name}: neither an embedding that is indexed by 0, 1, 2, ... "
             "nor a parameter or buffer with one row per position",
             "if it has one, write positions(self, model) in the adapter: the tensor [position, d_model]",
-            "models with rotary positions or biases on scores have no table",
+            "a model with rotary positions or with biases on attention scores has no such table",
         )
     title = f"{table.name} (table)" if table.name in ENCODINGS.names() else table.name
     d_model, n_heads = table.rows.shape[1], len(next(iter(model.head_sites.values())).heads)
@@ -103,7 +103,10 @@ def _named_table(adapter: Adapter, model: Adapted, batches: Sequence[Inputs]) ->
         rows = adapter.positions(model.model)
     if not (isinstance(rows, Tensor) and rows.dim() == 2 and rows.is_floating_point() and len(rows) >= FEWEST_ROWS):
         shown = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
-        raise InputError(f"positions() returned {shown}", f"[position, d_model], {FEWEST_ROWS} positions or more")
+        raise InputError(
+            f"positions() of the adapter returned {shown}",
+            f"it should return a tensor [position, d_model] with at least {FEWEST_ROWS} positions",
+        )
     n_used = min(len(rows), max(each.shape[1] for each in batches[0] if each.dim() > 1))
     return Table("positions()", rows, n_used, is_learned=rows.requires_grad)
 
@@ -137,7 +140,7 @@ def _is_in_order(ids: Tensor) -> bool:
 
 
 def _sliced(model: nn.Module, batches: Sequence[Inputs]) -> Table | None:
-    """Return the parameter or buffer whose first rows change the output, but not its later rows; None without one."""
+    """Return the parameter or buffer whose first rows affect the output, and later rows do not; None without one."""
     # The model may add a class token.
     widths = {tensor.shape[1] + n_added for tensor in batches[0] if tensor.dim() > 1 for n_added in (0, 1)}
     for name, tensor in _candidates(model):

@@ -1,4 +1,4 @@
-"""Score a model while its heads are removed (ablated for all further measurements) one after another.
+"""Score a model while heads are removed one after another; a removed head is ablated in all later measurements.
 
 The forward passes over all batches are cached as far as they fit into memory. After a removal, only the layers from the
 removed head on are computed again.
@@ -10,15 +10,15 @@ import numpy as np
 import torch
 
 from headcount.errors import ReplayError
-from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import Progress, Scores, plain_scores, run_interventions, scores_of
+from headcount.experiments.experiment import Experiment, Scores
+from headcount.experiments.interventions import Progress, plain_scores, run_interventions, scores_of
 from headcount.heads import HeadId
 from headcount.hooks.gates import eval_mode
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.limits import BATCH, available_memory
 
 ROOM = 2**30
-"""Largest size of all cached forward passes in bytes; a quarter of the available memory if this is less."""
+"""Largest total size of the cached forward passes in bytes; a quarter of the available memory if that is less."""
 
 
 class Removal:
@@ -34,7 +34,7 @@ class Removal:
         self._batch_size = min(batch_size, experiment.most_rows or batch_size)
         self._passes: dict[int, CachedPass] = {}
         self._next: dict[tuple[HeadId, int], CachedPass] = {}
-        """Cached passes without one further head, kept because this head is likely to be removed next."""
+        """Cached forward passes with one further head removed, kept because this head is likely to be removed next."""
         self._room: int | None = None
         self._unchecked = True
 

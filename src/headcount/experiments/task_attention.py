@@ -1,4 +1,4 @@
-"""`TaskAttention`, the type of model that analyses of attention need: attention weights in the positions of a task.
+"""`TaskAttention`, the interface of models whose attention weights can be read in the positions of a task.
 
 The positions of a run are those of its task. The positions of an adapter's model are mapped to those of the task
 (experiments/adapter_attention.py). A token that the task does not have, such as a class token, is mapped to no
@@ -90,7 +90,7 @@ class SiteWeights:
     weights: Float[Tensor, "example head query key"]
     """The weights; an additional last key holds the sum over all keys that only the model has, such as [CLS]."""
     present: NDArray[np.bool_]
-    """A mask [example, query] of the queries that the model has; without leading zeros, an example has fewer."""
+    """A mask [example, query] of the queries that the model has; an example without leading zeros has fewer."""
     visible: Bool[Tensor, "query key"]
     """A mask of the keys that each query may see in at least one example."""
     n_task_keys: int

@@ -52,7 +52,7 @@ from headcount.external.user_code import import_class, relative_path, user_code_
 from headcount.files import friendly_os_errors, read_json, require_regular, write_atomically
 from headcount.heads import HeadSite
 from headcount.hooks.gates import eval_mode
-from headcount.hooks.proof import difference
+from headcount.hooks.intervention_proof import difference
 from headcount.hooks.sites import Sites
 from headcount.hooks.wrapping import Wrapped, input_names, output_tensor, wrap
 from headcount.models.finite import require_finite_model
@@ -87,8 +87,8 @@ class Adapter:
     given: str = ""
     """The first tokens of every answer, such as "0", if your decoder is given them and never predicts them.
 
-    Labels then begin after these tokens. The model can never be right on an example whose answer begins with other
-    tokens, and headcount's results say so.
+    Labels then begin after these tokens. The model is never right on an example whose answer begins with other tokens;
+    results say on how many examples this is so.
     """
     claimed: float | None = None
     """Accuracy that the author reports, from 0 to 1, to be compared with the measured accuracy."""
@@ -109,7 +109,8 @@ class Adapter:
 
             return load_model(self.folder / self.pretrained, any_family=True)
         raise InputError(
-            f"{type(self).__name__} has no build(), so its model cannot be made", "write build() in the adapter"
+            f"the adapter {type(self).__name__} has no build(), so its model cannot be built",
+            "write build() in the adapter",
         )
 
     def load(self, model: nn.Module) -> None:
@@ -120,7 +121,8 @@ class Adapter:
         weights = read_weights(file)
         if not isinstance(weights, Mapping):
             raise InputError(
-                f"{file} holds a {type(weights).__name__} instead of weights by name", "save model.state_dict()"
+                f"{file} holds a {type(weights).__name__} instead of weights by name",
+                "save the weights with torch.save(model.state_dict(), ...)",
             )
         weights = without_prefix(weights, model)
         try:
@@ -173,11 +175,11 @@ class Adapter:
         raise NotImplementedError
 
     def training_data(self) -> Sequence[tuple[str, str]]:
-        """Return (question, answer) pairs of your training set; the audit looks for them in the test set."""
+        """Return (question, answer) pairs of your training set; the audit checks that no test example is among them."""
         raise NotImplementedError
 
     def tokens(self, question: str, answer: str) -> Sequence[Sequence[str]]:
-        """Return one name per position of each model input, which label the axes of figures.
+        """Return, for each input of the model, one name per position; the names label the axes of figures.
 
         By default, headcount uses the characters or words of question and answer, if it can match them to token ids.
         """
@@ -204,8 +206,8 @@ def load_adapter(name: str) -> Adapter:
     path, _, class_name = name.rpartition(":")
     file = Path(path)
     if not file.is_file():
-        raise InputError(f"there is no file {path}", "write one: headcount adapt my_model.py:MyModel")
-    advice = "make a class there that inherits headcount.Adapter"
+        raise InputError(f"there is no file {path}", "write an adapter: headcount adapt my_model.py:MyModel")
+    advice = "write a class in this file that inherits headcount.Adapter"
     adapter_class = import_class(file, class_name, Adapter, "adapter", advice)
     adapter_class.folder, adapter_class.origin = file.resolve().parent, f"{file.resolve()}:{class_name}"
     with user_code_errors(adapter_class, "__init__"):
@@ -216,11 +218,11 @@ def load_adapted(adapter: Adapter) -> Adapted:
     """Return the adapter's model with trained weights and named heads, in evaluation mode."""
     claimed = adapter.claimed
     if claimed is not None and not (isinstance(claimed, int | float) and math.isfinite(claimed)):
-        raise InputError(f"claimed = {claimed!r} is not a number", "99.85 % is written as claimed = 0.9985")
+        raise InputError(f"claimed = {claimed!r} is not a number", "write an accuracy of 99.85 % as claimed = 0.9985")
     n = adapter.claimed_n
     if n is not None and not (isinstance(n, int) and n > 0):
         raise InputError(
-            f"claimed_n = {n!r} is not a number of examples", "write a whole number from 1 on, or leave it out"
+            f"claimed_n = {n!r} is not a number of examples", "write a whole number of at least 1, or leave it out"
         )
     model = built(adapter)
     with user_code_errors(adapter, "load"):
@@ -235,7 +237,9 @@ def built(adapter: Adapter) -> nn.Module:
     with user_code_errors(adapter, "build"):
         model = adapter.build()
     if not isinstance(model, nn.Module):
-        raise InputError(f"build() returned {type(model).__name__}", "it should return a torch.nn.Module")
+        raise InputError(
+            f"build() of the adapter returned {type(model).__name__}", "it should return a torch.nn.Module"
+        )
     return model
 
 
@@ -263,7 +267,7 @@ class Adapted(nn.Module):
         return cut if type(adapter).cut is not Adapter.cut else None
 
     def after(self, plan: SitePlan, model: nn.Module, sites: Sites) -> Adapted:
-        """Return a copy for `model`, from which `plan` has removed heads; `sites` are the attention blocks left."""
+        """Return a copy of this wrapper for `model`, to which `plan` was applied; `sites` are the remaining blocks."""
         return Adapted(self.adapter, model, sites, (*self.cuts, plan))
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -312,7 +316,7 @@ def read_weights(file: Path) -> Any:
     """Return the weights in a checkpoint file; code in the file is never run."""
     with friendly_os_errors(f"read {file}"):
         if file.exists() and not file.is_file():
-            raise InputError(f"{file} is not a regular file", "name the file that torch.save wrote")
+            raise InputError(f"{file} is not a regular file", "give the file that torch.save wrote")
         try:
             saved = torch.load(file, map_location="cpu", weights_only=True)
         except OSError:
@@ -321,7 +325,7 @@ def read_weights(file: Path) -> Any:
             text = str(error)
             # torch's own message advises unpickling the file, which would run its code
             pickled = re.search(r"GLOBAL (\S+)", text)
-            explanation = f"it has a {pickled[1]} in it" if pickled else text.partition(". ")[0] or type(error).__name__
+            explanation = f"it contains a {pickled[1]}" if pickled else text.partition(". ")[0] or type(error).__name__
             raise InputError(
                 f"{file} holds more than weights, or is damaged: {explanation}",
                 "save only the weights, in the project that has the model's code: torch.save(model.state_dict(), ...)",
@@ -359,7 +363,7 @@ def without_prefix(weights: Mapping[str, Any], model: nn.Module) -> Mapping[str,
 
 
 def misfits(weights: Mapping[str, Any], model: nn.Module) -> list[str]:
-    """Return lines that list the weights which do not fit a model: missing, unknown and wrongly shaped weights."""
+    """Return lines that list the weights in a file that do not fit a model: missing, unknown or wrongly shaped ones."""
     own = model.state_dict()
     shapes = [
         f"{name} (file {list(weights[name].shape)}, model {list(each.shape)})"
@@ -408,7 +412,8 @@ def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tenso
     state = adapted.model.state_dict()
     if odd := [name for name, each in state.items() if not isinstance(each, Tensor)]:
         raise InputError(
-            f"{odd[0]} in the model's state_dict is not a tensor", "such models cannot be saved without pickle"
+            f"{odd[0]} in the model's state_dict is not a tensor, so the model cannot be saved without pickle",
+            "keep only tensors in the state_dict",
         )
     gone = [f"{cut.site}.{index}" for cut in adapted.cuts for i, index in enumerate(cut.heads) if i not in cut.keep]
     header = {
@@ -428,13 +433,14 @@ def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tenso
         try:
             read = load_cut(draft).to(next(adapted.parameters()).device)
         except InputError as error:
-            what = f"what was written to {folder} cannot be read again: nothing was kept"
+            what = f"the model that was written to {folder} cannot be read again, so the folder was not kept"
             raise CheckFailed(what, str(error)) from error
         with torch.no_grad(), eval_mode(adapted), eval_mode(read):
             apart = difference(read(*inputs), adapted(*inputs))
         if not apart <= TOLERANCE:
             raise CheckFailed(
-                f"the model that was read from {folder} has another output (difference {apart:.2g}): nothing was kept",
+                f"the model that was written to {folder} has another output when it is read again (difference "
+                f"{apart:.2g}), so the folder was not kept",
                 "if load() of the adapter does more than fill in weights, move that code into build()",
             )
 
@@ -445,14 +451,16 @@ def load_cut(folder: Path) -> Adapted:
     try:
         cuts = tuple(map(SitePlan.from_dict, header["cuts"]))
     except (KeyError, TypeError, AttributeError, ValueError, HeadcountError) as error:
-        raise InputError(f"'cuts' in {folder / ADAPTED} is damaged: {error!r}", "prune again") from error
+        raise InputError(f"the entry 'cuts' in {folder / ADAPTED} is damaged: {error!r}", "prune again") from error
     require_regular(folder / WEIGHTS)
     adapter = load_adapter(f"{file}:{header['class']}")
     adapted = rebuilt(adapter, cuts)
     model = adapted.model
     _fill(model, folder)
     if digest_of(model) != header["digest"]:
-        raise InputError(f"the weights in {folder} are not those that were written", "copy the folder, or prune again")
+        raise InputError(
+            f"the weights in {folder} have changed since they were written", "copy the folder, or prune again"
+        )
     require_finite_model(model, str(folder))
     return adapted
 
@@ -467,8 +475,9 @@ def rebuilt(adapter: Adapter, cuts: Sequence[SitePlan]) -> Adapted:
             adapted = adapted.after(cut, model, apply_to_sites(cut, model, adapted.head_sites, adapted.custom_cut))
         except FAILURES as error:  # the user's code fails, or has changed
             raise InputError(
-                f"{adapter.origin} no longer builds the model that heads were cut out of, or cuts it in another way",
-                f"at {cut.site}: {type(error).__name__}: {error}",
+                f"{adapter.origin} has changed: it no longer builds the model whose heads were cut out, or cuts it in "
+                "another way",
+                f"the cut failed at {cut.site}: {type(error).__name__}: {error}",
             ) from error
     return adapted
 
@@ -481,7 +490,10 @@ def adapter_file(folder: Path) -> tuple[Path, dict[str, Any]]:
     except RunError as error:
         raise InputError(error.what, "copy the folder, or prune again") from error
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
-        raise InputError(f"{header_file} is of another kind or version", f"this headcount reads schema {SCHEMA}")
+        raise InputError(
+            f"{header_file} is of another kind or version",
+            f"prune again: this version of headcount reads schema {SCHEMA}",
+        )
     types = {"adapter": str, "class": str, "digest": str, "cuts": list}
     if odd := [key for key, each in types.items() if not isinstance(header.get(key), each)]:
         raise InputError(

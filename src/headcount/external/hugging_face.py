@@ -51,7 +51,7 @@ LAYERS = (
 MOST_CLASSES = 10**6
 """Largest number of classes that a configuration may have, because reading it creates a name for each class."""
 MOST_LAYERS = 1000
-"""Largest number of layers of a model whose layers share weights; else the number of stored tensors is the limit."""
+"""Largest number of layers of a model whose layers share weights; for others, the number of stored tensors."""
 MOST_TOKENIZER = 2**27
 """Largest size of one tokenizer file, in bytes."""
 _FORMER_BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids|masked_bias|inv_freq|attn\.bias|attention\.bias)$")
@@ -108,14 +108,17 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu", *, any_fa
     model_class = _class_of(path, settings)
     is_known = family_of(settings["model_type"]) is not None
     if not is_known and not any_family:
-        advice = f"an adapter says so, and this writes one: headcount adapt {argument(path)}"
+        advice = f"write an adapter, which says where its heads are: headcount adapt {argument(path)}"
         raise unknown_family(module_tree(path), advice)
     _require_files(path)
     pickled = None if any(path.glob("*.safetensors")) else _pickled_weights(path)
     file = _weights_file(path, settings)
     notes = _notes(file)
     if notes is None and settings.get(CUT):
-        raise InputError(f"heads are missing from the model in {path}, which save_model did not write", "save it again")
+        raise InputError(
+            f"heads were cut out of the model in {path}, but headcount.save_model did not write the folder",
+            "save the model again with headcount.save_model",
+        )
     _require_possible(path, model_class, settings, _n_tensors(path) if pickled is None else len(pickled))
     model = (
         _loaded_by_transformers(path, model_class, pickled)
@@ -153,7 +156,7 @@ def load_image_processor(folder: Path) -> Any:
 
 @contextmanager
 def _their_library(what: str, advice: str = _AGAIN) -> Iterator[None]:
-    """Turn any error of transformers inside the context into an InputError, such as "could not read FILE".
+    """Turn any error of the transformers library inside the context into an InputError, such as "could not read FILE".
 
     `what` begins the message, and `advice` says what to do.
     """
@@ -216,7 +219,7 @@ def _settings(path: Path) -> dict[str, Any]:
         raise InputError(f"there is no folder {path}", "give a folder that save_model or save_pretrained wrote")
     if not (path / CONFIG).exists():
         raise InputError(
-            f"{path} is not a model's folder: it has no {CONFIG}", "if it is incomplete, save the model again"
+            f"{path} is not the folder of a model: it has no {CONFIG}", "if it is incomplete, save the model again"
         )
     try:
         settings = read_json(path / CONFIG)
@@ -242,17 +245,20 @@ def _class_of(path: Path, settings: dict[str, Any]) -> Any:
     if not isinstance(model_type, str):
         raise InputError(
             f"the model in {path} is of no family that headcount knows (model_type {model_type!r})",
-            f"headcount knows {', '.join(model_types())}",
+            f"give a model of one of these types: {', '.join(model_types())}",
         )
     name = names[0] if isinstance(names, list) and names else None
     model_class = getattr(transformers, name, None) if isinstance(name, str) else None
     if not (isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel)):
         raise InputError(
             f"{path / CONFIG} names no class of transformers (architectures {str(names)[:80]})",
-            "headcount runs no code that comes with a model: name the class of transformers that it was saved from",
+            "headcount runs no code that comes with a model: write the name of its transformers class there",
         )
     if getattr(model_class.config_class, "model_type", None) != model_type:
-        raise InputError(f"a {model_class.__name__} cannot be of model_type {model_type!r}", f"correct {path / CONFIG}")
+        raise InputError(
+            f"a {model_class.__name__} cannot be of model_type {model_type!r}",
+            f"correct the architectures or the model_type in {path / CONFIG}",
+        )
     return model_class
 
 
@@ -294,7 +300,7 @@ def _pickled_weights(path: Path) -> dict[str, Tensor]:
         others = sorted(each.name for each in path.iterdir() if each.suffix in (".bin", ".pt", ".pth", ".h5"))
         raise InputError(
             f"{path} has no {WEIGHTS}" + (f", only {others[0]}" if others else ""),
-            "save the model again, as safetensors" if others else "was it written to the end?",
+            "save the model again, as safetensors" if others else "if it is incomplete, copy or save it again",
         )
     weights: dict[str, Tensor] = {}
     for file in files:
@@ -309,7 +315,7 @@ def _require_possible(path: Path, model_class: Any, settings: dict[str, Any], n_
         if name == "num_hidden_layers" and "num_hidden_groups" in settings:
             most = MOST_LAYERS  # layers share their tensors
         if most is not None and (too_many := [n for n in _whole_numbers(value) if not 0 <= n <= most]):
-            bounds = f"this model can have 0 to {most:,}"
+            bounds = f"it must be between 0 and {most:,} for this model"
             raise InputError(f"{name} = {too_many[0]:,} in {path / CONFIG}, but {bounds}", _AGAIN)
     with _their_library(f"{path / CONFIG} describes no model"):
         model = _built(path, model_class, without_memory=True)
@@ -328,7 +334,7 @@ def _whole_numbers(value: Any) -> Iterator[int]:
 
 @contextmanager
 def _header(file: Path) -> Iterator[Any]:
-    """Yield an opened safetensors file; an error inside the context becomes one that says the file is damaged."""
+    """Yield an opened safetensors file; turn any error inside the context into one that says the file is damaged."""
     try:
         with safe_open(file, "pt") as opened:
             yield opened
@@ -349,9 +355,9 @@ def _built(path: Path, model_class: Any, *, without_memory: bool) -> Any:
 
 
 def _loaded_by_transformers(path: Path, model_class: Any, pickled: dict[str, Tensor] | None) -> nn.Module:
-    """Return a model that transformers loads from a folder with safetensors files, or from the tensors in `pickled`.
+    """Load a model with the transformers library, from the safetensors files in a folder or the tensors in `pickled`.
 
-    transformers unpickles nothing.
+    Nothing is unpickled.
     """
     with (
         _their_library(f"could not read the model in {path}", "if it is incomplete, copy or save it again"),
@@ -378,13 +384,13 @@ def _loaded_by_transformers(path: Path, model_class: Any, pickled: dict[str, Ten
     stacks, prefix = tuple(f"{each}." for each in paths if each in modules), f"{model.base_model_prefix}."
     unwanted = [name for name in keys["unexpected_keys"] if name.removeprefix(prefix).startswith(stacks)]
     if unwanted := sorted(name for name in unwanted if not _FORMER_BUFFERS.search(name)):
-        raise _odd(path, "is too much for the configuration", unwanted)
+        raise _odd(path, "has no place in the model that the configuration describes", unwanted)
     return cast(nn.Module, model)
 
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Return a context without the progress bars and reports of transformers."""
+    """Return a context in which the transformers library shows no progress bars and reports."""
     from transformers.utils import logging
 
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -420,7 +426,7 @@ def _loaded_by_headcount(path: Path, model_class: Any, file: Path, notes: Notes)
     if odd := sorted(expected.keys() - tensors.keys()):
         raise _odd(path, "is missing", odd)
     if odd := sorted(tensors.keys() - expected.keys()):
-        raise _odd(path, "is too much", odd)
+        raise _odd(path, "has no place in the model that the configuration describes", odd)
     if odd := sorted(name for name, tensor in tensors.items() if tensor.shape != expected[name].shape):
         raise _odd(path, "has another shape than the configuration says", odd)
     model.load_state_dict(tensors, assign=True)
@@ -449,5 +455,5 @@ def _tie(model: nn.Module, shared: dict[str, str]) -> None:
 
 
 def _odd(path: Path, what: str, names: list[str]) -> InputError:
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
     return InputError(f"in the weights of {path}, {names[0]}{more} {what}", _AGAIN)

@@ -19,7 +19,7 @@ from headcount.files import read_json
 
 
 def is_external(name: str | Path) -> bool:
-    """Return whether a name means a model that headcount did not train: an adapter's class, or a folder of a model."""
+    """Return whether a name means a model that headcount did not train: an adapter's class, or a model's folder."""
     if is_adapter_class(name) or has_only_an_adapter(name):
         return True
     try:
@@ -50,13 +50,13 @@ def code_of(name: str | Path, *, run_adapter: bool = False) -> Path | None:
         file, _ = adapter_file(Path(name))
         if not run_adapter:
             raise InputError(
-                f"to load the model in {name}, {file} would be run",
+                f"loading the model in {name} runs the Python file {file}, which was not allowed",
                 "if you trust this file, add --run-adapter (in Python: run_adapter=True)",
             )
         return file
     if run_adapter:
-        what = "has a model of its own besides" if (Path(name) / ADAPTED).exists() else "has no"
-        raise InputError(f"{name} {what} {ADAPTED}, so no adapter is run", "leave --run-adapter out")
+        what = "can be loaded without" if (Path(name) / ADAPTED).exists() else "has no"
+        raise InputError(f"{name} {what} {ADAPTED}, so there is no adapter to run", "leave --run-adapter out")
     return None
 
 
@@ -72,7 +72,7 @@ def require_fit(model: nn.Module, tokenizer: Any, name: str) -> None:
     if largest >= len(table):
         raise InputError(
             f"the tokenizer of {name} has token ids up to {largest:,}, but the model has {len(table):,} embeddings",
-            "they do not belong together: save the model's own tokenizer into its folder",
+            "the two do not belong together: save the model's own tokenizer into its folder",
         )
 
 

@@ -49,7 +49,7 @@ Maker = type[nn.Module] | Callable[..., nn.Module]
 
 @dataclass(frozen=True)
 class Scaffold:
-    """A draft of an adapter that was written, and what was found out about its model."""
+    """The draft of an adapter that `write_scaffold` wrote, and the heads and notes about its model."""
 
     file: Path
     name: str
@@ -58,7 +58,7 @@ class Scaffold:
     heads: tuple[HeadId, ...]
     """The heads that the new adapter finds; empty if the adapter does not run yet."""
     notes: tuple[str, ...]
-    """Lines that say what the user still has to do before the adapter works."""
+    """Lines that tell the user what is missing or must be checked before the adapter works."""
     reads_files: bool = False
     """Whether the model has a tokenizer, so that it can read a text file given by --data."""
 
@@ -66,15 +66,15 @@ class Scaffold:
 def write_scaffold(
     name: str, out: Path, checkpoint: Path | None = None, *, say: Callable[[str], object] = lambda text: None
 ) -> Scaffold:
-    """Inspect a model, write a draft of an adapter for it to the new file `out`, and return what was found out.
+    """Inspect a model, write a draft of an adapter for it to the new file `out`, and return the heads and notes.
 
     `name` is `my_model.py:MyModel`, `package.module:MyModel` or a Hugging Face folder. `MyModel` is a class, or a
     function that returns a model. `say` prints a message before the user's code is run.
     """
     if out.suffix != ".py":
-        raise InputError(f"{out} is not a Python file", "end its name in .py")
+        raise InputError(f"the adapter's file {out} must be a Python file", "give a name that ends in .py")
     if out.exists() or out.is_symlink():
-        raise InputError(f"the file {out} already exists", "it is not overwritten: choose another name with -o")
+        raise InputError(f"the file {out} already exists, and is not overwritten", "choose another name with -o")
     if Path(name).is_dir():
         return _for_folder(Path(name), out, checkpoint)
     path, _, maker_name = name.rpartition(":")
@@ -112,11 +112,12 @@ def write_scaffold(
 def _for_folder(folder: Path, out: Path, checkpoint: Path | None) -> Scaffold:
     """Write an adapter for a Hugging Face folder whose model is of an unknown family; it names output projections."""
     if checkpoint is not None:
-        raise InputError(f"the folder {folder} holds its own weights", "leave --checkpoint out")
+        raise InputError(f"the folder {folder} contains the model's weights already", "leave --checkpoint out")
     tree = module_tree(folder)
     if family_of(model_type_of(tree)) is not None:
         raise InputError(
-            f"{folder} needs no adapter: headcount knows {type(tree).__name__}", f"headcount heads {argument(folder)}"
+            f"{folder} needs no adapter: headcount knows where the heads of a {type(tree).__name__} are",
+            f"list them: headcount heads {argument(folder)}",
         )
     guesses = tuple(in_one_stack(guess(tree)))
     if not guesses:
@@ -136,7 +137,7 @@ def _for_folder(folder: Path, out: Path, checkpoint: Path | None) -> Scaffold:
 def _maker_in(file: Path, name: str, say: Callable[[str], object]) -> Maker:
     """Return the model class called `name` in a Python file, or the function of this name that returns a model."""
     if file.suffix != ".py" or not file.is_file():
-        what = f"no file {file}" if file.suffix == ".py" else f"'{file}:{name}' names no class of a Python file"
+        what = f"there is no file {file}" if file.suffix == ".py" else f"'{file}:{name}' names no class in a .py file"
         raise InputError(what, "give FILE.py:Class, package.module:Class, or a folder of a Hugging Face model")
     say(f"running {file.resolve()} to look at its class")
     module = import_file(file)
@@ -156,7 +157,7 @@ def _maker_in(file: Path, name: str, say: Callable[[str], object]) -> Maker:
 
 def _weights(file: Path) -> Mapping[str, Tensor]:
     if not file.is_file():
-        what = f"{file} is no regular file" if file.exists() else f"no file {file}"
+        what = f"{file} is no regular file" if file.exists() else f"there is no file {file}"
         raise InputError(what, "give the file of weights with --checkpoint")
     return read_tensors(file, "save model.state_dict()")
 
@@ -209,11 +210,11 @@ def _called(maker: Maker, values: Mapping[str, Any]) -> tuple[nn.Module | None, 
         return None, f"{type(error).__name__}: {str(error).strip() or 'no reason given'}".splitlines()[0]
     if isinstance(model, nn.Module):
         return model, ""
-    return None, f"it returns {type(model).__name__}, no torch.nn.Module"
+    return None, f"it returns {type(model).__name__} instead of a torch.nn.Module"
 
 
 def fits(weights: Mapping[str, Tensor], model: nn.Module) -> bool:
-    """Return whether weights fit a model in names and shapes."""
+    """Return whether the names and shapes of weights fit a model."""
     return not misfits(without_prefix(weights, model), model)
 
 
@@ -238,17 +239,17 @@ def _heads_found(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tupl
             heads = adapter.sites(model).heads
     except HeadcountError as error:
         lines = str(error).splitlines() or [type(error).__name__]
-        return (), (f"its heads are not found yet: {lines[0]}",)
+        return (), (f"the heads of the model are not found yet: {lines[0]}",)
     try:
         with user_code_errors(adapter, "load"):
             adapter.load(model)
     except HeadcountError as error:
         return heads, (f"{error.what}: see build() and checkpoint", *error.advice)
-    return heads, () if has_weights else ("no weights yet: say checkpoint = ..., or load them in build()",)
+    return heads, () if has_weights else ("the model has no weights yet: set checkpoint, or load them in build()",)
 
 
 # --- guesses ----------------------------------------------------------------------------------------------------------
-# What a checkpoint tells of a model that cannot be built yet: the names and shapes of its weights.
+# If the model cannot be built yet, guesses are made from the names and shapes of the weights in its checkpoint.
 
 
 def _arguments(maker: Maker, names: Sequence[str], weights: Mapping[str, Tensor], home: Path) -> list[dict[str, Any]]:
@@ -280,7 +281,7 @@ def text_choices(maker: Maker, name: str, home: Path) -> list[str]:
 
 
 def _is_named(node: ast.AST, name: str) -> bool:
-    """Return whether an expression in the source code is the parameter `name`, or an attribute of this name."""
+    """Return whether an expression in source code is a variable called `name`, or an attribute of this name."""
     return (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.Attribute) and node.attr == name)
 
 
@@ -316,7 +317,7 @@ def guessed_values(names: Iterable[str], weights: Mapping[str, Tensor]) -> dict[
 
 
 def tree_of(weights: Mapping[str, Tensor]) -> nn.Module:
-    """Return a tree of empty modules made from the names of weights, in which output projections can be looked for."""
+    """Return a tree of modules without code, built from the names of weights, to look for output projections in it."""
     root, known = nn.Module(), set[tuple[int, torch.Size]]()
     for name, tensor in weights.items():
         place = tensor.untyped_storage().data_ptr(), tensor.shape

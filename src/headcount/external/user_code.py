@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headcount.external.adapter import Adapter
 
 _LIBRARIES = tuple(str(Path(path).resolve()) + os.sep for path in set(sysconfig.get_paths().values()))
-"""Folders of installed packages, which all user code shares; one may be inside a user's folder, such as `.venv`."""
+"""Folders of installed packages, which all users' code shares; such a folder may be inside a user's (`.venv`)."""
 T = TypeVar("T")
 
 
@@ -73,7 +73,7 @@ def import_file(file: Path) -> ModuleType:
     except BaseException as error:
         sys.modules.pop(name, None)
         what, place = describe_failure(error, path.parent)
-        raise InputError(f"{file} {what}", place, "it is run as a Python file") from error
+        raise InputError(f"{file} {what}", place, "headcount runs this file as a Python program") from error
 
 
 def _run_file(path: Path, name: str, folders: list[str] | None = None) -> ModuleType:
@@ -105,7 +105,7 @@ def _run_in_package(path: Path, package: Path, name: str) -> ModuleType:
 def package_of(file: Path) -> Path | None:
     """Return the folder of the package that a file's relative imports need; None if it has no relative imports.
 
-    It is the topmost folder with an `__init__.py`, and at least as far up as the relative imports reach.
+    The folder is the topmost one with an `__init__.py`, or the one that the relative imports reach if it is higher up.
     """
     path = file.resolve()
     try:
@@ -122,9 +122,9 @@ def package_of(file: Path) -> Path | None:
 
 
 def module_file(name: str) -> Path | None:
-    """Return the file of a module such as `package.module` without running it, or None if there is none.
+    """Find the file of a module such as `package.module` without running it; return None if there is none.
 
-    It is searched in the working directory and among installed packages.
+    The working directory and the installed packages are searched.
     """
     folders, spec = [str(Path.cwd()), *sys.path], None
     for part in name.split("."):
@@ -164,7 +164,7 @@ def describe_failure(error: BaseException, folder: Path) -> tuple[str, str]:
     """
     what = f"fails: {type(error).__name__}: {error}".removesuffix(": ")
     if "ellipsis" in what:
-        what += " (a ... of the adapter is still to be filled in)"
+        what += " (the adapter still has a ... that must be filled in)"
     if isinstance(error, SystemExit):
         what = f"ends the program: SystemExit: {error.code}"
     if isinstance(error, SyntaxError) and error.filename:
@@ -187,7 +187,7 @@ class _Home:
     """The names of the modules that can be imported from the folder."""
     modules: dict[str, ModuleType] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
-    """Names of modules that only this folder's code may see, because another folder may have modules of these names."""
+    """Names of modules that only this folder's code may import, as other folders may have modules of the same names."""
     directory: str | None = None
     """The working directory that the folder's code has changed to; None if it has not."""
 

@@ -1,1 +1,1 @@
-"""Figures of results. They are drawn from results alone, so nothing here imports torch."""
+"""Draw the figures of results. Figures are drawn from stored results alone, so nothing here imports torch."""

@@ -1,4 +1,4 @@
-"""Figures of an ablation: a ranking with intervals, a map of attention blocks and heads, and curves over lengths."""
+"""Figures of an ablation: ranking of heads with intervals, map of blocks and heads, and drops by sequence length."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from numpy.typing import NDArray
 from headcount.bands import CRITICAL, IMPORTANT
 from headcount.figures.attention import write_cells
 from headcount.figures.style import GREY, LINE, PALETTE, SEQUENTIAL, Page, plain, width_of, wrapped
+from headcount.formatting import fixed
 from headcount.heads import HeadId
-from headcount.stats import fixed
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation, AblationCondition, Effect
-    from headcount.analysis.cost import Cost
     from headcount.analysis.pruning import Pruning
+    from headcount.analysis.pruning_cost import Cost
 
     Scored: TypeAlias = Ablation | Pruning | Cost
 
 MARKERS = "osD^"
 MOST_ROWS = 48
-"""Largest number of heads in a ranking; for a larger model, only the first heads are shown."""
+"""Largest number of heads in the figure of the ranking; for a larger model, it shows only the first heads."""
 BROADEST = 11.5
 """Largest total width of panels side by side, in inches; wider figures cannot be read on a page."""
 
 
 def draw_ranking(result: Ablation, condition: AblationCondition) -> Figure:
-    """Draw one row per head, the costliest first, with one mark and 95 % interval per replacement."""
+    """Draw the ranking of heads: one row per head, the costliest first, with the drop under each kind of ablation."""
     ranking, n = result.ranking(condition.length), len(result.replacements)
     shown = list(ranking.items())[:MOST_ROWS]
     figure = Page(8.5, 0.1 * (n + 1) * len(shown) + 1.3)
@@ -53,7 +53,7 @@ def draw_ranking(result: Ablation, condition: AblationCondition) -> Figure:
     axes.set_yticks(range(len(shown)), names, fontsize=8)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     _mark_borders(axes, result, min(effect.low for effects in ranking.values() for effect in effects.values()))
-    axes.set_xlabel(f"{drop_label(result)}, with the 95 % CI of each head by itself")
+    axes.set_xlabel(f"{drop_label(result)}, with a 95 % CI for each head alone")
     axes.grid(axis="x", alpha=0.25)
     more = f"; the first {len(shown)} of {len(ranking)} heads" if len(ranking) > len(shown) else ""
     about = f"ranked by {result.ranked_by} ablation; {_about(result, condition)}{more}"
@@ -63,7 +63,7 @@ def draw_ranking(result: Ablation, condition: AblationCondition) -> Figure:
 
 
 def _mark_borders(axes: Axes, result: Ablation, lowest_drop: float) -> None:
-    """Give a drop in points a symmetric log axis, and mark the drops from which heads are important and critical."""
+    """Give an axis of drops in points a symmetric log scale, and mark where heads become important and critical."""
     if result.unit != "points":
         return
     lowest = 100 * lowest_drop
@@ -80,7 +80,10 @@ def _mark_borders(axes: Axes, result: Ablation, lowest_drop: float) -> None:
 
 
 def draw_map(result: Ablation, condition: AblationCondition) -> Figure:
-    """Draw maps with a row per attention block and a column per head: one per replacement, and one for the gradient."""
+    """Draw maps of drops, with a row per attention block and a column per head.
+
+    There is one map for each kind of ablation and, if it was measured, one for gradient importance.
+    """
     panels = []
     for replacement in result.replacements:
         effects = result.effects(replacement, condition.length)
@@ -109,7 +112,7 @@ def draw_map(result: Ablation, condition: AblationCondition) -> Figure:
         axes.set_xticks(range(n_heads), [f"H{i}" for i in range(n_heads)], fontsize=8)
         axes.set_yticks(range(len(sites)), [f"{site} ({site.short})" for site in sites], fontsize=8)
         axes.label_outer()
-    shades = "shade: fraction of the panel's largest number; white: no worse"
+    shades = "shade: fraction of the largest number of the panel; white: no drop"
     figure.headline(f"{result.name or 'model'}: {_about(result, condition)}; {shades}", size=10)
     return figure
 
@@ -117,7 +120,10 @@ def draw_map(result: Ablation, condition: AblationCondition) -> Figure:
 def _heat(
     axes: Axes, names: Sequence[Sequence[str]], numbers: Mapping[str, float], remeasured: Collection[str]
 ) -> None:
-    """Draw one heat map on its own scale with a number in each cell; a dagger marks heads that were measured again."""
+    """Draw one heat map of heads with a number in each cell and a colour scale of its own.
+
+    A dagger marks the heads that were measured again on other examples.
+    """
     values = np.array([[numbers.get(name, np.nan) for name in row] for row in names])
     largest = max(float(np.nanmax(values)), 1e-12)
 
@@ -132,7 +138,7 @@ def _heat(
 
 
 def draw_lengths(result: Ablation) -> Figure:
-    """Draw the drop of every head against the length, one panel per replacement."""
+    """Draw the drop of every head against sequence length, with one panel per kind of ablation."""
     lengths = [condition.length for condition in result.conditions if condition.length is not None]
     heads = list(dict.fromkeys(effect.head for effect in result.heads))
     banded = {effect.length for effect in result.heads if effect.band}
@@ -165,7 +171,10 @@ def draw_lengths(result: Ablation) -> Figure:
 
 
 def _name_lengths(axes: Axes, lengths: Sequence[int], void: Collection[int]) -> None:
-    """Label the lengths; turn labels that would overlap, and leave out those that still have no room."""
+    """Label the axis of lengths; labels that would overlap are turned, and those without room are left out.
+
+    At the lengths in `void`, the model has nothing to lose, and the label says so.
+    """
     labels = {n: f"{n}\n(nothing to lose)" if n in void else str(n) for n in sorted(lengths)}
     inches = 3.6 / math.log(1.25**2 * max(lengths) / min(lengths))
     widest = max(width_of(line, 8) for label in labels.values() for line in label.splitlines())
@@ -189,14 +198,14 @@ def _scale(result: Ablation) -> float:
 
 
 def _drops(result: Ablation, effects: Sequence[Effect]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the drops of effects, and how far their intervals reach below and above the drops."""
+    """Return the drops of several heads, and how far their intervals extend below and above these drops."""
     scale = _scale(result)
     doubt = np.array([[scale * (e.drop - e.low), scale * (e.high - e.drop)] for e in effects]).T.clip(min=0)
     return np.array([scale * effect.drop for effect in effects]), doubt
 
 
 def drop_label(result: Ablation) -> str:
-    """Name a drop with its unit, such as `drop (points)` or `rise of the loss (nats)`."""
+    """Return the name of a drop with its unit, such as `drop (points)` or `rise of the loss (nats)`."""
     name = "rise of the loss" if result.unit == "nats" else "drop"
     is_share = result.is_accuracy or result.metric.startswith("own")  # an author's metric() gives 0 to 1
     hundredths = "hundredths of rho" if result.unit == "points" and not is_share else result.unit
@@ -204,7 +213,7 @@ def drop_label(result: Ablation) -> str:
 
 
 def _about(result: Ablation, condition: AblationCondition) -> str:
-    """Write the clean score with its examples, and on how many examples heads were measured."""
+    """Return as text the score with all heads, the examples, and on how many of them heads were measured."""
     about = f"{clean_text(result, condition)} with all heads, n = {condition.n:,} ({condition.data})"
     if condition.stopping is not None:
         least, most = n_range(result, condition)
@@ -213,7 +222,7 @@ def _about(result: Ablation, condition: AblationCondition) -> str:
 
 
 def is_remeasured(condition: AblationCondition, effect: Effect) -> bool:
-    """Return whether a head was measured again on other examples (`decided_on`), as its ablation changed an answer."""
+    """Return whether a head was measured again on other examples, which is done if its ablation changes an answer."""
     return condition.stopping is None and effect.n != condition.n
 
 
@@ -224,17 +233,17 @@ def n_range(result: Ablation, condition: AblationCondition) -> tuple[int, int]:
 
 
 def clean_text(result: Ablation, condition: AblationCondition) -> str:
-    """Write the score with all heads and its 95 % interval."""
+    """Return the score with all heads and its 95 % interval, as text."""
     return score_text(result, condition.clean, *condition.clean_interval)
 
 
 def shown_score(result: Scored, score: float) -> float:
-    """Convert a score for display: an accuracy to percent, a loss to a positive number; others are unchanged."""
+    """Return a score as it is shown: an accuracy in percent, a loss as a positive number, others unchanged."""
     return 100 * score if result.is_accuracy else -score if result.unit == "nats" else score
 
 
 def score_text(result: Scored, score: float, low: float, high: float) -> str:
-    """Write a score with its 95 % interval: `98.12 % [97.55, 98.60]`; for another metric, `0.2500 [0.2000, 0.3000]`."""
+    """Return a score with its 95 % interval as text: `98.12 % [97.55, 98.60]`, or `0.2500 [0.2000, 0.3000]`."""
     digits, unit = (2, " %") if result.is_accuracy else (4, "")
     low, high = sorted(shown_score(result, end) for end in (low, high))
     return f"{fixed(shown_score(result, score), digits)}{unit} [{fixed(low, digits)}, {fixed(high, digits)}]"

@@ -1,8 +1,7 @@
-"""Draw where heads attend: all heads of one kind of attention on a page, one head large, or one head on several
-examples.
+"""Draw where heads attend: all heads of one kind of attention, one head large, or one head on several examples.
 
-In figures of a run, every head has its own axes. Other models have many heads on long texts: all heads become one
-image of whole pixels, because separate axes for 144 heads take 17 s instead of 1 s.
+In figures of a run, every head has its own axes. Models of other people may have many heads, on long texts: their heads
+are drawn as one image of whole pixels, because separate axes for 144 heads take 17 s instead of 1 s.
 """
 
 from __future__ import annotations
@@ -35,62 +34,49 @@ KINDS = {
     ("decoder", "cross"): "decoder cross-attention",
     ("layer", "self"): "self-attention",
 }
-"""By stack and kind of attention: its name in figures."""
-ROLE_WORDS = {
-    "first": "first token",
-    "previous": "previous token",
-    "itself": "itself",
-    "next": "next token",
-    "farthest": "farthest token",
-    "special": "special tokens",
-    "separator": "separators",
-    "duplicate": "duplicate token",
-    "induction": "induction",
-    "matching": "matching token",
-}
-"""By measure of attention on a kind of key (a role): its name in figures."""
+"""Maps a stack and a kind of attention to their name in figures."""
 ACROSS = 3
-"""Largest number of examples side by side."""
+"""Largest number of examples that a figure shows side by side."""
 MOST_LABELS, MOST_NUMBERS = 40, 24
-"""Up to the first number of tokens, an axis names every token; up to the second, each cell shows its weight."""
+"""An axis names every token up to the first number of tokens; cells show their weights up to the second number."""
 LONGEST = 16
-"""Largest number of letters of a token that an axis shows."""
+"""Largest number of letters of a token that the label of an axis shows."""
 DPI = 150
-"""Resolution of `style.png` in dots per inch. Lengths in pixels refer to it, so that all cells have one size."""
+"""Resolution of PNG files in dots per inch. Lengths in pixels refer to it, so that all cells have the same size."""
 WIDTH, HEIGHT, CELL, GAP = 1200, 1500, 36, 4
-"""In pixels: largest width and height of an image of all heads, largest side of a cell, gap between heads."""
+"""Image of all heads, in pixels: its largest width and height, the largest side of a cell, the gap between heads."""
 CLOSE, MOST_CLOSE, CLOSE_CELL, LEAST = 1050, 512, 45, 170
-"""For one head: largest side (pixels), most rows or columns, largest cell and smallest side (pixels)."""
+"""Image of one head: largest side (pixels), most rows or columns, largest cell and smallest side (pixels)."""
 NAME_SIZE, ROOMY = 6, 7.5
-"""In points: font size of tokens beside an image of all heads, and the smallest cell that has room for them."""
+"""In points: font size of the tokens beside an image of all heads, and the smallest cell that has room for them."""
 LEFT, RIGHT, BELOW, NARROWEST, LOWEST, LINE = 60, 175, 20, 1000, 260, 30
-"""In pixels: left, right and lower margin of an image, its smallest width and height, height of a line above it."""
+"""In pixels: left, right and lower margin of an image, its smallest width and height, height of a line of text."""
 SHADES = 64
 """Number of shades of the colour map. More shades look the same and make files larger."""
 TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 
 OfKind = TypeVar("OfKind", "HeadRole", "HeadStats")
-"""A result about one head that has the fields `stack` and `kind`."""
+"""Type of a result about one head, which has the fields `stack` and `kind`."""
 Picture = NDArray[np.floating[Any]]
 Tokens = tuple[Sequence[str], Sequence[str]]
-"""The tokens of the queries, then those of the keys."""
+"""The tokens of the queries, and the tokens of the keys."""
 Panel = tuple[str, Tokens, ArrayLike]
-"""One head on one example: title, tokens (queries, keys) and weights."""
+"""The attention of one head on one example: title, tokens (queries, keys) and weights."""
 
 
 def draw_pages(result: Attention) -> dict[str, Figure]:
-    """Return one figure per kind of attention, by name, with all heads of this kind."""
+    """Return a mapping from each kind of attention, such as `decoder-cross`, to a figure of all heads of this kind."""
     kinds = dict.fromkeys((site.stack, site.kind) for site in result.sites)
     return {"-".join(kind): draw_kind(result, *kind) for kind in kinds}
 
 
 def draw_kind(result: Attention, stack: str, kind: str) -> Figure:
-    """Draw all heads of one kind of attention: as one image for a text, otherwise with axes for each head."""
+    """Draw all heads of one kind of attention: as one image for a long text, otherwise with axes for each head."""
     return draw_mosaic(result, stack, kind) if result.axes else draw_page(result, stack, kind)
 
 
 def draw_heads(result: Attention) -> dict[str, Figure]:
-    """Return one heat map per head, by name."""
+    """Return a mapping from the name of each head to a figure with the heat map of its attention."""
     return {head.head: draw_head(result, site, head) for site in result.sites for head in site.heads}
 
 
@@ -98,7 +84,7 @@ def draw_heads(result: Attention) -> dict[str, Figure]:
 
 
 def draw_page(result: Attention, stack: str, kind: str) -> Figure:
-    """Draw all heads of one kind, with a row per layer and a column per head. The place of a removed head is empty."""
+    """Draw heat maps of all heads of one kind, a row per layer and a column per head; removed heads leave a gap."""
     sites = result.sites_of(stack, kind)
     columns = sorted({_index(head) for site in sites for head in site.heads})
     lowest = {_index(head): site for site in sites for head in site.heads}
@@ -126,7 +112,7 @@ def draw_page(result: Attention, stack: str, kind: str) -> Figure:
 
 
 def draw_head(result: Attention, site: SiteAttention, head: HeadAttention) -> Figure:
-    """Draw the attention of one head, with its weights written into the cells."""
+    """Draw a heat map of the attention of one head, with the weights written into the cells if there is room."""
     height, width = len(site.queries), len(site.keys)
     size = min(0.62 * width, 15), min(0.55 * height, 13)
     figure = Page(size[0] + 2.6, size[1] + 1.4)
@@ -144,7 +130,7 @@ def draw_head(result: Attention, site: SiteAttention, head: HeadAttention) -> Fi
 def write_cells(
     axes: Axes, shades: ArrayLike, texts: Sequence[Sequence[str]] | None = None, *, size: float = 8
 ) -> None:
-    """Write a text into each cell of a heat map (default: its number), in white on dark cells."""
+    """Write a text into each cell of a heat map, by default the number in `shades`; on dark cells it is white."""
     for (y, x), shade in np.ndenumerate(np.asarray(shades)):
         text, colour = f"{shade:.2f}" if texts is None else texts[y][x], "white" if shade > 0.6 else "black"
         if text:
@@ -167,9 +153,9 @@ def draw_over_examples(results: Sequence[Attention], head: str) -> Figure:
 def draw_over_texts(
     results: Sequence[AttentionSummary], notes: Sequence[str], head: HeadId, weights: Sequence[Picture]
 ) -> Figure:
-    """Draw one head's attention on several texts, with one colour scale.
+    """Draw the attention of one head on several texts, side by side and with the same colour scale.
 
-    In long texts, a cell stands for several tokens.
+    In a long text, a cell stands for several neighbouring tokens.
     """
     panels = list[Panel]()
     for result, note, each in zip(results, notes, weights, strict=True):
@@ -183,7 +169,7 @@ def draw_over_texts(
 def draw_panels(
     panels: Sequence[Panel], title: str, query_label: str, norm: Normalize, weighting: str = "attention weight"
 ) -> Figure:
-    """Draw panels (one head on one example each), up to three in a row, on one colour scale."""
+    """Draw panels with the same colour scale, up to three in a row; each shows one head on one example."""
     across = min(ACROSS, len(panels))
     down = -(-len(panels) // across)
     width = min(max(3.6, 0.42 * max(len(keys) for _, (_, keys), _ in panels) + 1.0), 6.5)
@@ -208,7 +194,7 @@ def draw_panels(
 def _heat_map(
     axes: Axes, weights: ArrayLike, tokens: Tokens, fontsize: int, inches: tuple[float, float], **colours: Any
 ) -> AxesImage:
-    """Draw weights as a heat map, and label as many tokens as fit; `inches` is the approximate size of the axes."""
+    """Draw attention weights as a heat map with labels for as many tokens as fit; `inches` is the size of the axes."""
     image = axes.imshow(weights, cmap=SEQUENTIAL, aspect="auto", **colours)
     for set_ticks, names, room, turns in (
         (axes.set_xticks, tokens[1], inches[0], True),
@@ -227,7 +213,7 @@ def _query_label(site: SiteAttention) -> str:
 
 
 def heads_by_kind(heads: Iterable[OfKind]) -> dict[tuple[str, str], list[OfKind]]:
-    """Group heads by stack and kind of attention, in the order of the model."""
+    """Return the heads grouped by stack and kind of attention, in the order of the model."""
     kinds: dict[tuple[str, str], list[OfKind]] = {}
     for head in heads:
         kinds.setdefault((head.stack, head.kind), []).append(head)
@@ -242,7 +228,7 @@ def _index(head: HeadAttention) -> int:
 
 
 def draw_mosaic(result: Attention, stack: str, kind: str) -> Figure:
-    """Draw all heads of one kind as one image, with a row per layer and a column per head; gaps are NaN."""
+    """Draw the attention of all heads of one kind as one image, with a row per layer and a column per head."""
     sites = result.sites_of(stack, kind)
     queries, keys = result.axes_of(sites[0])
     n_queries, n_keys = len(queries.edges) - 1, len(keys.edges) - 1
@@ -292,7 +278,7 @@ def draw_mosaic(result: Attention, stack: str, kind: str) -> Figure:
 
 
 def draw_head_on_text(result: AttentionSummary, head: str | HeadId, weights: Picture) -> Figure:
-    """Draw one head's weights [query, key] on a text, with tokens on the axes."""
+    """Draw the attention weights [query, key] of one head on a text, with tokens on the axes."""
     head = HeadId.parse(str(head))
     (queries, keys), pooled = result.pattern(head, weights, MOST_CLOSE)
     picture = np.kron(pooled, np.ones([max(min(CLOSE_CELL, CLOSE // n), -(-LEAST // n)) for n in pooled.shape]))
@@ -316,7 +302,10 @@ def draw_head_on_text(result: AttentionSummary, head: str | HeadId, weights: Pic
 
 
 def _page(picture: Picture, lines: Sequence[str], left: int, below: int) -> tuple[Figure, Axes]:
-    """Return a figure that shows an image pixel by pixel, with lines of text above and a colour bar beside it."""
+    """Return a figure that shows an image pixel by pixel, with lines of text above it and a colour bar beside it.
+
+    `left` and `below` are the margins for labels, in pixels.
+    """
     height, width = picture.shape
     whole_width = max(left + width + RIGHT, NARROWEST)
     rows = [
@@ -347,7 +336,7 @@ def _page(picture: Picture, lines: Sequence[str], left: int, below: int) -> tupl
 
 
 def _scope(queries: Axis, keys: Axis, kind: str) -> str:
-    """Return in words how many tokens a text has, and how many of them make up a cell."""
+    """Return in words how many tokens a text has, and how many tokens one cell of the heat map stands for."""
     if kind == "self":
         return f"{_count(queries.edges[-1], 'token')}; each cell: {_bin(queries, 'token')}"
     sizes = f"{_count(queries.edges[-1], 'query', 'queries')} and {_count(keys.edges[-1], 'key')}"
@@ -355,7 +344,7 @@ def _scope(queries: Axis, keys: Axis, kind: str) -> str:
 
 
 def _bin(axis: Axis, one: str, many: str = "") -> str:
-    """Return in words how many tokens make up a cell: `one token`, or `a bin of 3 or 4 tokens`."""
+    """Return in words how many tokens one cell of a heat map stands for: `one token`, or `a bin of 3 or 4 tokens`."""
     *_, low, high = sorted({0, *np.diff(axis.edges).tolist()})
     return f"one {one}" if high == 1 else f"a bin of {f'{low} or ' if low else ''}{_count(high, one, many)}"
 
@@ -365,5 +354,5 @@ def _count(n: int, one: str, many: str = "") -> str:
 
 
 def _tail(name: str, most: int = 36) -> str:
-    """Return the last letters of a long name after `…`, as the end of a path says more than its beginning."""
+    """Return a name, if it is too long as `…` and its last letters, because the end of a path is more informative."""
     return name if len(name) <= most else f"…{name[1 - most :]}"

@@ -1,4 +1,4 @@
-"""Small figures for the first screen of a report: horizontal bars, each with its value, readable at their own size."""
+"""Small figures for the first screen of a report: horizontal bars, each with its value as text beside it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from matplotlib.figure import Figure
 from headcount.figures.style import BLUE, GREY, ORANGE, Page, plain, width_of
 
 WIDTH, ROW = 3.05, 0.235
-"""Width of a card's figure and height of one bar, in inches; a page shows them in this size."""
+"""Width of a card's figure and height of one of its bars, in inches; a page shows figures in this size."""
 MOST_ROWS = 7
 MOST_LETTERS = 34
 """Largest number of letters of the label below a picture."""
 SIZE = 9.0
-"""Size of all text in points; 9 points are 12 pixels on a page."""
+"""Size of all text in these figures, in points; 9 points are 12 pixels on a page."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar of a card's picture: a name, a length, a text behind it, and an interval."""
+    """One bar of a card's figure: a name, a value (the length of the bar), a text beside it, and an interval."""
 
     name: str
     value: float
@@ -28,16 +28,16 @@ class Bar:
     low: float | None = None
     high: float | None = None
     is_marked: bool = False
-    """Whether the bar is drawn in the colour of bars that stand out."""
+    """Whether the bar stands out, in orange instead of blue."""
 
     @property
     def end(self) -> float:
-        """The place on the axis where the bar and its interval end."""
+        """The largest value of the bar and its interval, which is where the text begins."""
         return max(self.value, self.high or 0.0, 0.0)
 
 
 def draw_bars(bars: Sequence[Bar], label: str, *, is_log: bool = False) -> Figure:
-    """Draw at most seven bars, each with its text behind it. With `is_log`, the axis is logarithmic and begins at 1."""
+    """Draw at most seven horizontal bars, each with a text at its end; with `is_log`, on a logarithmic axis from 1."""
     bars = bars[:MOST_ROWS]
     figure = Page(WIDTH, ROW * len(bars) + 0.62)
     figure.set_figwidth(WIDTH)
@@ -71,7 +71,7 @@ def draw_bars(bars: Sequence[Bar], label: str, *, is_log: bool = False) -> Figur
 
 
 def draw_verdicts(verdicts: Sequence[Bar]) -> Figure:
-    """Draw one line per model: its name, its verdict in words, and a mark if the verdict is a fault."""
+    """Draw one line per model: its name, a circle (or a cross if the model is at fault), and its verdict in words."""
     figure = Page(WIDTH, ROW * len(verdicts[:MOST_ROWS]) + 0.15)
     figure.set_figwidth(WIDTH)
     axes = figure.subplots()
@@ -86,6 +86,6 @@ def draw_verdicts(verdicts: Sequence[Bar]) -> Figure:
 
 
 def _limit(bar: Bar, room: float, *, is_log: bool) -> float:
-    """Return the end of the axis at which the text behind a bar fits into a picture of this width."""
+    """Return the largest value of the axis for which a bar and the text at its end fit into `room` inches."""
     share = max(0.35, 1 - (width_of(plain(bar.text), SIZE) + 0.15) / room)
     return float(max(bar.end, 10.0) ** (1 / share)) if is_log else bar.end / share or 1.0

@@ -1,4 +1,4 @@
-"""How do variants of a model compare over seeds? Strips of single values, or small curves of many variants."""
+"""How do variants of a model compare over seeds? Figures with every single value, or small curves of many variants."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from headcount.studies.summary import SeedSummary, VariantSummary
 
 MOST = 12
-"""Largest number of subjects (heads, lengths, ...) that one figure shows, each in its own panel."""
+"""Largest number of subjects (heads, lengths, ...) that one figure shows, each in a panel of its own."""
 MOST_ROWS = 66
-"""Largest number of strips in one figure."""
+"""Largest number of strips (rows with the values of one variant) in one figure."""
 FEW = 8
 """Up to this many variants keep their order and have a colour each; more variants are sorted by their median."""
 SCALED = {"share": (100, "%"), "points": (100, "points")}
@@ -30,7 +30,7 @@ CELL = (1.22, 0.92)
 def draw_comparison(summary: SeedSummary, measure: str) -> Figure:
     """Draw every value of a measure by variant, with medians and intervals.
 
-    Many variants at several lengths are small curves; otherwise, each variant is a strip.
+    Many variants at several lengths are drawn as small curves; otherwise, each variant is a row of marks.
     """
     shown = [each for each in summary.variants if each.measure == measure]
     lengths = {each.about.get("length") for each in shown} - {None}
@@ -40,7 +40,7 @@ def draw_comparison(summary: SeedSummary, measure: str) -> Figure:
 
 
 def _draw_strips(summary: SeedSummary, measure: str) -> Figure:
-    """Draw one strip per variant, in one panel per subject; many variants are sorted by their median."""
+    """Draw the values of each variant as a row of marks, with one panel per subject, such as a head or a length."""
     subjects = list(dict.fromkeys(each.subject for each in summary.variants if each.measure == measure))
     n_variants = len(summary.names)
     n_shown = max(1, min(MOST, MOST_ROWS // n_variants))
@@ -58,8 +58,9 @@ def _draw_strips(summary: SeedSummary, measure: str) -> Figure:
     notes = [EXPLANATION]
     notes += ["variants are sorted by their median"] if is_many else []
     more = len(subjects) - n_shown
-    notes += [f"the table has {more} more of {', '.join(_kinds(summary, measure)) or 'these'}"] if more > 0 else []
-    notes += [f"the table has {n_left_out} more variants"] if n_left_out > 0 else []
+    kinds = ", ".join(_kinds(summary, measure)) or "these"
+    notes += [f"not shown here, but in the table: {more} more values of {kinds}"] if more > 0 else []
+    notes += [f"not shown here, but in the table: {n_left_out} more variants"] if n_left_out > 0 else []
     figure.caption(f"{'; '.join(notes)}.")
     return figure
 
@@ -86,7 +87,7 @@ def _strip(summary: SeedSummary, each: VariantSummary, *, is_many: bool) -> Stri
 
 
 def _labels(summary: SeedSummary, variant: str) -> dict[str, str]:
-    """Return the labels of a variant; its name alone if the summary was stored without labels."""
+    """Return the labels of a variant by name, such as encoding and pooling; without stored labels, only its name."""
     place = summary.names.index(variant)
     labels = dict(summary.labels[place]) if place < len(summary.labels) else {}
     return {name: labels[name] for name in summary.by if name in labels} or {"": variant}
@@ -96,7 +97,7 @@ def _labels(summary: SeedSummary, variant: str) -> dict[str, str]:
 
 
 def _draw_small_curves(summary: SeedSummary, measure: str) -> Figure:
-    """Draw a measure by length in one small panel per variant: a row per value of the label that has most values."""
+    """Draw a measure against length, with one small panel per variant, arranged in a grid by the labels of variants."""
     shown = [each for each in summary.variants if each.measure == measure]
     lengths = sorted({int(each.about["length"]) for each in shown if "length" in each.about})
     kinds = list(dict.fromkeys(_kind(each) for each in shown))
@@ -131,9 +132,9 @@ def _draw_small_curves(summary: SeedSummary, measure: str) -> Figure:
     figure.headline(f"{measure}{_by(summary)}")
     runs = f"{ns[0]} to {ns[-1]}" if len(ns) > 1 else str(ns[0])
     words = (
-        f"Across: length; up: {_label(measure, unit)}. Each dot is one run, each line the median of n = {runs} runs; "
+        f"Horizontal axis: length; vertical axis: {_label(measure, unit)}. Each dot is one run, each line the median "
     )
-    words += "the table has the intervals."
+    words += f"of n = {runs} runs; the table has the intervals."
     if len(kinds) > 1:
         looks = [(PALETTE[k % len(PALETTE)], MARKERS[k % len(MARKERS)]) for k in range(len(kinds))]
         handles = [Line2D([], [], color=colour, marker=marker, markersize=4) for colour, marker in looks]
@@ -144,12 +145,15 @@ def _draw_small_curves(summary: SeedSummary, measure: str) -> Figure:
 
 
 def _kind(each: VariantSummary) -> str:
-    """Return what a value is about apart from its length, such as the kind of negatives."""
+    """Return what a value is about, apart from its length: such as the kind of negatives (unsorted sequences)."""
     return ", ".join(str(value) for name, value in each.about.items() if name not in ("length", "metric"))
 
 
 def _grid(summary: SeedSummary) -> tuple[list[str], list[tuple[str, ...]], dict[tuple[int, int], str]]:
-    """Return the names of rows and columns, and the variant of each cell; the label with most values names the rows."""
+    """Return the grid of variants: names of rows, names of columns, and the variant of each cell (row, column).
+
+    Rows are the values of the label that has most values; columns are combinations of the other labels.
+    """
     labels = {variant: _labels(summary, variant) for variant in summary.names}
     names = list(next(iter(labels.values())))
     by_name = {name: list(dict.fromkeys(each.get(name, "") for each in labels.values())) for name in names}

@@ -1,4 +1,7 @@
-"""When do heads begin to count? Accuracy, the largest drop, and the number of heads that count, by training step."""
+"""When in training do heads begin to matter? Draw accuracy, largest drop and number of heads that matter by step.
+
+A head matters at a snapshot (a training step) if ablating it costs more than 1 point, by the whole 95 % CI.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,19 @@ from matplotlib.lines import Line2D
 
 from headcount.bands import IMPORTANT
 from headcount.figures.strips import MARKERS
-from headcount.figures.style import GREY, PALETTE, Page, plain
+from headcount.figures.style import BLACK, GREY, PALETTE, Page, plain
 
 if TYPE_CHECKING:
     from headcount.studies.emergence import Emergence, SnapshotHeads, TrainingHistory
 
-BLACK = "#000000"
 MOST_NAMED = 8
 """Up to this many runs have a colour each; more runs are grey."""
 
 
 def draw_emergence(result: Emergence, variant: str) -> Figure:
-    """Draw accuracy, the largest drop of one head, and the number of heads that count, one line for each run.
+    """Draw accuracy, the largest drop of one head, and the number of heads that matter, with one line for each run.
 
-    A filled mark means that a head counts at this snapshot.
+    A filled mark means that some head matters at this snapshot: ablating it costs more than 1 point.
     """
     runs = result.of(variant)
     figure = Page(7.0, 6.0)
@@ -33,7 +35,7 @@ def draw_emergence(result: Emergence, variant: str) -> Figure:
     texts = (
         "score with all heads (%)",
         f"largest drop of one head\n({result.replacement} ablation, points)",
-        "heads that count",
+        "heads that matter",
     )
     values: tuple[Callable[[SnapshotHeads], float], ...] = (
         lambda each: 100 * each.accuracy,
@@ -52,20 +54,21 @@ def draw_emergence(result: Emergence, variant: str) -> Figure:
         "1 point", (1, 100 * IMPORTANT), (3, 0), ("axes fraction", "data"), "offset points", fontsize=7.5, va="center"
     )
     panels[-1].set_xlabel("training step")
-    figure.headline(f"When do heads begin to count? n = {len(runs)} seed{'s' if len(runs) > 1 else ''}")
+    seeds = f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
+    figure.headline(f"When in training do heads begin to matter? n = {seeds}")
     ns = sorted({each.n for run in runs for each in run.snapshots})
     examples = f"{ns[0]:,}" if len(ns) == 1 else f"{ns[0]:,} to {ns[-1]:,}"
     _key(
         figure,
         runs,
-        "A mark is filled if a head counts: the whole 95 % CI of its drop lies above 1 point. Each model was measured "
-        f"on {examples} examples.",
+        "A head matters if the whole 95 % CI of its drop lies above 1 point. A mark is filled if at least one head "
+        f"matters. Each model was measured on {examples} examples.",
     )
     return figure
 
 
 def draw_sites(result: Emergence, variant: str) -> Figure:
-    """Draw the number of heads that count in each attention block, one panel per block and one line for each run."""
+    """Draw the number of heads that matter in each attention block, one panel per block and one line for each run."""
     runs, sites = result.of(variant), result.sites
     n_columns = min(3, len(sites))
     n_rows = -(-len(sites) // n_columns)
@@ -82,21 +85,21 @@ def draw_sites(result: Emergence, variant: str) -> Figure:
     for axes in grid.flat[len(sites) :]:
         axes.set_visible(False)
     for axes in grid[:, 0]:
-        axes.set_ylabel("heads that count", fontsize=8.5)
+        axes.set_ylabel("heads that matter", fontsize=8.5)
     for axes in grid[-1]:
         axes.set_xlabel("training step", fontsize=8.5)
-    figure.headline("Heads that count, by attention block")
+    figure.headline("Heads that matter (ablation costs more than 1 point), by attention block")
     _key(
         figure,
         runs,
-        "The title of a panel says in how many seeds a head of the block counts at any snapshot. Filled marks are "
-        "snapshots at which one does.",
+        "The title of a panel says in how many seeds a head of the block matters at any snapshot. Filled marks are "
+        "snapshots at which at least one head of the block matters.",
     )
     return figure
 
 
 def _key(figure: Page, runs: Sequence[TrainingHistory], words: str) -> None:
-    """Write an explanation, and below it the key of the runs and of their median."""
+    """Write an explanation below the figure, and below that a legend of the runs and their median."""
     handles, labels = [], []
     if len(runs) <= MOST_NAMED:
         handles, labels = [_handle(i) for i in range(len(runs))], [f"seed {run.seed}" for run in runs]
@@ -126,7 +129,7 @@ def _draw_run(
     look: int | None,
     is_filled: Callable[[SnapshotHeads], float],
 ) -> None:
-    """Draw one run: its marks are filled where a head counts, and hollow elsewhere."""
+    """Draw one run as a line with a mark per snapshot; a mark is filled if `is_filled` gives more than 0 for it."""
     colour = GREY if look is None else PALETTE[look % len(PALETTE)]
     marker = "o" if look is None else MARKERS[look % len(MARKERS)]
     steps = [each.step for each in run.snapshots]
@@ -137,7 +140,7 @@ def _draw_run(
 
 
 def _draw_median(axes: Axes, runs: Sequence[TrainingHistory], value: Callable[[SnapshotHeads], float]) -> None:
-    """Draw the median over runs at the steps that all runs have."""
+    """Draw the median over runs as a line, at the training steps that all runs have."""
     if len(runs) < 2:
         return
     by_step = [{each.step: value(each) for each in run.snapshots} for run in runs]

@@ -1,4 +1,4 @@
-"""What holds over seeds? Draw drops of blocks and layers, routes of an event, and the agreement of rankings."""
+"""What do heads of different seeds have in common? Draw drops by block and layer, routes of an event, and rankings."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 
 from headcount.figures.strips import EXPLANATION, Panel, Strip, strip_figure
-from headcount.figures.style import BLUE, ORANGE, Page, plain
+from headcount.figures.style import BLUE, LIGHT_GREY, ORANGE, Page, plain
+from headcount.limits import SIGNIFICANT
 
 if TYPE_CHECKING:
     from headcount.studies.head_findings import VariantFindings
     from headcount.studies.summary import Concordance
 
-LIGHT_GREY = "#b0b0b0"
 MOST_WAYS = 6
-"""Largest number of ways that one figure shows."""
+"""Largest number of routes of an event (such as the carry from 1s to 10s) that one figure shows."""
 
 
 def draw_places(findings: VariantFindings) -> Figure:
@@ -37,14 +37,16 @@ def draw_places(findings: VariantFindings) -> Figure:
         ]
         panels += [Panel(title, tuple(strips))] if strips else []
     label = f"largest drop of one head ({findings.replacement} ablation, points)"
-    figure = strip_figure(panels, label, ends="counts in")
+    figure = strip_figure(panels, label, ends="matters in")
     figure.headline(f"Which attention blocks and layers matter? n = {findings.n_runs} runs")
-    figure.caption(f"{EXPLANATION}. At the right: runs in which the whole 95 % CI of a head's drop lies above 1 point.")
+    figure.caption(
+        f"{EXPLANATION}. At the right: runs in which the whole 95 % CI of some head's drop lies above 1 point."
+    )
     return figure
 
 
 def draw_site_routes(findings: VariantFindings) -> Figure:
-    """Draw the share of the event that each block moves, one panel per way, with a mark for every run."""
+    """Draw the share of the event that each attention block moves, one panel per route, with a mark for every run."""
     panels = []
     for way in list(dict.fromkeys(each.way for each in findings.routes))[:MOST_WAYS]:
         routes = [each for each in findings.routes if each.way == way]
@@ -64,8 +66,8 @@ def draw_site_routes(findings: VariantFindings) -> Figure:
     )
     figure.headline(f"Which route does the {event} take?")
     figure.caption(
-        "Each mark is one run; the black line is the median. At the right: runs in which this block moves the largest "
-        "share."
+        "Each mark is one run; the black line is the median. At the right: number of runs in which this block moves "
+        "the largest share."
     )
     return figure
 
@@ -75,7 +77,7 @@ def draw_agreement(concordances: Sequence[Concordance], names: Sequence[str]) ->
     figure = Page(6.0, 0.42 * len(concordances) + 0.6)
     axes = figure.subplots()
     for i, each in enumerate(concordances):
-        axes.barh(i, each.w, height=0.55, color=BLUE if each.p < 0.05 else LIGHT_GREY)
+        axes.barh(i, each.w, height=0.55, color=BLUE if each.p < SIGNIFICANT else LIGHT_GREY)
         p = "p < 0.001" if each.p < 0.001 else f"p = {each.p:.2g}"
         axes.annotate(f"W = {each.w:.2f}, {p}", (1.04, i), va="center", fontsize=8.5)
         axes.plot([1 / each.n_runs] * 2, [i - 0.38, i + 0.38], color=ORANGE, linewidth=2)
@@ -88,5 +90,5 @@ def draw_agreement(concordances: Sequence[Concordance], names: Sequence[str]) ->
     axes.set_xlabel("Kendall's W (0: no agreement, 1: the same ranking in every run)", fontsize=9)
     n = concordances[0].n_runs
     figure.headline(f"Which rankings agree over n = {n} runs?")
-    figure.caption("Orange: the mean of W for random rankings. Grey bars are not significant (p of 0.05 and above).")
+    figure.caption("Orange lines: the mean of W for random rankings. Grey bars are not significant (p ≥ 0.05).")
     return figure

@@ -1,4 +1,4 @@
-"""Figures of length generalisation: accuracy against length, attention against length, and causes of failure."""
+"""Figures of length generalisation: accuracy, attention and confidence against length, and causes of failure."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from headcount.figures.style import GREY, PALETTE, Page, plot_band
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
-    from headcount.analysis.poolings import PooledModel
+    from headcount.analysis.pooling_comparison import PooledModel
 
 MARKERS = "osD^vP*Xhd"
 NAMES = ("encoding", "pooling")
 
 
-NOTHING_BUILT_IN = "nothing of the task built in"
-"""Words for a model without any structure of the task built in."""
+NOTHING_BUILT_IN = "no built-in structure of the task"
+"""Words for a model without built-in structure of the task."""
 
 
 def given_structure(model: PooledModel | Stretch) -> str:
-    """Return in words the structure of the task that is built into a model, such as `built in: window of ±1`.
+    """Return in words which structure of the task is built into a model: `built in: window of ±1`.
 
-    A comparison of models always shows these words, because a model with built-in structure has an easier task.
+    Every comparison of models shows these words, because a model with built-in structure has an easier task.
     """
     if not model.encoding:
         return "encoding not known"
@@ -45,7 +45,7 @@ def size_range(sizes: Iterable[int]) -> str:
 
 
 def draw_stretch(results: Sequence[Stretch]) -> Figure:
-    """Draw accuracy against length: one panel per kind of negative, one line per configuration, a band over seeds."""
+    """Draw accuracy against length: a panel per kind of unsorted sequence, a line per configuration of the model."""
     cells, groups = [cell for result in results for cell in result.cells], _groups(results)
     kinds = list(dict.fromkeys(cell.negative for cell in cells))
     across = len(kinds) if len(kinds) < 4 else 2  # more side by side could not be read on a page
@@ -57,7 +57,7 @@ def draw_stretch(results: Sequence[Stretch]) -> Figure:
     for kind, axes in zip(kinds, panels, strict=False):
         for i, (name, group) in enumerate(groups):
             _draw_line(axes, name, group, kind, i, len(groups))
-        _frame_accuracy(axes, f"negatives: {kind}", results)
+        _frame_accuracy(axes, f"unsorted sequences: {kind}", results)
     figure.key(*panels[0].get_legend_handles_labels(), columns=1 if len(groups) < 5 else 2, size=10)
     n = size_range(cell.n for cell in cells)
     figure.headline(
@@ -67,7 +67,7 @@ def draw_stretch(results: Sequence[Stretch]) -> Figure:
 
 
 def draw_poolings(models: Sequence[PooledModel | Stretch], kind: str) -> Figure:
-    """Draw accuracy against length: one panel per encoding, one line per pooling.
+    """Draw accuracy against length, with one panel per position encoding and one line per pooling.
 
     Lines of models with built-in structure of the task are dashed.
     """
@@ -85,7 +85,7 @@ def draw_poolings(models: Sequence[PooledModel | Stretch], kind: str) -> Figure:
     figure.key(list(shown.values()), list(shown), columns=2, size=10)
     n = size_range(cell.n for model in models for cell in model.cells if cell.negative == kind)
     figure.headline(
-        f"Poolings on the same encodings; unsorted sequences: {kind} (n = {n} per point, 95 % CI; shaded: training "
+        f"Accuracy by pooling and encoding; unsorted sequences: {kind} (n = {n} per point, 95 % CI; shaded: training "
         "lengths; ×: one answer for every sequence)",
         size=12,
     )
@@ -93,7 +93,7 @@ def draw_poolings(models: Sequence[PooledModel | Stretch], kind: str) -> Figure:
 
 
 def _groups(results: Sequence[Stretch]) -> list[tuple[str, list[Stretch]]]:
-    """Return runs in groups that differ only in their seeds, by label. Equal labels get the name of a run added."""
+    """Return labelled groups of runs that differ only in their seeds; equal labels get the name of a run added."""
     groups: dict[tuple[object, ...], list[Stretch]] = {}
     for result in results:
         groups.setdefault((result.label, result.hard_codes, result.recipe), []).append(result)
@@ -107,9 +107,9 @@ def _groups(results: Sequence[Stretch]) -> list[tuple[str, list[Stretch]]]:
 def _draw_line(
     axes: Axes, name: str, group: Sequence[PooledModel | Stretch], kind: str, i: int, n_lines: int, line: str = "-"
 ) -> None:
-    """Draw one line: the mean over seeds with its range, or a single run with its Wilson intervals.
+    """Draw one line of accuracy against length: the mean over seeds with the range, or one run with its intervals.
 
-    It is line `i` of `n_lines`; lines are shifted a little, so that equal ones stay visible.
+    It is line `i` of `n_lines`; lines are shifted sideways a little, so that equal lines stay visible.
     """
     beside = 1.04 ** (i - (n_lines - 1) / 2)  # equal lines side by side, not on top of each other
     cells = [[cell for cell in result.cells if cell.negative == kind] for result in group]
@@ -127,19 +127,19 @@ def _draw_line(
 
 
 def _look(i: int) -> dict[str, Any]:
-    """Return the colour and the marker of line `i`."""
+    """Return the colour and the marker of the line with index `i`, as matplotlib's keyword arguments."""
     return {"color": PALETTE[i % len(PALETTE)], "marker": MARKERS[i % len(MARKERS)], "markersize": 4}
 
 
 def _cross(axes: Axes, points: Sequence[tuple[float, LengthResult]], i: int) -> None:
-    """Draw a cross at each point where the model gives every sequence one answer."""
+    """Draw a cross at each point where the model gives every sequence the same answer."""
     constant = [(x, 100 * cell.accuracy) for x, cell in points if cell.constant]
     colour = PALETTE[i % len(PALETTE)]
     axes.plot(*np.array(constant).reshape(-1, 2).T, "x", color=colour, markersize=9, markeredgewidth=1.6)
 
 
 def _frame_accuracy(axes: Axes, title: str, models: Sequence[PooledModel | Stretch]) -> None:
-    """Finish a panel of accuracy against length: axis, shaded training lengths, and a line at 50 %."""
+    """Add to a panel of accuracy against length: title, axes, shaded training lengths, and a line at 50 %."""
     for trained in {model.trained for model in models}:
         _frame(axes, trained)
     axes.set(title=title, ylim=(-3, 103), ylabel="accuracy (%)")
@@ -148,7 +148,7 @@ def _frame_accuracy(axes: Axes, title: str, models: Sequence[PooledModel | Stret
 
 
 def _frame(axes: Axes, trained: tuple[int, int] | None) -> None:
-    """Give a panel a logarithmic axis of lengths, and shade the training lengths."""
+    """Give a panel a logarithmic axis of sequence lengths, and shade the training lengths."""
     if trained:
         axes.axvspan(*trained, color=GREY, alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
@@ -158,9 +158,9 @@ def _frame(axes: Axes, trained: tuple[int, int] | None) -> None:
 
 
 def draw_dispersion(result: Stretch) -> Figure:
-    """Draw three panels against length: attention, margin of the right class, and causes of failure.
+    """Draw panels against sequence length: attention, margin of the right class, and causes of failure.
 
-    A model that headcount did not build has only the margin.
+    For a model that headcount did not build, there is only the panel of the margin.
     """
     if not result.attention_shares:
         figure = Page(7, 4.2)
@@ -178,7 +178,7 @@ def draw_dispersion(result: Stretch) -> Figure:
             line = "-" if i < len(PALETTE) else "--"
             plot_band(axes, x, y, y - doubt, y + doubt, line, alpha=0.2, label=head, **_look(i))
     neighbours.set(ylabel="attention (%)", title="on the two neighbours")
-    alike.set(ylabel="attention (%)", title="on equal numbers (the largest so far, and itself)")
+    alike.set(ylabel="attention (%)", title="on equal numbers (the query's own included)")
     _draw_leads(leads, result)
     for axes in apart:
         _draw_apart(axes, result)
@@ -194,30 +194,30 @@ def draw_dispersion(result: Stretch) -> Figure:
 
 
 def _draw_leads(axes: Axes, result: Stretch) -> None:
-    """Draw the mean margin of the right class against length, for sorted sequences and each kind of negative."""
+    """Draw the mean margin of the right class against length, for sorted sequences and each kind of unsorted ones."""
     kinds = list(dict.fromkeys(cell.negative for cell in result.cells))
     classes = [(f"unsorted: {kind}", kind, 0, i) for i, kind in enumerate(kinds, start=1)]
     for label, kind, which, i in [*classes, ("sorted", kinds[0], 1, 0)]:
         points = [(cell.length, cell.margin[which]) for cell in result.cells if cell.negative == kind]
         axes.plot(*zip(*points, strict=True), label=label, **_look(i))
     axes.axhline(0, color=GREY, linewidth=0.8)
-    axes.set(ylabel="mean margin of the right class (logits)", title="How confident is it? (below 0: mostly wrong)")
+    axes.set(ylabel="mean margin of the right class (logits)", title="Confidence (below 0: mostly wrong)")
     _frame(axes, result.trained)
     axes.legend(framealpha=0.85, edgecolor="none", fontsize=8)
 
 
 def _draw_apart(axes: Axes, result: Stretch) -> None:
-    """Draw the accuracy on adjacent swaps at each length, and what causes a loss.
+    """Draw the accuracy on adjacent swaps at each length, and the accuracy with only one possible cause of failure.
 
-    The causes are tested on sequences of the longest training length that have only the gaps between numbers, or only
-    the position ids, of a longer sequence.
+    For the latter, sequences of the longest training length get only the gaps between numbers, or only the position
+    ids, of a longer sequence.
     """
     longest = result.trained[1] if result.trained else 0
     whole = [(cell.length, cell) for cell in result.cells if cell.negative == result.ids[0].cell.negative]
     parts = {
-        "at that length": whole,
-        f"its gaps alone, {longest} numbers": [(cell.length, cell) for cell in result.cropped_results],
-        f"its last position ids alone, {longest} numbers": [(each.first + longest, each.cell) for each in result.ids],
+        "sequences of this length": whole,
+        f"{longest} numbers, gaps of this length": [(cell.length, cell) for cell in result.cropped_results],
+        f"{longest} numbers, last ids of this length": [(each.first + longest, each.cell) for each in result.ids],
     }
     for i, (label, points) in enumerate(parts.items()):
         ends = ("accuracy", "low", "high")
@@ -225,5 +225,5 @@ def _draw_apart(axes: Axes, result: Stretch) -> None:
         plot_band(axes, [x for x, _ in points], y, low, high, ("-", "--", ":")[i], label=label, **_look(i))
         _cross(axes, points, i)
     axes.axhline(50, color=GREY, linewidth=0.8, linestyle=":")
-    axes.set(ylabel="accuracy (%)", ylim=(-3, 103), title="What makes it fail? (adjacent swaps; ×: one answer)")
+    axes.set(ylabel="accuracy (%)", ylim=(-3, 103), title="Causes of failure (adjacent swaps; ×: one answer)")
     axes.legend(framealpha=0.85, edgecolor="none", fontsize=8, loc="lower left")

@@ -1,4 +1,4 @@
-"""How far does the answer to one example follow another one, if one head takes its output from there?"""
+"""Draw how far the answer to one example changes if one head takes its output from another example (the donor)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from headcount.analysis.pair_patching import PairPatch
 
 MOST = 16
-"""Number of heads that the figure shows, those with the largest shares."""
+"""Largest number of heads that the figure shows; it shows those with the largest shares of the logit gap."""
 
 
 def draw_pair_patch(result: PairPatch) -> Figure:
-    """Draw the share of the logit gap that each head moves alone, the largest first; the patched heads are orange."""
+    """Draw the share of the logit gap between two answers that each head closes when patched alone, the largest first.
+
+    Heads that the user patched together are orange.
+    """
     shown = sorted(result.ranking, key=lambda each: -abs(each.share))[:MOST]
     shown = sorted(shown, key=lambda each: -each.share)
     figure = Page(6.0, 0.8 + 0.24 * len(shown))
@@ -31,7 +34,7 @@ def draw_pair_patch(result: PairPatch) -> Figure:
     axes.axvline(0, color=GREY, linewidth=0.8)
     axes.axvline(100, color=GREY, linewidth=0.8, linestyle="--")
     place = result.places[0]
-    axes.set_xlabel(f"part of the logit gap that is closed, {plain(place.place, 16)} (%; 100: as in the donor)")
-    figure.headline(f"{result.receiver} with the output of one head on {result.donor}, at all positions", size=11)
+    axes.set_xlabel(f"share of the logit gap that is closed, {plain(place.place, 16)} (%; 100: as on the donor)")
+    figure.headline(f"{result.receiver} with the output of one head patched in from {result.donor}", size=11)
     figure.caption(f"{result.name}; one pair of examples; logit of {place.donor!r} minus logit of {place.own!r}.")
     return figure

@@ -1,4 +1,4 @@
-"""Which figures `result.plot()` can draw."""
+"""Draw the figures of a result by name, for `result.plot()`; one table lists the figures of each type of result."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from headcount.figures.attention import draw_kind, heads_by_kind
 from headcount.figures.comparison import draw_comparison
 from headcount.figures.emergence import draw_emergence, draw_sites
 from headcount.figures.head_findings import draw_places, draw_site_routes
-from headcount.figures.head_stats import draw_condition, draw_matching, draw_stats
 from headcount.figures.length_generalisation import draw_dispersion, draw_poolings, draw_stretch
+from headcount.figures.matching import draw_matching
 from headcount.figures.pair_patching import draw_pair_patch
 from headcount.figures.positions import draw_encodings, draw_positions
 from headcount.figures.pruning import draw_pruning
 from headcount.figures.roles import draw_role_maps, roles_of
 from headcount.figures.routes import draw_routes
+from headcount.figures.specialisation import draw_condition, draw_stats
 from headcount.figures.training import draw_accuracy
 from headcount.figures.weights import draw_heads_weights, pages_of
 from headcount.figures.worst_margins import draw_worst_margins
-from headcount.registry import suggestion
+from headcount.suggestions import suggestion
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
     from headcount.analysis.attention import Attention
-    from headcount.analysis.poolings import PoolingComparison
+    from headcount.analysis.pooling_comparison import PoolingComparison
     from headcount.analysis.roles import HeadRoles
     from headcount.analysis.routes import Routes
     from headcount.analysis.specialisation import Specialisation
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from headcount.training.evaluation import Classification, Evaluation
 
 Drawings = Mapping[str, Callable[[], Figure]]
-"""By name: the functions that draw the figures of a result. `plot` draws the first unless another is named."""
+"""Maps the name of each figure of a result to the function that draws it; the first figure is the default."""
 
 
 def _ablation(result: Ablation) -> Drawings:
@@ -137,16 +138,18 @@ PLOTS: dict[str, Callable[[Any], Drawings]] = {
     },
     "WorstMargins": lambda result: {"margins": partial(draw_worst_margins, result)},
 }
-"""By class name of a result (or of its base class): a function that returns its drawings by name."""
+"""Maps the class name of a result (or of its base class) to a function that returns its figures by name."""
 
 
 def plot(result: Result, which: str | None = None) -> Figure:
-    """Draw one figure of a result: the one named `which`, or the first."""
+    """Draw one figure of a result: the one with the name `which`, or the first one."""
     kind = type(result).__name__
     drawings_of = next((PLOTS[each.__name__] for each in type(result).__mro__ if each.__name__ in PLOTS), None)
     if drawings_of is None:
-        raise InputError(f"{kind} has no figure", "print the result, or use its to_rows()")
+        raise InputError(
+            f"a result of the type {kind} has no figure", "print the result, or use its to_rows() for its numbers"
+        )
     drawings = drawings_of(result)
     if which is not None and which not in drawings:
-        raise InputError(f"no figure {which!r} of this {kind}", suggestion(which, drawings))
+        raise InputError(f"this {kind} has no figure with the name {which!r}", suggestion(which, drawings))
     return drawings[which or next(iter(drawings))]()

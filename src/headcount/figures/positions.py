@@ -1,4 +1,4 @@
-"""Figures of positions: what one model's encoding does, and several encodings side by side."""
+"""Figures of position encodings: what the encoding of one model does, and several encodings side by side."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from headcount.figures.style import (
     DARK,
     DIVERGING,
     GREY,
+    HIDDEN,
     LIGHT,
     ORANGE,
     PALETTE,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 Panel = tuple[str, Callable[[Axes], AxesImage | None], str]
-"""A title, a function that draws the panel, and the label of the colour bar."""
+"""A panel of a figure: its title, a function that draws it, and the label of its colour bar."""
 STATES: dict[str, dict[str, Any]] = {
     "trained": {"facecolor": BLUE},
     "never trained": {"facecolor": "white", "edgecolor": ORANGE, "hatch": "////"},
@@ -40,16 +41,14 @@ STATES: dict[str, dict[str, Any]] = {
 }
 LINES = [(colour, style) for style in ("-", "--", ":") for colour in PALETTE[:4]]
 """Colour and line style of each head: four colours with solid lines, then with dashed and with dotted ones."""
-HIDDEN = "#d9d9d9"
-"""The colour of keys that a query does not see."""
 MOST_NAMED = 8
 """Largest number of heads in a legend inside a panel; a larger legend would cover the curves."""
 ACROSS = 5
-"""Number of encodings in one row of a page."""
+"""Number of encodings in one row of the figure of all encodings."""
 
 
 def draw_positions(shown: PositionsShown) -> Figure:
-    """Draw what the encoding of one model does, at trained positions and beyond them."""
+    """Draw what the position encoding of one model does, at trained positions and beyond them."""
     encoding, trained = shown.encoding, shown.n_trained
     panels: list[Panel] = []
     if encoding.table:
@@ -79,7 +78,7 @@ def draw_positions(shown: PositionsShown) -> Figure:
 
 
 def draw_encodings(shown: EncodingsShown) -> Figure:
-    """Draw the table, biases or curve of each encoding, with its kernel below."""
+    """Draw each encoding: its table of vectors, its biases or a curve, and below it the similarity of positions."""
     blocks = -(-len(shown.encodings) // ACROSS)
     figure = Page(3.5 * ACROSS, 6.6 * blocks + 0.3)
     grid = figure.subplots(2 * blocks, ACROSS, squeeze=False)
@@ -93,12 +92,12 @@ def draw_encodings(shown: EncodingsShown) -> Figure:
     for axes in (axes for pair in pairs[len(shown.encodings) :] for axes in pair):
         figure.delaxes(axes)
     whose = f"“{shown.trained}” as trained in {shown.name}, the others" if shown.trained else "all"
-    figure.headline(f"Every encoding at {shown.n_positions} positions; {whose} as they are drawn", size=14)
+    figure.headline(f"Every encoding at {shown.n_positions} positions; {whose} with their initial values", size=14)
     return figure
 
 
 def draw_side_by_side(models: Sequence[PositionsShown]) -> Figure:
-    """Draw one column per model: its table, biases or curve above, the similarity K(t, s) of two positions below."""
+    """Draw one column per model: what its encoding adds above, and the similarity K(t, s) of two positions below."""
     figure = Page(3.7 * len(models), 6.6)
     for shown, top, bottom in zip(models, *figure.subplots(2, len(models), squeeze=False), strict=True):
         _draw_encoding(figure, top, bottom, shown.encoding, shown.n_trained)
@@ -113,7 +112,7 @@ def draw_side_by_side(models: Sequence[PositionsShown]) -> Figure:
 
 
 def _draw_encoding(figure: Figure, top: Axes, bottom: Axes, encoding: EncodingProfile, trained: int | None) -> None:
-    """Draw an encoding's table, biases or curve into `top`, and its kernel (similarity of positions) into `bottom`."""
+    """Draw an encoding's table, biases or curve into `top`, and the similarity of positions into `bottom`."""
     draw = _draw_table if encoding.table else _draw_biases if encoding.acts_on == "scores" else _draw_curves
     for axes, image in ((top, draw(top, encoding, trained)), (bottom, _draw_kernel(bottom, encoding, trained))):
         if image:
@@ -122,22 +121,22 @@ def _draw_encoding(figure: Figure, top: Axes, bottom: Axes, encoding: EncodingPr
 
 
 def given(encoding: EncodingProfile) -> str:
-    """Return the structure of the task that the encoding builds into the model, or say that it builds in nothing."""
-    return f"builds in: {encoding.hard_codes}" if encoding.hard_codes else "builds in nothing of the task"
+    """Return in words which structure of the task the encoding builds into a model, if any."""
+    return f"built in: {encoding.hard_codes}" if encoding.hard_codes else "no built-in structure of the task"
 
 
 def _not_explained(encoding: EncodingProfile) -> str:
-    return f"not explained by t - s: {encoding.shift.variance_beyond_distance:.2f}"
+    return f"variance not explained by t - s: {encoding.shift.variance_beyond_distance:.2f}"
 
 
 def heading(encoding: EncodingProfile) -> str:
-    """Return an encoding's name, its length if it depends on one, and the structure of the task that it builds in."""
+    """Return the name of an encoding, with the length that it depends on, if any, and its built-in structure."""
     at = f" at length {encoding.at_length}" if encoding.at_length else ""
     return f"{encoding.name}{at} ({given(encoding)})"
 
 
 def trained_on(shown: PositionsShown) -> str:
-    """Return in words which positions training used, and how many other positions are shown."""
+    """Return in words which positions training used, and how many further positions the figure shows."""
     random = " (random ids)" if shown.random_positions else ""
     beyond = shown.n_positions - shown.n_trained
     others = f"; {beyond} further positions, never used in training" if beyond > 0 else ""
@@ -165,7 +164,7 @@ def _draw_kernel(axes: Axes, encoding: EncodingProfile, trained: int | None) -> 
 
 
 def _draw_biases(axes: Axes, encoding: EncodingProfile, trained: int | None) -> AxesImage:
-    """Draw the mean bias of every head against the distance, as a heat map."""
+    """Draw the mean bias that every head adds to attention scores, against the distance, as a heat map."""
     biases = np.array([curve.mean for curve in encoding.curves], dtype=float)
     n, heads = len(encoding.kernel), len(biases)
     image = _heat_map(axes, biases, extent=(0.5 - n, n - 0.5, heads - 0.5, -0.5))
@@ -175,7 +174,7 @@ def _draw_biases(axes: Axes, encoding: EncodingProfile, trained: int | None) -> 
 
 
 def _draw_curves(axes: Axes, encoding: EncodingProfile, trained: int | None) -> None:
-    """Draw the bias of each head, or the kernel K, against the distance; the band covers all pairs at a distance."""
+    """Draw the bias of each head, or the similarity K of positions, against distance; bands cover all pairs."""
     n = len(encoding.kernel)
     distance = np.arange(1 - n, n)
     for i, curve in enumerate(encoding.curves):
@@ -195,7 +194,7 @@ def _draw_curves(axes: Axes, encoding: EncodingProfile, trained: int | None) -> 
 
 
 def _draw_rows(axes: Axes, shown: PositionsShown) -> None:
-    """Draw how far training moved each row of a learned table, or the norms of rows if initial values are unknown."""
+    """Draw how far training moved each row of a learned table; if initial rows are unknown, draw the norms of rows."""
     heights = {row.position: row.norm if row.moved is None else row.moved for row in shown.rows}
     for state, look in STATES.items():
         rows = [row for row in shown.rows if row.state == state]
@@ -212,7 +211,7 @@ def _draw_rows(axes: Axes, shown: PositionsShown) -> None:
 
 
 def _heat_map(axes: Axes, values: Array, extent: tuple[float, float, float, float] | None = None) -> AxesImage:
-    """Draw a heat map. Colours are centred on 0 if values have both signs, else go from the smallest to the largest."""
+    """Draw a heat map; its colours are centred on 0 if there are values of both signs."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     is_signed = not 0 <= low < high
     if is_signed:
@@ -225,11 +224,11 @@ def _heat_map(axes: Axes, values: Array, extent: tuple[float, float, float, floa
 def _mark_trained(
     trained: int | None, n: int, *draws: Callable[..., Any], either_way: bool = False, on_image: bool = False
 ) -> None:
-    """Draw a line after the last trained position; on an axis of distances, at both ends of the trained distances.
+    """Draw dashed lines after the last trained position or, on an axis of distances, at both ends of the trained ones.
 
-    `draws` are the functions that draw a line at a position. A dark theme turns black into white but does not change
-    heat maps. Dashes over a heat map are therefore nearly black, which no theme changes, on a light line that
-    separates them from dark cells.
+    `draws` are functions that draw a line at a position, such as `axes.axvline`. A dark theme turns black into white
+    but does not change heat maps. Dashes over a heat map are therefore nearly black, which no theme changes, on a
+    light line that separates them from dark cells.
     """
     if trained and trained < n:
         for draw in draws:

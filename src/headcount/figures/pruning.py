@@ -1,4 +1,4 @@
-"""The figure of a pruning: the score against the number of heads removed, for every order of removal."""
+"""The figure of a pruning: the score that is left against the number of heads removed, for every order of removal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headcount.analysis.pruning import Point, Pruning
 
 LOOKS = {
-    "alone": ("sum of the heads' own drops (a prediction, not a measurement)", PALETTE[3], "--", ""),
+    "alone": ("predicted by adding up the drops of single heads (not measured)", PALETTE[3], "--", ""),
     "together": ("removed together, in the order of their own drops under zero ablation", PALETTE[1], "-", "s"),
     "every way": (
         "removed together, in the order of their largest drop under any ablation",
@@ -65,7 +65,11 @@ def draw_pruning(result: Pruning) -> Figure:
 
 
 def _point_out(axes: Axes, result: Pruning) -> None:
-    """Mark the sizes of the chosen and the harmless sets with vertical lines, and the best random set with a cross."""
+    """Mark three numbers of removed heads with vertical lines, and the best random set of heads with a cross.
+
+    The lines are at the heads that greedy removal takes, and at the heads that are harmless alone (under zero ablation,
+    and under every kind of ablation).
+    """
     for heads, point, colour, what in (
         (result.chosen, result.kept, PALETTE[0], f"greedy removal, {_stop(result)}"),
         (
@@ -91,10 +95,10 @@ def _score(result: Pruning, point: Point) -> str:
 
 
 def _stop(result: Pruning) -> str:
-    """Return in words the limit that ended greedy removal: a share of the heads, or a loss."""
+    """Return in words the limit at which greedy removal stopped: a share of the heads, or a drop in score."""
     if result.share is not None:
         return f"{100 * result.share:g} % of the {result.n_heads} heads"
-    return f"at most {limit_text(result.loss, result.unit)}"
+    return f"for a drop of at most {limit_text(result.loss, result.unit)}"
 
 
 def metric_label(result: Pruning) -> str:

@@ -1,4 +1,4 @@
-"""Draw a map of all heads for each role: how much each head attends to the previous token, to copies, and so on."""
+"""Draw maps of all heads by role: how much each head attends to the previous token, to copies, to separators, ..."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from headcount.figures.attention import KINDS, ROLE_WORDS, heads_by_kind
+from headcount.attention_roles import ROLES
+from headcount.figures.attention import KINDS, heads_by_kind
 from headcount.figures.style import ORANGE, SEQUENTIAL, Page, wrapped
 from headcount.heads import HeadId
 
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
     from headcount.analysis.roles import HeadRole, HeadRoles
 
 ACROSS = 4
-"""Largest number of maps side by side."""
+"""Largest number of maps of heads that a figure shows side by side."""
 
 
 def draw_roles(result: HeadRoles) -> dict[str, Figure]:
-    """Return one figure of maps per kind of attention, by name."""
+    """Return a mapping from each kind of attention, such as `encoder-self`, to the figure of its maps by role."""
     kinds = heads_by_kind(result.heads)
     return {"-".join(kind): draw_role_maps(result, heads) for kind, heads in kinds.items() if roles_of(heads)}
 
 
 def draw_role_maps(result: HeadRoles, heads: Sequence[HeadRole]) -> Figure:
-    """Draw one map per role of all heads of one kind, with a row per layer and a column per head."""
+    """Draw one map per role, with the attention of all heads of one kind: a row per layer and a column per head."""
     shown = roles_of(heads)
     layers = sorted({head.layer for head in heads})
     n_columns = 1 + max(HeadId.parse(head.head).index for head in heads)
@@ -43,20 +44,20 @@ def draw_role_maps(result: HeadRoles, heads: Sequence[HeadRole]) -> Figure:
     for axes, (role, on) in zip(grid.flat, shown, strict=False):
         _draw_map(axes, heads, role, on, layers, n_columns)
         middle = median(each.mean for head in heads if (each := head.find(role, on)))
-        lines = f"{ROLE_WORDS[role]}, {on}", f"median head: {100 * middle:.1f} %"
+        lines = f"{ROLES[role].name}, {on}", f"median head: {100 * middle:.1f} %"
         axes.set_title("\n".join(wrapped(line, size[0], 8.5) for line in lines), fontsize=8.5)
     bar = figure.colorbar(grid[0][0].images[0], ax=list(grid.flat[: len(shown)]), shrink=0.8)
-    bar.set_label("mean weight (square-root scale)", fontsize=8)
+    bar.set_label("mean attention weight (square-root scale)", fontsize=8)
     figure.headline(
-        f"{result.name}: {KINDS[heads[0].stack, heads[0].kind]}, what heads attend to; layers down, heads across",
-        f"framed: stands out against the other heads ({_inputs(result)})",
+        f"{result.name}: {KINDS[heads[0].stack, heads[0].kind]}, what heads attend to; rows: layers, columns: heads",
+        f"framed: heads that stand out against the others ({_inputs(result)})",
     )
     figure.caption(result.words)
     return figure
 
 
 def _draw_map(axes: Axes, heads: Sequence[HeadRole], role: str, on: str, layers: Sequence[int], n_columns: int) -> None:
-    """Draw the map of one role: attention weights as shades, and a frame around each head named for this role."""
+    """Draw the map of one role: attention weights as shades, and a frame around each head that stands out."""
     picture = np.full((len(layers), n_columns), np.nan)
     for head in heads:
         y, x, standing = layers.index(head.layer), HeadId.parse(head.head).index, head.find(role, on)
@@ -84,6 +85,6 @@ def _inputs(result: HeadRoles) -> str:
 
 
 def roles_of(heads: Sequence[HeadRole]) -> list[tuple[str, str]]:
-    """Return the roles that were measured for heads of one kind, each with its kind of inputs (`texts`, ...)."""
-    known = [(each.role, each.on) for each in heads[0].standings if each.role in ROLE_WORDS]
-    return sorted(known, key=lambda cell: list(ROLE_WORDS).index(cell[0]))
+    """Return pairs of a role and a kind of inputs (`texts`, ...) for which the heads of one kind were measured."""
+    known = [(each.role, each.on) for each in heads[0].standings if each.role in ROLES]
+    return sorted(known, key=lambda cell: list(ROLES).index(cell[0]))

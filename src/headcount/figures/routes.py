@@ -1,4 +1,7 @@
-"""Where does an event such as the carry travel? Cells show where it is held, arrows show which heads move it."""
+"""Draw the route of an event such as the carry through a model: which residual streams hold it, which heads move it.
+
+A way of the event, such as `1s to 10s`, leads from the place where it arises to a place of the answer that needs it.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,22 @@ if TYPE_CHECKING:
     from headcount.analysis.routes import PatchShare, Routes, Way
 
 SHOWN = 0.05
-"""Smallest share (part of the logit gap) that is written into a cell."""
+"""Smallest share of the logit gap that is written into a cell of the figure."""
 HELD = 0.2
-"""Smallest share (part of the logit gap) in both cells that an arrow connects."""
+"""Smallest share of the logit gap in two cells that an arrow connects."""
 NAMED = 0.3
-"""Smallest share of a head that an arrow names by itself. Below this, an arrow counts the heads."""
+"""Smallest share of the logit gap from which the label of an arrow names the head; below it, it counts the heads."""
 WIDTH, HEIGHT, GAP = 0.92, 0.5, 1.0
 """Width and height of a cell, and distance between two rows of cells."""
 TOP = -1.9
-"""Upper edge of a panel. Its title, its way and its examples stand above the rows of cells, which begin at 0."""
+"""Vertical place of the upper edge of a panel, whose rows of cells begin at 0; its titles are between the two."""
 TITLES = 1.9
-"""Width of the titles of the rows, in cells."""
+"""Width of the titles of the rows, in units of one cell."""
 STACKS = {"E": "encoder", "D": "decoder", "L": ""}
 
 
 class Row(NamedTuple):
-    """One row of cells of the map: a residual stream, with the share at each place of the answer."""
+    """One row of cells of the figure: a residual stream, with the share of the logit gap that it moves by position."""
 
     stream: str
     title: str
@@ -41,9 +44,9 @@ class Row(NamedTuple):
 
 
 def draw_routes(results: Sequence[Routes], titles: Sequence[str] = (), ways: Sequence[str] = ()) -> Figure:
-    """Draw a column for each model and a block for each way of an event (the carry from 1s to 10s).
+    """Draw the routes of an event, with a column for each model and a row of panels for each way, such as `1s to 10s`.
 
-    The default ways are a shortest one and the longest one that all models have.
+    By default, these are a shortest way of the event, and the longest way that was measured for all models.
     """
     titles = titles or [result.name for result in results]
     ways = ways or _typical_ways(results)
@@ -62,19 +65,21 @@ def draw_routes(results: Sequence[Routes], titles: Sequence[str] = (), ways: Seq
     counts = f"{n[0]:,}" if n[0] == n[-1] else f"{n[0]:,} to {n[-1]:,}"
     figure.caption(
         f"Read from top to bottom: blue cells show where the {event} is. An orange arrow names the attention head that "
-        f"moves the largest part of it (E0H2: encoder, layer 0, head 2; D decoder self-attention; X cross-attention); "
-        f"straight down, the head renews it in its place. A grey arrow means that the {event} stays. Cells: the part "
-        "of the answer's change, in %, that follows if the residual stream at this place alone is taken from the other "
-        "example of the pair (empty: under 5 %). In the decoder, a column is the place that is predicted there; its "
-        f"input is the token just written, which may show the {event} already. Arrows: the same for the output of one "
-        "head alone. Parts of several heads need not add up to the cell. The answer is read at the framed place; "
-        f"n = {counts} sets of four examples. One training each: a route belongs to this model, not to the task."
+        f"moves the largest share of it (E0H2: encoder, layer 0, head 2; D: decoder self-attention; X: "
+        f"cross-attention); an orange arrow straight down means that the head writes it again at the same position, a "
+        f"grey arrow that the {event} stays there. A number in a cell is the share of the logit gap between the two "
+        "answers that moves if the residual stream at this position alone is patched in from the other example of the "
+        "pair (empty: under 5 %); a number at an arrow is the share if the output of this head alone is patched. "
+        "Shares of several heads need not add up to that of a cell. In the decoder, a column is the place of the "
+        f"answer predicted there; its input is the token just written, which may show the {event} already. The answer "
+        f"is read at the framed cell. n = {counts} pairs of examples with and without the {event}. Each model is one "
+        "training run: another run may use another route."
     )
     return figure
 
 
 def _typical_ways(results: Sequence[Routes]) -> list[str]:
-    """Return the names of a shortest way and of the longest one that every model has."""
+    """Return the names of a shortest way of the event, and of the longest way that was measured for every model."""
     ways = [way for way in results[0].ways if way.n and all(way.name in _measured(each) for each in results)]
     if not ways:
         return [way.name for way in results[0].ways[:1]]
@@ -87,7 +92,7 @@ def _measured(result: Routes) -> set[str]:
 
 
 def _places(result: Routes, ways: Sequence[str]) -> list[str]:
-    """Return the places of the answer as columns of the map, after other positions with a visible share."""
+    """Return the columns of the figure: other positions with a visible share, then the places of the answer."""
     extra = [
         each.position
         for each in result.streams
@@ -97,7 +102,7 @@ def _places(result: Routes, ways: Sequence[str]) -> list[str]:
 
 
 def _rows(result: Routes, way: str) -> list[Row]:
-    """Return the rows of the map for one way: the residual streams from the input to the last layer."""
+    """Return the rows of the figure for one way of the event: the residual streams from the input to the last layer."""
     rows: dict[str, Row] = {}
     for each in result.streams:
         if each.way == way and each.position:
@@ -107,7 +112,7 @@ def _rows(result: Routes, way: str) -> list[Row]:
 
 
 def _row_title(stream: str) -> str:
-    r"""Return the name of a residual stream in words, for the left side of its row in the map.
+    r"""Return the name of a residual stream in words, as the title of its row in the figure.
 
     >>> _row_title("E0.input"), _row_title("D1.stream"), _row_title("L0.stream")
     ('encoder input', 'after decoder\nlayer 1', 'after layer 0')
@@ -161,10 +166,10 @@ def _draw_cell(axes: Axes, x: int, y: int, share: float, colours: Colormap, *, i
 
 
 def _draw_arrows(axes: Axes, result: Routes, way: Way, rows: Sequence[Row], places: Sequence[str]) -> None:
-    """Draw an arrow from the cell with the largest share in each row to that of the next row, named for the heads
-    between.
+    """Draw an arrow from the cell with the largest share in each row to that of the next row.
 
-    The arrow is thin and grey if the event stays at its place without a head that moves much of it.
+    Its label names the heads between the two rows that move the event. The arrow is thin and grey, without a label, if
+    the event stays at its position and no head moves much of it.
     """
     held: tuple[int, int] | None = None
     for y, row in enumerate(rows):
@@ -185,7 +190,7 @@ def _draw_arrows(axes: Axes, result: Routes, way: Way, rows: Sequence[Row], plac
 
 
 def _label_arrow(axes: Axes, label: str, start: tuple[float, float], end: tuple[float, float], n_places: int) -> None:
-    """Write the label of an arrow into the gap above the row that the arrow leads to, on the side that has room."""
+    """Write the label of an arrow beside it, in the gap above the row that the arrow leads to, where there is room."""
     is_left = end[0] > n_places - 1.6 and start[0] > n_places - 1.6
     y = end[1] - (GAP - HEIGHT) / 2
     slope = (end[0] - start[0]) / (end[1] - start[1])
@@ -196,7 +201,7 @@ def _label_arrow(axes: Axes, label: str, start: tuple[float, float], end: tuple[
 
 
 def _movers(result: Routes, way: Way, stream: str) -> list[PatchShare]:
-    """Return the heads just before this residual stream that move a part of the event, the largest share first."""
+    """Return the heads of the layer before this residual stream that move a part of the event, largest share first."""
     layer = stream.partition(".")[0]
     blocks = [layer, f"X{layer[1:]}"] if layer[0] == "D" else [layer]
     heads = [each for each in result.heads if each.way == way.name and each.what.partition("H")[0] in blocks]
@@ -205,7 +210,7 @@ def _movers(result: Routes, way: Way, stream: str) -> list[PatchShare]:
 
 
 def _label(movers: Sequence[PatchShare]) -> str:
-    """Return the label of an arrow: the head that moves most or, if none moves much, the number of heads."""
+    """Return the label of an arrow: the head with the largest share or, if all are small, the number of heads."""
     if len(movers) == 1 or movers[0].moved.share >= NAMED:
         return _named(movers[0])
     return f"{len(movers)} heads of {_blocks(movers)},\neach {100 * movers[0].moved.share:.0f} % or less"

@@ -1,4 +1,4 @@
-"""Strips of single values: one row per variant or attention block, with every value, the median and an interval."""
+"""Draw strips: one row per variant or attention block, with a mark for every value, the median and an interval."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ ROW = 0.3
 """Height of one row, in inches."""
 MARKERS = "os^DvP*X"
 N_BINS = 90
-"""Values within one part in 90 of the axis are drawn above each other."""
+"""Number of bins of the axis; marks of values in the same bin are drawn above each other."""
 MOST_LETTERS = 44
-"""Most letters of the name of a row."""
+"""Largest number of letters of the name of a row."""
 EXPLANATION = "Each mark is one run; the black line is the median, the grey bar the 95 % CI of the mean"
 
 
 @dataclass(frozen=True)
 class Strip:
-    """One row: its name, its values, and what is written at its end."""
+    """One row of a figure: a name, a mark for each value, and a text at its right end."""
 
     name: str
     values: tuple[float, ...]
     low: float | None = None
     high: float | None = None
-    """The ends of the 95 % CI of the mean; None without an interval."""
+    """`low` and `high` are the ends of the 95 % CI of the mean; None without an interval."""
     text: str = ""
     look: int = 0
-    """Number of its colour and marker."""
+    """Index of the colour and marker of the row."""
 
     @property
     def median(self) -> float:
-        """The median of the values."""
+        """The median of the row's values."""
         return float(np.median(self.values))
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Rows that share an axis."""
+    """Rows of a figure that share one title and one axis."""
 
     title: str
     strips: tuple[Strip, ...]
 
 
 def strip_figure(panels: Sequence[Panel], label: str, *, width: float = 7.0, row: float = ROW, ends: str = "") -> Page:
-    """Draw panels of strips below each other, on one horizontal axis; `ends` is the title of the texts at the right."""
+    """Draw panels of rows below each other, on one horizontal axis; `ends` is the title of the texts at the right."""
     heights = [max(len(panel.strips), 1) for panel in panels]
     figure = Page(
         width, sum(row * n + (0.35 if panel.title else 0.1) for n, panel in zip(heights, panels, strict=True))
@@ -67,7 +67,7 @@ def strip_figure(panels: Sequence[Panel], label: str, *, width: float = 7.0, row
 
 
 def add_panel(axes: Axes, panel: Panel, extent: tuple[float, float], size: float = 8.5) -> None:
-    """Draw one panel; `extent` is the range of all values, within which marks are moved apart."""
+    """Draw the rows of one panel; `extent` is the smallest and the largest value of the horizontal axis."""
     n = len(panel.strips)
     for place, strip in enumerate(panel.strips):
         if place % 2:
@@ -96,7 +96,7 @@ def add_panel(axes: Axes, panel: Panel, extent: tuple[float, float], size: float
 
 
 def add_strip(axes: Axes, strip: Strip, place: float, extent: tuple[float, float]) -> None:
-    """Draw every value of a strip, its median as a black line, and the interval of its mean as a grey bar below."""
+    """Draw one row: every value as a mark, the median as a black line, the interval of the mean as a grey bar."""
     colour = PALETTE[strip.look % len(PALETTE)]
     offsets = [place - 0.06 + step for step in _apart(strip.values, extent)]
     marker = MARKERS[strip.look % len(MARKERS)]
@@ -107,7 +107,7 @@ def add_strip(axes: Axes, strip: Strip, place: float, extent: tuple[float, float
 
 
 def _apart(values: Sequence[float], extent: tuple[float, float]) -> list[float]:
-    """Return vertical offsets that keep equal and close values apart."""
+    """Return a vertical offset for each value, so that marks of equal and close values do not hide each other."""
     width = (extent[1] - extent[0]) / N_BINS or 1.0
     n_before: dict[int, int] = {}
     offsets = []

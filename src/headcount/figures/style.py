@@ -1,4 +1,4 @@
-"""The look of all figures: readable in print, in grey and by the colour-blind, with no word cut off."""
+"""The style of all figures: readable in print, without colours and by colour-blind readers, with no text cut off."""
 
 from __future__ import annotations
 
@@ -23,26 +23,31 @@ if TYPE_CHECKING:
     from matplotlib.backend_bases import RendererBase
 
 BLUE, ORANGE, SKY, GREY = "#0072b2", "#d55e00", "#56b4e9", "#666666"
+LIGHT_GREY, BLACK = "#b0b0b0", "#000000"
 PALETTE = (BLUE, ORANGE, "#009e73", "#cc79a7", "#e69f00", SKY, "#000000", "#999933")
-"""Okabe and Ito's palette for colour-blind readers: one colour per line. Markers distinguish lines in print as well."""
+"""Okabe and Ito's palette for colour-blind readers, one colour per line; markers also distinguish lines in print."""
 SEQUENTIAL = "Blues"
-"""The colour map of weights. Its lightness falls evenly, so that a black-and-white print keeps the order."""
+"""The colour map of attention weights, whose lightness falls evenly, so that it can be read without colours."""
 DIVERGING = "PuOr_r"
 """The colour map of signed values: white at 0, purple below and orange above, which colour-blind readers can tell."""
+HIDDEN = "#d9d9d9"
+"""The colour of keys that a query does not see."""
+HALF_CI = "half of the 95 % CI"
+"""What ± stands for in figures and tables."""
 LIGHT, DARK = "#fefefe", "#010101"
-"""White and black on heat maps. A page with a dark theme swaps pure white and black, but not these two."""
+"""Near-white and near-black for heat maps; a page with a dark theme swaps pure white and black, but not these two."""
 NARROWEST, MARGIN = 5.0, 0.15
 """In inches: the smallest width of a figure, and the margin at either side of its title."""
 LINE = 1.3 / 72
 """The height of a line of text, in inches per point of the text size."""
 HANDLE = 5.2 / 72
-"""The width of the mark beside a label in a legend, in inches per point of the text size."""
+"""The width of the line or marker beside a label in a legend, in inches per point of the text size."""
 
 
 class Page(Figure):
     """A figure in which no text is cut off, and no text is read as a formula.
 
-    `width` and `height` are those of the panels, in inches. A title above and a key below them make the page higher.
+    `width` and `height` are the size of the panels, in inches. A title above and a legend below make the figure higher.
     """
 
     def __init__(self, width: float, height: float) -> None:
@@ -50,17 +55,17 @@ class Page(Figure):
 
     @property
     def room(self) -> float:
-        """Return the width in inches that a line of text may have."""
+        """Return the largest width of a line of text in this figure, in inches."""
         return float(self.get_figwidth()) - 2 * MARGIN
 
     def headline(self, *lines: str, size: float = 11) -> None:
-        """Put a title above all panels."""
+        """Write a title of one or several lines above all panels."""
         text = "\n".join(wrapped(line, self.room, size) for line in lines)
         self.suptitle(text, fontsize=size)
         self._grow(text.count("\n") + 1.5, size)
 
     def caption(self, text: str, size: float = 8.5) -> None:
-        """Put a note below all panels."""
+        """Write a note below all panels."""
         text = wrapped(text, self.room, size)
         self.supxlabel(text, fontsize=size)
         self._grow(text.count("\n") + 1.5, size)
@@ -68,7 +73,7 @@ class Page(Figure):
     def key(
         self, handles: Sequence[Artist], labels: Sequence[str], *, columns: int = 8, size: float = 9, title: str = ""
     ) -> None:
-        """Put one legend for all panels below them, in as many columns as there is room for."""
+        """Draw one legend for all panels below them, with as many columns as there is room for."""
         if not labels:
             return
         widest = max(width_of(plain(label), size) for label in labels) + HANDLE * size
@@ -86,7 +91,7 @@ class Page(Figure):
         self._grow(text.count("\n") * 1.2, size)
 
     def draw(self, renderer: RendererBase) -> None:
-        """Draw the figure. Dollar signs in names are drawn as such, not read as the start of a formula."""
+        """Draw the figure; dollar signs in names are drawn as dollar signs and do not start a formula."""
         mathematics = {label for axes in self.axes for label in _powers(axes.xaxis) + _powers(axes.yaxis)}
         for text in self.findobj(Text):
             if isinstance(text, Text) and text not in mathematics:
@@ -98,7 +103,7 @@ class Page(Figure):
 
 
 def _powers(axis: Any) -> list[Text]:
-    """Return the labels of a logarithmic axis, such as 10², which are formulas."""
+    """Return the tick labels of a logarithmic axis, such as 10², which matplotlib must read as formulas."""
     formatters = axis.get_major_formatter(), axis.get_minor_formatter()
     return axis.get_ticklabels(which="both") if any(isinstance(each, LogFormatter) for each in formatters) else []
 
@@ -115,7 +120,7 @@ def plain(text: str, most: int | None = None) -> str:
 
 
 def wrapped(text: str, inches: float, size: float) -> str:
-    """Return text broken into lines of at most this width in inches; words that are too long are broken, too."""
+    """Return text broken into lines of at most the given width in inches; words that are too long are broken, too."""
     lines, line = list[str](), ""
     for word in re.findall(r"\s*\S+", plain(text)):
         if line and width_of(line + word, size) > inches:
@@ -131,13 +136,13 @@ def wrapped(text: str, inches: float, size: float) -> str:
 
 
 def width_of(text: str, size: float) -> float:
-    """Return the width in inches of a line of text in this size (in points), with a little to spare."""
+    """Return the width in inches of a line of text at a font size in points, with a margin of 5 %."""
     return 1.05 * sum(map(_advance, text)) * size / 72
 
 
 @cache
 def _advance(char: str) -> float:
-    """Return the width of a letter as a fraction of the text size."""
+    """Return the width of a letter as a fraction of the font size."""
     font = get_font(findfont(FontProperties()))
     font.set_size(100, 72)
     return float(font.load_char(ord(char)).linearHoriAdvance) / 65536 / 100
@@ -151,13 +156,13 @@ def _drawable() -> frozenset[int]:
 def plot_band(
     axes: Axes, x: Any, y: Any, low: Any, high: Any, line: str = "-", *, alpha: float = 0.15, **look: Any
 ) -> None:
-    """Draw a line, and a band from `low` to `high` around it; `look` are matplotlib's properties of the line."""
+    """Draw a line with a shaded band from `low` to `high`; `look` are matplotlib's properties of the line."""
     axes.fill_between(x, low, high, color=look["color"], alpha=alpha, linewidth=0)
     axes.plot(x, y, line, **look)
 
 
 def png(figure: Figure) -> bytes:
-    """Return a figure as the bytes of a PNG file; equal data give equal bytes."""
+    """Return a figure as the bytes of a PNG file; equal figures give equal bytes."""
     data = io.BytesIO()
     with warnings.catch_warnings():
         for fault in ("Glyph .* missing from", "Matplotlib currently does not support"):  # a box is drawn instead

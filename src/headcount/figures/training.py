@@ -58,7 +58,7 @@ def _row_name(row: Any, columns: Iterable[str]) -> str:
 
 
 def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
-    """Draw the losses of every step and the scores of every evaluation, from the lines of `log.jsonl`."""
+    """Draw the losses of every step and the scores of every evaluation of a run, from the lines of its `log.jsonl`."""
     figure = Page(10, 3.7)
     left, right = figure.subplots(1, 2)
     steps, evaluations = [line for line in log if "loss" in line], [line for line in log if "n" in line]

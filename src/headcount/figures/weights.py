@@ -1,4 +1,4 @@
-"""Draw what the weights of each head match (positions and tokens) and what they copy, one page per attention block."""
+"""Draw what the weights of each head match (positions, tokens) and what they copy, one figure per attention block."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from headcount.figures.style import DIVERGING, Page, plain
 from headcount.heads import HeadId
 
 if TYPE_CHECKING:
-    from headcount.analysis.head_weights import Grid, HeadReading
     from headcount.analysis.weights import HeadWeights
+    from headcount.analysis.weights_circuits import Grid, HeadReading
 
 SIDE = 2.2
 """Side of one heat map in inches."""
 MOST_LABELS, LONGEST = 14, 7
-"""Up to the first number of rows or columns, all are named; a name shows at most the second number of letters."""
+"""Largest number of rows or columns that are all named, and largest number of letters of a name in a heat map."""
 FEW, MOST_HEADS = 4, 8
-"""Most heads of several blocks that share a page, and most heads of one block on a page."""
+"""Up to the first number, the heads of all blocks share one figure; a figure has at most the second number of heads."""
 MATCHES, COPIES = "what it matches", "what it copies"
 COPIED = {
     True: "what a key's token adds to the logits of each output token on the direct path",
     False: "cosine between what the head writes for two key tokens (1: the same); they have no direct path to logits",
 }
-"""What the last picture of a head shows, by whether the head has a direct path to the logits."""
+"""Maps whether a head has a direct path to the logits to what the last heat map of this head shows."""
 
 
 def draw_weights(result: HeadWeights) -> dict[str, Figure]:
-    """Return one figure per attention block (several for many heads), by name, such as `E0`."""
+    """Return the figures of a model's weights by name: one per attention block, such as `E0`, more for many heads."""
     return {name: draw_heads_weights(result, heads) for name, heads in pages_of(result).items()}
 
 
 def pages_of(result: HeadWeights) -> dict[str, list[HeadReading]]:
-    """Return the heads of each page by its name: one page for few heads, else one or more per attention block."""
+    """Return the heads on each figure by its name: one figure for few heads, else one or more per attention block."""
     if len(result.heads) <= FEW:
         return {"heads": list(result.heads)}
     pages: dict[str, list[HeadReading]] = {}
@@ -50,7 +50,7 @@ def pages_of(result: HeadWeights) -> dict[str, list[HeadReading]]:
 
 
 def draw_heads_weights(result: HeadWeights, heads: Sequence[HeadReading]) -> Figure:
-    """Draw a row for each head: the positions and the tokens that it matches, and what it copies."""
+    """Draw a row of heat maps for each head: the positions and the tokens that it matches, and what it copies."""
     figure = Page(3 * (SIDE + 1.15), len(heads) * (SIDE + 0.75))
     panels = figure.subplots(len(heads), 3, squeeze=False)
     for row, head in zip(panels, heads, strict=True):
@@ -77,17 +77,17 @@ def draw_heads_weights(result: HeadWeights, heads: Sequence[HeadReading]) -> Fig
 def _caption(heads: Sequence[HeadReading], n: int) -> str:
     explained = ", ".join(f"{head.short} {_percent(head.explained)}" for head in heads)
     text = (
-        "Matches: score of a key (row: query) by the head's query and key weights, less the mean over keys; +1 means e "
-        "times the attention weight. In brackets: part of the real scores' variance within a query. Tokens and "
-        f"positions together explain (R²): {explained}. "
+        "What it matches: attention score of a key (row: query) by the head's query and key weights, minus the mean "
+        "over keys; +1 multiplies the attention weight by e. In brackets: percentage of the variance of the real "
+        f"scores within a query. Tokens and positions together explain (R²): {explained}. "
     )
     for is_direct, words in COPIED.items():
         names = [head.short for head in heads if head.is_direct == is_direct]
         of_heads = f" of {', '.join(names)}" if len(names) < len(heads) else ""
-        text += f"Copies{of_heads}: {words}. " if names else ""
+        text += f"What it copies{of_heads}: {words}. " if names else ""
     if any(value is None for head in heads for row in head.match_positions.values for value in row):
-        text += "Grey: keys that a query cannot see. "
-    text += "A token that has a position to itself counts as its position. "
+        text += "Grey: keys that a query cannot attend to. "
+    text += "A token that occurs at one position only, and there always, counts as a position. "
     return f"{text}Inputs are means over {n:,} examples."
 
 
@@ -111,7 +111,7 @@ def _heat_map(figure: Figure, axes: Axes, grid: Grid, names: tuple[str, str], li
 
 
 def _ticks(names: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Return the positions and the names of the ticks: all of them, or some that are evenly spaced."""
+    """Return the indices and the names of the ticks of an axis: all names, or some that are evenly spaced."""
     step = -(-len(names) // MOST_LABELS)
     at = list(range(0, len(names), step))
     return at, [plain(names[i], LONGEST) for i in at]

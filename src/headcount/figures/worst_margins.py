@@ -1,4 +1,4 @@
-"""The smallest margin of each class against length, over all sequences of the length."""
+"""Draw the smallest margin of each class over all sequences of a length, against the length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def draw_worst_margins(result: WorstMargins) -> Figure:
-    """Draw the smallest margin by length, a line per class; filled markers are right answers, crosses wrong ones."""
+    """Draw the smallest margin by length with a line per class; crosses mark sequences that are answered wrong."""
     figure = Page(7, 4)
     axes = figure.subplots()
     axes.axvspan(*result.trained, color=GREY, alpha=0.15, linewidth=0)

@@ -10,7 +10,7 @@
     decoding      the first position of each pass while a model decodes
     replacements  the kinds of ablation: what replaces the output of an ablated head
     attention     read the attention weights of any model
-    recording     record the module calls of a forward pass, and return recorded outputs
+    recording     record the module calls of a forward pass, and let modules return their recorded outputs
     replay        cache one forward pass, and run many interventions from it in one batch
     own_attention check that each head's slice of z depends on its own attention pattern
     proof         prove that gates and captures act on a model

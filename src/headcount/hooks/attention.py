@@ -2,9 +2,10 @@
 
 Attention weights are a softmax over keys. A model computes them with a softmax function, or inside PyTorch's
 `scaled_dot_product_attention`, whose arguments are used here to compute the weights again. The weights of an attention
-block (a site) are the last ones with the right number of heads before its output projection is called. Whether rows or
-heads come first in them follows from the product that equals z, the input of the projection. Weights are handed over
-block by block, so that those of only one block are in memory.
+block (a site) are the last softmax output with the right number of heads before the block's output projection is
+called. If rows (examples) and heads could be confused, the product of weights and values that equals z, the input of
+the projection, shows which axis comes first. Weights are handed over block by block, so that those of only one block
+are in memory.
 
 (Hugging Face models return weights only if they were loaded with attn_implementation="eager".)
 """
@@ -81,7 +82,7 @@ def softmax_axis(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
 
 
 class _SeenTensors(TorchFunctionMode):
-    """A context that collects tensors which may be attention weights, and products which may be z (head outputs)."""
+    """A context that collects softmaxes, which may be attention weights, and products, which may be head outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,8 +145,8 @@ def _site_weights(
             candidates = heads_first
         elif any(tensor.dim() == 3 and len(tensor) == n_rows * n_heads for tensor in weights):
             raise InstrumentError(
-                f"the weights before the output projection of {name} have rows and heads in one axis, in unknown order",
-                "give one row at a time",
+                f"the attention weights of {name} have examples and heads merged into one axis, in unknown order",
+                "give one example at a time",
             )
     if len({tensor.shape for tensor in candidates}) > 1:  # some are of another softmax, such as a mixture of experts
         is_self = name.kind == "self"
@@ -154,11 +155,15 @@ def _site_weights(
     seen = f"; it computed softmaxes of shape {shapes}" if weights else ""
     if not candidates:
         raise InstrumentError(
-            f"no attention weights of {n_heads} heads were seen before the output projection of {name}",
+            f"no softmax with {n_heads} heads was computed before the output projection of {name}, so its attention "
+            "weights are not known",
             "the model computes them neither by softmax nor by scaled_dot_product_attention" + seen,
         )
     if len({tensor.shape for tensor in candidates}) > 1:
-        raise InstrumentError(f"several softmaxes may be the attention weights of {name}" + seen)
+        raise InstrumentError(
+            f"several softmaxes may be the attention weights of {name}" + seen,
+            "its attention weights cannot be read: leave this attention block out of the sites",
+        )
     return candidates[-1]
 
 
@@ -179,7 +184,7 @@ def _by_row(tensors: Sequence[Tensor], n_rows: int, n_heads: int, is_heads_first
 
 
 def _has_z(products: Sequence[Tensor], n_rows: int, n_heads: int, is_heads_first: bool, z: Tensor) -> bool:
-    """Return whether z equals one of the products when their first axis is read as heads (or else as rows)."""
+    """Return whether z equals one of the products, if these have heads in the first axis (or else rows in it)."""
     rounding = 1e-3 * float(z.abs().max())
     for product in reversed(_by_row(products, n_rows, n_heads, is_heads_first, z)):
         joined = product.transpose(1, 2).flatten(start_dim=2).to(z)

@@ -43,7 +43,7 @@ class DecodingPositions:
 
     @contextmanager
     def watching(self, model: nn.Module, sites: Sites) -> Iterator[None]:
-        """Return a context in which every forward pass of this model is noticed, so that `first` knows its position."""
+        """Return a context in which all forward passes of this model are followed; call `first` inside it."""
         with ExitStack() as hooks:
             hooks.callback(model.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
             hooks.callback(model.register_forward_hook(self._leave, always_call=True).remove)

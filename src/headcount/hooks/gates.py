@@ -83,7 +83,7 @@ class Gates:
                 raise InputError(f"gates at {name} have shape {tuple(gate.shape)}", wanted)
         if unknown := set(self._replacements) - set(self._gates):
             raise InputError(
-                f"there is a replacement for {sorted(map(str, unknown))[0]}, but no gate",
+                f"a replacement of head outputs is given for {sorted(map(str, unknown))[0]}, but no gate",
                 "give a gate for this attention block, too",
             )
 
@@ -105,14 +105,15 @@ class Gates:
         missed = [name for name in self._gates if name not in self.calls]
         if error_type is None and self._acting and missed:
             raise InstrumentError(
-                f"the gates at {', '.join(map(str, missed))} were never reached: nothing was ablated there",
-                "the model does not call that output projection (a fused path, or a module that is not in use), or no "
-                "forward pass was made",
+                f"no head was ablated at {', '.join(map(str, missed))}: its output projection was never called",
+                "make a forward pass inside the context; if one was made, the model does not call this module (it uses "
+                "a fused path, or another module)",
             )
         if error_type is None and (unfinished := self._turns.unfinished()):
             raise InstrumentError(
-                f"the output projection that {unfinished[0]} shares was not called once per block in every pass",
-                "so gates cannot assign the calls to attention blocks",
+                f"{unfinished[0]} shares its output projection with other attention blocks, but the projection was not "
+                "called once per block in every pass",
+                "gates cannot tell which call belongs to which block: give inputs on which every block runs once",
             )
 
     def _act(
@@ -158,7 +159,9 @@ def split_heads(
             )
         return z.movedim(head_axis, -2)
     if z.shape[-1] % n_heads or z.dim() < 2:
-        raise InstrumentError(f"head outputs at {name} have shape {tuple(z.shape)}, which {n_heads} heads cannot share")
+        raise InstrumentError(
+            f"head outputs at {name} have shape {tuple(z.shape)}: the last axis cannot be divided among {n_heads} heads"
+        )
     return z.unflatten(-1, (n_heads, -1))
 
 
@@ -176,7 +179,7 @@ def gated(name: HeadSite, z: Tensor, gate: Gate, value: Values | None, head_axis
     rows = (len(z), len(gate))
     if rows[0] != rows[1] and 1 not in rows:
         raise InstrumentError(
-            f"{rows[1]} rows of gates at {name}, but the pass has {rows[0]} rows", "give one row per example, or one"
+            f"the gate at {name} has {rows[1]} rows, but the batch has {rows[0]}", "give one row, or one per example"
         )
     g = gate.to(z)[(slice(None), *[None] * (z_BQHE.dim() - 3), slice(None), None)]
     if value is None:
@@ -273,7 +276,7 @@ class Capture:
         if len(calls) != 1:
             raise InstrumentError(
                 f"{site} was called {len(calls)} times inside the context, not once",
-                "make exactly one forward pass inside the context" if calls else "the model never called it",
+                "make exactly one forward pass inside the context, in which the model uses this attention block",
             )
         return calls[0]
 
@@ -282,7 +285,7 @@ def _not_a_projection(name: HeadSite, module: nn.Module, why: str) -> InputError
     layers = layers_inside(module)
     return InputError(
         f"{type(module).__name__} is not an output projection of {name}: it {why}",
-        f"name the output projection inside it: {', '.join(layers)}" if layers else "is its path right?",
+        f"name the output projection inside it: {', '.join(layers)}" if layers else "check the path in the sites",
     )
 
 
@@ -354,7 +357,7 @@ class SharedSiteCounter:
     """Assigns each call of an output projection that several attention blocks share (ALBERT) to its block."""
 
     def __init__(self, sites: Sites, skipped: Mapping[nn.Module, int] | None = None) -> None:
-        """Start at the first call; `skipped` counts calls that a replayed pass leaves out, and may grow later."""
+        """Count calls from now on; `skipped` counts calls that a replayed pass leaves out, and may grow later."""
         self._sharing = sites.projections
         self._skipped = {} if skipped is None else skipped
         self._n: Counter[nn.Module] = Counter()

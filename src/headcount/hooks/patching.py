@@ -4,13 +4,13 @@ An ordinary patch of a head changes everything after the head. A path patch repl
 on other inputs, the donor, but only for the receiver (Wang et al. 2022, arXiv 2211.00593; Goldowsky-Dill et al. 2023,
 arXiv 2304.05969). It takes four forward passes:
 
-    1   the donor's inputs                                  keep the output of the sender
-    2   the inputs                                          keep the outputs of all heads
-    3   the sender patched, all other heads as in pass 2    keep the output of the receiver, which is computed
-    4   the receiver patched, everything else computed      the result
+    1   run on the donor's inputs                                keep the output of the sender
+    2   run on the inputs                                        keep the outputs of all heads
+    3   as 2, with the sender patched and other heads as in 2    keep the output that the receiver computes
+    4   as 2, with the receiver patched                          the result
 
 Without a receiver, pass 3 is the result: the direct effect of the sender on the logits. The path from the sender to the
-receiver goes through the residual stream and through MLPs, unless the MLPs are held as in pass 2, too.
+receiver goes through the residual stream and through MLPs, unless the outputs of MLPs are kept as in pass 2, too.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def path_patch(
 ) -> Any:
     """Return the model's output if the receivers see the senders' outputs on `donor` inputs instead of on `inputs`.
 
-    Without receivers, only the logits see them. `held` are streams, such as the outputs of MLPs, that keep their values
-    on `inputs`, so that no path goes through them. Call this inside `torch.no_grad()`.
+    Without receivers, the direct effect on the logits is returned. `held` are streams, such as the outputs of MLPs,
+    that keep their values on `inputs`, so that no path goes through them. Call this inside `torch.no_grad()`.
     """
     given = outputs_of(model, sites, donor)
     with Capture(sites) as capture, StreamCapture(held) if held else nullcontext() as streams:
@@ -71,19 +71,20 @@ def path_patch(
     if all(torch.equal(received[site][..., at, :], clean[site][..., at, :]) for site, at in slots.items()):
         raise InputError(
             f"no path leads from {_names(senders)} to {_names(receivers)}",
-            "the receiver must come after the sender; and the donor must differ from the inputs",
+            "name a receiver in a later layer than the sender, and a donor that differs from the inputs",
         )
     with Gates(sites, closed_gates(sites, receivers), received):
         return model(*inputs)
 
 
 def merged(sites: Sites, own: Outputs, other: Outputs, heads: Iterable[HeadId]) -> dict[HeadSite, Tensor]:
-    """Return the head outputs `own`, in which the outputs of `heads` are replaced by those in `other`."""
+    """Return a copy of the head outputs `own` in which the outputs of `heads` are replaced by those in `other`."""
     values = {site: z.clone() for site, z in own.items()}
     for site, slots in sites.head_slots(heads).items():
         if other[site].shape[1:2] != own[site].shape[1:2]:
             raise InputError(
-                f"the donor has {other[site].shape[1]} positions at {site}, and the inputs have {own[site].shape[1]}",
+                f"the donor (the inputs whose head outputs are put in) has {other[site].shape[1]} positions at {site}, "
+                f"but the inputs have {own[site].shape[1]}",
                 "choose a donor of the same length",
             )
         values[site][..., list(slots), :] = other[site][..., list(slots), :].expand_as(

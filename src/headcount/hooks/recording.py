@@ -122,7 +122,7 @@ class PassRecorder:
         if site is not None:
             if site in self.site_records:
                 what = f"the output projection of {site} was called twice in one pass"
-                raise InstrumentError(what, "so a gate cannot distinguish the calls")
+                raise InstrumentError(what, "gates cannot tell the calls apart: give inputs on which it is called once")
             z = input_of(site, args)
             self.site_records[site] = SiteRecord(z, z._version, call, call, getattr(module, "product", None))
         elif any(inner.module in self._projections for inner in call.inside):
@@ -140,7 +140,7 @@ class PassRecorder:
                 record.carrier = call
 
     def _adopt(self, call: ModuleCall) -> None:
-        """Replace the call just made by `call`, which was recorded in the previous pass, with all calls inside it."""
+        """Put `call`, which the previous pass recorded, in place of the call just made, with all calls inside it."""
         calls = [call, *call.inside]
         for caller in self._open:
             caller.inside[-1:] = calls
@@ -156,8 +156,8 @@ class PassRecorder:
 class ReplayPatcher:
     """Makes modules return recorded outputs while a forward pass is run again from one attention block on.
 
-    `record` is the recorded call of the block's output projection. `projected` is the changed output of this
-    projection; if it is None, the attention block is computed again.
+    `record` is the recorded call of the block's output projection. `projected` is the changed output that replaces the
+    output of this projection; if it is None, the attention block is computed again.
     """
 
     def __init__(self, record: SiteRecord, projected: Tensor | None, tiler: BatchTiler) -> None:

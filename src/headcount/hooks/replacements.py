@@ -1,4 +1,4 @@
-"""The kinds of ablation: what replaces the output of an ablated head. Results list them in the order of this table.
+"""The kinds of ablation: what replaces the output of an ablated head. Results list the kinds in the order of `PARTS`.
 
 Zero ablation comes first, because heads are ranked by the cost of removing them. Resample ablation uses the head's
 output on another example. Mean ablation uses the head's average output.
@@ -50,7 +50,7 @@ def of_donor(inputs: ReplacementInputs) -> Tensor | None:
 
 def of_mean(inputs: ReplacementInputs) -> Tensor | None:
     """Return the heads' mean outputs, as one row that serves all examples (mean ablation)."""
-    assert inputs.mean is not None, "needs_mean requires it"
+    assert inputs.mean is not None, "mean ablation needs the mean outputs: needs_mean must be true"
     return inputs.mean[None, : inputs.z.shape[1]]
 
 

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from headcount.errors import InstrumentError, ReplayError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import Gates, Values, closed_gates, gated, project, split_heads, unfused
-from headcount.hooks.proof import difference, first_tensor, tolerance
+from headcount.hooks.intervention_proof import difference, first_tensor, tolerance
 from headcount.hooks.recording import BatchTiler, ModuleCall, PassRecorder, ReplayPatcher, SiteRecord
 from headcount.hooks.sites import Sites
 from headcount.limits import BATCH
@@ -98,8 +98,8 @@ def _require_equal(outputs: Tensor, plain: Tensor, how: str) -> None:
     error = difference(outputs, plain) if outputs.shape == plain.shape else math.inf
     if not error <= tolerance(outputs.dtype):
         raise ReplayError(
-            f"a pass {how} differs from a full one by {error:.1e} of the largest value",
-            "the model's modules depend on more than their inputs",
+            f"a forward pass {how} differs from a full forward pass by {error:.1e} of the largest value",
+            "the model's modules depend on more than their inputs, so recorded outputs cannot be used again",
         )
 
 
@@ -161,7 +161,7 @@ class CachedPass:
         """Raise an error if the recorded outputs of the first examples differ from those of a pass without a cache."""
         n = min(CHECKED, self.n_rows)
         gates = Gates(self.sites, closed_gates(self.sites, self.base))
-        _require_equal(first_tensor(self.output)[:n], self.plain(gates, n), "that reuses another")
+        _require_equal(first_tensor(self.output)[:n], self.plain(gates, n), "that reuses recorded outputs")
 
     def plain(self, gates: Gates, n: int, times: int = 1) -> Tensor:
         """Return the output of a full pass with `gates` over the first n examples, each repeated `times` times."""
@@ -212,7 +212,8 @@ class CachedPass:
             output = self.model(*self.inputs)
         if missed := [str(site) for site in self.sites if site not in self.site_records]:
             raise InstrumentError(
-                f"the output projection of {', '.join(missed)} was never called", "its heads cannot be ablated"
+                f"the output projection of {', '.join(missed)} was never called, so its heads cannot be ablated",
+                "leave these attention blocks out of the sites",
             )
         return output
 
@@ -244,7 +245,7 @@ class CachedPass:
         if not patcher.has_acted:
             raise ReplayError(
                 f"the output projection of {site} was called in the recorded pass, but not in the replayed one",
-                "its heads were not ablated: the model does not make the same calls in every pass",
+                "its heads were not ablated: the model does not call the same modules in every pass",
             )
         return output
 
@@ -278,8 +279,8 @@ class CachedPass:
         record, projection, head_axis = self.site_records[site], self.sites[site].projection, self.sites[site].head_axis
         if record.z._version != record.version:
             raise ReplayError(
-                f"the model changes the head outputs of {site} in place later in the pass",
-                "so no pass can be replayed from there",
+                f"the model changes the head outputs of {site} in place later in the forward pass",
+                "forward passes cannot be replayed from this attention block: use full passes",
             )
         weight = _plain_weight(projection) if head_axis is None else None
         if weight is None or not record.call.is_intact:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.parameters import ParameterProjection
-from headcount.registry import suggestion
+from headcount.suggestions import suggestion
 
 NamedPatterns = str | Sequence[str]
 LISTED = 40
@@ -74,9 +74,9 @@ class Site:
     projection: nn.Module
     heads: tuple[HeadId, ...]
     call: int = 0
-    """Which call of the projection in a forward pass is this block's, if several blocks share it (ALBERT); else 0."""
+    """The index of this block's call of the projection in a pass, if several blocks share it (ALBERT); else 0."""
     mha: nn.MultiheadAttention | None = None
-    """The `nn.MultiheadAttention` that contains the projection, or None; its weights are used without a call."""
+    """The `nn.MultiheadAttention` that contains the projection (and uses its weights without calling it), or None."""
     head_axis: int | None = None
     """The axis that counts heads in the projection's input: 1 in [batch, head, position, d_head].
 
@@ -94,7 +94,7 @@ class Sites(dict[HeadSite, Site]):
         """Maps each output projection to the attention blocks that use it; usually there is one."""
         self._slots: dict[tuple[HeadId, ...], dict[HeadSite, tuple[int, ...]]] = {}  # a cache of `head_slots`
         if not self:
-            raise InputError("this model has no heads", "there is nothing to ablate, read or cut")
+            raise InputError("this model has no heads: there is nothing to ablate, read or cut", "give another model")
         for name, site in sorted(self.items(), key=lambda item: item[1].call):
             _require_unquantised(name, site.projection)
             sharing = self.projections[site.projection] = (*self.projections.get(site.projection, ()), name)
@@ -102,8 +102,8 @@ class Sites(dict[HeadSite, Site]):
                 share = f"{sharing[0]} and {name} share" if len(sharing) > 1 else f"{name} is call {site.call} of"
                 raise InputError(
                     f"{share} one output projection",
-                    "a gate cannot distinguish their heads; if each site calls it once per pass, number the calls: "
-                    "Site(projection, heads, call=1)",
+                    "their heads cannot be told apart; if each attention block calls the projection once per pass, "
+                    "number the calls: Site(projection, heads, call=1)",
                 )
 
     @classmethod
@@ -178,7 +178,7 @@ def unwrap(model: nn.Module) -> nn.Module:
     if compiled:
         raise InputError(
             f"{type(model).__name__} was compiled in place ({compiled[0]}): compiled code may bypass hooks",
-            "instrument a copy that was not compiled",
+            "use a copy of the model that was not compiled",
         )
     return model
 
@@ -189,7 +189,7 @@ def _require_unquantised(name: HeadSite, projection: nn.Module) -> None:
     if ".quantized" in package or "bitsandbytes" in package or weight in _QUANTISED:
         raise InputError(
             f"the output projection of {name} is quantised ({type(projection).__name__})",
-            "its heads' contributions do not add up: load the model in float32",
+            "the contributions of its heads would not sum to its output: load the model in float32",
         )
 
 
@@ -263,8 +263,8 @@ def _find_sites(
             name = HeadSite(_ROLES[role][0], layer, _ROLES[role][1])
             if name in sites:
                 raise InputError(
-                    f"{pattern!r} and another pattern both mean {name}",
-                    "say which is which: Sites.of(model, encoder=..., decoder=..., cross=..., n_heads=...)",
+                    f"{pattern!r} and another path pattern both lead to {name}",
+                    "name the kind of each: Sites.of(model, encoder=..., decoder=..., cross=..., n_heads=...)",
                 )
             sites[name] = _site_at(model, name, path, module, n_heads)
     return sites
@@ -287,7 +287,7 @@ def _site_at(
         return Site(mha.out_proj, tuple(map(name.head, range(mha.num_heads))), mha=mha)
     if not isinstance(count, int):  # such as a pasted n_heads=...
         count = _count_above(model, path, module)
-        hint = "" if count is None else f"; a module above it says {count}"
+        hint = "" if count is None else f"; a module that contains it says {count}"
         raise InputError(f"the number of heads that share {path} is not known", f"give n_heads=...{hint}")
     if candidates := _projections_inside(path, module):
         raise InputError(
@@ -312,7 +312,9 @@ def _axis(site: Site, head_axis: int | None) -> int | None:
             "head_axis is not allowed for nn.MultiheadAttention", "leave it out: the heads share the last axis of z"
         )
     if head_axis == 0:
-        raise InputError("head_axis=0 is the axis of examples, not of heads", "for [batch, head, ...] give head_axis=1")
+        raise InputError(
+            "head_axis=0 is not allowed: axis 0 counts examples, not heads", "for [batch, head, ...] give head_axis=1"
+        )
     return head_axis
 
 
@@ -402,7 +404,7 @@ def _starred(path: str) -> str:
 
 @dataclass(frozen=True)
 class Guess:
-    """A guess where a model's heads are: a path pattern whose modules may be output projections."""
+    """A guess at where a model's heads are: a path pattern whose modules may be output projections."""
 
     pattern: str
     n_layers: int
@@ -414,7 +416,7 @@ class Guess:
 
 
 def guess(model: nn.Module) -> list[Guess]:
-    """Return guesses where a model's heads are, from the names of its modules and parameters.
+    """Return guesses at where a model's heads are, from the names of its modules and parameters.
 
     No attention block occurs in two guesses.
     """

@@ -1,4 +1,4 @@
-"""Read and patch the residual stream and the MLP outputs of a model, layer by layer.
+"""Read and patch (replace) the residual stream and the MLP outputs of a model, layer by layer.
 
     E0.input     the residual stream before encoder layer 0: embeddings and positions
     E0.mlp       what the feed-forward network (MLP) of encoder layer 0 adds to the stream
@@ -124,13 +124,17 @@ def _layers(model: nn.Module, sites: Sites) -> dict[tuple[str, int], nn.Module]:
         projection = site.projection
         owner = projection.holder if isinstance(projection, ParameterProjection) else projection
         if owner not in paths:
-            raise InputError(f"the layer of {name} is not known", "its output projection is not part of the module")
+            raise InputError(
+                f"the layer of {name} is not known: its output projection is not part of this model",
+                "give the sites of this model",
+            )
         parts = paths[owner].split(".")
         prefixes = [".".join(parts[:i]) for i in range(1, len(parts) + 1) if parts[i - 1].isdigit()]
         chain = [model.get_submodule(prefix) for prefix in prefixes]
         if not chain:
             raise InputError(
-                f"the layer of {name} is not known", "the path of its output projection has no layer number"
+                f"the layer of {name} is not known: the path of its output projection has no layer number",
+                "streams can only be found in a model whose layers are in an nn.ModuleList",
             )
         chains.setdefault((name.stack, name.layer), chain)
     layers: dict[tuple[str, int], nn.Module] = {}
@@ -182,7 +186,10 @@ def _first(output: Any) -> Tensor:
     if not isinstance(tensor, Tensor):
         tensor = next((part for part in getattr(output, "values", tuple)() if isinstance(part, Tensor)), None)
     if tensor is None:
-        raise InstrumentError("a layer returns no tensor", "its residual stream cannot be read")
+        raise InstrumentError(
+            "a layer returns no tensor, so its residual stream cannot be read",
+            "let the layer return the residual stream, alone or first in a tuple",
+        )
     return tensor
 
 
@@ -269,7 +276,7 @@ class StreamCapture(_Watched):
 
 
 class StreamPatches(_Watched):
-    """A context in which the tensors in `patches` replace residual streams, at all positions or at `queries`."""
+    """A context in which the tensors in `patches` replace residual streams, at all positions or only at `queries`."""
 
     def __init__(
         self,
@@ -302,7 +309,7 @@ class StreamPatches(_Watched):
         missed = [str(stream) for stream in self.patches if not self.n_calls[stream]]
         if error_type is None and missed:
             raise InstrumentError(
-                f"no pass reached {', '.join(missed)}: nothing was patched there",
+                f"no forward pass reached {', '.join(missed)}: nothing was patched there",
                 "make a forward pass inside the context",
             )
         if error_type is None:
@@ -310,7 +317,7 @@ class StreamPatches(_Watched):
 
 
 class PatchedPositions:
-    """The positions (`queries`, None for all) at which heads or streams are changed during some forward passes.
+    """The positions (`queries`; None for all) at which heads or streams are changed in forward passes.
 
     `require_reached` raises an error if no pass had one of these positions.
     """
@@ -333,8 +340,8 @@ class PatchedPositions:
         """Raise an error if forward passes were made, but none of them had one of the positions."""
         if self.longest and not self._is_reached:
             raise InstrumentError(
-                f"no pass has the positions {', '.join(map(str, self.queries or ()))}: nothing was changed",
-                f"queries count from 0; the longest pass had {self.longest} positions",
+                f"no forward pass had the positions {', '.join(map(str, self.queries or ()))}: nothing was changed",
+                f"positions count from 0; the longest forward pass had {self.longest} positions",
             )
 
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.families import BOTH, AttentionLayout, Family, family_of, model_type_of, model_types
+from headcount.hooks.intervention_proof import first_tensor
 from headcount.hooks.parameters import ParameterProjection
-from headcount.hooks.proof import first_tensor
 from headcount.hooks.sites import SUPPORTED, Site, Sites, find_mha, guess, in_one_stack, modules_at, sites_calls, unwrap
 
 CUT = "headcount_cut"
@@ -57,8 +57,8 @@ class Wrapped(nn.Module):
         if self.inputs:
             if len(inputs) > len(self.inputs):
                 raise InputError(
-                    f"{len(inputs)} tensors were given, which is not what the model takes",
-                    f"this model takes {', '.join(self.inputs)}",
+                    f"{len(inputs)} tensors were given, but the model takes at most {len(self.inputs)}",
+                    f"give {', '.join(self.inputs)}",
                 )
             named = dict(zip(self.inputs, inputs, strict=False)) | named
             inputs = ()
@@ -114,8 +114,8 @@ def unknown_family(model: nn.Module, advice: str = "") -> InputError:
     names = (f"{path} {type(module).__name__}".lower() for path, module in model.named_modules())
     if model_type and not any("att" in module_name for module_name in names):
         return InputError(
-            f"{name} has no attention heads: none of its modules is called attention{of_type}",
-            "there is nothing here to ablate, read or cut",
+            f"{name} has no attention heads: no module has 'att' in its name or class{of_type}",
+            "there is nothing to ablate, read or cut: give a model with attention",
         )
     suggested = ", or ".join(calls if advice else [f"wrap(model, {call})" for call in calls])
     return InputError(
@@ -188,7 +188,7 @@ def blocks_at(
             raise InputError(
                 f"{type(model).__name__} has no module at {at}, where headcount looks for heads in this family "
                 f"({family.summary})",
-                "this version is laid out differently: name its output projections, "
+                "this version of the model has other module names: name its output projections, "
                 'wrap(model, Sites.of(model, "layers.*.attn.out", n_heads=...))',
             )
         for layer, place in enumerate(_shared_blocks(model) if family.takes_turns else range(len(attentions))):

@@ -51,9 +51,9 @@ class StackConfig(EncodingSettings):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Fraction of activations dropped in training."""
     softmax: Literal["plain", "log-length"] = "plain"
-    """Plain, or attention scores multiplied by a learned factor times the log of the number of visible tokens."""
+    """Plain softmax, or attention scores multiplied by a learned factor times the log of the number of visible keys."""
     window: Count | None = None
-    """Largest distance between a query and the keys that it sees; none: unlimited. GIVES locality to the model."""
+    """Largest distance between a query and the keys that it sees (none: unlimited). This gives the model locality."""
     pruned: HeadNames = ()
     """Names of the heads that are cut out, such as E0H1,X1H2."""
 
@@ -72,7 +72,7 @@ class StackConfig(EncodingSettings):
         if missing := [name for name in self.pruned if name not in heads]:
             ranges = [dict.fromkeys(site.head(i).short for i in (0, self.n_heads - 1)) for site in self.sites]
             known = ", ".join(" to ".join(ends) for ends in ranges)
-            raise misfit("pruned", self.pruned, f"no head {', '.join(missing)}; there are: {known}")
+            raise misfit("pruned", self.pruned, f"no head {', '.join(missing)}; the heads are: {known}")
         return self
 
     @property
@@ -86,7 +86,7 @@ class StackConfig(EncodingSettings):
         return 4 * (len(self.sites) * (attention + feed_forward) + (n_tokens + self.n_positions) * self.d_model)
 
     def row_bytes(self, n_tokens: int) -> int:
-        """Return a low estimate of the bytes that a forward pass over `n_tokens` positions keeps for gradients."""
+        """Return a lower bound of the bytes that a forward pass over `n_tokens` positions keeps for gradients."""
         return 4 * len(self.sites) * n_tokens * (8 * self.d_model + 2 * self.d_ff)
 
     def kept(self, site: HeadSite) -> tuple[int, ...]:
@@ -128,7 +128,7 @@ class ClassifierConfig(StackConfig):
     numbers: Literal["table", "fourier"] = "fourier"
     """Embedding of numbers: one learned vector each (table), or sines of the value, so that 54 is close to 55."""
     random_positions: Count | None = None
-    """Give the tokens random position ids below this number, in ascending order; none: ids count from 0."""
+    """Give tokens random position ids below this number, in ascending order (none: the ids 0, 1, 2, ...)."""
     n_positions: Count = 16
     """Number of rows of a learned position table."""
     past_table: Literal["error", "clamp", "untrained"] = "untrained"

@@ -111,9 +111,10 @@ def export(model: Model, n_positions: int, *, in_half: bool = True) -> ExportedM
 
 
 def not_runnable(part: str) -> InputError:
-    """Build the error for a part, such as a pooling, that the page's JavaScript engine cannot compute."""
+    """Build the error for a part of a model, such as a pooling, that the report's JavaScript engine cannot compute."""
     return InputError(
-        f"the page's engine does not know the {part}", "a report without the live model has everything else"
+        f"the report's JavaScript engine cannot compute the {part}",
+        "write the report without the live model: everything else is in it",
     )
 
 
@@ -132,7 +133,7 @@ Described = Callable[[ExportedModel, str, Any, int], dict[str, Any]]
 
 
 def _encoding(exported: ExportedModel, name: str, encoding: Encoding, n: int) -> dict[str, Any]:
-    """Describe an encoding for the page's engine, for positions 0 to n - 1, and add its arrays to `exported`."""
+    """Describe an encoding for the JavaScript engine, for positions 0 to n - 1, and add its arrays to `exported`."""
     if isinstance(encoding, Randomised):
         if encoding.n_ids > np.iinfo(np.uint16).max:
             raise not_runnable(f"{encoding.n_ids:,} random positions")

@@ -38,4 +38,7 @@ def require_numbers(output: Tensor | float, example: str) -> None:
     """Raise an error if a model's output or loss on an example holds NaN, which would count as a wrong answer."""
     total = float(output.sum()) if isinstance(output, Tensor) else output  # a sum is faster than testing each number
     if math.isnan(total) and (not isinstance(output, Tensor) or bool(torch.isnan(output).any())):
-        raise CheckFailed(f"the model's output on {example} holds NaN", "its weights or activations overflow")
+        raise CheckFailed(
+            f"the model's output on {example} holds NaN",
+            "its weights or activations overflow: check the input, or use a higher precision",
+        )

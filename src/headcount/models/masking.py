@@ -34,7 +34,7 @@ With `anywhere`, a whole row may be padding."""
 PAIRS = 2**20
 """Largest number of query-key pairs per head that are scored together."""
 NARROW = 64
-"""Smallest number of queries in a chunk if attention is limited to a window; smaller chunks are slower."""
+"""Smallest number of queries that are scored together if attention is limited to a window; fewer would be slower."""
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ class TopScore(Pooling):
 
 
 class NeighbourDifference(Pooling):
-    """Five vectors: minimum, minimal and mean difference of neighbours, first and last (the pooling of report 003).
+    """Five vectors: minimum, least and mean difference of neighbours, first and last (of the published report 003).
 
     The differences give the model the order of neighbours. Even a model without positions can then recognise sorted
     sequences, so experiments with this pooling do not measure the encoding.

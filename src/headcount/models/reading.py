@@ -28,7 +28,7 @@ WEIGHTINGS = ("attention weight", "norm-weighted attention")
 AT_ONCE, PAIRS_AT_ONCE = 256, 2**20
 """Largest number of examples, and largest number of query-key pairs, in one forward pass."""
 SMALLEST = 1e-30
-"""Lower bound of a denominator, so that the weights of a query without any attention stay 0 after normalising."""
+"""Smallest denominator when weights are normalised, so that a query without any attention keeps weights of 0."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class AlignedExamples:
     rows: NDArray[np.int64]
     """The indices of the examples."""
     words: str
-    """The selected examples in words, such as "the sequences of 8 in "; empty if all examples are selected."""
+    """The selected examples in words, such as "the sequences of 8 tokens in "; empty if all examples are selected."""
     source: tuple[str, ...]
     """One label per source position, such as the name of an operand's digit."""
     decoder_input: tuple[str, ...] = ()

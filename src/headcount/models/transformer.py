@@ -17,12 +17,13 @@ A classifier consists of layers over a sequence, a pooling, and one logit per cl
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from headcount.encodings.base import Encoding, Positions, build_encoding
 from headcount.heads import HeadId, HeadSite
@@ -111,13 +112,25 @@ class AttentionBlock(nn.Module):
         return self.residual(x, lambda normed: self.attention(normed, memory, masking=masking, read=read, cache=cache))
 
 
+class ReLU(nn.Module):
+    """The function max(x, 0), in place unless gradients are computed.
+
+    A linear layer returns a view. When a view is changed in place, autograd copies its gradient several times, which
+    took a fifth of each training step.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return max(x, 0), which replaces `x` if no gradients are computed."""
+        return F.relu(x, inplace=not torch.is_grad_enabled())
+
+
 class FeedForward(nn.Module):
     """Two linear layers, applied to each position separately, with a residual connection."""
 
     def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(config.d_model, config.d_ff), nn.ReLU(inplace=True), nn.Linear(config.d_ff, config.d_model)
+            nn.Linear(config.d_model, config.d_ff), ReLU(), nn.Linear(config.d_ff, config.d_model)
         )
         self.residual = Residual(config)
 
@@ -180,16 +193,19 @@ class HeadlessAttention(nn.Module):
 class Transformer(nn.Module):
     """Base class of headcount's own models; a head keeps its name when other heads are cut out."""
 
+    blocks: dict[HeadSite, AttentionBlock]
+    """All attention blocks by their names (sites), including blocks whose heads are all cut out."""
+
     def __init__(self, config: StackConfig, pad_id: int | None) -> None:
         super().__init__()
         self.config, self.pad_id = config, pad_id
         self.dropout = nn.Dropout(config.dropout)
 
-    @cached_property
-    def blocks(self) -> dict[HeadSite, AttentionBlock]:
-        """All attention blocks by their names (sites), including blocks whose heads are all cut out."""
+    def _complete(self) -> None:
+        """Initialise all layers, and list the attention blocks; the last step of building a model."""
+        self.apply(initialise)
         blocks = {module.site: module for module in self.modules() if isinstance(module, AttentionBlock)}
-        return {site: blocks[site] for site in self.config.sites}
+        self.blocks = {site: blocks[site] for site in self.config.sites}
 
     @property
     def sites(self) -> tuple[HeadSite, ...]:
@@ -275,7 +291,7 @@ class EncoderDecoder(Transformer):
         )
         self.encoder_norm, self.decoder_norm = self._final_norm(), self._final_norm()
         self.to_logits = nn.Linear(config.d_model, n_tokens)
-        self.apply(initialise)
+        self._complete()
 
     def forward(
         self,
@@ -366,7 +382,7 @@ class DecoderOnly(Transformer):
         self.layers = nn.ModuleList(Layer(config, site) for site in config.sites)
         self.norm = self._final_norm()
         self.to_logits = nn.Linear(config.d_model, n_tokens)
-        self.apply(initialise)
+        self._complete()
 
     def forward(
         self,
@@ -523,7 +539,7 @@ class Classifier(Transformer):
         self.norm = self._final_norm()
         self.pooling: Pooling = POOLINGS.get(config.pooling)(config.d_model)
         self.to_logits = nn.Linear(self.pooling.d_pooled, n_classes)
-        self.apply(initialise)
+        self._complete()
         self.pooling.initialise_readout(self.to_logits)
 
     def forward(

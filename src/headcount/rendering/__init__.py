@@ -1,1 +1,1 @@
-"""Renderers: they show the description of a result in a terminal, on a page, in a notebook, as Markdown or LaTeX."""
+"""Renderers, which show the description of a result in a terminal, on an HTML page, in a notebook, or in LaTeX."""

@@ -1,4 +1,4 @@
-"""Forms of a report beside its page: Markdown, LaTeX, and those of other packages (entry points `headcount.forms`)."""
+"""File formats of a report besides HTML: Markdown, LaTeX, and formats of other packages (`headcount.forms`)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headcount.rendering.markdown import FIGURES, write_markdown
 
 FORMS = Registry("headcount.rendering.forms")
 CONFIG = "config.json"
-"""Name of the file that every run folder contains, by which it is recognised."""
+"""Name of a file that every run folder contains, by which run folders are recognised."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """One form of a report, such as Markdown: two functions.
+    """One file format of a report, such as Markdown, given by two functions.
 
     `claim` raises an error if writing would overwrite files that headcount did not write. `write` writes the report
     and returns the paths of its files.
@@ -33,8 +33,8 @@ class Form:
 def _claim_markdown(path: Path, force: bool) -> None:
     claim_output(path, ".md", force=force)
     if (path.parent / CONFIG).exists():
-        what = f"{path.parent} holds a model, and the figures of the Markdown would be mixed with its {FIGURES}"
-        raise InputError(what, "choose a name outside of that folder with -o")
+        what = f"{path.parent} is the folder of a model, and figures of the Markdown would be mixed with its {FIGURES}/"
+        raise InputError(what, "choose a file outside of that folder with -o")
 
 
 PARTS: dict[str, Form] = {

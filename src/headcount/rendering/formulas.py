@@ -1,4 +1,4 @@
-"""Formulas as MathML (which browsers typeset without further scripts), as LaTeX and as plain text."""
+"""Write formulas as MathML (which browsers typeset without scripts), as LaTeX and as plain text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headcount.describing.blocks import Brackets, Expression, Fraction, Lines, M
 TOKEN = re.compile(r"(?P<name>[A-Za-z]+|[α-ω])(?:_(?P<index>\w))?|(?P<number>\d+)|(?P<space>\s+)|(?P<sign>.)")
 COMMANDS = {"ω": "omega", "π": "pi", "⊤": "top", "∑": "sum", "∂": "partial", "·": "cdot", "…": "dots"}
 COMMANDS |= {name: name for name in ("sin", "cos")}
-"""By name or sign in a formula: its LaTeX command."""
+"""Maps a name or a sign in a formula to its LaTeX command, without the backslash."""
 SUM, PRIME = "∑", "′"
 
 
@@ -57,7 +57,7 @@ def _mathml_token(token: re.Match[str]) -> str:
 
 
 def latex(expression: Expression) -> str:
-    r"""Return the formula in LaTeX's mathematics mode.
+    r"""Return a formula as text for LaTeX's mathematics mode.
 
     >>> latex("PE(p, 2i) = sin(p ω_i)"), latex(Script("K", above="⊤"))
     ('\\mathrm{PE}(p, 2i) = \\sin(p \\omega_{i})', 'K^{\\top}')
@@ -86,7 +86,7 @@ def latex(expression: Expression) -> str:
 
 
 def _latex_token(token: re.Match[str]) -> str:
-    """Return a token in LaTeX. A command ends with a space; a space of the formula itself becomes a tab."""
+    """Return one token of a formula in LaTeX; a command ends with a space, and a space of the formula becomes a tab."""
     if token["index"]:
         return f"{latex(token['name'])}_{{{token['index']}}}"
     if token["space"]:
@@ -126,7 +126,7 @@ def plain_formula(expression: Expression) -> str:
 
 
 def _joined(parts: Sequence[Expression], render: Callable[[Expression], str]) -> str:
-    """Return the rendered parts joined with spaces, except where a bracket or a comma needs none."""
+    """Return the parts of a formula as text, joined with spaces except beside brackets and before commas."""
     texts = (f"{'' if i == 0 or isinstance(part, Brackets) else ' '}{render(part)}" for i, part in enumerate(parts))
     return re.sub(r" (?=[,)])|(?<=[(]) ", "", "".join(texts))
 

@@ -1,4 +1,4 @@
-r"""Tables for a paper: each file has one `tabular` for \input, and needs only the package booktabs."""
+r"""Write the tables of a report for a paper: each file has one `tabular` for \input, and needs the package booktabs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SPECIAL = {
 
 
 def write_latex(report: Report, folder: Path, *, force: bool = False) -> list[Path]:
-    """Write every table of a report into the folder, one file per table; return the paths."""
+    """Write every table of a report into a folder, one file per table, and return the paths of the files."""
     tables = [block for section in report.sections for block in section.blocks if isinstance(block, DataTable)]
     outputs = {folder / f"{table.id}.tex": latex_table(table).encode(errors="replace") for table in tables}
     return write_outputs(outputs, force=force)
 
 
 def latex_table(table: DataTable) -> str:
-    """Return a table as a LaTeX tabular. Its caption becomes a comment, because a paper has its own captions."""
+    """Return a table as a LaTeX `tabular`; its caption becomes a comment, because a paper has captions of its own."""
     columns = [[row[i] for row in table.rows] for i in range(len(table.columns))]
     numeric = [any(isinstance(cell, Cell) and cell.value is not None for cell in column) for column in columns]
     lines = [
@@ -48,7 +48,7 @@ def latex_table(table: DataTable) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text with the characters escaped that LaTeX would read as commands, and without backticks around code."""
+    """Return text for LaTeX: special characters are escaped, and backticks around code are removed."""
     return "".join(SPECIAL.get(letter, letter) for letter in text.replace("`", ""))
 
 

@@ -1,4 +1,4 @@
-"""Write a report as Markdown, with figures in a folder beside it: PNG for a repository, SVG for a paper."""
+"""Write a report as a Markdown file, with figures in a folder beside it: PNG for a repository, SVG for a paper."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from headcount.rendering.formulas import latex
 from headcount.rendering.svg import svg
 
 FIGURES = "figures"
-"""Name of the folder of figures beside the Markdown file."""
+"""Name of the folder beside the Markdown file in which its figures are."""
 
 
 def write_markdown(report: Report, path: Path, *, force: bool = False) -> list[Path]:
-    """Write the Markdown file of a report and its figures, in a folder beside it; return all paths, the text first."""
+    """Write a report as a Markdown file, with its figures in a folder beside it; return all paths, the text first."""
     writer = Markdown(path)
     return write_outputs({path: writer.page(report).encode(errors="replace"), **writer.pictures}, force=force)
 
@@ -65,13 +65,13 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Cell | str]])
 
 
 def plain(text: str) -> str:
-    """Return text with everything escaped that Markdown or HTML would read as markup, except `code` in backticks."""
+    """Return text for Markdown: characters of markup are escaped, except in `code` between backticks."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
     return "".join(part if part.startswith("`") else re.sub(r"([\\*_\[\]<>|#$~`])", r"\\\1", part) for part in parts)
 
 
 class Markdown:
-    """A writer of blocks as Markdown; `pictures` collects the files of the figures that the text shows."""
+    """Converts the blocks of a report to Markdown; `pictures` collects the files of the figures that the text shows."""
 
     def __init__(self, path: Path) -> None:
         self._folder, self.pictures = path.parent, dict[Path, bytes]()
@@ -91,7 +91,7 @@ class Markdown:
     @singledispatchmethod
     def block(self, block: Block) -> str:
         """Return a block of the report (sentences, a table or a figure) as Markdown."""
-        raise TypeError(f"no Markdown for {type(block).__name__}")
+        raise TypeError(f"a block of the type {type(block).__name__} cannot be written as Markdown: register it here")
 
     @block.register
     def _(self, block: Paragraph) -> str:
@@ -126,7 +126,7 @@ class Markdown:
 
     @block.register
     def _(self, block: LiveModels) -> str:
-        return "\n".join(["Only the HTML file of this report can run models.", *_command(block.command)])
+        return "\n".join(["Only the HTML form of this report can run the models.", *_command(block.command)])
 
     @block.register
     def _(self, block: Formula) -> str:

@@ -1,6 +1,6 @@
-"""Show a result in a notebook: the section of a report about it, in a frame that works offline.
+"""Show a result in a notebook: the section that a report has about it, in an HTML frame that works offline.
 
-A frame keeps the style and the scripts of the page apart from those of the notebook.
+The frame separates the style and the scripts of headcount's page from those of the notebook.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headcount.results import Result
 from headcount.tasks import TASKS, words_of
 
 HEIGHT = 620
-"""Height of a frame in pixels, if the notebook forbids the page's script to fit the frame to its content."""
+"""Height of the frame in pixels, used if the notebook forbids scripts to fit the frame to its content."""
 SECTION_OF = {
     "Ablation": ("ablation", "ablation"),
     "Attention": ("patterns", "patterns"),
@@ -38,7 +38,7 @@ SECTION_OF = {
     "Stretch": ("stretch", "reach"),
     "WorstMargins": ("certificate", "certificate"),
 }
-"""By class of a result (or its base class): the field of `ModelResults` that holds it, and the report's section."""
+"""Maps the class name of a result to two names: its field in `ModelResults`, and the section that describes it."""
 DESCRIBED: Mapping[str, Callable[[Any], list[Block]]] = {
     "AnswerStretch": answer_lengths.describe,
     "ClaimResult": claims.describe,
@@ -46,14 +46,14 @@ DESCRIBED: Mapping[str, Callable[[Any], list[Block]]] = {
     "HeadWeights": weights.describe,
     "Matching": matching.describe,
 }
-"""By class of a result that has no section in a report: the function that describes it as blocks."""
+"""Maps the class name of a result that has no section in a report to the function that describes it as blocks."""
 MOST_ROWS = 200
 FRAME = "headcount-frame"
-"""The CSS class of a frame whose height the script of the page may change (static/report.js)."""
+"""The CSS class of frames whose height the script of the page may change (static/report.js)."""
 
 
 def result_html(result: Result) -> str:
-    """Return the description of a result as HTML: a frame that a notebook shows."""
+    """Return the description of a result as an HTML frame, which a notebook can show."""
     name = _name(result)
     title = name if getattr(result, "name", "") else name.capitalize()  # a path stays as it is
     section = _section(result) or Section("result", type(result).__name__, tuple(_blocks(result)))
@@ -68,7 +68,7 @@ def frame(report: Report, name: str) -> str:
 
 @dataclass(frozen=True)
 class Frame:
-    """A page that a notebook shows if it is the last value of a cell."""
+    """A report that a notebook shows if it is the last value of a cell."""
 
     report: Report
 
@@ -77,7 +77,7 @@ class Frame:
 
 
 def _name(result: Result) -> str:
-    """Return the name of the model that a result is about, or else what its task calls a model, such as `the adder`."""
+    """Return the name of the model that a result is about; if it has none, return a noun such as `the adder`."""
     if name := getattr(result, "name", ""):
         return str(name)
     groups = {word for row in getattr(result, "rows", ()) for word in (row.facet, row.group)}
@@ -86,7 +86,7 @@ def _name(result: Result) -> str:
 
 
 def _section(result: Result) -> Section | None:
-    """Return the section that a report would have about this result alone; None if no section is about such results."""
+    """Return the section that a report would have about this result alone, or None for results without a section."""
     classes = [each.__name__ for each in type(result).__mro__]
     field, name = next((SECTION_OF[each] for each in classes if each in SECTION_OF), ("", ""))
     if not field:
@@ -100,7 +100,7 @@ def _section(result: Result) -> Section | None:
 
 
 def _blocks(result: Result) -> list[Block]:
-    """Return blocks on a result that has no section of a report: its figure, if it has one, and its table."""
+    """Return blocks on a result without a section in a report: its description, or else its figure and its table."""
     kind = type(result).__name__
     if kind in DESCRIBED:
         return DESCRIBED[kind](result)
@@ -112,7 +112,7 @@ def _blocks(result: Result) -> list[Block]:
         figure = plot(result)
     except InputError:  # it has none
         return [table]
-    alt = f"The table below has its numbers: {len(rows)} rows."
+    alt = f"The table below has the numbers of this figure, in {len(rows)} rows."
     return [Picture("figure", kind, alt, lambda: figure), table]
 
 

@@ -1,4 +1,4 @@
-"""Write a report as one HTML file with its style, scripts and data; its security policy forbids everything else."""
+"""Write a report as one HTML file with its style, scripts and data; its security policy forbids anything else."""
 
 from __future__ import annotations
 
@@ -36,34 +36,35 @@ from headcount.rendering.svg import figure_colours, inline_svg
 
 SCRIPTS = ("elements.js", "weights.js", "large-view.js", "patterns.js")
 LIVE_SCRIPTS = ("engine.js", "live-board.js", "live.js", "live-sequence.js", "live-row.js")
-"""Scripts that are joined into one module, in this order. Each file may use the declarations of earlier files.
+"""Files of JavaScript that run models in the page.
 
-The scripts of tasks follow the live ones, and `report.js` comes last.
+The page joins `SCRIPTS`, these files, the scripts of tasks and `report.js` into one module, in this order. Each file
+may use the declarations of earlier files.
 """
 LONG_TEXT = 24
-"""A cell of a table may wrap if its text has more characters than this."""
+"""Number of characters from which on the text of a table cell may wrap."""
 MANY_COLUMNS = 6
-"""A table with more columns than this has smaller gaps between its columns."""
+"""Number of columns from which on a table has smaller gaps between its columns."""
 RELOAD = 20
 """Seconds after which the page of an unfinished report reloads itself."""
-VERDICTS = {"fail": "Fault", "warn": "Doubt", "pass": "Checked"}
+VERDICTS = {"fail": "Fault", "warn": "Warning", "pass": "Checked"}
 
 
 def escaped(text: str) -> str:
-    """Return text that is safe inside an element or an attribute. Control characters are shown by their codes."""
+    """Return text that is safe inside an HTML element or attribute; control characters become visible codes."""
     shown = "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
     return html.escape(shown, quote=True)
 
 
 def inline(text: str) -> str:
-    """Return text that is safe inside an element, with `code` between backticks as a code element."""
+    """Return text that is safe inside an HTML element; `code` between backticks becomes a code element."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped(text))
 
 
 def tag(name: str, *inside: str, **attributes: str | bool | None) -> str:
-    """Return an HTML element.
+    """Return an HTML element as text.
 
-    `inside` must be markup already; attributes such as `class_` or `aria_label` are escaped.
+    `inside` must be HTML already; the values of attributes, such as `class_` or `aria_label`, are escaped here.
     """
     texts = []
     for key, value in attributes.items():
@@ -76,7 +77,7 @@ def tag(name: str, *inside: str, **attributes: str | bool | None) -> str:
 
 
 def html_page(report: Report) -> str:
-    """Return the report as one HTML file, with its styles, scripts and figures inside."""
+    """Return a report as the text of one HTML file, with its styles, scripts and figures inside."""
     style = _static("report.css") + figure_colours()
     theme, script = _static("theme.js"), _script(report)
     policy = (
@@ -95,7 +96,7 @@ def html_page(report: Report) -> str:
     notice = ""
     if report.unfinished:
         head.append(f'<meta http-equiv="refresh" content="{RELOAD}">')
-        words = f"Still being measured: {report.unfinished}. This page reloads itself every {RELOAD} seconds."
+        words = f"Not finished yet: {report.unfinished}. This page reloads itself every {RELOAD} seconds."
         notice = tag("p", inline(words), class_="unfinished")
     is_folded = any(map(_cards_of, report.sections))
     tools = [tag("button", "Dark theme", type="button", id="theme", aria_pressed="false")]
@@ -120,7 +121,7 @@ def html_page(report: Report) -> str:
 
 
 def _script(report: Report) -> str:
-    """Return all scripts of the page as one text; those of the tasks of live models are included once each."""
+    """Return all JavaScript of the page as one text, with the script of each task whose models the page runs."""
     live = [block for section in report.sections for block in section.blocks if isinstance(block, LiveModels)]
     tasks = dict.fromkeys(block.models[0].model.task.script for block in live)
     return "\n".join([*map(_static, (*SCRIPTS, *LIVE_SCRIPTS)), *tasks, _static("report.js")])
@@ -146,17 +147,16 @@ def _cards_of(section: Section) -> tuple[Card, ...]:
 
 
 def _section(section: Section, *, is_folded: bool, is_told: bool) -> str:
-    """Return a section as HTML. In a report with cards, it is folded: the reader sees title and answer, and opens
-    the rest.
+    """Return a section as HTML; in a report with cards, it is folded below its title and its answer.
 
-    `is_told` says that a card shows the answer already.
+    With `is_told`, a card shows the answer already, and the section leaves it out.
     """
     blocks, heading = section.blocks, tag("h2", escaped(section.title), id=f"{section.id}-title")
     if _cards_of(section):
         shown = [block for block in blocks if isinstance(block, Cards | Commands)]
         rest = [block for block in blocks if block not in shown]
         heading = tag("h2", escaped(section.title), id=f"{section.id}-title", class_="unseen")
-        inside = [heading, *map(block_html, shown), _details("About the models, and how heads are named", rest)]
+        inside = [heading, *map(block_html, shown), _details("About the models and the names of heads", rest)]
     elif not is_folded or any(isinstance(block, LiveModels) for block in blocks):
         inside = [heading, *map(block_html, blocks)]
     else:
@@ -166,7 +166,7 @@ def _section(section: Section, *, is_folded: bool, is_told: bool) -> str:
 
 
 def _front(section: Section) -> str:
-    """Return the first sentence of a section's answer as HTML, if it is short, for a folded section."""
+    """Return the first sentence of a section's answer as HTML for the folded section; empty if it is long."""
     if section.answer is None:
         return ""
     first, stop, _ = split_doubt(section.answer.text)[0].partition(". ")
@@ -178,13 +178,13 @@ def _details(title: str, blocks: Sequence[Block]) -> str:
 
 
 MOST_WORDS = 20
-"""A sentence of up to this many words is shown below the title of a folded section."""
+"""Largest number of words of a sentence that is shown below the title of a folded section."""
 FIRST_SENTENCES = 3
 """Number of sentences of a section that are visible when a reader opens it."""
 
 
 def _level_by_level(blocks: Sequence[Block]) -> list[str]:
-    """Return blocks as HTML: notices, first conclusions and first figure; the rest is folded, piece by piece."""
+    """Return the blocks of a section as HTML: notices, first sentences and first figure; all others are folded."""
     notices = [block for block in blocks if isinstance(block, Notice)]
     sentences = [each for block in blocks if isinstance(block, Conclusions) for each in block.sentences]
     front = next((block for block in blocks if isinstance(block, Picture | HeadPatterns)), None)
@@ -204,7 +204,7 @@ def _level_by_level(blocks: Sequence[Block]) -> list[str]:
 
 
 def _folded(block: Block) -> str:
-    """Return a table or figure as HTML, folded below its caption; a short table stays open."""
+    """Return a table or figure as HTML, folded below its caption; return any other block unfolded."""
     if isinstance(block, DataTable) and not block.is_folded:
         return block_html(replace(block, is_folded=True))
     if isinstance(block, Picture | HeadPatterns):
@@ -230,7 +230,7 @@ def _card(card: Card) -> str:
 @singledispatch
 def block_html(block: Block) -> str:
     """Return a block of the report (sentences, a table or a figure) as HTML."""
-    raise TypeError(f"no HTML for {type(block).__name__}")
+    raise TypeError(f"a block of the type {type(block).__name__} cannot be written as HTML: register it here")
 
 
 @block_html.register
@@ -278,7 +278,7 @@ def _(block: DataTable) -> str:
 
 
 def _box(caption: str) -> dict[str, str]:
-    """Return the attributes of a box wider than the page, so that readers can scroll it with the keyboard."""
+    """Return the HTML attributes by which readers can scroll a box with the keyboard if it is wider than the page."""
     return {"tabindex": "0", "role": "group", "aria_label": caption.replace("`", "")}
 
 
@@ -293,13 +293,13 @@ def _cell(cell: Cell | str, column: int, is_number: bool) -> str:
 
 
 def _with_range(text: str) -> str:
-    """Return a number with its interval as HTML. In a narrow column, the whole interval moves to the next line."""
+    """Return a number with its interval as HTML, so that a line breaks before the interval and not inside of it."""
     number, bracket, rest = text.partition(" [")
     return inline(number) + (f" {tag('span', inline(f'[{rest}'), class_='range')}" if bracket else "")
 
 
 def _note(text: str) -> str:
-    """Return the note of a block as an HTML paragraph; "" for an empty note."""
+    """Return the note below a table or formula as an HTML paragraph; return "" for an empty note."""
     return tag("p", inline(text), class_="note") if text else ""
 
 
@@ -323,7 +323,7 @@ def _(block: HeadPatterns) -> str:
     header = {**block.book.header(), "worth": block.worth}
     data = tag_script("application/json", json.dumps(header, separators=(",", ":")))
     packed = tag_script("application/octet-stream", block.book.packed())
-    noscript = tag("noscript", tag("p", "A script draws the patterns, and this reader does not run scripts."))
+    noscript = tag("noscript", tag("p", "To see the attention patterns, allow JavaScript: a script draws them."))
     shown = tag("div", class_="patterns"), data, packed, noscript, tag("figcaption", inline(block.caption))
     return tag("figure", *shown, _command(block.command), id=block.id, class_="patterns-figure")
 
@@ -334,13 +334,13 @@ def _(block: LiveModels) -> str:
     header = task.header() | {"models": [each.header(task.examples) for each in block.models]}
     data = tag_script("application/json", json.dumps(header, separators=(",", ":")))
     packed = (tag_script("application/octet-stream", each.model.packed()) for each in block.models)
-    noscript = tag("noscript", tag("p", "A script runs the model, and this reader does not run scripts."))
+    noscript = tag("noscript", tag("p", "To try the model, allow JavaScript: a script runs it in this page."))
     shown = tag("div", class_="live"), data, *packed, noscript, tag("figcaption", inline(block.caption))
     return tag("figure", *shown, _command(block.command), id=block.id, class_="live-figure", data_kind=task.kind)
 
 
 def tag_script(kind: str, text: str) -> str:
-    """Return a script element that holds data and is not run.
+    """Return an HTML script element that holds data, which a browser does not run.
 
     `<` is escaped, so that the data cannot end the element.
     """

@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 _SHORT = {"teacher_forced": "forced", "free_running": "free", "accuracy": "right", "says_sorted": "sorted"}
 LINE_EVERY = 10.0
-"""Seconds between plain lines."""
+"""Seconds between two plain lines of progress, where there is no terminal for a bar."""
 MOST_WAITING = 4.0
-"""Elapsed time counts as working time divided by this factor, so that waiting for a GPU also counts."""
+"""Divisor by which elapsed time counts as working time at least, so that waiting for a GPU is not free."""
 TRIAL = 3.0
 """Seconds of work after which the remaining time is estimated from the pace so far."""
 
 LOST: list[OSError] = []
-"""Errors that prevented printing, such as a full disk; a closed pipe is not an error."""
+"""Errors that prevented printing, such as a full disk; a closed pipe is not counted as an error."""
 
 
 class Steady:
-    """A stream whose failure does not stop the work.
+    """An output stream whose errors do not stop the program.
 
-    A closed pipe, as after `| head`, is ignored. Other errors, such as a full disk, are kept in `LOST`.
+    A closed pipe, as after `| head`, is ignored. Other errors, such as a full disk, are appended to `LOST`.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -77,7 +77,7 @@ def _bar(console: Console, *columns: ProgressColumn) -> Progress:
 
 
 class TrainingProgress:
-    """Show the progress of a training loop, which calls `on_steps` and `on_evaluation`."""
+    """Shows the progress of a training loop, which calls the methods `on_steps` and `on_evaluation`."""
 
     def __init__(self, steps: int, *, quiet: bool = False) -> None:
         self._console = Terminal(stderr=True, quiet=quiet)
@@ -100,7 +100,7 @@ class TrainingProgress:
             self._progress.stop()
 
     def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
-        """Move the bar, or print a line every few seconds."""
+        """Show that training has reached `last_step`: move the bar, or print a line every few seconds."""
         if self._started is None:
             self._started = time.monotonic(), last_step
         self._loss = f"{sum(losses) / len(losses):.3f}"
@@ -117,7 +117,7 @@ class TrainingProgress:
         self._show(step)
 
     def _show(self, step: int) -> None:
-        """Show `loss TRAINING/VALIDATION` and the scores, in a line that fits 80 columns."""
+        """Show the step, the losses as `loss TRAINING/VALIDATION` and the scores, in a line of at most 80 columns."""
         state = f"loss {self._loss}{self._validation_loss} {self._scores}".rstrip()
         if self._is_bar:
             self._progress.update(self._task, completed=step, state=state)
@@ -130,13 +130,13 @@ class TrainingProgress:
 
 
 def announcer(quiet: bool) -> Callable[[str], None]:
-    """Return a function that prints what is being done, or does nothing if quiet."""
+    """Return a function that prints a line on what the program is doing; if `quiet`, the function prints nothing."""
     console = Terminal(stderr=True, quiet=quiet)
     return lambda text: console.print(text, style="bold", soft_wrap=True)
 
 
 class WorkingTime:
-    """A clock that counts the seconds that this process has worked, however busy the machine is with other processes.
+    """A clock of the time that this process has worked, which does not depend on how busy the machine is.
 
     With an ordinary clock, a report on a busy machine would leave out what an idle machine has time to measure.
     """
@@ -145,7 +145,11 @@ class WorkingTime:
         self._started = self._now()
 
     def __call__(self) -> float:
-        """Return the largest of three times: of this thread, per core of this process, and elapsed / `MOST_WAITING`."""
+        """Return the seconds of work so far.
+
+        This is the largest of three times: the CPU time of this thread, the CPU time of this process divided by the
+        number of cores, and the elapsed time divided by `MOST_WAITING`.
+        """
         return max(now - started for now, started in zip(self._now(), self._started, strict=True))
 
     @staticmethod
@@ -156,14 +160,14 @@ class WorkingTime:
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """A point in time at which work has to end, on a clock that tests can replace."""
+    """A time at which work has to end, on a clock that tests can replace."""
 
     end: float
     clock: Callable[[], float]
 
     @property
     def seconds_left(self) -> float:
-        """Return the seconds until the end; negative after it."""
+        """Return the number of seconds until the end; negative after the end."""
         return self.end - self.clock()
 
     def share(self, part: float) -> TimeLimit:
@@ -171,9 +175,10 @@ class TimeLimit:
         return TimeLimit(self.clock() + part * self.seconds_left, self.clock)
 
     def check(self, what: str, started: float, first: tuple[float, int], done: int, total: int) -> None:
-        """Raise `OutOfTime` if the time is over, or if work would end too late at its pace since the first step.
+        """Raise `OutOfTime` if the time is over, or if `done` of `total` steps so far are too slow to end in time.
 
-        The first step does not count, because it also prepares what all steps need.
+        The pace is measured from the end of the first step, because that step also prepares what all steps need. `what`
+        names the work, `started` is when it began, and `first` is the time and number of steps at the first report.
         """
         now, (began, n_begun) = self.clock(), first
         to_come = (now - began) / (done - n_begun) * (total - done) if done > n_begun else 0.0
@@ -191,7 +196,7 @@ def time_limit() -> TimeLimit | None:
 
 @contextmanager
 def limited(limit: TimeLimit | None) -> Iterator[None]:
-    """Set the time limit inside the context; `counting` raises `OutOfTime` once work is sure to end too late."""
+    """Set a time limit for the work in a `with` block; `counting` raises `OutOfTime` once work would end too late."""
     token = _LIMIT.set(limit)
     try:
         yield
@@ -201,7 +206,10 @@ def limited(limit: TimeLimit | None) -> Iterator[None]:
 
 @contextmanager
 def counting(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function `progress(done, total)` that shows progress and, inside `limited`, stops slow work."""
+    """Yield a function `progress(done, total)` that shows the progress of the work that `what` names.
+
+    Inside of `limited`, the function raises `OutOfTime` if the work is too slow for the time limit.
+    """
     limit = time_limit()
     with _shown_count(what, quiet) as show:
         if limit is None:
@@ -219,7 +227,7 @@ def counting(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int],
 
 @contextmanager
 def _shown_count(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that shows `done` of `total`: a bar on a terminal, a line every few seconds elsewhere."""
+    """Yield a function that shows how many of `total` steps are done: a bar on a terminal, lines elsewhere."""
     console = Terminal(stderr=True, quiet=quiet)
     if console.is_terminal and not quiet:
         name = TextColumn("{task.description}", markup=False)

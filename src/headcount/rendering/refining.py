@@ -1,4 +1,4 @@
-"""Show a table that is refined while a measurement goes on: in place on a terminal, a line per block elsewhere."""
+"""Show a table that is updated while a measurement goes on: in place on a terminal, as lines of progress elsewhere."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headcount.rendering.progress import Terminal
 from headcount.rendering.terminal import FittedTable
 
 MARGIN = 8
-"""Number of lines of a terminal that the table leaves free."""
+"""Number of lines of the terminal that the table leaves free for other output."""
 
 
 @contextmanager
 def refining(what: str, *, quiet: bool = False) -> Iterator[Callable[[DataTable, str], None]]:
-    """Yield a function that shows the present table and a line about the state of the measurement.
+    """Yield a function that shows a table of results so far, and a line about the state of the measurement.
 
-    The table disappears at the end, when the caller prints the final one.
+    `what` names the measurement. The table disappears at the end of the `with` block; the caller prints the final one.
     """
     console = Terminal(stderr=True, quiet=quiet)
     if quiet or not console.is_terminal:

@@ -1,4 +1,4 @@
-"""Show a study while it runs: a table that refreshes itself on a terminal, a line per finished run elsewhere."""
+"""Show the progress of a study (many trainings): a table that is updated on a terminal, a line per run elsewhere."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 REFRESH = 0.5
 """Seconds between two refreshes of the table."""
 MOST_SHOWN = 12
-"""Largest number of running runs, and of failed ones, that the table lists."""
+"""Largest number of runs in progress, and of failed runs, that the table lists."""
 LINE_EVERY = 30.0
-"""Seconds between two plain lines about runs that have not ended."""
+"""Seconds between two lines on how many runs are finished, where there is no terminal for a table."""
 
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows the present state of a study."""
+    """Yield a function that shows the progress of a study that it is given; if `quiet`, it shows nothing."""
     console = Terminal(stderr=True, quiet=quiet)
     if quiet:
         yield lambda progress: None
@@ -46,7 +46,7 @@ def watching(quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
 
 class _Lines:
-    """Print a line for each run that ends, and now and then a line about the others."""
+    """Prints a line for each run of a study that ends, and every 30 seconds a line with the number of finished runs."""
 
     def __init__(self, console: Terminal) -> None:
         self._console, self._known = console, dict[str, str]()
@@ -59,7 +59,7 @@ class _Lines:
         self._looked = time.monotonic()
         if (notice := progress.notice.partition(",")[0]) != self._notice:
             self._notice = notice
-            self._print(progress.notice or "the cluster is there again")
+            self._print(progress.notice or "the connection to the cluster works again")
         n = len(progress.states)
         for state in progress.states:
             if state.state != self._known.get(state.run.name):
@@ -78,10 +78,10 @@ class _Lines:
 
 
 def _counts(progress: Progress) -> str:
-    """Return how many runs are in which state: `3 of 10 runs done, 2 running, 1 failed`."""
+    """Return in words how many runs are in each state: `3 of 10 done, 2 running, 1 failed`."""
     n_done, reused = len(progress.of("done")), sum(state.is_reused for state in progress.states)
     text = f"{n_done} of {len(progress.states)} done"
-    text += f" ({reused} of them before)" if reused else ""
+    text += f" ({reused} of them earlier)" if reused else ""
     for name in ("running", "elsewhere", "failed"):
         n = len(progress.of(name))
         words = "running in another launcher" if name == "elsewhere" else name
@@ -90,7 +90,7 @@ def _counts(progress: Progress) -> str:
 
 
 def study_table(progress: Progress) -> Table:
-    """Return the table of a study that runs: the running and the failed runs, with counts of all in the title."""
+    """Return a table of the runs of a study that are in progress or have failed; its title counts all runs."""
     left = progress.seconds_left()
     title = f"{progress.plan.title}: {_counts(progress)}"
     title += f", {duration(left)} left" if left is not None else ""

@@ -1,8 +1,8 @@
-"""Figures as SVG: unchanged for a paper; for a page, adapted to its security policy and its dark theme.
+"""Write figures as SVG: unchanged for a paper; for an HTML page, adapted to its security policy and its dark theme.
 
 matplotlib writes style attributes, which a strict content-security policy ignores, and it draws black on white. In a
-page, each style property becomes an attribute, black becomes the colour of the text, and white that of the paper.
-Numbers on a heat map keep their colours, because its cells do.
+page, each style property becomes an attribute, black becomes the text colour, and white becomes the background colour.
+Numbers on a heat map keep their colours, because the cells of a heat map do.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -30,7 +30,7 @@ _FONT = re.compile(r"(?:(?P<weight>bold|\d{3}) )?(?P<size>[\d.]+)px (?P<family>.
 _DROPPED = re.compile(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", re.DOTALL)
 INK, PAPER = "currentColor", "var(--paper)"
 FIGURE_COLOURS = {"blue": (BLUE, "#3f93e6"), "sky": (SKY, "#b3e0ff"), "grey": (GREY, "#98a2ad")}
-"""By name in the page's style: a colour of figures that is too dark for dark paper, and a lighter one for it."""
+"""Maps a name in the page's style to two colours: one for a light background, and a lighter one for a dark one."""
 _COLOURS = {
     "#000000": INK,
     "#262626": INK,
@@ -40,29 +40,30 @@ _COLOURS = {
     "#b0b0b0": "var(--edge)",
     **{colour: f"var(--{name})" for name, (colour, _) in FIGURE_COLOURS.items()},
 }
-"""Colours that a page replaces, each with a colour of the page's theme."""
+"""Maps a colour that matplotlib writes to the colour of the page's theme that replaces it."""
 _FIXED = {"#000000": DARK, "#ffffff": LIGHT}
-"""Near-black and near-white in place of black and white, for text that no theme may change."""
+"""Maps black and white to near-black and near-white, for text whose colour a page's theme must not change."""
 
 
 def svg(figure: Figure, salt: str = "headcount", paper: str = "auto") -> str:
-    """Return a figure as an SVG file. Text is stored as text, not as paths, and equal data give equal bytes."""
+    """Return a figure as the text of an SVG file; letters are stored as text, and equal figures give equal files."""
     data = io.StringIO()
     before = figure.get_facecolor()
     figure.set_facecolor(before if paper == "auto" else paper)
     try:
         with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
             # Figure.savefig draws everything twice, the first time for canvases that need to know their size before.
-            FigureCanvasSVG(figure).print_svg(data, metadata={"Date": None, "Creator": None})
+            canvas: Any = FigureCanvasSVG(figure)  # matplotlib does not annotate it
+            canvas.print_svg(data, metadata={"Date": None, "Creator": None})
     finally:
         figure.set_facecolor(before)
     return data.getvalue()
 
 
 def inline_svg(figure: Figure, name: str, label: str) -> str:
-    """Return a figure as an SVG element of a page.
+    """Return a figure as an SVG element for an HTML page.
 
-    Its ids begin with `name`; `label` (escaped) describes it in words.
+    Its ids begin with `name`. `label` describes the figure in words and must be escaped for HTML.
     """
     with _fixed_numbers(figure):
         text = svg(figure, name, "none")
@@ -80,13 +81,13 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
 
 
 def figure_colours() -> str:
-    """Return the style sheet with the colours that figures use, on light and on dark paper."""
+    """Return the style sheet with the colours of figures, for the light and for the dark theme of a page."""
     colours = (f"--{name}: light-dark({light}, {dark});" for name, (light, dark) in FIGURE_COLOURS.items())
     return f":root {{ {' '.join(colours)} }}\n"
 
 
 def _for_page(tag: str, name: str) -> str:
-    """Return an SVG tag with its style as attributes, in the page's colours, and with ids that begin with `name`."""
+    """Return an SVG tag adapted to a page: style as attributes, colours of the theme, ids that begin with `name`."""
     tag = _PAINT.sub(lambda match: f' {match[1]}="{_COLOURS.get(match[2], match[2])}"', tag)  # for hatches
     tag = _STYLE.sub(lambda match: "".join(f' {key}="{value}"' for key, value in _properties(match.group(1))), tag)
     tag = _LONG_NUMBER.sub(lambda match: _rounded(match[0]), tag)
@@ -94,8 +95,7 @@ def _for_page(tag: str, name: str) -> str:
 
 
 def _rounded(number: str) -> str:
-    """Return a coordinate rounded to tenths or hundredths of a point, which nobody sees; a small factor keeps four
-    digits.
+    """Return a coordinate rounded to a precision that nobody can see; a number below 1 keeps four digits.
 
     >>> _rounded("231.402163"), _rounded("0.00123456")
     ('231.4', '0.001235')
@@ -106,9 +106,9 @@ def _rounded(number: str) -> str:
 
 
 def _properties(style: str) -> list[tuple[str, str]]:
-    """Return the (name, value) pairs of a style such as `fill: none; stroke: black`.
+    """Return the (name, value) pairs of a CSS style such as `fill: none; stroke: black`.
 
-    `font` becomes size and weight. Of equal names, the last one counts.
+    `font` becomes the font size and weight. If a name occurs twice, the last value is used.
     """
     properties = {}
     for part in style.split(";"):
@@ -124,7 +124,7 @@ def _properties(style: str) -> list[tuple[str, str]]:
 
 @contextmanager
 def _fixed_numbers(figure: Figure) -> Iterator[None]:
-    """A context in which black and white texts on images are near-black and near-white, which themes do not change."""
+    """In a `with` block, make black and white texts on images near-black and near-white, which no theme changes."""
     texts = [text for axes in figure.axes if axes.images for text in axes.texts]
     before = [text.get_color() for text in texts]
     for text in texts:

@@ -1,4 +1,4 @@
-"""Blocks in a terminal: sentences as lines, and tables that fit its width without cutting a number."""
+"""Print descriptions in a terminal: sentences as lines, and tables that fit its width without cutting a number."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from headcount.describing.blocks import (
 from headcount.rendering.formulas import plain_formula
 
 MIN_TEXT_WIDTH = 25
-"""Smallest width of a column whose text wraps, in characters."""
+"""Smallest width of a table column whose text wraps, in characters."""
 GAP = 2
-"""Number of spaces between two columns."""
+"""Number of spaces between two columns of a table."""
 
 
 @singledispatch
 def block_lines(block: Block | Sentence) -> Iterator[RenderableType]:
-    """Yield what a terminal prints for one block. A figure prints nothing, because it is written to a file."""
-    raise TypeError(f"no terminal output for {type(block).__name__}")
+    """Yield what a terminal prints for one block; a figure prints nothing, because it is written to a file."""
+    raise TypeError(f"a block of the type {type(block).__name__} cannot be printed in a terminal: register it here")
 
 
 @block_lines.register
@@ -98,10 +98,10 @@ def _(block: Commands) -> Iterator[RenderableType]:
 
 @dataclass(frozen=True)
 class FittedTable:
-    """A table that is split into several tables if a line has no room for all columns.
+    """A table that is split into several tables if the terminal is too narrow for all columns.
 
-    The first columns name the rows and are repeated. Columns of text wrap. A column of numbers is never cut: it
-    moves to a further table.
+    The first columns, which name the rows, are repeated. Text wraps in its column. A column of numbers that does not
+    fit moves to the next table, so that no number is cut.
     """
 
     block: DataTable
@@ -111,7 +111,7 @@ class FittedTable:
         yield from self.tables(options.max_width)
 
     def tables(self, width: int) -> list[Table]:
-        """Return the table, split into as many tables as a line of `width` characters needs."""
+        """Return the table, split into as many tables as are needed for a terminal of `width` characters."""
         columns = [_Column.of(name, [row[i] for row in self.block.rows]) for i, name in enumerate(self.block.columns)]
         keys, others = columns[: self.block.n_keys], columns[self.block.n_keys :]
         whole = room = width - sum(column.width for column in keys)
@@ -141,7 +141,7 @@ class _Column:
 
     @property
     def width(self) -> int:
-        """Return how many characters of a line the column takes, with the gap behind it."""
+        """Return how many characters of a line the column takes, including the gap to the next column."""
         longest = max(map(len, self.cells), default=0)
         fixed = min(longest, MIN_TEXT_WIDTH) if self.is_text else longest
         return GAP + max(fixed, *(len(word) for word in self.name.split() or [""]))
@@ -161,7 +161,7 @@ def _table(keys: Sequence[_Column], columns: Sequence[_Column]) -> Table:
 
 
 def _cell_text(cell: Cell | str) -> str:
-    """Return the text of a cell. A star marks a cell that stands out, because pipes and files have no bold type."""
+    """Return the text of a cell, with a star if it stands out, because the output to files has no bold type."""
     if isinstance(cell, str):
         return cell
     return f"{cell.text} *" if cell.mark == "strong" and cell.text else cell.text
@@ -172,5 +172,5 @@ def _plain(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return a caption with control characters written as escape codes, because captions may quote any text."""
+    """Return a caption with control characters written as escape codes, because captions may quote users' texts."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -21,7 +21,7 @@ from headcount.config import field_names, parse, type_adapter
 from headcount.encodings import ENCODINGS
 from headcount.errors import ConfigError, Fault, InputError
 from headcount.models.config import MODEL_CONFIGS, DecoderOnlyConfig, StackConfig
-from headcount.registry import suggestion
+from headcount.suggestions import suggestion
 from headcount.tasks import TASKS
 from headcount.tasks.base import SequenceTask, Task
 from headcount.training.config import TrainingConfig
@@ -91,7 +91,9 @@ class RunConfig:
     def from_dict(cls, data: Mapping[str, Any]) -> RunConfig:
         """Build the settings from plain data, such as the contents of `config.json`; one error lists all faults."""
         if data.get("schema") != SCHEMA:
-            raise InputError(f"config of version {data.get('schema')!r}; this headcount reads version {SCHEMA}")
+            raise InputError(
+                f"the settings have version {data.get('schema')!r}, and this headcount reads only version {SCHEMA}"
+            )
         known = ("schema", "task_name", "seed", "task", "model", "training")
         unknown = [name for name in data if name not in known]
         faults = [Fault(name, data[name], f"no such section; {suggestion(name, known)}") for name in unknown]
@@ -196,7 +198,7 @@ def _position_faults(task: Task, model: StackConfig) -> list[Fault]:
         why = "random positions have no effect without a position encoding: choose an encoding"
         faults.append(Fault("model.random_positions", ids, why))
     if ids is not None and ids < task.longest:
-        why = f"this task has sequences of {task.longest}: raise random_positions"
+        why = f"is below the longest sequence of the task, {task.longest} tokens: raise random_positions"
         faults.append(Fault("model.random_positions", ids, why))
     if encoding.has_table and model.n_positions < n_ids:
         why = f"training uses positions up to {n_ids - 1}: raise n_positions to {n_ids}"

@@ -130,7 +130,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Return a context in which no other process can train in this folder.
 
-        The operating system releases the lock when the process ends.
+        The operating system releases the lock when this process ends.
         """
         with friendly_os_errors(f"make the folder {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
@@ -234,7 +234,7 @@ class RunFolder:
         name = file.relative_to(self.config_file.parent).as_posix()
         if digest(data) != self.read_manifest()["files"].get(name):
             raise RunError(
-                f"{file} is not what this run wrote",
+                f"{file} differs from the file that this run wrote",
                 "it is damaged or was changed: restore it, or train again in another folder",
             )
         return data
@@ -249,7 +249,7 @@ class RunFolder:
         """Return all lines of the log; raise an error if the log of a finished run differs from the manifest."""
         lines = [parse_json(line, self.log_file) for line in self.log_bytes().splitlines()]
         if invalid := [line for line in lines if not _is_log_line(line)]:
-            raise RunError(f"{self.log_file} is damaged: {shortened(str(invalid[0]))} is not a step", _RESTORE)
+            raise RunError(f"{self.log_file} is damaged: {shortened(str(invalid[0]))} is not a valid line", _RESTORE)
         return lines
 
     def read_timings(self) -> list[dict[str, Any]]:
@@ -286,7 +286,7 @@ class RunFolder:
             if size < n_bytes:
                 raise CheckpointError(
                     f"{self.log_file} is shorter than when the checkpoint was saved ({size:,} of {n_bytes:,} bytes)",
-                    "the folder was changed by something else: start again in another folder with -o",
+                    "the log was changed by another program: start again in another folder with -o",
                 )
             if size > n_bytes:
                 with os.fdopen(open_in_place(self.log_file, os.O_RDWR), "r+b") as file:

@@ -26,13 +26,14 @@ from headcount.errors import CheckFailed, InputError, Interrupted, argument
 from headcount.files import friendly_os_errors, write_atomically
 from headcount.heads import HeadId
 from headcount.hooks.wrapping import Wrapped, wrap
+from headcount.limits import N_MEANS
 from headcount.models.transformer import DecoderOnly, Model, Transformer
 from headcount.runs.folder import RunFolder, require_vacant, staged
 from headcount.runs.run import Run, load
 from headcount.runs.train import Log, environment, stop_on_interrupt, weights_of
 from headcount.seeds import integer, stream
+from headcount.surgery.cut_proof import prove_cut, prove_folded, require_same_output
 from headcount.surgery.cutting import Cut, Inputs, Size, cut_heads, fold, mean_outputs
-from headcount.surgery.proof import prove_cut, prove_folded, require_same_output
 from headcount.surgery.tracing import cut_traced
 from headcount.tasks.base import ClassTask, Examples, SequenceTask
 from headcount.training.answers import BLOCK, on_device
@@ -40,8 +41,6 @@ from headcount.training.config import TrainingConfig
 from headcount.training.device import n_threads
 from headcount.training.loop import Listener, StepScores, averaged, fit, new_state
 
-N_FOLDED = 16_384
-"""Number of training examples over which the mean outputs of cut heads are taken."""
 FINE_TUNE_LR_FACTOR = 0.1
 """The default learning rate of fine-tuning after a cut, as a fraction of that of the original training."""
 
@@ -63,13 +62,16 @@ def prune_run(
     """
     gone = tuple(dict.fromkeys(run.find_head(head) for head in heads))
     if not gone:
-        raise InputError("no heads to cut out", f"list the heads: headcount heads {argument(run.name)}")
+        raise InputError("no heads to cut out were given", f"list the heads: headcount heads {argument(run.name)}")
     if learning_rate is not None and not fine_tune:
-        raise InputError(f"a learning rate of {learning_rate:g} does nothing without fine-tuning", "say how many steps")
+        raise InputError(
+            f"a learning rate of {learning_rate:g} does nothing without fine-tuning",
+            "give a number of training steps: fine_tune",
+        )
     recipe = _recipe(run.config.training, fine_tune, learning_rate) if fine_tune else None
     require_vacant(path)
     inputs, _ = _inputs(run, run.task.split("validation")[:BLOCK])
-    n_means = N_FOLDED if fold_mean else 0
+    n_means = N_MEANS if fold_mean else 0
     model, difference, _ = cut_and_prove(run.model, gone, inputs, _training_inputs(run), n_means)
     with staged(path) as draft:
         folder, n_past = RunFolder(draft), int(run.folder.read_manifest()["steps"])
@@ -116,8 +118,8 @@ def cut_and_prove(
 
 def _training_inputs(run: Run) -> Iterator[Inputs]:
     """Yield the model's inputs for training examples in batches; the decoder's input is the right answer."""
-    examples = run.task.sample(stream(0, "reference"), N_FOLDED)
-    for start in range(0, N_FOLDED, BLOCK):
+    examples = run.task.sample(stream(0, "reference"), N_MEANS)
+    for start in range(0, N_MEANS, BLOCK):
         yield _inputs(run, examples[start : start + BLOCK])
 
 

@@ -49,10 +49,10 @@ from headcount.models.transformer import (
     SequenceTransformer,
     greedy,
 )
-from headcount.registry import suggestion
 from headcount.runs.config import RunConfig, n_training_ids
 from headcount.runs.folder import SAMPLE, RunFolder, claimed_folder, folder_of
 from headcount.seeds import integer
+from headcount.suggestions import suggestion
 from headcount.tasks import TASKS
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, TaskWords, Tokens, longest_rows, past_end
 from headcount.training.answers import on_device
@@ -208,7 +208,7 @@ class Run:
         """Return the head called `head`, such as "E1H2"; raise an error if the model does not have this head."""
         head_id = HeadId.parse(head) if isinstance(head, str) else head
         if head_id not in self.model.heads:
-            sites = ", ".join(map(str, self.model.sites)) or "no site"
+            sites = ", ".join(map(str, self.model.sites)) or "no attention block"
             known = f"this model has {self.config.model.n_heads} heads at each of {sites}"
             if pruned := self.config.model.pruned:
                 cut = ", ".join(HeadId.parse(name).short for name in pruned)
@@ -251,7 +251,7 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Run:
         model.load_state_dict(tensors)
     except (SafetensorError, RuntimeError) as error:
         raise RunError(
-            f"{folder.weights_file} does not fit the settings beside it: {shortened(str(error))}",
+            f"{folder.weights_file} does not fit the settings in config.json: {shortened(str(error))}",
             "restore the folder, or train again in another one",
         ) from error
     require_finite(tensors, str(folder.path))

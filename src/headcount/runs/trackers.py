@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headcount.errors import InputError
-from headcount.registry import suggestion
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, digest
+from headcount.suggestions import suggestion
 
 if TYPE_CHECKING:
     from headcount.training.loop import Listener, StepScores
@@ -30,26 +30,27 @@ Scalars = dict[str, float]
 
 
 class Tracker(Protocol):
-    """What a tracker must be able to do."""
+    """The interface of a tracker, which records the losses and accuracies of a training."""
 
     def write(self, step: int, scalars: Scalars) -> None:
-        """Write numbers of one step."""
+        """Record the numbers of one training step, by name."""
 
     def close(self, *, is_done: bool) -> None:
-        """End the tracker's run; `is_done` says whether the training reached its end."""
+        """End the tracker's recording; `is_done` is whether the training reached its end."""
 
 
 @dataclass(frozen=True)
 class Client:
-    """A tracker's package, and how it is started."""
+    """A kind of tracker, such as MLflow: the package that it needs, and the function that starts it."""
 
     title: str
     module: str
     """The module that must be installed."""
     install: str
-    """The command that installs it."""
+    """The command that installs the package."""
     start: Callable[[RunFolder, RunConfig, int], Tracker]
-    """Start, or continue, the tracker's run of a training that is at this step."""
+    """A function of (run folder, settings, training step) that starts the tracker, or continues what it recorded
+    before."""
 
 
 def tracker_names(names: str | Sequence[str]) -> list[str]:
@@ -86,7 +87,7 @@ def _is_installed(module: str) -> bool:
 
 @dataclass
 class Tracking:
-    """All trackers of one training."""
+    """All trackers of one training, as listeners of the training loop."""
 
     listeners: list[Listener] = field(default_factory=list)
     is_done: bool = False
@@ -95,7 +96,7 @@ class Tracking:
 
 @contextmanager
 def tracking(names: Sequence[str], folder: RunFolder, config: RunConfig, step: int, warn: Warn) -> Iterator[Tracking]:
-    """Start the trackers that are named, and TensorBoard if it is installed; close them in the end."""
+    """Start the named trackers, and TensorBoard if it is installed, for a `with` block; close them at its end."""
     everyone = list(dict.fromkeys([*(["tensorboard"] if _has_tensorboard(folder.path) else []), *names]))
     reports = []
     for name in everyone:
@@ -119,7 +120,7 @@ class Report:
     tracker: Tracker | None = None
 
     def start(self, make: Callable[[], Tracker]) -> None:
-        """Start the tracker."""
+        """Start the tracker with the function `make`; if it fails, warn and train without it."""
         with self._guarded("start"):
             self.tracker = make()
 
@@ -135,7 +136,7 @@ class Report:
         self._write(step, scalars)
 
     def close(self, *, is_done: bool) -> None:
-        """End the tracker's run."""
+        """End the tracker's recording; `is_done` is whether the training reached its end."""
         if self.tracker is not None:
             with self._guarded("close"):
                 self.tracker.close(is_done=is_done)
@@ -165,26 +166,29 @@ def _has_tensorboard(path: Path) -> bool:
 
 @dataclass
 class TensorBoard:
-    """Events of TensorBoard in `tensorboard`; those that an earlier training wrote after its checkpoint are hidden."""
+    """A tracker that writes TensorBoard events into the folder `tensorboard` of a run.
+
+    When a training is resumed from a checkpoint, events of later steps that were written before are hidden.
+    """
 
     writer: Any
 
     @classmethod
     def start(cls, folder: RunFolder, config: RunConfig, step: int) -> TensorBoard:
-        """Open the file of events."""
+        """Open the TensorBoard file of a run, and hide events after this training step."""
         from torch.utils.tensorboard import SummaryWriter
 
         return cls(SummaryWriter(str(folder.path / "tensorboard"), purge_step=step + 1))
 
     def write(self, step: int, scalars: Scalars) -> None:
-        """Write one event for each number."""
+        """Write one TensorBoard event for each number of this training step."""
         for name, value in scalars.items():
             self.writer.add_scalar(name, value, step)
         if "validation/loss" in scalars:
             self.writer.flush()
 
     def close(self, *, is_done: bool) -> None:
-        """Close the file of events."""
+        """Close the TensorBoard file."""
         self.writer.close()
 
 
@@ -197,18 +201,18 @@ MLFLOW_FLAGS = ("MLFLOW_ALLOW_FILE_STORE", "MLFLOW_DISABLE_TELEMETRY")
 
 @dataclass
 class MLflow:
-    """A run of MLflow in a file store in `mlflow`; a resumed training continues the same run."""
+    """A tracker that records an MLflow run in the folder `mlflow`; a resumed training continues the same MLflow run."""
 
     client: Any
     metric: Callable[..., Any]
-    """MLflow's class of one number: key, value, timestamp in milliseconds, step."""
+    """MLflow's class of a recorded number, made from name, value, time in milliseconds and training step."""
     run_id: str
     last: dict[str, int]
-    """The last step of each number that an earlier training wrote: equal numbers are not written twice."""
+    """For each name of a number, the last training step that was recorded before a resume; it is not recorded twice."""
 
     @classmethod
     def start(cls, folder: RunFolder, config: RunConfig, step: int) -> MLflow:
-        """Create the run with all settings, or find the one of an earlier training."""
+        """Create an MLflow run with all settings of the training or, if a training is resumed, find its MLflow run."""
         for flag in MLFLOW_FLAGS:
             os.environ.setdefault(flag, "true")
         tracking_module, entities = import_module("mlflow.tracking"), import_module("mlflow.entities")
@@ -234,7 +238,7 @@ class MLflow:
         return cls(client, entities.Metric, run_id, {})
 
     def write(self, step: int, scalars: Scalars) -> None:
-        """Write numbers that the store does not have yet."""
+        """Record the numbers of one training step, by name, unless MLflow has them already."""
         now = int(1000 * time.time())
         metrics = [
             self.metric(key, value, now, step) for key, value in scalars.items() if step > self.last.get(key, -1)
@@ -243,7 +247,7 @@ class MLflow:
             self.client.log_batch(self.run_id, metrics=metrics)
 
     def close(self, *, is_done: bool) -> None:
-        """End the run as finished, or as killed: then a resumed training opens it again."""
+        """End the MLflow run as finished or, if the training was stopped before its end, as killed (and resumable)."""
         self.client.set_terminated(self.run_id, status="FINISHED" if is_done else "KILLED")
 
 
@@ -252,7 +256,7 @@ class MLflow:
 
 @dataclass
 class WeightsAndBiases:
-    """An offline run of Weights & Biases in `wandb`.
+    """A tracker that records an offline run of Weights & Biases in the folder `wandb`.
 
     Each start writes a folder of its own, all with the same id of the run, so that `wandb sync` makes one run of them.
     """
@@ -261,7 +265,7 @@ class WeightsAndBiases:
 
     @classmethod
     def start(cls, folder: RunFolder, config: RunConfig, step: int) -> WeightsAndBiases:
-        """Start an offline run, whose id is that of the run folder."""
+        """Start an offline run of Weights & Biases, whose id depends on the run folder's name and the settings."""
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         wandb = import_module("wandb")
         options = {"silent": True, "console": "off", "disable_git": True, "disable_code": True}
@@ -279,16 +283,16 @@ class WeightsAndBiases:
         return cls(run)
 
     def write(self, step: int, scalars: Scalars) -> None:
-        """Write numbers of one step; numbers of the same step are joined."""
+        """Record the numbers of one training step, by name; numbers of the same step are joined."""
         self.run.log(scalars, step=step)
 
     def close(self, *, is_done: bool) -> None:
-        """Write what is left to the disk."""
+        """Write all remaining numbers to the disk, and end the run of Weights & Biases."""
         self.run.finish(exit_code=0 if is_done else 1)
 
 
 def run_id(folder: RunFolder, config: RunConfig) -> str:
-    """Return an id that a resumed training has again: from the name of the folder and all settings."""
+    """Return an id of a run, made from its folder's name and its settings; a resumed training has the same id."""
     return digest(f"{folder.path.name} {config.to_json()}".encode())[:12]
 
 
@@ -312,4 +316,4 @@ CLIENTS: dict[str, Client] = {
     "mlflow": Client("MLflow", "mlflow", "pip install mlflow-skinny", MLflow.start),
     "wandb": Client("Weights & Biases", "wandb", "pip install wandb", WeightsAndBiases.start),
 }
-"""The trackers that can be named."""
+"""All trackers, by the name with which a user chooses them."""

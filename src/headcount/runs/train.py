@@ -55,7 +55,7 @@ def train_run(
 ) -> Run:
     """Train a new run in `path`, or resume the run that is there.
 
-    `trackers` are the names of trackers to use beside TensorBoard; `warn` is told when one of them fails.
+    `trackers` are the names of experiment trackers to use beside TensorBoard; `warn` is called when one of them fails.
     """
     require_trackers(trackers)
     folder = RunFolder(path)
@@ -88,7 +88,7 @@ def train_run(
 
 
 def _require_room(config: RunConfig) -> None:
-    """Raise an error if the weights, gradients, moments, average, batch or examples do not fit into memory."""
+    """Raise an error if what training needs (weights, optimizer state, batch, examples) does not fit into memory."""
     task = TASKS.get(config.task_name)(config.task)
     sizes = {f"--{name.replace('_', '-')}": getattr(config.task, name, 0) for name in SPLIT_SIZES}
     flags = ", ".join(flag for flag, size in sizes.items() if size)
@@ -102,12 +102,12 @@ def _require_room(config: RunConfig) -> None:
 
 
 def _require_contexts(config: RunConfig) -> None:
-    """Raise an error if a model with these settings cannot be proved by its contexts, as `until_proved` requires."""
+    """Raise an error if a model with these settings cannot be proved right by enumerating the contexts that it sees."""
     task, model = build(config)
     try:
         ContextShape.on_task(model, task)
         if cast(Classifier, model).pooling.combines != "max":
-            raise Undecidable("the model's pooling has no score of each position")
+            raise Undecidable("the model's pooling does not compute a score for each position")
     except Undecidable as reason:
         presets = [name for name, preset in task.presets.items() if "until-proved" in preset.help]
         advice = f"use the preset {presets[0]}" if presets else "leave --until-proved out"
@@ -279,6 +279,6 @@ class Timings:
         """Do nothing: `log.jsonl` has a line for each step already."""
 
     def on_evaluation(self, step: int, scores: StepScores) -> None:
-        """Write the file again with one more line."""
+        """Write `timings.jsonl` again, with one more line for this evaluation."""
         self._lines.append({"step": step, "seconds": self.seconds})
         write_atomically(self._file, b"".join(json.dumps(line).encode() + b"\n" for line in self._lines))

@@ -1,1 +1,1 @@
-"""Studies: many runs from one file, each in its own process, and what they say together."""
+"""Studies: train and measure many runs from one file, each in its own process, and summarise their results."""

@@ -37,6 +37,7 @@ from distributed import Client, LocalCluster, WorkerPlugin, get_worker
 
 from headcount.errors import InputError, RunError, argument
 from headcount.files import friendly_os_errors, open_in_place, read_bytes
+from headcount.limits import PATIENCE
 from headcount.runs.folder import RunFolder
 from headcount.studies.file import study_path
 from headcount.studies.plan import Plan, PlannedRun, training_progress
@@ -45,31 +46,29 @@ from headcount.studies.transfer import read_folder, receive, write_folder
 
 LOCAL = "dask"
 """Name of a cluster that is started on this machine and ends with the launcher."""
-PATIENCE = 300.0
-"""Seconds to wait for a scheduler that has stopped answering."""
 CONNECTING = 10.0
 """Seconds until a scheduler must have answered the first time."""
 ANSWERING = 30.0
 """Seconds until a scheduler that does not answer counts as gone."""
 LOOK = 1.0
-"""Seconds between two questions to the scheduler: whether it is there, and how many threads its workers have."""
+"""Seconds between two checks of the scheduler: whether it answers, and how many threads its workers have."""
 SLICE = 600.0
 """Seconds after which a training is interrupted, so that its checkpoint comes back to the launcher."""
 TICK = 0.1
-"""Seconds between two looks of a worker at the process of its run."""
+"""Seconds between two checks of a worker whether the process of its run has ended."""
 REPORT_EVERY = 2.0
-"""Seconds between two reports of the progress."""
+"""Seconds between two reports of a worker on the progress of its run."""
 STOPPING = 20.0
 """Seconds that a process has to save its state, before a worker kills it."""
 MOST_LOG = 2**20
-"""Number of bytes at the end of a log that come back."""
+"""Number of bytes at the end of a run's log that a worker sends back."""
 VERSIONS = """{
     "headcount": getattr(__import__("headcount"), "__version__", "")
         if __import__("importlib.util").util.find_spec("headcount") else "",
     "torch": next((each.version for each in __import__("importlib.metadata").metadata.distributions(name="torch")), ""),
     "Python": ".".join(__import__("platform").python_version_tuple()[:2]),
 }"""
-"""Expression for the versions that must be the same everywhere; empty for what is missing.
+"""A Python expression that returns the versions of packages that must be equal on all machines; "" if one is missing.
 
 Workers evaluate it as text, because a function of headcount cannot arrive where headcount is missing. Python's third
 number is left out, because it changes no result.
@@ -79,17 +78,17 @@ __import__("headcount.studies.dask_cluster", fromlist=["run_on_worker"]).run_on_
     if (versions := {VERSIONS}) == own_versions
     else {{**versions, "worker": __import__("distributed").get_worker().address}}
 """
-"""Expression for the work of a task; a worker with other versions returns these instead."""
+"""A Python expression that runs a task on a worker; a worker with other versions returns its versions instead."""
 
 
 # --- on a worker ------------------------------------------------------------------------------------------------------
 
 _stopped = set[str]()
-"""Launchers that have been interrupted."""
+"""Names of the launchers (processes that run a study) that have been interrupted."""
 
 
 def stop_launcher(launcher: str) -> None:
-    """Let all runs of a launcher on this worker save their state and come back."""
+    """Let the runs of a launcher (a process that runs a study) on this worker save their state and return."""
     _stopped.add(launcher)
 
 
@@ -154,7 +153,7 @@ def _is_wanted(worker: Any, key: str) -> bool:
 
 
 class IgnoreInterrupts(WorkerPlugin):
-    """Let workers of this terminal ignore Ctrl-C, which is for the launcher."""
+    """A Dask plugin with which workers on this machine ignore Ctrl-C, because headcount stops them itself."""
 
     name = "headcount-ignore-interrupts"
 
@@ -169,7 +168,7 @@ class IgnoreInterrupts(WorkerPlugin):
 
 @dataclass
 class EndedProcess:
-    """A run that needs no process: it is done already, or another process has it."""
+    """Takes the place of a run's process if none is needed: the run is done, or another process works on it."""
 
     code: int
     place = ""
@@ -180,23 +179,23 @@ class EndedProcess:
         return self.code
 
     def progress(self) -> None:
-        """Return nothing."""
+        """Return None, because there is no process whose progress could be known."""
 
     def stop(self) -> None:
-        """Do nothing."""
+        """Do nothing, because there is no process to end."""
 
     def kill(self) -> None:
-        """Do nothing."""
+        """Do nothing, because there is no process to end."""
 
 
 @dataclass
 class DaskProcess:
-    """The process of a run on a worker, or on its way to one."""
+    """The process of a run on a worker of a Dask cluster; the run may still wait for a worker."""
 
     cluster: DaskCluster
     run: PlannedRun
     lock: IO[bytes]
-    """The lock of the run folder, which this launcher holds until the run is back."""
+    """The lock of the run folder, which this process holds until the worker has sent the run back."""
     key: str
     client: Client
     future: Any = None
@@ -207,7 +206,7 @@ class DaskProcess:
     _fetching: Fetching[dict[str, Any]] | None = None
 
     def exit_code(self) -> int | None:
-        """Return the exit code; None while the run is away. A run that is back is written into its folder."""
+        """Return the exit code, or None until the worker has sent the run back; then, write it into its folder."""
         if self.lock.closed:
             return AGAIN
         if (code := self._exit_code()) is not None:
@@ -239,7 +238,7 @@ class DaskProcess:
         return self._settle(result)
 
     def _settle(self, result: dict[str, Any]) -> int:
-        """Write the files and the log of a run that is back, and return its exit code."""
+        """Write the files and the log of a run that a worker has sent back, and return its exit code."""
         if "code" not in result:
             raise _other_versions(result["worker"], result)
         with suppress(RunError):
@@ -256,7 +255,7 @@ class DaskProcess:
         return self.done
 
     def stop(self) -> None:
-        """Let the run save its state and come back; a run that no worker has yet is cancelled."""
+        """Let the worker save the run's state and send it back; cancel a run that no worker has started."""
         self.cluster.stop_all()
         if self.done is None:
             self.kill()
@@ -276,7 +275,7 @@ class DaskProcess:
 
 @dataclass
 class DaskCluster:
-    """The workers of a Dask cluster."""
+    """A Dask cluster whose workers execute the runs of a study."""
 
     plan: Plan
     address: str
@@ -286,16 +285,16 @@ class DaskCluster:
     client: Client | None
     fetchers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(8))
     launcher: str = field(default_factory=lambda: f"headcount-{uuid.uuid4().hex[:12]}")
-    """Name of this launcher, to which its workers report."""
+    """Name of this launcher (the process that runs the study), under which workers report their progress."""
     n_threads: int = 0
-    """Number of threads of all workers."""
+    """Total number of threads of all workers."""
     _processes: dict[str, DaskProcess] = field(default_factory=dict)
     _looked: float = 0.0
     _away_since: float | None = None
     _is_stopping: bool = False
 
     def __post_init__(self) -> None:
-        """Read what workers need beside the run folders, and look at the cluster."""
+        """Read the files that workers need besides the run folders, and check the versions on all workers."""
         self.companions = {self._study_file: read_bytes(study_path(self.plan.study.source)), **self._other_files()}
         self._subscribe()
         self.require_versions()
@@ -308,12 +307,12 @@ class DaskCluster:
 
     @cached_property
     def _out(self) -> Path:
-        """The folder of the study on a worker, which is the same as here: results name the folder of their run."""
+        """The path of the study's folder on a worker, the same as here, for results name the path of their run."""
         out = self.plan.folder
         return Path("runs") / out.name if out.is_absolute() or ".." in out.parts else out
 
     def _other_files(self) -> dict[str, bytes]:
-        """Return the files that flags of the study name; raise an error for those that a worker cannot have."""
+        """Return the files that the study's flags name; raise an error for a file that cannot be sent to workers."""
         words = {word for run in self.plan.runs for step in run.steps for word in step.arguments}
         named = sorted(word for word in words if not word.startswith("-") and _is_file(word))
         for word in named:
@@ -321,7 +320,7 @@ class DaskCluster:
                 what = (
                     f"the study names {word}, which is not inside the working directory and cannot be sent to workers"
                 )
-                raise InputError(what, "copy it here, and name it by its relative path")
+                raise InputError(what, "copy it into the working directory, and name it by its relative path")
         return {Path(word).as_posix(): read_bytes(Path(word)) for word in named}
 
     # --- the cluster --------------------------------------------------------------------------------------------------
@@ -334,7 +333,7 @@ class DaskCluster:
         return max(1, self.n_threads) if self.processes is None else self.processes
 
     def check(self) -> str:
-        """Return what the user should know; raise an error if the scheduler has been away for too long."""
+        """Return a notice about the cluster for the user, or ""; raise an error if the scheduler has gone for long."""
         now = time.monotonic()
         if now - self._looked >= LOOK:
             self._looked = now
@@ -361,7 +360,7 @@ class DaskCluster:
         return self.client
 
     def _wait_for_scheduler(self) -> None:
-        """Note that the scheduler does not answer; raise an error if that has been so for too long."""
+        """Record that the scheduler does not answer; raise an error if it has not answered for `patience` seconds."""
         _close(self.client)  # what is on workers is lost: a new scheduler does not know it
         self.client = None
         now = time.monotonic()
@@ -443,18 +442,18 @@ class DaskCluster:
             )
 
     def forget(self, process: DaskProcess) -> None:
-        """Take no more reports about a run."""
+        """Stop receiving reports about the progress of a run."""
         self._processes.pop(process.key, None)
 
     def stop_all(self) -> None:
-        """Let all runs of this launcher save their state and come back."""
+        """Let all workers save the state of this study's runs and send the runs back."""
         if not self._is_stopping and self.client is not None and self.client.status == "running":
             self._is_stopping = True
             with suppress(Exception):
                 self.client.run(stop_launcher, self.launcher, on_error="ignore")
 
     def close(self) -> None:
-        """Leave the cluster."""
+        """Cancel all runs that are still on the cluster, and disconnect from it."""
         for process in list(self._processes.values()):
             process.kill()
         self.fetchers.shutdown(wait=False, cancel_futures=True)
@@ -463,7 +462,7 @@ class DaskCluster:
 
 @cache
 def own_versions() -> dict[str, str]:
-    """Return the versions that must be the same on all workers."""
+    """Return the versions of headcount, torch and Python here, which all workers must have as well."""
     return dict(eval(VERSIONS.replace("\n", " ").strip()))
 
 
@@ -475,7 +474,9 @@ def _other_versions(worker: str, versions: Mapping[str, str]) -> InputError:
         if versions.get(name, own[name]) != own[name]
     ]
     return InputError(
-        f"the worker {worker} has other versions than the launcher", *faults, "install the same versions on both"
+        f"the worker {worker} has other versions than the process that runs the study",
+        *faults,
+        "install the same versions on both",
     )
 
 

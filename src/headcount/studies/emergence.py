@@ -1,7 +1,7 @@
-"""When do heads begin to count? The drop of single heads at the snapshots of a training, over seeds.
+"""When in training do heads begin to matter? Drops from ablating single heads at snapshots of the weights, over seeds.
 
-A head counts at a snapshot if ablating it costs more than 1 point by its whole interval. A model that is hardly better
-than a constant answer has nothing to lose: at such a snapshot, no head can count.
+A head counts (matters) at a snapshot if the drop from ablating it has a 95 % CI above 1 point. A model that is hardly
+better than a constant answer has nothing to lose: at such a snapshot, no head can count.
 """
 
 from __future__ import annotations
@@ -22,33 +22,34 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class SnapshotHeads:
-    """The heads of one model at one training step."""
+    """The effects of ablating single heads of one model at one training step."""
 
     step: Count
     accuracy: float
-    """The score with all heads."""
+    """The accuracy (or other score) with all heads."""
     low: float | None
     high: float | None
     n: Positive
-    """Number of examples."""
+    """Number of examples on which the heads were ablated."""
     largest: HeadName
     """The head whose ablation costs most."""
     drop: float
-    """The drop of that head."""
+    """The drop in accuracy from ablating the head `largest`."""
     can_lose: bool
-    """Whether the model is so much better than a constant answer that a head can count."""
+    """Whether the model is so much better than a constant answer that ablating a head can cost accuracy."""
     n_critical: Count
-    """Heads whose whole interval lies above 10 points."""
+    """Number of heads whose drop has a 95 % CI above 10 points."""
     by_site: Mapping[str, int]
-    """Number of heads that count, by attention block, in the order of the model."""
+    """For each attention block, in the order of the model, the number of heads whose drop has a 95 % CI above 1 point.
+    """
 
     @property
     def n_counting(self) -> int:
-        """Number of heads whose ablation costs more than 1 point, by the whole interval."""
+        """Number of heads whose drop from ablation has a 95 % CI above 1 point."""
         return sum(self.by_site.values())
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield numbers of heads that cannot be true together."""
+        """Yield a contradiction for numbers of heads that cannot be true together."""
         if self.n_critical > self.n_counting:
             yield "n_critical", f"at most {self.n_counting}, the number of heads that count"
 
@@ -64,21 +65,21 @@ class TrainingHistory:
 
     @property
     def first(self) -> SnapshotHeads | None:
-        """The first snapshot at which a head counts; None if there is none."""
+        """The first snapshot at which a head counts (ablating it costs over 1 point); None if there is none."""
         return next((each for each in self.snapshots if each.n_counting), None)
 
     @property
     def before(self) -> SnapshotHeads | None:
-        """The last snapshot before a head counts; None if a head counts at the first one, or at none."""
+        """The last snapshot before any head counts (costs over 1 point); None if one counts at the first, or none."""
         places = [i for i, each in enumerate(self.snapshots) if each.n_counting][:1]
         return self.snapshots[places[0] - 1] if places and places[0] else None
 
     def first_of(self, site: str) -> SnapshotHeads | None:
-        """Return the first snapshot at which a head of this block counts; None if there is none."""
+        """Return the first snapshot at which a head of this attention block counts (costs over 1 point), or None."""
         return next((each for each in self.snapshots if each.by_site.get(site)), None)
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield snapshots that are not in the order of training."""
+        """Yield a contradiction if the snapshots are not in the order of training."""
         steps = [each.step for each in self.snapshots]
         if not steps or steps != sorted(set(steps)):
             yield "snapshots", "at least one snapshot, with increasing steps"
@@ -86,7 +87,7 @@ class TrainingHistory:
 
 @dataclass(frozen=True)
 class Emergence(Result):
-    """When heads begin to count, in every run of a study."""
+    """For every run of a study, when in training heads begin to count (ablating them costs over 1 point)."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("runs.snapshots",)
     replacement: str
@@ -95,7 +96,7 @@ class Emergence(Result):
 
     @property
     def variants(self) -> list[str]:
-        """The variants, in the order of the runs."""
+        """The names of the variants (sets of settings), in the order of the runs."""
         return list(dict.fromkeys(each.variant for each in self.runs))
 
     @property
@@ -108,15 +109,16 @@ class Emergence(Result):
         return [each for each in self.runs if each.variant == variant]
 
     def begun(self, variant: str) -> Proportion:
-        """Return in how many runs of a variant a head counts at some snapshot."""
+        """Return in how many runs of a variant some head counts (ablating it costs over 1 point) at some snapshot."""
         runs = self.of(variant)
         return Proportion.of(sum(each.first is not None for each in runs), len(runs))
 
 
 def emergence(rows: Rows, by: Sequence[str] = ()) -> Emergence | None:
-    """Return when heads begin to count, from the tidy rows of a study; None without ablated snapshots.
+    """Return when in training heads begin to count, from tidy rows (one per run and measure); None without snapshots.
 
-    `by` names the labels that define a variant. The trained model counts as the last snapshot.
+    `by` names the labels that define a variant. A head counts if ablating it costs over 1 point. The trained model is
+    the last snapshot.
     """
     drops = [row for row in rows if row["measure"] == "drop"]
     if not any(row["step"] is not None for row in drops):
@@ -140,7 +142,7 @@ def emergence(rows: Rows, by: Sequence[str] = ()) -> Emergence | None:
 
 
 def _snapshots(rows: Rows, last: int | None, clean: Mapping[Any, Mapping[str, Any]]) -> tuple[SnapshotHeads, ...]:
-    """Return the snapshots of one run; of several files about one step, the one with the most examples counts."""
+    """Return the snapshots of one run; if several files have results of one step, that with most examples is used."""
     steps = dict[int, list[Mapping[str, Any]]]()
     for step in dict.fromkeys(row["step"] for row in rows):
         at = last if step is None else step

@@ -17,8 +17,9 @@
     stretch = { lengths = [16, 64], n = 100 }
 
 `snapshots = [0, 100]` keeps the weights at these training steps and measures them as well. Several `[[part]]` tables,
-each with the keys above, make one study of several tasks. `published = true` shows published figures beside the
-results, if any are known for these runs. A study is checked whole before anything starts: one error lists every fault.
+each with the keys above, make one study of several tasks. `published = true` shows published results beside those of
+the runs, if headcount has some for such runs. A study is checked whole before anything starts: one error lists every
+fault.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headcount.errors import ConfigError, Fault, InputError
-from headcount.registry import suggestion
 from headcount.runs.config import RunConfig
 from headcount.runs.trackers import tracker_names
+from headcount.suggestions import suggestion
 from headcount.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ MEASURES = (
     *("evaluate", "verify", "stretch", "ablate", "prune", "heads"),
     *("routes", "audit", "claims", "positions", "weights", "report"),
 )
-"""Verbs that can measure a run of a study."""
+"""Verbs (commands of headcount) that can measure a run of a study."""
 PART_KEYS = ("name", "task", "seeds", "settings", "grid", "variants", "measure", "snapshots")
 STUDY_KEYS = ("title", "question", "published", "part", *PART_KEYS)
 FORM = "docs/studies.md shows a whole file"
@@ -65,14 +66,14 @@ class Variant:
     """One set of settings, which is trained with every seed."""
 
     labels: Mapping[str, str]
-    """What distinguishes this variant from the others, such as `encoding: none`."""
+    """The settings that distinguish this variant from the others, as text, such as `encoding: none`."""
     settings: Mapping[str, Any]
     """Settings of the training, including `preset`."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """The runs of one task in a study."""
+    """A part of a study: its runs on one task."""
 
     name: str
     """Name of the part; empty if the study has only one part."""
@@ -80,43 +81,43 @@ class Part:
     seeds: tuple[int, ...]
     variants: tuple[Variant, ...]
     measures: tuple[tuple[str, Flags], ...]
-    """Verbs and their flags, in the order in which they run."""
+    """The verbs (commands of headcount) that measure each run, with their flags, in the order in which they run."""
     snapshots: tuple[int, ...] = ()
     """Training steps at which the weights are kept and measured."""
     trackers: tuple[str, ...] = ()
-    """Trackers that the trainings report to; they do not change what is trained."""
+    """Experiment trackers, such as mlflow, that record the trainings; they do not change what is trained."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study as its file describes it."""
+    """A study (many runs that are trained, measured and compared), as its file describes it."""
 
     name: str
     title: str
     question: str
     parts: tuple[Part, ...]
     source: str
-    """The file, or the name of a study that comes with headcount."""
+    """The path of the study's file or, for a study that comes with headcount, its name."""
     published: bool = False
-    """Whether published figures are shown beside the results of the runs."""
+    """Whether published results are shown beside the results of the runs."""
 
 
 @dataclass(frozen=True)
 class VerbStudy:
-    """A study that has a plan and a verb of its own, such as the lab."""
+    """A study that has a plan and a verb (a command of headcount) of its own, such as the lab."""
 
     title: str
     verb: str
     """The verb that runs the plan; it has the flags --out, --processes, --quiet and --json."""
     plan: Callable[[Path], JobPlan]
-    """Returns the plan for the folder with all results."""
+    """A function that takes the folder for all results, and returns the plan of all jobs."""
     task: str
-    """The weights of jobs are training steps of the default model of this task."""
+    """The name of a task; the weight (duration) of a job is given in training steps of this task's default model."""
 
 
 @cache
 def _shipped() -> dict[str, Path | VerbStudy]:
-    """Return the studies of headcount, then those of other packages."""
+    """Return the studies that come with headcount, then those of other packages, by name: a file or a `VerbStudy`."""
     studies: dict[str, Path | VerbStudy] = {path.stem: path for path in sorted(HOME.glob("*.toml"))}
     for entry_point in sorted(entry_points(group=PLUGINS), key=lambda each: each.name):
         if entry_point.name in studies:
@@ -135,7 +136,7 @@ def shipped() -> dict[str, str]:
 
 
 def verb_study(source: str | Path) -> VerbStudy | None:
-    """Return the shipped study of this name if it has a plan and a verb of its own; None if a file describes it."""
+    """Return the study of this name that comes with headcount if it is run by its own verb; None if it is a file."""
     study = _shipped().get(str(source))
     return study if isinstance(study, VerbStudy) else None
 
@@ -169,7 +170,9 @@ def read_study(source: str | Path, check_flags: Callable[[str, Flags], str | Non
         tables = []
     elif "part" in data:
         beside = [key for key in data if key in PART_KEYS]
-        faults += [Fault(key, data[key], "belongs into a [[part]] of this study") for key in beside]
+        faults += [
+            Fault(key, data[key], "belongs into a [[part]] table, because this study has such tables") for key in beside
+        ]
     parts, names = list[Part](), list[str]()
     for i, table in enumerate(tables):
         where = f"part {table.get('name', i + 1)}." if "part" in data else ""
@@ -179,7 +182,7 @@ def read_study(source: str | Path, check_flags: Callable[[str, Flags], str | Non
             names.append(part.name)
     faults += [Fault("name", name, "two parts have this name") for name in names if names.count(name) > 1][:1]
     if not isinstance(data.get("published", False), bool):
-        faults.append(Fault("published", data["published"], "should be true or false"))
+        faults.append(Fault("published", data["published"], "must be true or false"))
     n_runs = sum(len(part.variants) * len(part.seeds) for part in parts)
     if n_runs > MOST_RUNS:
         faults.append(Fault("grid", n_runs, f"too many runs: at most {MOST_RUNS:,}"))
@@ -202,7 +205,7 @@ def _part(
     faults += _unknown(where, table, PART_KEYS) if where else []
     faults += _texts(table, ("name",), where)
     if needs_name and "name" not in table:
-        faults.append(Fault(f"{where}name", None, "is missing: a study of several parts needs their names"))
+        faults.append(Fault(f"{where}name", None, "is missing: in a study of several parts, each part needs a name"))
     task = table.get("task")
     if task not in TASKS.names():
         faults.append(Fault(f"{where}task", task, suggestion(str(task), TASKS.names())))
@@ -244,7 +247,7 @@ def _variants(
         if not isinstance(values, list) or not values:
             faults.append(Fault(f"{where}grid.{name}", values, 'give a list of values, such as ["none", "rotary"]'))
         elif len({str(value) for value in values}) < len(values):
-            faults.append(Fault(f"{where}grid.{name}", values, "a value is there twice"))
+            faults.append(Fault(f"{where}grid.{name}", values, "a value is listed twice"))
     named = _table(f"{where}variants", table.get("variants", {}), faults)
     for name, settings in named.items():
         _table(f"{where}variants.{name}", settings, faults)
@@ -257,7 +260,7 @@ def _variants(
 
 
 def _setting_faults(where: str, task: str, variant: Variant, known: Sequence[Fault]) -> list[Fault]:
-    """Return the faults of a variant's settings that are not known from another variant."""
+    """Return the faults of a variant's settings that are not in `known`, which are the faults of other variants."""
     try:
         build_config(task, variant, 0)
     except ConfigError as error:
@@ -273,7 +276,7 @@ def _setting_faults(where: str, task: str, variant: Variant, known: Sequence[Fau
 
 
 def build_config(task: str, variant: Variant, seed: int) -> RunConfig:
-    """Return the settings of one run."""
+    """Return all settings of the run that trains a variant with one seed."""
     settings = dict(variant.settings)
     return RunConfig.build(task, seed=seed, preset=settings.pop("preset", ()), **settings)
 
@@ -289,7 +292,13 @@ def _measures(
         for one in several:
             settings = {} if one is True else one
             if not isinstance(settings, dict):
-                faults.append(Fault(f"{where}measure.{verb}", one, "give its flags, such as { n = 100 }, or true"))
+                faults.append(
+                    Fault(
+                        f"{where}measure.{verb}",
+                        one,
+                        "give the verb's flags, such as { n = 100 }, or true for the defaults",
+                    )
+                )
             elif (why := check_flags(verb, settings)) is not None:
                 faults.append(Fault(f"{where}measure.{verb}", settings, why))
             else:
@@ -306,7 +315,7 @@ def _unknown(where: str, table: Mapping[str, Any], known: tuple[str, ...]) -> li
 
 def _texts(table: Mapping[str, Any], keys: tuple[str, ...], where: str = "") -> list[Fault]:
     return [
-        Fault(f"{where}{key}", table[key], "should be a text")
+        Fault(f"{where}{key}", table[key], "must be a text in quotes")
         for key in keys
         if not isinstance(table.get(key, ""), str)
     ]
@@ -314,13 +323,16 @@ def _texts(table: Mapping[str, Any], keys: tuple[str, ...], where: str = "") -> 
 
 def _table(where: str, table: Any, faults: list[Fault]) -> dict[str, Any]:
     if not isinstance(table, dict):
-        faults.append(Fault(where, table, "should be a table"))
+        faults.append(Fault(where, table, "must be a table, such as { key = value }"))
         return {}
     return table
 
 
 def _integers(where: str, given: Any, faults: list[Fault], *, counts: bool = False) -> tuple[int, ...]:
-    """Return a list of different numbers of at least 0; with `counts`, a number n means 0 to n - 1."""
+    """Return a list of different integers of at least 0 from a study file; with `counts`, a number n means 0 to n - 1.
+
+    If the list is not valid, add a fault to `faults` and return an empty list.
+    """
     if counts and isinstance(given, int) and not isinstance(given, bool) and 0 < given <= MOST_RUNS:
         return tuple(range(given))
     numbers = given if isinstance(given, list) else [None]
@@ -330,10 +342,10 @@ def _integers(where: str, given: Any, faults: list[Fault], *, counts: bool = Fal
         faults.append(Fault(where, given, f"give {'a number of at least 1 or ' if counts else ''}a list of integers"))
         return ()
     if len(set(numbers)) < len(numbers):
-        faults.append(Fault(where, given, "a number is there twice"))
+        faults.append(Fault(where, given, "a number is listed twice"))
     return tuple(numbers)
 
 
 def _text(value: Any) -> str:
-    """Return a setting as a label: `none` for nothing, words joined with `+`."""
+    """Return the value of a setting as a label: lists are joined with `+`, and true becomes `true`."""
     return "+".join(map(str, value)) if isinstance(value, list) else str(value).lower() if value is True else str(value)

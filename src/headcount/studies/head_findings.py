@@ -1,7 +1,7 @@
 """Which statements about heads hold over seeds: by attention block, by layer, by route and by function?
 
 A head's index means nothing: training assigns it at random. Therefore runs are compared by what any head of a block
-does. A block counts in a run if ablating at least one of its heads costs more than 1 point, by the whole interval.
+does. A block counts (matters) in a run if the drop from ablating at least one of its heads has a 95 % CI above 1 point.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from headcount.stats import Proportion
 from headcount.studies.summary import Method, mean_interval, variant_rows
 
 BLOCK_SUFFIX = ", all heads of a block"
-"""End of the name of the measure that patches all heads of a block together."""
+"""End of the names of measures for which all heads of an attention block are patched together."""
 SHARE = "share of the "
-"""Beginning of the names of measures that say how much of an event patches move."""
+"""Beginning of the names of measures that give the share of an event, such as the carry, that patched heads move."""
 LABEL = "attention: "
 """Beginning of the names of measures whose verdict is the label of a head."""
 MORE = "more than the "
-"""Beginning of the verdict of a head whose placebo moves the answer, too."""
+"""Beginning of the verdict about a head that also moves the answer in a placebo patch, which changes no event."""
 Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class PlaceFinding:
-    """One attention block or layer over the runs of a variant: in how many of them it has a head that counts."""
+    """In how many runs of a variant an attention block or layer has a head that counts (ablating it costs accuracy)."""
 
     level: Literal["site", "layer"]
     place: str
     """The block's short name, such as `X0`, or `layer 0`."""
     counts: Proportion
-    """Runs in which ablating at least one of its heads costs more than 1 point, by the whole interval."""
+    """Runs in which ablating some head of the block or layer costs accuracy: the whole 95 % CI lies above 1 point."""
     idle: Proportion
-    """Runs in which ablating any one of its heads costs less than 1 point, by the whole interval."""
+    """Runs in which ablating any single head of the block or layer costs little: the whole 95 % CI lies below 1 point.
+    """
     drops: tuple[float, ...]
-    """The largest drop of one head, in every run."""
+    """For each run, the largest drop in accuracy from ablating one head of the block or layer."""
     seeds: tuple[int | None, ...]
     median: float
     mean: float
@@ -51,7 +52,7 @@ class PlaceFinding:
     method: Method
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield counts that cannot be true together."""
+        """Yield a contradiction for numbers of runs that cannot be true together."""
         if not len(self.drops) == len(self.seeds) == self.counts.n == self.idle.n:
             yield "drops", f"{self.counts.n} values"
         elif self.counts.correct + self.idle.correct > self.counts.n:
@@ -60,15 +61,15 @@ class PlaceFinding:
 
 @dataclass(frozen=True)
 class RouteFinding:
-    """One attention block on one way of the task's event, over the runs of a variant."""
+    """How much one attention block moves the task's event (such as the carry) on one way, over a variant's runs."""
 
     event: str
     way: str
     site: str
     leads: Proportion
-    """Runs in which this block moves the largest share of the event, all its heads together."""
+    """Runs in which the heads of this block together move a larger share of the event than those of any other block."""
     takes_part: Proportion
-    """Runs in which this block moves at least a tenth of the event, by the whole interval."""
+    """Runs in which this block moves at least a tenth of the event: the whole 95 % CI of the share lies above 0.1."""
     shares: tuple[float, ...]
     seeds: tuple[int | None, ...]
     median: float
@@ -76,36 +77,36 @@ class RouteFinding:
 
 @dataclass(frozen=True)
 class FunctionFinding:
-    """What some head of a block does in some of the runs, whatever the head's index is."""
+    """A function that some head of an attention block has in some runs, whichever head of the block it is."""
 
     function: str
-    """Such as `carries the carry from 1s to 10s`, or `is labelled operator`."""
+    """The function in words, such as `carries the carry from 1s to 10s`, or `is labelled operator`."""
     kind: Literal["carries", "moves", "label"]
     site: str
     runs: Proportion
-    """Runs in which at least one head of the block does it."""
+    """Runs in which at least one head of the block has this function."""
     heads: tuple[str, ...]
-    """For each of these runs, the head that does it most."""
+    """For each run in which a head of the block has this function, the head that has it most."""
 
     @property
     def n_indices(self) -> int:
-        """Number of different heads that do it."""
+        """Number of different heads that have this function in some run."""
         return len(set(self.heads))
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield a number of heads that is not the number of runs."""
+        """Yield a contradiction if there is not one head for each run."""
         if len(self.heads) != self.runs.correct:
             yield "heads", f"{self.runs.correct} heads"
 
 
 @dataclass(frozen=True)
 class VariantFindings:
-    """What holds over the runs of one variant."""
+    """Statements about heads that hold over the runs of one variant (runs that differ in their seeds only)."""
 
     variant: str
     n_runs: Positive
     replacement: str | None
-    """The ablation by which heads count; None if no ablation with bands is stored."""
+    """The kind of ablation by which heads are judged, such as zero; None if no ablation with verdicts is stored."""
     n_examples: int | None
     """Smallest number of examples on which a run was ablated."""
     places: tuple[PlaceFinding, ...]
@@ -126,7 +127,7 @@ class HeadFindings(Result):
 
 
 def find_over_seeds(rows: Rows, by: Sequence[str] = ()) -> HeadFindings | None:
-    """Return what tidy rows of trained models say about heads, for each variant; None if they say nothing.
+    """Return statements about heads, for each variant, from tidy rows (one per run and measure), or None.
 
     `by` names the labels that define a variant. Rows of snapshots are left out.
     """
@@ -141,7 +142,7 @@ def find_over_seeds(rows: Rows, by: Sequence[str] = ()) -> HeadFindings | None:
 
 
 def one_ablation(rows: Rows) -> list[Mapping[str, Any]]:
-    """Return the drops of one ablation per run: the one that most runs share, on the most examples.
+    """Return the rows with drops of one ablation per run: of the ablation that most runs share, on the most examples.
 
     Zero ablation is preferred. Of several lengths, the first one is taken. Heads without a band are left out, because
     a model that is hardly better than a constant answer has nothing to lose.
@@ -162,12 +163,12 @@ def one_ablation(rows: Rows) -> list[Mapping[str, Any]]:
 
 
 def counts(row: Mapping[str, Any]) -> bool:
-    """Return whether the whole interval of a head's drop lies above 1 point."""
+    """Return whether the whole 95 % CI of a head's drop in accuracy lies above 1 point."""
     return row["verdict"] is not None and row["low"] is not None and row["low"] > IMPORTANT
 
 
 def is_idle(row: Mapping[str, Any]) -> bool:
-    """Return whether the whole interval of a head's drop lies below 1 point."""
+    """Return whether the whole 95 % CI of a head's drop in accuracy lies below 1 point."""
     return row["verdict"] is not None and row["high"] is not None and row["high"] < IMPORTANT
 
 
@@ -187,7 +188,7 @@ def _seeds(runs: Mapping[tuple[str, int | None], Any]) -> tuple[int | None, ...]
 
 
 def _places(rows: Rows) -> tuple[list[PlaceFinding], str | None, int | None]:
-    """Return the finding about each block and layer, the kind of ablation, and the smallest number of examples."""
+    """Return a finding for each attention block and layer, the kind of ablation and the smallest number of examples."""
     drops = one_ablation(rows)
     if not drops:
         return [], None, None
@@ -216,7 +217,7 @@ def _place(level: Literal["site", "layer"], place: str, rows: Rows) -> PlaceFind
 
 
 def _routes(rows: Rows) -> Iterator[RouteFinding]:
-    """Yield how often each block moves most of the event, for each way; ways are in the order of the rows."""
+    """Yield, for each way of the event, how often each attention block moves the largest share of it."""
     blocks = [row for row in rows if row["measure"].startswith(SHARE) and row["measure"].endswith(BLOCK_SUFFIX)]
     for (measure, way), group in _grouped(blocks, "measure", "way").items():
         runs = by_run(group)

@@ -18,17 +18,17 @@ from typing import Any, Protocol
 
 from headcount.errors import InputError, RunError
 from headcount.files import read_json, write_atomically
-from headcount.registry import suggestion
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, digest
 from headcount.studies.file import Flags, Part, Study, Variant, build_config
+from headcount.suggestions import suggestion
 
 POOL = "models"
 """Name of the folder, beside the study's own, that holds the runs of all studies."""
 PLAN = "plan.json"
 """Name of the file, in the study's folder, that lists all runs."""
 RECEIPTS = "receipts"
-"""Name of the folder, inside a run, that holds the receipts of finished commands."""
+"""Name of the folder, inside a run folder, that holds the receipts (records) of finished commands."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class PlannedRun:
     n_training_steps: int
     task: str
     needs: tuple[str, ...] = ()
-    """Runs of a study need no other runs."""
+    """The names of runs that must end before this one starts; there are none in a study."""
     trackers: tuple[str, ...] = ()
-    """Trackers that the training reports to; receipts do not depend on them."""
+    """Experiment trackers, such as mlflow, that record the training; receipts do not depend on them."""
 
     @property
     def weight(self) -> float:
-        """How long the run takes, compared with the others: its number of training steps."""
+        """The duration of the run relative to other runs, given by its number of training steps."""
         return self.n_training_steps
 
     def progress(self) -> float:
@@ -85,11 +85,11 @@ class PlannedRun:
         return [step.verb, model, *step.arguments]
 
     def receipt(self, step: Step) -> Path:
-        """Return the file that says that a command has ended."""
+        """Return the path of the file (receipt) that records that a command of this run has ended."""
         return self.folder / RECEIPTS / f"{step.name}.json"
 
     def open_steps(self) -> list[Step]:
-        """Return the commands that are not done; training and measuring are repeated if the weights have changed."""
+        """Return the commands of this run that are not done, or were done before the weights changed."""
         weights = self._weights()
         if weights is None:
             return list(self.steps)
@@ -129,11 +129,11 @@ class PlannedRun:
 
 
 class Named(Protocol):
-    """Anything that has a name."""
+    """Any object that has a name, such as a run."""
 
     @property
     def name(self) -> str:
-        """The name."""
+        """The name of the object, such as `encoding=none,seed=0`."""
 
 
 @dataclass(frozen=True)
@@ -152,11 +152,11 @@ class Plan:
 
     @property
     def jobs(self) -> tuple[PlannedRun, ...]:
-        """The runs: each has a process of its own."""
+        """The runs of the study, each of which is executed in a process of its own."""
         return self.runs
 
     def arguments(self, run: PlannedRun) -> list[str]:
-        """Return the arguments of the command that trains and measures one run; it can be repeated at any time."""
+        """Return the arguments of the command that trains and measures one run; when repeated, it continues the run."""
         return ["study", self.study.source, "--out", str(self.folder), "--run", run.name]
 
     @cached_property
@@ -164,9 +164,9 @@ class Plan:
         return {run.name: run for run in self.runs}
 
     def find(self, name: str) -> PlannedRun:
-        """Return the run of this name; raise an error that suggests a name."""
+        """Return the run of this name; for an unknown name, raise an error that suggests a similar one."""
         if name not in self._by_name:
-            raise InputError(f"{self.study.name} has no run {name!r}", suggestion(name, tuple(self._by_name)))
+            raise InputError(f"the study {self.study.name} has no run {name!r}", suggestion(name, tuple(self._by_name)))
         return self._by_name[name]
 
     def log_file(self, run: Named) -> Path:
@@ -191,7 +191,7 @@ class Plan:
 
 
 def training_progress(folder: Path, n_steps: int) -> float:
-    """Return the fraction of the training steps that the log of a run folder has; 0 without a log."""
+    """Return the fraction of the training steps that are done, read from the log in the run folder; 0 without a log."""
     try:
         with RunFolder(folder).log_file.open("rb") as log:
             log.seek(max(0, os.fstat(log.fileno()).st_size - 300))
@@ -202,7 +202,7 @@ def training_progress(folder: Path, n_steps: int) -> float:
 
 
 def make_plan(study: Study, folder: Path) -> Plan:
-    """Return the plan of a study: the seeds of one variant after the other, so that early results are comparable.
+    """Return the plan of a study, in an order in which early results are already comparable.
 
     All variants with the first seed come first, then all variants with the next seed.
     """
@@ -249,9 +249,9 @@ def settings_digest(config: RunConfig, seed: int) -> str:
 
 
 def _digest_of(settings: str, seed: int) -> str:
-    """Return the digest of settings, given as JSON of seed 0, with another seed.
+    """Return the digest of a run's settings; `settings` is their JSON with seed 0, in which the seed is replaced.
 
-    Only the seed's line begins with one space and the seed: settings of sections are further to the right.
+    In this JSON, only the line of the run's seed begins with a single space, so no other setting is replaced.
     """
     return digest(settings.replace('\n "seed": 0,\n', f'\n "seed": {seed},\n').encode())[:12]
 

@@ -24,23 +24,20 @@ from typing import IO, Any, Protocol
 
 from headcount.errors import InputError, RunError
 from headcount.files import friendly_os_errors, open_in_place, read_bytes
+from headcount.limits import MOST_LOST, RETRIES
 from headcount.runs.folder import RunFolder
 from headcount.studies.plan import PlannedRun
 
 STUDY_LOCK = ".study-lock"
-"""Name of the file, inside a run folder, that the process that works on the run has locked."""
+"""Name of the lock file, inside a run folder, that is locked while a process trains or measures the run."""
 BUSY = 75
 """Exit code of a process that finds its run folder locked by another process (EX_TEMPFAIL of sysexits.h)."""
 AGAIN, LOST = 1000, 1001
 """Exit codes of a process that did not crash, but was interrupted, or lost its worker: its work is continued."""
-MOST_LOST = 3
-"""Number of times that a run may lose its worker, without progress in between, before it counts as failed."""
-RETRIES = 2
-"""Number of times that a run that has crashed is started again."""
 TICK = 0.05
-"""Seconds between two looks at the running processes."""
+"""Seconds between two checks of the running processes."""
 BUSY_AFTER = 1.0
-"""Seconds until a run that another process holds is looked at again."""
+"""Seconds between two checks of a run that another process works on."""
 STOPPING = 30.0
 """Seconds that processes have to save their state after an interrupt, before they are killed."""
 TAIL = 2_000
@@ -49,13 +46,13 @@ THREADS = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
     "MPLBACKEND": "agg",
 }
-"""Environment of the process of a run, set before it imports torch."""
+"""Environment variables of the process of a run, which must be set before it imports torch."""
 LAUNCHER = "HEADCOUNT_LAUNCHER"
 """Environment variable with the process id of the launcher, whose end also ends the process of a run."""
 
 
 class Job(Protocol):
-    """Work that has a process of its own: a run of a study, or a part of a lab."""
+    """Work that has a process of its own: a run of a study, or a part of the experiments of `headcount lab`."""
 
     @property
     def name(self) -> str:
@@ -67,14 +64,14 @@ class Job(Protocol):
 
     @property
     def weight(self) -> float:
-        """How long the job takes, compared with the other jobs of its plan."""
+        """The duration of the job relative to the other jobs of its plan."""
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the job has nothing left to do."""
 
     def progress(self) -> float:
-        """Return the fraction of the work that a running process has done."""
+        """Return the fraction of the job's work that its running process has done, from 0 to 1."""
 
 
 class JobPlan(Protocol):
@@ -82,14 +79,14 @@ class JobPlan(Protocol):
 
     @property
     def title(self) -> str:
-        """What the jobs are for, as the table of a running plan shows it."""
+        """A title of the jobs, which is shown above the table of their progress."""
 
     @property
     def jobs(self) -> Sequence[Job]:
         """All jobs, in the order in which they start."""
 
     def log_file(self, job: Job) -> Path:
-        """Return the file that takes what the process of a job prints."""
+        """Return the path of the file that gets all text that the process of a job prints."""
 
     def arguments(self, job: Any) -> list[str]:
         """Return the arguments of `headcount` with which the process of a job is started."""
@@ -97,18 +94,20 @@ class JobPlan(Protocol):
 
 @dataclass
 class RunState:
-    """What the launcher knows about one run."""
+    """What headcount knows about one run while a study runs: whether it waits, runs, is done or has failed."""
 
     run: Job
     state: str = "waiting"
-    """waiting, running, elsewhere (another process holds it), done or failed."""
+    """One of `waiting`, `running`, `elsewhere` (another process works on it), `done` and `failed`."""
     n_crashes: int = 0
+    is_suspect: bool = False
+    """Whether a worker died while it had this run and perhaps others; the run is then started alone."""
     n_lost: int = 0
-    """Number of workers that have died while they had this run, since it last made progress."""
+    """Number of times that this run lost its worker while no other run was started, since it last made progress."""
     process: Process | None = None
-    """The process of a job that runs."""
+    """The process that works on the run; None unless the run is running."""
     seconds: float = 0.0
-    """Seconds of the process that ended last, or since the start of the one that runs."""
+    """Duration of the run's last process in seconds; up to now, if it is still running."""
     started: float = 0.0
     is_reused: bool = False
     """Whether the run was done before the study started."""
@@ -150,17 +149,17 @@ class Process(Protocol):
 
 
 class Backend(Protocol):
-    """A place where runs are executed."""
+    """The interface of a place where runs are executed, such as this machine or a cluster."""
 
     @property
     def n_slots(self) -> int:
-        """Number of runs at a time, at present."""
+        """Number of runs that may be executed at the same time now."""
 
     def start(self, plan: JobPlan, job: Job) -> Process:
         """Start the process of a job."""
 
     def check(self) -> str:
-        """Return what the user should know, such as that no worker is there; raise an error if the place is gone."""
+        """Return a notice for the user, such as that there is no worker, or ""; raise an error if no run can start."""
 
 
 @dataclass
@@ -220,12 +219,12 @@ class LocalProcesses:
             os.close(handle)
 
     def check(self) -> str:
-        """Return nothing: this machine is always there."""
+        """Return an empty notice, because this machine is always available."""
         return ""
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of the process of a run."""
+    """Return the environment variables for the process of a run."""
     return {**os.environ, **THREADS, LAUNCHER: str(os.getpid())}
 
 
@@ -242,15 +241,15 @@ class Progress:
     states: list[RunState]
     n_slots: int
     notice: str = ""
-    """What the user should know about the place where the runs are executed."""
+    """A notice for the user about the place where runs are executed, such as that a cluster has no workers; or ""."""
     started: float = field(default_factory=time.monotonic)
 
     def of(self, state: str) -> list[RunState]:
-        """Return the runs in this state."""
+        """Return the runs in this state, such as `waiting`."""
         return [each for each in self.states if each.state == state]
 
     def seconds_left(self) -> float | None:
-        """Estimate the seconds until the end from the runs that have ended; None before the first one."""
+        """Estimate the seconds until the end of the study from the runs that have ended; None before the first one."""
         ended = [each for each in self.states if each.state == "done" and not each.is_reused]
         if not ended:
             return None
@@ -267,21 +266,26 @@ def execute(
     retries: int = RETRIES,
     on_change: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
-    """Run all open jobs of a plan, `backend.n_slots` at a time, and return their states.
+    """Run all jobs of a plan that are not done, `backend.n_slots` at a time, and return the states of all jobs.
 
     A job that crashes is started again `retries` times; then it counts as failed, as do the jobs that need it, and the
     others go on. An interrupt stops all processes, which save their state first, and is raised again.
+
+    If a worker dies, any of the runs that it had may be the cause. These runs are suspects: they wait for all others,
+    and are then started one at a time. A run that loses its worker `MOST_LOST` times while it runs alone has failed.
     """
     progress = Progress(plan, [RunState(job) for job in plan.jobs], backend.n_slots)
-    waiting, later = deque(progress.states), list[tuple[float, RunState]]()
+    waiting, suspects, later = deque(progress.states), deque[RunState](), list[tuple[float, RunState]]()
     running = dict[int, tuple[RunState, Process]]()
     try:
-        while waiting or running or later:
+        while waiting or suspects or running or later:
             progress.notice, progress.n_slots = backend.check(), backend.n_slots
             for due in [item for item in later if item[0] <= time.monotonic()]:
                 later.remove(due)
-                waiting.append(due[1])
-            while len(running) < progress.n_slots and (state := _next(waiting, progress)) is not None:
+                (suspects if due[1].is_suspect else waiting).append(due[1])
+            while len(running) < progress.n_slots:
+                if (state := _next(waiting, suspects, [each for each, _ in running.values()], progress)) is None:
+                    break
                 if state.run.is_done:
                     state.is_reused = state.state == "waiting" and not state.n_crashes
                     state.state = "done"
@@ -298,10 +302,12 @@ def execute(
                 _settle(plan, state, code, process.error, retries)
                 if state.state == "elsewhere":
                     later.append((time.monotonic() + BUSY_AFTER, state))
+                elif state.state == "waiting" and state.is_suspect:
+                    suspects.append(state)
                 elif state.state == "waiting":
                     waiting.appendleft(state) if code == AGAIN else waiting.append(state)
             on_change(progress)
-            if waiting or running or later:
+            if waiting or suspects or running or later:
                 time.sleep(TICK)
     except BaseException:
         _stop([process for _, process in running.values()])
@@ -310,8 +316,15 @@ def execute(
     return progress
 
 
-def _next(waiting: deque[RunState], progress: Progress) -> RunState | None:
-    """Take the first waiting job that can start, or return None; a job that needs a failed one fails."""
+def _next(
+    waiting: deque[RunState], suspects: deque[RunState], running: Sequence[RunState], progress: Progress
+) -> RunState | None:
+    """Take the first waiting job that can start, or return None; a job that needs a failed one fails.
+
+    A suspect starts only if nothing runs and no other job can start, and nothing starts beside it.
+    """
+    if any(state.is_suspect for state in running):
+        return None
     if waiting and not waiting[0].run.needs:
         return waiting.popleft()
     for state in list(waiting):
@@ -322,20 +335,22 @@ def _next(waiting: deque[RunState], progress: Progress) -> RunState | None:
         elif all(each.state == "done" for each in needed):
             waiting.remove(state)
             return state
-    return None
+    return suspects.popleft() if suspects and not running else None
 
 
 def _settle(plan: JobPlan, state: RunState, code: int, error: str, retries: int) -> None:
-    """Set the state of a run whose process has ended with this code, and with this error if its log has none."""
+    """Set the new state of a run whose process has ended, from its exit code and its error."""
     if code == BUSY:
         state.state = "elsewhere"
     elif code in (0, AGAIN) and state.run.is_done:
         state.state, state.error = "done", ""
     elif code == AGAIN:
-        state.state, state.n_lost = "waiting", 0
+        state.state, state.n_lost, state.is_suspect = "waiting", 0, False
+    elif code == LOST and not state.is_suspect:
+        state.state, state.is_suspect = "waiting", True
     elif code == LOST:
         state.n_lost += 1
-        state.error = f"its workers died {state.n_lost} times while they had this run: {error}"
+        state.error = f"its workers died whenever they had this run, and no other one was started: {error}"
         state.state = "failed" if state.n_lost >= MOST_LOST else "waiting"
     else:
         state.n_crashes += 1
@@ -348,7 +363,7 @@ def _ending(code: int) -> str:
 
 
 def last_line(log: Path) -> str:
-    """Return the last error in a log, or its last line; empty if there is none."""
+    """Return the last line of a log that begins with `error:`, or else its last line; "" for an empty log."""
     try:
         lines = read_bytes(log)[-TAIL:].decode(errors="replace").splitlines()
     except RunError:
@@ -377,11 +392,11 @@ def _stop(processes: Sequence[Process]) -> None:
 Measure = Callable[[Sequence[str]], tuple[int, Any]]
 """A function that runs `headcount` with these arguments, and returns the exit code and, for some verbs, its output."""
 CHECKS = ("train", "audit", "verify", "claims")
-"""Verbs whose exit code 1 is a finding: their result is stored all the same."""
+"""Verbs whose exit code 1 reports a finding about the model, not a failure, so that their result is stored."""
 
 
 def complete(run: PlannedRun, measure: Measure) -> int:
-    """Run every command of a run that has no receipt, and return 0, the exit code of a failure, or BUSY."""
+    """Run every command of a run that has no receipt (is not done); return 0, the exit code of a failure, or BUSY."""
     RunFolder(run.folder).require_name()
     with exclusively(run.folder / STUDY_LOCK) as is_ours:
         if not is_ours:
@@ -396,9 +411,10 @@ def complete(run: PlannedRun, measure: Measure) -> int:
 
 @contextmanager
 def exclusively(file: Path) -> Iterator[bool]:
-    """Lock a file for this process, which ends with its launcher; yield False if another process has the lock.
+    """Lock a file while a `with` block runs and yield True; yield False if another process has the lock.
 
-    The system releases the lock when the process ends, however it ends.
+    The system releases the lock when this process ends, however it ends. This process also ends when its launcher,
+    which started it, ends.
     """
     end_with_launcher()
     lock = take_lock(file)
@@ -439,4 +455,4 @@ def end_with_launcher() -> None:
             set_death_signal = 1
             ctypes.CDLL(None).prctl(set_death_signal, 15)
     if os.getppid() != int(launcher):  # it ended before this line
-        raise RunError("the launcher of this run has ended", "start the study again")
+        raise RunError("the headcount process that started this run has ended", "start the study again")

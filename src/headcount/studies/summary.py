@@ -21,21 +21,17 @@ from numpy.typing import NDArray
 
 from headcount.errors import InputError
 from headcount.heads import HeadId
-from headcount.registry import suggestion
 from headcount.results import ROUNDING, Contradiction, Count, Positive, Result, Share, outside, unequal
-from headcount.stats import Proportion, Values, holm, mcnemar, mean_ranks
-from headcount.studies.tidy import ABOUT, COLUMNS, Row, label_column
+from headcount.stats import AT_ONCE, N_RESAMPLES, Proportion, Values, holm, mcnemar, mean_ranks
+from headcount.studies.rows import ABOUT, COLUMNS, Row, label_column
+from headcount.suggestions import suggestion
 
 FEWEST = 3
-"""Smallest number of runs from which a mean has an interval."""
+"""Smallest number of runs for which a mean gets a confidence interval."""
 MOST_EXACT = 12
 """Largest number of pairs for which all sign flips are enumerated: 4,096 of them."""
-N_DRAWS = 1999
-"""Number of random sign flips, and of random rankings."""
 MOST_PAIRS = 6
 """Up to this many variants, all pairs are compared; of more variants, each one is compared with the first one."""
-AT_ONCE = 2**22
-"""Largest number of values of random draws in memory at the same time."""
 ALL_RUNS = "all runs"
 """Name of the variant if nothing differs between the runs but the seed."""
 Method = Literal["t", "fewer than 3 runs", "all values are equal"]
@@ -53,13 +49,13 @@ class VerdictCount:
 
 @dataclass(frozen=True)
 class VariantSummary:
-    """One measure over the runs of one variant."""
+    """Statistics of one measure over the runs of one variant (runs that differ in their seeds)."""
 
     measure: str
     subject: str
     """What the measure is about, such as `E0H1, zero`; empty if it is about the whole model."""
     about: Mapping[str, str | int]
-    """The same by column, such as head, replacement and length."""
+    """What the measure is about, by column of the table, such as head, replacement and length."""
     unit: str
     variant: str
     n: Positive
@@ -73,11 +69,11 @@ class VariantSummary:
     """How the interval was computed, or why there is none."""
     values: tuple[float, ...]
     seeds: tuple[int | None, ...]
-    """The value and the seed of every run."""
+    """The seed of every run, in the order of `values`."""
     verdicts: tuple[VerdictCount, ...] = ()
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield statistics that do not follow from the values."""
+        """Yield a contradiction for each statistic that does not follow from the values."""
         if not self.values:
             yield "values", "at least one value"
             return
@@ -101,7 +97,7 @@ class PairedVariants:
     n: Positive
     """Number of pairs: runs that differ in the variant only."""
     difference: float
-    """Mean of second - first."""
+    """The mean difference: second variant minus first variant."""
     low: float | None
     high: float | None
     """The ends of the 95 % CI of the mean difference (Student's t); None without an interval."""
@@ -123,7 +119,7 @@ class PairedVariants:
         return min(1.0, 2.0 ** (1 - self.n))
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield p-values and counts that contradict each other."""
+        """Yield a contradiction for p-values and counts that cannot be true together."""
         if self.p_holm < self.p - ROUNDING:
             yield "p_holm", f"at least p, {self.p}"
         if self.higher + self.lower > self.n:
@@ -143,12 +139,12 @@ class Concordance:
     p: Share
     """p-value of a permutation test: each run's ranking is shuffled."""
     leaders: tuple[VerdictCount, ...]
-    """Which item is the first in how many runs; runs in which the first place is shared do not count."""
+    """For each item, the number of runs in which it ranks first; runs with a tie for the first rank are left out."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """Whether one site or layer comes before another one in most runs."""
+    """Whether one attention block (site) or layer ranks above another one in most runs."""
 
     level: Level
     first: str
@@ -172,7 +168,7 @@ class RankingSummary:
     orders: tuple[Order, ...]
 
     def at(self, level: Level) -> Concordance | None:
-        """Return the agreement at one level; None if there is nothing to rank."""
+        """Return the agreement of the rankings at one level, such as `site` (attention blocks), or None without any."""
         return next((each for each in self.concordances if each.level == level), None)
 
 
@@ -204,7 +200,7 @@ class SeedSummary(Result):
         return [each for each in self.variants if (each.measure, each.subject) == (measure, subject)]
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield parts about variants that are not in the list of names."""
+        """Yield a contradiction for results about variants that are not in the list of names."""
         if {each.variant for each in self.variants} - set(self.names):
             yield "variants", f"variants among {', '.join(self.names)}"
 
@@ -213,7 +209,7 @@ class SeedSummary(Result):
 
 
 def varying_labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the labels that differ between the rows."""
+    """Return the names of the labels (settings) whose values differ between the rows."""
     first: dict[str, Any] = {}
     differing = dict[str, None]()
     labels = [name for name in dict.fromkeys(itertools.chain.from_iterable(rows)) if name not in COLUMNS]
@@ -266,7 +262,9 @@ def summarise(
     known = [name for name in dict.fromkeys(itertools.chain.from_iterable(rows)) if name not in COLUMNS]
     for name in chosen:
         if name == "seed":
-            raise InputError("runs cannot be compared by seed", "seeds are what is averaged over: name a setting")
+            raise InputError(
+                "runs cannot be compared by seed", "results are averaged over seeds: name a setting, such as encoding"
+            )
         if name not in known:
             raise InputError(f"no setting {name!r} in these runs", suggestion(name, varying or known))
     _require_measures(rows, measures)
@@ -298,7 +296,7 @@ Key = tuple[Any, ...]
 
 
 class _Table:
-    """The values of rows by measure and subject, variant, and pair (seed and other settings)."""
+    """The values of rows, found by measure and subject, then by variant, then by pair (seed and other settings)."""
 
     def __init__(self, rows: Sequence[Row], by: Sequence[str], others: Sequence[str], measures: set[str]) -> None:
         self.names: list[str] = []
@@ -318,7 +316,7 @@ class _Table:
             runs = self.cells.setdefault(key, {}).setdefault(variant, {})
             if pair in runs:
                 what = f"{runs[pair]['run']} and {row['run']} have the same settings and the same seed"
-                raise InputError(what, "leave out one of them, or compare by what they differ in")
+                raise InputError(what, "leave one of them out, or compare by a setting in which they differ")
             runs[pair] = row
         files = defaultdict[Key, set[str]](set)
         for key in self.cells:
@@ -326,7 +324,7 @@ class _Table:
         self.ambiguous = {key for key, several in files.items() if len(several) > 1}
 
     def about(self, key: Key) -> tuple[dict[str, str | int], str]:
-        """Return what a key is about, by column and as text; its file is named if several have the same measure."""
+        """Return what a measure is about, by column and as text, with its file if several files hold the measure."""
         measure, file, step, *values = key
         about = {name: value for name, value in zip(ABOUT, values, strict=True) if value is not None}
         shown = [str(about[name]) for name in ABOUT if name in about and name not in ("site", "layer", "metric")]
@@ -460,9 +458,9 @@ def _flips(n: int, rng: np.random.Generator) -> Iterator[Values]:
     if n <= MOST_EXACT:
         yield 1.0 - 2.0 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1).astype(float)
         return
-    at_once = max(1, min(N_DRAWS, AT_ONCE // n))
-    for begin in range(0, N_DRAWS, at_once):
-        yield 1.0 - 2.0 * rng.integers(2, size=(min(at_once, N_DRAWS - begin), n)).astype(float)
+    at_once = max(1, min(N_RESAMPLES, AT_ONCE // n))
+    for begin in range(0, N_RESAMPLES, at_once):
+        yield 1.0 - 2.0 * rng.integers(2, size=(min(at_once, N_RESAMPLES - begin), n)).astype(float)
 
 
 def kendall_w(ranks_RI: Values) -> Values:
@@ -480,7 +478,7 @@ def kendall_w(ranks_RI: Values) -> Values:
 
 
 def concordance_test(blocks: Sequence[Values], rng: np.random.Generator) -> tuple[float, float]:
-    """Return the mean W over blocks of values [run, item], and its permutation p-value.
+    """Return the mean of Kendall's W over blocks of values [run, item], and its p-value by a permutation test.
 
     Each run's values are shuffled within each block. Blocks with one item have nothing to rank and are left out.
     """
@@ -488,11 +486,11 @@ def concordance_test(blocks: Sequence[Values], rng: np.random.Generator) -> tupl
     observed = float(np.mean([kendall_w(ranks) for ranks in ranked]))
     n_values = sum(ranks.size for ranks in ranked)
     at_once, n_beyond = max(1, AT_ONCE // n_values), 0
-    for begin in range(0, N_DRAWS, at_once):
-        n = min(at_once, N_DRAWS - begin)
+    for begin in range(0, N_RESAMPLES, at_once):
+        n = min(at_once, N_RESAMPLES - begin)
         shuffled = [rng.permuted(np.broadcast_to(ranks, (n, *ranks.shape)), axis=-1) for ranks in ranked]
         n_beyond += int((np.mean([kendall_w(each) for each in shuffled], axis=0) >= observed - 1e-12).sum())
-    return observed, (n_beyond + 1) / (N_DRAWS + 1)
+    return observed, (n_beyond + 1) / (N_RESAMPLES + 1)
 
 
 # --- rankings of heads ------------------------------------------------------------------------------------------------
@@ -518,7 +516,7 @@ def _rankings(table: _Table, rng: np.random.Generator) -> Iterator[RankingSummar
 
 
 def _head_values(table: _Table, keys: Mapping[str, Key], variant: str) -> tuple[list[HeadId], Values] | None:
-    """Return the heads that all runs of a variant have, and their values [run, head]; None for under two of either."""
+    """Return the heads that all runs of a variant have, and their values [run, head]; None if either is under two."""
     by_head = {head: table.cells[key].get(variant, {}) for head, key in keys.items()}
     runs = dict.fromkeys(pair for cells in by_head.values() for pair in cells)
     complete = {head: cells for head, cells in by_head.items() if len(cells) == len(runs)}
@@ -560,7 +558,7 @@ def _where(names: Sequence[str], name: str) -> NDArray[np.bool_]:
 
 
 def _leaders(items: Sequence[str], means: Values) -> tuple[VerdictCount, ...]:
-    """Count in how many runs each item is the first, without runs in which the first place is shared."""
+    """Count in how many runs each item ranks first; runs with a tie for the first rank are left out."""
     is_first = means == means.max(axis=1, keepdims=True)
     places = is_first[is_first.sum(axis=1) == 1].argmax(axis=1).tolist()
     counts = Counter(items[place] for place in places)

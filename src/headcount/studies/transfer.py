@@ -1,4 +1,4 @@
-"""Send a run folder to another machine, and write what comes back into the pool of runs.
+"""Send a run folder to another machine, and write the files that come back into the run folder here.
 
 A folder travels as the names and the bytes of its files. Locks and other hidden files stay where they are.
 """
@@ -19,9 +19,9 @@ from headcount.studies.plan import RECEIPTS
 Files = Mapping[str, bytes]
 """The files of a folder: relative paths with `/`, and contents."""
 INCOMING = ".incoming"
-"""Name of the hidden folder, inside a run folder, in which files are complete before they are moved to their places."""
+"""Name of the hidden folder, inside a run folder, into which files are received before they replace older files."""
 FIRST = ("config.json", "environment.json", "log.jsonl", "timings.jsonl")
-"""Files that a checkpoint needs, and that therefore arrive before it."""
+"""Files that a checkpoint needs, and that are therefore moved into the run folder before it."""
 
 
 def read_folder(folder: Path) -> dict[str, bytes]:
@@ -45,16 +45,19 @@ def write_folder(folder: Path, files: Files) -> None:
 
 
 def receive(folder: Path, files: Files) -> None:
-    """Write a run folder that was completed or continued elsewhere; the caller has locked the folder.
+    """Write a run folder that was completed or continued on another machine; the caller has locked the folder.
 
     All files are first written into a hidden folder and flushed to the disk. If that fails, nothing has changed. Then
     each file is moved to its place: what a checkpoint needs, checkpoints and weights, the manifest, and the receipts
-    last. After a crash at any moment, the folder is therefore as that of a training that was killed.
+    last. After a crash at any moment, the folder is therefore in the state of a training that was killed, which can be
+    resumed.
     """
     run = RunFolder(folder)
     with run.locked():  # nobody trains in it
         if run.is_finished and read_bytes(run.manifest_file) != files.get("manifest.json"):
-            raise RunError(f"{folder} has changed while this run was continued elsewhere", "start the study again")
+            raise RunError(
+                f"{folder} has changed while this run was continued on another machine", "start the study again"
+            )
         incoming = folder / INCOMING
         shutil.rmtree(incoming, ignore_errors=True)  # left by a launcher that was killed
         try:
@@ -72,14 +75,14 @@ def receive(folder: Path, files: Files) -> None:
 
 
 def _rank(name: str) -> tuple[int, str]:
-    """Return the place of a file in the order in which files are moved."""
+    """Return a sort key for the order in which received files are moved into a run folder."""
     begin = name.partition("/")[0]
     rank = 0 if name in FIRST else 3 if begin == RECEIPTS else 2 if name == "manifest.json" else 1
     return rank, name
 
 
 def _safe(name: str) -> str:
-    """Return a relative path; raise an error for a path that would leave the folder."""
+    """Return a relative path unchanged; raise an error for a path that would lead out of the run folder."""
     path = PurePosixPath(name)
     if path.is_absolute() or not path.parts or any(part.startswith(".") for part in path.parts):
         raise RunError(f"a worker sent a file that is outside of the run folder: {name!r}")

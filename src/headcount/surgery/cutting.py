@@ -43,8 +43,8 @@ T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)
 Means = Mapping[HeadSite, Float[Tensor, "head d_head"]]
 Inputs = tuple[Sequence[Tensor], Mapping[str, Tensor]]
-"""The input tensors of one batch, and a mask of the tokens for each stack; a stack without a mask has no padding."""
-ALTERNATIVE = "or leave --fold-mean out: the heads are then cut out as if their outputs were zero"
+"""The input tensors of one batch, and for each stack a mask of its tokens; a stack without a mask has no padding."""
+ALTERNATIVE = "leave --fold-mean out: the heads are then cut out as if their outputs were zero"
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ def cut_heads(model: nn.Module, heads: Iterable[HeadId | str]) -> Any:
     """Return a copy of a model from whose weights these heads are removed; the other heads keep their names."""
     gone = dict.fromkeys(HeadId.parse(head) if isinstance(head, str) else head for head in heads)
     if not gone:
-        raise InputError("no heads to cut out", "name some: cut_heads(model, ['L0H3'])")
+        raise InputError("no heads to cut out were named", "name at least one: cut_heads(model, ['L0H3'])")
     whole: Any = model.model if isinstance(model, Wrapped) else unwrap(model)
     if isinstance(whole, Transformer):
         if missing := [head.short for head in gone if head not in whole.heads]:
             known = ", ".join(head.short for head in whole.heads) or "none"
-            raise InputError(f"no head {', '.join(missing)} in this model", f"its heads: {known}")
+            raise InputError(f"no head {', '.join(missing)} in this model", f"the model has these heads: {known}")
         own = deepcopy(whole)
         _apply(_own_plans(own, gone), own)
         own.config = replace(own.config, pruned=(*own.config.pruned, *map(str, gone)))
@@ -123,7 +123,7 @@ def known_family(model: nn.Module) -> Family:
         raise InputError(
             f"{type(model).__name__} is of no family whose heads headcount can cut out"
             + (f" (model_type {model_type!r})" if model_type else ""),
-            f"it can for {', '.join(model_types())}; heads of other models can be ablated",
+            f"headcount can cut heads out of {', '.join(model_types())}; heads of other models can only be ablated",
         )
     return family
 
@@ -142,7 +142,7 @@ def _own_plans(model: Transformer, gone: Collection[HeadId]) -> Iterator[SitePla
         if len(keep) == len(block.heads):
             continue
         attention, home = block.attention, f"{paths[block]}.attention"
-        assert isinstance(attention, MultiHeadAttention), "the site has heads"
+        assert isinstance(attention, MultiHeadAttention), "an attention block that loses heads has heads"
         plan = SitePlan(str(site), attention.kept, keep, "headless", f"{home}.output")
         yield (
             plan
@@ -190,7 +190,7 @@ def fold(model: M, heads: Iterable[HeadId], means: Means, n: int) -> M:
     if biased and not wrapped.family:  # only a family's model can be loaded with the additional biases
         raise InputError(
             f"the output projection of {biased[0]} has no bias to which mean outputs could be added",
-            "give it one in the model's own code: bias=True, and zeros in the checkpoint",
+            "add a bias in the model's own code (bias=True, with zeros in the checkpoint)",
             ALTERNATIVE,
         )
     fold_in_place(sites, heads, means)

@@ -5,7 +5,8 @@ Some models need more than smaller layers:
 * In grouped-query attention, query heads may share keys and values unevenly after a cut. The remaining key and value
   heads are then repeated after their projection, once per query head. No weight is stored twice, but the cache of keys
   and values grows to one head per query head.
-* T5 passes the position biases of all heads from block to block; every block selects the biases of its own heads.
+* T5 passes the position biases of all heads from block to block; after a cut, every block selects the biases of its own
+  heads.
 * A block without heads outputs the bias of its output projection. It has no weights, but it still computes, caches and
   returns one head of zeros, because the model's code needs at least one head.
 * ALBERT's layers share one block. If they no longer agree on its heads, every layer gets its own block, which uses some
@@ -44,7 +45,7 @@ class _Block:
     projection: nn.Module
     projection_path: str
     n_all: int
-    """The number of heads that the attention block had before any cut."""
+    """The number of heads that the attention block had in the original model, before any cut."""
     now: Places
     """The original indices of the heads that the block has before this cut."""
     then: Places
@@ -61,10 +62,10 @@ class _Block:
 def family_plans(
     model: nn.Module, family: Family, gone: Collection[HeadId], going: Collection[HeadId]
 ) -> Iterator[SitePlan]:
-    """Yield the plans of a cut: `gone` are the heads already cut out before, and `going` those cut out afterwards.
+    """Yield the plans of a cut, one per attention block that loses heads.
 
-    `going` includes `gone`. Layers that share an attention block but no longer have the same heads get blocks of their
-    own.
+    `gone` are the heads that are missing before the cut, and `going` those that are missing after it, including `gone`.
+    Layers that share an attention block but no longer have the same heads get blocks of their own.
     """
     blocks = _blocks(model, family, gone, going)
     if missing := sorted(set(going) - {block.site.head(i) for block in blocks for i in range(block.n_all)}):
@@ -104,7 +105,7 @@ def _blocks(model: nn.Module, family: Family, gone: Collection[HeadId], going: C
 
 
 def _plan(model: nn.Module, family: Family, block: _Block, held: Places, kept: Places, d_head: int) -> SitePlan:
-    """Return the plan for one attention block whose weights hold the heads `held`, and after the cut only `kept`."""
+    """Return the plan for one attention block, whose weights hold the heads `held` now and `kept` after the cut."""
     places, paths = tuple(held.index(head) for head in kept), tuple(block.layers.values())
     n_heads = len(block.then) or 1
     values = dict.fromkeys(COUNTS, n_heads) | dict.fromkeys(WIDTHS, n_heads * d_head)

@@ -1,6 +1,6 @@
-"""Layers without the features of heads that were cut out, and replacements for blocks without heads.
+"""Layers without the features of heads that were cut out, and replacements for layers of blocks without heads.
 
-A layer that becomes one of these classes is changed in place, so that all references to it see the change.
+A layer is changed to one of these classes in place, so that all references to the layer see the change.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from headcount.errors import InputError
 
 
 class RepeatedKV(nn.Linear):
-    """A linear layer that repeats some of its outputs: keys and values which query heads share unevenly."""
+    """A linear layer that repeats some of its outputs, for keys and values that query heads share unevenly."""
 
     picks: Tensor
 
@@ -165,7 +165,8 @@ class PrunedMHA(nn.Module):
         super().__init__()
         if not isinstance(old, nn.MultiheadAttention) or old.bias_k is not None or old.add_zero_attn:
             raise InputError(
-                "heads of attention with add_bias_kv or add_zero_attn cannot be cut out", "ablate them instead"
+                "heads of an nn.MultiheadAttention with add_bias_kv or add_zero_attn cannot be cut out",
+                "ablate the heads instead",
             )
         self.embed_dim, self.batch_first, self.dropout = old.embed_dim, old.batch_first, old.dropout
         self.head_dim, self.num_heads = old.head_dim, len(keep)
@@ -218,8 +219,8 @@ class PrunedMHA(nn.Module):
         if attn_mask is not None:
             if attn_mask.dim() == 3 and len(attn_mask) != 1:
                 raise InputError(
-                    "the attention mask has a part for each head, but some heads were cut out",
-                    "give one mask for all heads",
+                    "the attention mask has one part per head, but some heads were cut out",
+                    "give one mask [query, key] for all heads",
                 )
             total = total + _additive(q, attn_mask).reshape(1, 1, *attn_mask.shape[-2:])
         return total if padding is None else total + _additive(q, padding)[:, None, None, :]

@@ -37,11 +37,11 @@ from headcount.surgery.layers import (
 
 Places = tuple[int, ...]
 Narrowed = dict[tuple[Tensor, int, Places], nn.Parameter]
-"""Maps (old parameter, axis, kept indices) to the narrowed parameter, so that layers which share one still do so."""
+"""Maps (old parameter, axis, kept indices) to the narrowed parameter, so that layers go on sharing parameters."""
 CustomCut = Callable[[nn.Module, HeadSite, list[int]], None]
 """An adapter's own function cut(): it takes the model, the attention block, and the indices of the heads that stay."""
 MOST = 2**20
-"""Largest number that a stored plan may contain, because no layer has more outputs."""
+"""Largest number that a stored plan of a cut may contain, because no layer has more outputs."""
 TRACED_WAYS = ("narrow", "spread", "empty", "torch", "adapter")
 WRITTEN = ("site", "heads", "keep", "way", "projection", "layers", "numbers", "tensors")
 """The fields of a `SitePlan` that are written to files; only plans for models of adapters are written."""
@@ -55,7 +55,7 @@ class SitePlan:
     heads: Places
     """The original indices of the heads that the attention block has before this cut."""
     keep: Places
-    """The indices into `heads` of the heads that are kept."""
+    """The heads that are kept, as indices into `heads`."""
     way: str
     """The way of cutting: narrow, spread, empty, headless, torch or adapter (explained at the top of this file)."""
     projection: str
@@ -111,13 +111,13 @@ class SitePlan:
         heads, keep = tuple(data["heads"]), tuple(data["keep"])
         counts = [*heads, *data["layers"].values(), *data["numbers"].values(), *data["tensors"].values()]
         if invalid := [count for count in counts if type(count) is not int or not 0 <= count <= MOST]:
-            raise ValueError(f"{invalid[0]!r} is not a number of heads or outputs")
+            raise ValueError(f"{invalid[0]!r} in the stored plan of a cut is not a number of heads or outputs")
         if len(set(heads)) != len(heads) or list(keep) != [place for place in range(len(heads)) if place in keep]:
-            raise ValueError(f"the places {list(keep)[:8]} do not fit the heads {list(heads)[:8]}")
+            raise ValueError(f"`keep` {list(keep)[:8]} must be indices into `heads` {list(heads)[:8]}, in order")
         if invalid := [name for name in ("site", "way", "projection") if not isinstance(data[name], str)]:
             raise ValueError(f"{invalid[0]} must be a text, got {data[invalid[0]]!r}")
         if data["way"] not in TRACED_WAYS:
-            raise ValueError(f"there is no way of cutting called {data['way']!r}")
+            raise ValueError(f"`way` must be one of {', '.join(TRACED_WAYS)}, got {data['way']!r}")
         HeadId.parse(f"{data['site']}.0")
         layers = {path: tuple(range(n)) for path, n in data["layers"].items()}
         return cls(**{**data, "heads": heads, "keep": keep, "layers": layers})
@@ -135,7 +135,10 @@ def apply_plan(plan: SitePlan, model: nn.Module, narrowed: Narrowed, custom: Cus
     projection = plan.projection
     if plan.way == "adapter":
         if custom is None:
-            raise InputError("these heads were cut out by the adapter's cut(), which the adapter no longer has")
+            raise InputError(
+                "heads of this model were cut out by the adapter's cut(), but the adapter no longer has this method",
+                "add cut() to the adapter again",
+            )
         custom(model, plan.name, list(plan.keep))
     elif plan.way == "torch":
         above = projection.rpartition(".")[0]
@@ -147,7 +150,7 @@ def apply_plan(plan: SitePlan, model: nn.Module, narrowed: Narrowed, custom: Cus
                 module.enable_nested_tensor = module.use_nested_tensor = False
     elif plan.way == "headless":
         block = model.get_submodule(projection.rpartition(".attention.")[0])
-        assert isinstance(block, AttentionBlock), "the plan is for an attention block"
+        assert isinstance(block, AttentionBlock), "a headless plan is for an attention block of headcount's own models"
         block.drop_attention()
         block.train(block.training)
     elif plan.way == "empty":
@@ -176,7 +179,7 @@ def apply_to_sites(plan: SitePlan, model: nn.Module, sites: Sites, custom: Custo
     """
     name = plan.name
     if [head.index for head in sites[name].heads] != list(plan.heads):
-        raise ValueError(f"the plan of the cut does not fit {name}: it was made for other heads")
+        raise ValueError(f"the plan of the cut does not fit {name}: it was made for a block with other heads")
     try:
         path = apply_plan(plan, model, {}, custom)
     except HeadcountError:
@@ -250,7 +253,7 @@ def _pick(layer: nn.Linear, into: type[RepeatedKV | SharedSlice], picks: Places,
 
 
 def _make_plain(layer: nn.Module) -> None:
-    """Turn a layer that `_pick` has changed back into a plain linear layer, in place."""
+    """Turn a layer that selects outputs or inputs (see `_pick`) back into a plain linear layer, in place."""
     if isinstance(layer, RepeatedKV | SharedSlice):
         del layer.picks
         layer.__class__ = nn.Linear  # type: ignore[assignment]

@@ -26,14 +26,14 @@ from torch import Tensor, nn
 from headcount.errors import CheckFailed, HeadcountError, InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import Capture, eval_mode
+from headcount.hooks.intervention_proof import difference
 from headcount.hooks.parameters import ParameterProjection
-from headcount.hooks.proof import difference
 from headcount.hooks.sites import Sites
+from headcount.surgery.cut_proof import DOUBLE_TOLERANCE, in_double_precision, prove_cut
 from headcount.surgery.plan import CustomCut, Places, SitePlan, apply_to_sites, is_linear, n_inputs
-from headcount.surgery.proof import DOUBLE_TOLERANCE, in_double_precision, prove_cut
 
 FAILURES = (HeadcountError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""Exceptions by which trying a plan may fail; errors in the user's own code are raised as HeadcountError."""
+"""Exceptions that a plan of a cut may raise when it is tried; errors in the user's code become a HeadcountError."""
 ROWS = 16
 """Number of examples on which each way to cut is tried; the final result is proven on more examples."""
 Numbers = dict[str, int]
@@ -62,14 +62,14 @@ def cut_traced(traced: Traceable, heads: Sequence[HeadId], inputs: Sequence[Tens
     """Return a copy of a wrapped module without these heads; `inputs` are used to trace the heads and prove the cut."""
     gone = traced.head_sites.head_slots(heads)
     if set(heads) >= set(traced.head_sites.heads):
-        raise InputError("this would cut out all heads, and the model needs at least one", "keep one of them")
+        raise InputError("this would cut out all heads, but the model needs at least one", "keep one of the heads")
     for name, places in gone.items():
         traced = _cut_site(traced, name, places, [tensor[:ROWS] for tensor in inputs])
     return traced
 
 
 def _cut_site(traced: Traceable, name: HeadSite, places: Sequence[int], inputs: Sequence[Tensor]) -> Traceable:
-    """Return a copy without the heads at the indices `places` of one attention block, cut by the first proven plan."""
+    """Return a copy without some heads of one attention block (given by indices), cut by the first proven plan."""
     sites = traced.head_sites
     if len(sites.projections[sites[name].projection]) > 1:
         raise InputError(
@@ -104,7 +104,10 @@ def _copied(traced: Traceable) -> Any:
     try:
         return deepcopy(traced)
     except Exception as error:  # user code may raise anything
-        raise InputError(f"the model cannot be copied: {type(error).__name__}: {error}") from error
+        raise InputError(
+            f"the model cannot be copied: {type(error).__name__}: {error}",
+            "heads are cut out of a copy: change the model so that copy.deepcopy(model) works",
+        ) from error
 
 
 def _doubles(inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -127,7 +130,8 @@ def _require_order(whole: Traceable, cut: Traceable, name: HeadSite, keep: Place
     kept = outputs[0][..., list(keep), :]
     if kept.shape != outputs[1].shape or not difference(kept, outputs[1]) <= DOUBLE_TOLERANCE:
         raise CheckFailed(
-            "the remaining heads changed their order in the input of the output projection", "keep the order of `keep`"
+            "the cut changed the order of the remaining heads in the input of the output projection",
+            "keep the heads in the order of `keep`",
         )
 
 
@@ -171,7 +175,7 @@ def _plans(traced: Traceable, name: HeadSite, gone: Sequence[int], inputs: Seque
 def _settings(
     model: nn.Module, projection: str, layers: Mapping[str, Places], n: int, left: int
 ) -> Iterator[tuple[Numbers, Numbers]]:
-    """Yield guesses which attributes and tensors of an attention module change with its number of heads.
+    """Yield guesses at which attributes and tensors of an attention module change with its number of heads.
 
     Each guess has the new values of attributes by path, and the head axis of tensors by path. `n` is the number of
     heads before the cut, and `left` the number afterwards.
@@ -202,7 +206,7 @@ def _settings(
 
 
 def trace(traced: Traceable, name: HeadSite, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Return, for each layer on which the heads of an attention block depend, which head depends on which output.
+    """Return, for each layer on which heads of an attention block depend, which head depends on which layer output.
 
     The values are [head, output]: True if the head's output has a gradient with respect to the layer's output.
     """

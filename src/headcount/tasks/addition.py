@@ -75,14 +75,14 @@ class AdditionConfig:
     n_test: Annotated[int, Field(ge=1)] = 2000
     """Number of held-out sums for the test of the trained model."""
     splits_may_overlap: bool = False
-    """FAULT to plant, as in the newer published reports: draw the splits independently, so that they share sums."""
+    """Deliberate FAULT, as in the newer published reports: draw the splits independently, so that they share sums."""
     split_seed: int = 0
     """Seed of the held-out sets; separate from --seed, so that runs with different seeds share a test set."""
     start_token: bool = True
-    """Begin the decoder input with a start token. Without it (FAULT to plant, as in the published reports),
-    the model never predicts the first digit, and decoding starts from 0."""
+    """Begin the decoder input with a start token. Without it (a deliberate FAULT, as in the published reports), the
+    model never predicts the first digit, and decoding starts from 0."""
     loss_ignores_zero: bool = False
-    """FAULT to plant, as in the published reports: the loss ignores the digit 0 as if it were padding."""
+    """Deliberate FAULT, as in the published reports: the loss ignores the digit 0 as if it were padding."""
 
     @property
     def range(self) -> tuple[int, int]:
@@ -320,7 +320,7 @@ class Addition(SequenceTask):
         return Batch(source, decoder_input, labels, answer)
 
     def _in_order(self, columns: Columns) -> Columns:
-        """Return digits that are in order of their significance in the order in which the task writes them, or back."""
+        """Convert digits between order of significance, least first, and the order in which the task writes them."""
         return columns if self.config.least_first else np.ascontiguousarray(columns[..., ::-1])
 
     # --- meaning ------------------------------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ class Addition(SequenceTask):
         triples = [self._contrast_at(column, rng, n) for column in range(self.n_columns)]
         steps = tuple(np.concatenate(parts) for parts in zip(*triples, strict=True))
         columns = tuple(column_name(i + 1) for i, (before, *_) in enumerate(triples) for _ in before)
-        words = "attention moved by a lower column that adds to 10 instead of 9, less that by 9 instead of 8"
+        words = "change in attention if the next lower column adds to 10 instead of 9, minus the change from 8 to 9"
         return Contrast("carry sensitivity", words, (steps[0], steps[1], steps[2]), columns)
 
     def _contrast_at(self, column: int, rng: np.random.Generator, n: int) -> tuple[Examples, Examples, Examples]:
@@ -611,7 +611,7 @@ class Addition(SequenceTask):
         if (predicted > 9).any():
             return ("not a number",)
         wrong = self._wrong(example, predicted)
-        return tuple(note or f"{column_name(column)} off otherwise" for column, _, note in wrong)
+        return tuple(note or f"wrong in the {column_name(column)} for another reason" for column, _, note in wrong)
 
     def _wrong(self, example: Examples, predicted: Tokens) -> list[tuple[int, str, str]]:
         """Return (column, description, note on the carry into the column) for each wrong digit of an answer.

@@ -33,8 +33,8 @@ from pydantic import Field, field_validator
 
 from headcount.config import config
 from headcount.errors import InputError
-from headcount.registry import suggestion
 from headcount.seeds import stream
+from headcount.suggestions import suggestion
 from headcount.tasks.addition import Addition, AdditionConfig, column_name
 from headcount.tasks.base import (
     EMPTY,

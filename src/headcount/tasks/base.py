@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headcount.errors import InputError
-from headcount.registry import suggestion
+from headcount.suggestions import suggestion
 
 Examples = NDArray[Any]
 """An array of examples of a task; the first axis counts examples, and each task defines the other axes."""
@@ -224,7 +224,8 @@ class TaskWords:
     sign: str = " → "
     """The text between an example and its answer, such as ` = ` in `374+814 = 1188`."""
     mark: str = ""
-    """A facet (way of grouping) or group that only this task has; it shows the task of results that do not name it."""
+    """The name of a facet (way of grouping) or group that no other task has; results that lack the name of their task
+    are recognised by it."""
     event: EventWords | None = None
 
 

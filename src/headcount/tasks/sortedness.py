@@ -27,8 +27,8 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from headcount.config import config
 from headcount.errors import InputError
-from headcount.registry import suggestion
 from headcount.seeds import stream
+from headcount.suggestions import suggestion
 from headcount.tasks.base import (
     EMPTY,
     REPORTS_NORM,
@@ -232,7 +232,7 @@ class SortednessConfig:
     split_seed: int = 0
     """Seed of the held-out sets; separate from --seed, so that runs with different seeds share a test set."""
     padding_is_zero: bool = False
-    """FAULT to plant, as in the older published reports: short sequences are padded with 0, which is not masked."""
+    """Deliberate FAULT, as in the older published reports: short sequences are padded with 0, which is not masked."""
 
     @field_validator("longest")
     @classmethod
@@ -322,7 +322,8 @@ PRESETS = {
         },
     ),
     "far": Preset(
-        "right at every length with --until-proved: a window of ±1, one layer, one score per position. GIVES locality",
+        "right at every length with --until-proved: one layer, one score per position, and a window of ±1, which "
+        "gives the model the locality of the task",
         {
             "task": {"small_steps": 0.5},
             "model": {"encoding": "relative", "clip_distance": 1, "window": 1, "n_layers": 1, "pooling": "top-score"},
@@ -330,8 +331,8 @@ PRESETS = {
         },
     ),
     "far-generic": Preset(
-        "extrapolates farthest without structure of the task: causal, no encoding, log-length softmax, one layer, "
-        "small steps",
+        "extrapolates farthest of the models without built-in structure of the task: causal, no encoding, log-length "
+        "softmax, one layer, small steps",
         {
             "task": {"small_steps": 0.5},
             "model": {"encoding": "none", "causal": True, "softmax": "log-length", "n_layers": 1, "pooling": "max"},

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from headcount.hooks.gates import eval_mode
+from headcount.limits import RARELY
 from headcount.models.transformer import Classifier, SequenceTransformer, greedy
 from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, Batch, ClassTask, Examples, SequenceTask, Tokens, past_end
@@ -27,11 +28,6 @@ TOKENS_AT_ONCE = 2**16
 """Largest number of tokens per forward pass, so that memory does not grow with the number of examples."""
 MOST_AT_ONCE = 256
 """Largest number of sequences per forward pass."""
-RARELY = 0.03
-"""A class counts as a constant answer if the 95 % CI of the share of all other predictions lies below this value.
-
-If all n predictions are equal, the CI lies below 3 % from n = 125 on. With 2 others among 200, it reaches 3.6 %.
-"""
 
 
 @dataclass(frozen=True)
@@ -93,14 +89,14 @@ class SequenceAnswers:
         return self.free_hits & self.written
 
     def common_error(self, task: SequenceTask) -> str:
-        """Describe the most common error, such as "94 of 94 errors: a 0 was right"; return "" without any errors."""
+        """Describe the most common error, such as "94 of 94 errors: a 0 would have been right"; "" without errors."""
         hits = self.teacher_forced_hits if self.free is None else self.free_hits
         wrong = ~hits.all(axis=1)
         is_answer = np.ones(len(hits), dtype=bool) if self.free is None else (self.free >= 0).all(axis=1)
-        counts = Counter({"the output was no answer": int((~is_answer).sum())})
+        counts = Counter({"the output was no valid answer": int((~is_answer).sum())})
         for expected, is_hit in zip(self.batch.answer[wrong & is_answer], hits[wrong & is_answer], strict=True):
             tokens = (task.tokens[token] for token in np.unique(expected[~is_hit]).tolist())
-            counts.update(f"{'an' if token.startswith('8') else 'a'} {token} was right" for token in tokens)
+            counts.update(f"{'an' if token.startswith('8') else 'a'} {token} would have been right" for token in tokens)
         for place, position in enumerate(task.answer_positions[: self.batch.answer.shape[1]]):
             counts[f"the {position.label} place was wrong"] = int((~hits[is_answer, place]).sum())
         return _most_common(counts, int(wrong.sum()))
@@ -257,7 +253,7 @@ class ClassAnswers:
 def classify(
     model: Classifier, task: ClassTask, examples: Examples, at_once: int | None = None, *, first: int = 0
 ) -> ClassAnswers:
-    """Return a classifier's answers to these examples; `first` is the id of the first position.
+    """Return a classifier's answers to these examples; `first` is the position id of the first token.
 
     `at_once` is the number of examples per forward pass; the default depends on their length.
     """

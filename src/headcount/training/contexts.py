@@ -81,7 +81,7 @@ class ContextShape:
             "the model has no attention window, so every position sees the whole sequence": config.window is None,
             "the model's positions are random": config.random_positions is not None,
             f"the model's encoding ({config.encoding}) is not a bias of the distance": not has_bias,
-            f"the model's softmax ({config.softmax}) is not the plain one": config.softmax != "plain",
+            f"the model's softmax ({config.softmax}) is not the plain softmax": config.softmax != "plain",
             "the model does not mask padding": model.pad_id is None,
             "the model has more than two classes": model.to_logits.out_features != 2,
             f"no exact decision is known for the model's pooling ({config.pooling})": not model.pooling.combines,

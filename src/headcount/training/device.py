@@ -91,7 +91,7 @@ def n_processes(model: torch.nn.Module, n_parts: int) -> int:
 
 
 class Copies:
-    """Copies of this process that share its memory; each computes `function` of the numbers that are sent to it.
+    """Copies (forks) of this process; each one computes `function` for the lists of numbers that are sent to it.
 
     A copy is made once and takes any number of messages, because the first pages that it writes have to be copied.
     Leaving the context ends all copies.
@@ -115,12 +115,12 @@ class Copies:
         self._copies = []
 
     def send(self, number: int, message: Sequence[int]) -> None:
-        """Let one copy compute the function of these numbers."""
+        """Send a list of numbers to the copy with this index, which then computes the function for it."""
         with suppress(BrokenPipeError):  # the copy has failed; `receive` says so
             _write(self._copies[number][1], np.array(message, dtype=np.int64))
 
     def receive(self, number: int) -> NDArray[np.float64] | None:
-        """Wait for the array that one copy computes, without its shape; return None if the copy has failed."""
+        """Wait for the result of the copy with this index; return it as a flat array, or None if the copy failed."""
         data = _read(self._copies[number][2])
         return None if data is None else np.frombuffer(data)
 
@@ -142,7 +142,8 @@ def _fork(function: Callable[[Sequence[int]], NDArray[np.float64]]) -> tuple[int
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         torch.set_num_threads(1)
         while (data := _read(asked)) is not None:
-            _write(answering, np.ascontiguousarray(function(np.frombuffer(data, dtype=np.int64)), dtype=np.float64))
+            result = function(np.frombuffer(data, dtype=np.int64).tolist())
+            _write(answering, np.ascontiguousarray(result, dtype=np.float64))
     finally:
         os._exit(1)
 
@@ -161,7 +162,7 @@ def _read(pipe: int) -> bytes | None:
 
 
 def _read_exactly(pipe: int, n_bytes: int) -> bytes | None:
-    """Read this number of bytes from a pipe; return None if it ends before."""
+    """Read this number of bytes from a pipe; return None if the pipe is closed before."""
     parts = list[bytes]()
     while n_bytes:
         if not (part := os.read(pipe, min(n_bytes, 2**20))):

@@ -135,7 +135,7 @@ class Evaluation(Result):
     audit: str = ""
     """Root cause reported by the quick audit; empty if every check passed."""
     common_error: str = ""
-    """The most common error, such as "94 of 94 errors: a 0 was right"; empty if nothing is wrong."""
+    """The most common error, such as "94 of 94 errors: a 0 would have been right"; empty if nothing is wrong."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield a contradiction for each list (wrong answers, digits, groups) that does not fit the examples."""
@@ -351,7 +351,7 @@ class Classification(Result):
     audit: str = ""
     """Root cause reported by the quick audit; empty if every check passed."""
     common_error: str = ""
-    """The most common error, such as "94 of 94 errors: a 0 was right"; empty if nothing is wrong."""
+    """The most common error, such as "94 of 94 errors: a 0 would have been right"; empty if nothing is wrong."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield a contradiction for each list (wrong answers, groups, answer shares) that does not fit the examples."""
@@ -381,7 +381,7 @@ class ClassModel(Protocol):
         """The task whose examples and right answers the model is scored on."""
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
-        """Return the model's answers to these examples; `first` is the id of the first position."""
+        """Return the model's answers to these examples; `first` is the position id of the first token."""
 
     def claim(self, examples: Examples, answers: ClassAnswers) -> Claim | None:
         """Return the accuracy that the model's author claims, compared with these answers; None without a claim."""
@@ -407,7 +407,7 @@ class ClassLearner:
         """Return None, because headcount's own models have no author who claims an accuracy."""
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
-        """Return the model's answers to these examples; `first` is the id of the first position."""
+        """Return the model's answers to these examples; `first` is the position id of the first token."""
         return classify(self.model, self.task, examples, at_once, first=first)
 
     def scores(self, examples: Examples) -> tuple[dict[str, Proportion], float]:

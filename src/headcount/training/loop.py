@@ -304,7 +304,7 @@ def update_average(state: TrainingState, decay: float) -> None:
 
 @contextmanager
 def averaged(state: TrainingState) -> Iterator[None]:
-    """Return a context in which the model has its average weights, if there are any."""
+    """Return a context in which the model has the running average of its weights, if weights are averaged."""
     if not state.average:
         yield
         return

@@ -27,7 +27,7 @@ from headcount.tasks.base import EMPTY, Examples
 from headcount.training.contexts import ContextShape
 
 Marks = NDArray[np.bool_]
-"""A mask of contexts, or of nodes in the graph of overlapping contexts (explained above), indexed by their tokens."""
+"""A mask of contexts, indexed by their tokens, or of nodes (the tokens that two overlapping contexts share)."""
 Index = tuple[Any, ...]
 MOST_STEPS = 1000
 """Largest length up to which a shortest sequence with a wrong answer is searched."""
@@ -79,7 +79,7 @@ class Decision:
 
     @cached_property
     def starts(self) -> Marks:
-        """A mask of the graph's nodes at which a sequence begins: the next context is that of its first token."""
+        """A mask of the nodes (tokens shared by two overlapping contexts) at which a sequence begins."""
         shape, outside = self.shape, self.shape.n_tokens
         marks = np.zeros((outside + 1,) * (shape.width - 1), dtype=bool)
         for n in range(shape.right + 1):  # tokens to the right that the node has
@@ -91,7 +91,7 @@ class Decision:
 
     @cached_property
     def ends(self) -> Marks:
-        """A mask of the graph's nodes at which a sequence may end: the last context was that of its last token."""
+        """A mask of the nodes (tokens shared by two overlapping contexts) at which a sequence may end."""
         shape, outside = self.shape, self.shape.n_tokens
         marks = np.zeros((outside + 1,) * (shape.width - 1), dtype=bool)
         where: Index = (slice(None),) * shape.left
@@ -101,17 +101,23 @@ class Decision:
 
     @cached_property
     def from_start(self) -> Marks:
-        """A mask of the graph's nodes to which a sequence can lead without a context that votes for the first class."""
+        """A mask of the nodes that a sequence can reach without a context that votes for the first class.
+
+        A node is the tokens that two overlapping contexts share.
+        """
         return _closure(self.starts, self.quiet, _forward)
 
     @cached_property
     def to_end(self) -> Marks:
-        """A mask of the nodes from which a sequence can end without a context that votes for the first class."""
+        """A mask of the nodes from which a sequence can end without a context that votes for the first class.
+
+        A node is the tokens that two overlapping contexts share.
+        """
         return _closure(self.ends, self.quiet, _backward)
 
     @cached_property
     def wrong_edges(self) -> NDArray[np.int64]:
-        """The contexts with a broken pair, in sequences of the first class in which no context votes for this class.
+        """The contexts with a forbidden pair of neighbours, in sequences of the first class without a vote for it.
 
         The model answers such sequences wrong.
         """
@@ -164,7 +170,7 @@ class Decision:
         return []
 
     def _violations(self) -> list[tuple[NDArray[np.int64], Marks]]:
-        """Return, for each of the two conditions, the contexts that violate it and a mask of contexts.
+        """Return pairs (violating contexts, mask of contexts): for sequences of the last class, then of the first.
 
         A wrong sequence consists of contexts in the mask and contains a violating context.
         """
@@ -172,18 +178,23 @@ class Decision:
 
 
 class Paths:
-    """Sequences that consist of given contexts (`edges`) only, found as paths in the graph of overlapping contexts."""
+    """Finds sequences in which every context (the tokens that a position sees) is one of the given contexts `edges`.
+
+    They are paths in the graph of overlapping contexts.
+    """
 
     def __init__(self, decision: Decision, edges: Marks, n_steps: int) -> None:
         self.shape, self.edges = decision.shape, edges
         self.after = [decision.starts]
-        """`after[t]` is a mask of the nodes that can be reached by t steps from the start of a sequence."""
+        """`after[t]` is a mask of the nodes (tokens shared by overlapping contexts) reached t steps after a sequence's
+        start."""
         self.before = [decision.ends]
-        """`before[t]` is a mask of the nodes from which t steps can reach the end of a sequence."""
+        """`before[t]` is a mask of the nodes (tokens shared by overlapping contexts) that are t steps before a
+        sequence's end."""
         self.grow(n_steps)
 
     def grow(self, n_steps: int) -> None:
-        """Extend `after` and `before` to paths of up to `n_steps` steps."""
+        """Extend the lists `after` and `before` so that they cover sequences of up to `n_steps` tokens."""
         while len(self.after) < n_steps:
             self.after.append(_forward(self.after[-1], self.edges))
             self.before.append(_backward(self.before[-1], self.edges))
@@ -224,19 +235,19 @@ def _choose(rng: np.random.Generator, choices: Marks, same: int) -> int:
 
 
 def _forward(nodes: Marks, edges: Marks) -> Marks:
-    """Return a mask of the graph's nodes that one step along `edges` reaches from `nodes`."""
+    """Return a mask of the nodes (token windows) that one step from `nodes` reaches; `edges` are allowed contexts."""
     return np.asarray((nodes[..., None] & edges).any(axis=0))
 
 
 def _backward(nodes: Marks, edges: Marks) -> Marks:
-    """Return a mask of the graph's nodes from which one step along `edges` reaches one of `nodes`."""
+    """Return a mask of the nodes (token windows) from which one step reaches `nodes`; `edges` are allowed contexts."""
     return np.asarray((nodes[None] & edges).any(axis=-1))
 
 
 def _closure(nodes: Marks, edges: Marks, step: Callable[[Marks, Marks], Marks]) -> Marks:
-    """Return a mask of the nodes that any number of steps in one direction reaches from `nodes`, including `nodes`.
+    """Return a mask of the nodes (token windows) that any number of steps reaches from `nodes`, including `nodes`.
 
-    `step` is `_forward` or `_backward`.
+    `step` is `_forward` or `_backward`, and `edges` are the contexts that a step may use.
     """
     while True:
         more = nodes | step(nodes, edges)

@@ -1,8 +1,8 @@
 """Do the decoder's logits depend on the question?
 
-A cross-attention mask can be inverted, the encoder's output can get lost, or the source may not be passed on. The
-decoder then learns how answers look on average: its loss falls for a while, and it answers every question alike. The
-check feeds the same answers with other questions. Some logit has to change.
+A cross-attention mask may be inverted, or the encoder's output may not reach the decoder. The decoder then learns how
+answers look on average: its loss falls for a while, and it answers every question alike. The check feeds the same
+answers with other questions, and fails if no logit changes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headcount.auditing.check import Check, Finding, failed, not_applicable, pas
 from headcount.tasks.base import IGNORE
 
 N_EXAMPLES = 64
-"""Number of examples that get the question of another example. One changed logit shows that the decoder sees it."""
+"""Number of examples that get another example's question; one changed logit shows that the decoder sees questions."""
 
 
 def run(model: AuditedSequenceModel) -> Finding:
@@ -26,16 +26,16 @@ def run(model: AuditedSequenceModel) -> Finding:
     logits, labels = model.logits_when_fed(examples, answers)
     others, _ = model.logits_when_fed(np.roll(examples, 1, axis=0), answers)
     if others.shape != logits.shape:
-        return not_applicable("the logits have another shape with another question")
+        return not_applicable("the logits have another shape if another question is given")
     if not bool(logits.isfinite().any()):
         return not_applicable("no logit is a finite number")
     changes = (logit_changes(logits, others) * (labels != IGNORE)).amax(dim=1)
     n_changed, n, largest = int((changes > MAX_LOGIT_CHANGE).sum()), len(rows), float(changes.max())
     if n_changed:
-        finding = f"another question changes the logits in {n_changed:,} of {n:,} examples"
+        finding = f"with another question, the logits change in {n_changed:,} of {n:,} examples"
         return passed(finding, n=n, moved=n_changed, largest=largest)
     return failed(
-        f"another question leaves the logits of the same answer unchanged in {n:,} of {n:,} examples "
+        f"with another question and the same answer, the logits stay the same in {n:,} of {n:,} examples "
         f"(largest change: {largest:.1g} of the largest logit)",
         cause="the decoder cannot see its input: consistent with a cross-attention mask that is inverted or hides "
         "everything, or with an encoder output that does not reach the decoder",

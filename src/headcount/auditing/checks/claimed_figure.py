@@ -1,10 +1,11 @@
-"""Is the author's figure what the model does, and if not, which scoring gives it?
+"""Does the model reach the accuracy that its author reports and, if not, which other scoring gives that figure?
 
-Report 001's 99.51 % is teacher-forced, with zeros left out. Report 002's 99.85 % is teacher-forced without the first
-digit, and 34.9 % when generating; so is report 003's 100 %, beside 374+814 = 0188. Figures of classifiers that give one
-answer to everything are class shares. The check computes some thirty scorings and compares them with the figure: by
-token, teacher-forced, without zeros, with padding, by class, on training examples. The author may have measured on
-other examples, so a scoring may differ from the figure by as much as two samples of these sizes differ by chance.
+The 99.51 % of published report 001 are teacher-forced, with zeros left out. The 99.85 % of report 002 are
+teacher-forced without the first digit; its model is right on 34.9 % when it decodes. The accuracy of a classifier that
+gives one answer to everything is the share of a class. The check computes some thirty scorings of the model, such as by
+token, teacher-forced, without zeros, by class or on training examples, and compares them with the author's figure. The
+author may have measured on other examples, so a scoring may differ from the figure by as much as two samples of these
+sizes differ by chance.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, AuditedSequenceModel, Hits
 from headcount.auditing.check import CONCLUSIONS, FAIL, WARN, Check, Evidence, Finding, not_applicable, passed
 from headcount.external.adapter import Adapter
-from headcount.stats import Z95, Proportion, percent
+from headcount.formatting import percent
+from headcount.stats import Z95, Proportion
 from headcount.tasks.base import IGNORE
 from headcount.training.answers import BLOCK
 
@@ -31,7 +33,7 @@ N_NAMED = 4
 N_TRAINING = 400
 """Largest number of training examples on which accuracy is measured, in case the author reports training accuracy."""
 LEGITIMATE = ("metric()", "balanced accuracy", "F1 of", "mean F1", "area under the curve")
-"""First words of the names of scorings that rate the model's own answers, such as F1: no mistake, but not accuracy."""
+"""First words of the names of legitimate scorings, such as F1, which rate the model's answers in another way."""
 ABOUT_ZEROS = ("zeros", "zeros out", "without a 0", "begin with 0")
 """Last words of the names of scorings that only make sense if `0` is a token of the task."""
 
@@ -59,9 +61,9 @@ def run(model: AuditedModel) -> Finding:
     names += f" and {len(fitting) - N_NAMED} more" if len(fitting) > N_NAMED else ""
     return Finding(
         WARN if any(name.startswith(LEGITIMATE) for name in fitting) else FAIL,
-        f"{figures}, which is the figure of {names}",
-        f"consistent with a figure that is {next(iter(fitting))}, not {model.scoring}",
-        f"report {model.scoring} of answers that the model gives by itself, as well or instead",
+        f"{figures}; other scorings that give the author's figure: {names}",
+        f"consistent with an author's figure that is {next(iter(fitting))}, not {model.scoring}",
+        f"report {model.scoring} of answers that the model decodes by itself, as well or instead",
         {**evidence, "scoring": ", ".join(fitting)},
     )
 
@@ -82,7 +84,7 @@ def _unexplained(figures: str, difference: float, evidence: Evidence) -> Finding
     is_small = difference < MAX_UNEXPLAINED
     return Finding(
         WARN if is_small else FAIL,
-        f"{figures}; no known scoring gives that figure",
+        f"{figures}; no known scoring gives the author's figure",
         "consistent with another test set, or with weights from another step of training"
         if is_small
         else "consistent with other weights, other data, or answers that were decoded in another way",

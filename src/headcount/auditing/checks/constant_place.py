@@ -1,8 +1,8 @@
 """Is one place of the answer constant although right answers vary there?
 
-Three reports fed the decoder target[:-1] and used target[1:] as labels, without a start token. The first digit was
-never a label, and generation began with a made-up 0. Their authors saw 99.9 % in training and 35 to 41 % when
-generating, and wrote about cascading errors or rare carries.
+Three published reports fed the decoder target[:-1] and used target[1:] as labels, without a start token. The first
+digit was never a label, and generation began with a made-up 0. Their authors saw an accuracy of 99.9 % in training and
+of 35 to 41 % when generating, and blamed cascading errors or rare carries.
 """
 
 import numpy as np
@@ -13,9 +13,9 @@ from headcount.auditing.decoded_answers import Place, answer_places, is_constant
 from headcount.stats import Proportion
 
 MIN_OTHER_TOKENS = 0.05
-"""A place is faulty only if more than this share of the right answers have another token there."""
+"""A place where decoded answers are constant is faulty only if this share of right answers has another token there."""
 MIN_RIGHT_ELSEWHERE = 0.2
-"""Smallest accuracy on answers that the constant place leaves right. Below it, the model has further faults."""
+"""Smallest accuracy on examples whose right answer has the constant token. Below it, the model has further faults."""
 
 
 def run(model: AuditedSequenceModel) -> Finding:
@@ -25,8 +25,8 @@ def run(model: AuditedSequenceModel) -> Finding:
     if not constants:
         return passed("every place of the decoded answers varies, as in right answers", places=len(places), n=n)
     sentences = [
-        f"the {place.name} is {model.token(token or 0)} in {int((place.predicted == token).sum()):,} of {n:,} answers, "
-        f"and in {int((place.right == token).sum()):,} of the right ones"
+        f"the {place.name} is {model.token(token or 0)} in {int((place.predicted == token).sum()):,} of {n:,} decoded "
+        f"answers, and in {int((place.right == token).sum()):,} of the right answers"
         for place, token in constants
     ]
     still_right = np.all([(place.right == token) | (place.predicted < 0) for place, token in constants], axis=0)
@@ -34,7 +34,7 @@ def run(model: AuditedSequenceModel) -> Finding:
     elsewhere = Proportion.count(model.right_when_readable[still_right]) if still_right.any() else None
     if elsewhere is not None and elsewhere.high < MIN_RIGHT_ELSEWHERE:
         return warned(
-            f"{'; '.join(sentences)}; of the {elsewhere.n:,} answers that could still be right, only "
+            f"{'; '.join(sentences)}; of the {elsewhere.n:,} answers that can be right despite this, only "
             f"{elsewhere.correct:,} are",
             cause="consistent with a model that has learned little: other places of the answer are wrong, too",
             fix="look at the loss first, and check that the trained weights are the ones that are measured",
@@ -45,7 +45,7 @@ def run(model: AuditedSequenceModel) -> Finding:
         cause="consistent with a decoder that was trained without a start token: with target[:-1] as input and "
         "target[1:] as labels it never learns the first token, and generation begins with a made-up one"
         if is_first
-        else "consistent with a place that the loss leaves out",
+        else "consistent with a place of the answer that the loss leaves out",
         fix="feed [start, *answer[:-1]], use the whole answer as labels, and begin generation with the start token"
         if is_first
         else "include every place of the answer in the loss, and decode every place",

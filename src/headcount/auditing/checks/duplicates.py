@@ -1,6 +1,6 @@
 """Does the test set contain the same example twice?
 
-If test examples are drawn independently, a test set repeats examples or has both a sum and its swap, as in the newer
+If test examples are drawn independently, a test set repeats examples or has both a+b and b+a, as in some published
 reports. Fewer different examples are then tested than n says, and confidence intervals are too narrow.
 """
 
@@ -24,9 +24,9 @@ def run(model: AuditedModel) -> Finding:
     repeats = " and ".join(f"{count:,} are {how}" for how, count in counts.items() if count)
     return warned(
         f"{n_different:,} of {n:,} test examples are different: {repeats}",
-        cause="the test set was drawn with replacement, or a sum and its swap were counted as two examples",
-        fix="draw test examples without repeats and count a sum and its swap as one, or compute intervals from the "
-        "number of different examples",
+        cause="the test set was drawn with replacement, or a+b and b+a were counted as two examples",
+        fix="draw test examples without repeats and count a+b and b+a as one, or compute confidence intervals from "
+        "the number of different examples",
         again=n_repeated,
         swapped=n_swapped,
         different=n_different,

@@ -1,10 +1,9 @@
 """Is a model with a high accuracy wrong on examples that are easily found?
 
-headcount's own sorter was right on all random sequences, "100 % [99.6, 100] at 4,096 numbers", and called
-0 0 0 0 0 0 0 17 unsorted. The interval was right for random sequences, and the sentence was wrong about the model:
-ties with one number far away are too rare among random sequences to be seen. The check tries such patterns, inside the
-range of training, and changes examples step by step towards smaller margins. The model itself confirms each wrong
-answer. Where nothing is found, nothing is proved.
+A classifier that headcount trained was right on all random sequences (100 %, 95 % CI 99.6-100) and still called
+0 0 0 0 0 0 0 17 unsorted: equal numbers with one distant number are too rare among random sequences. The check tries
+such patterns, within the range of the training examples, and changes examples step by step towards smaller margins. The
+model itself confirms each wrong answer. If the search finds none, this does not prove that there is none.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from headcount.analysis.counterexamples import can_be_searched, search
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, failed, not_applicable, passed, warned
 from headcount.errors import argument
-from headcount.stats import Proportion, percent
+from headcount.formatting import percent
+from headcount.stats import Proportion
 
 MIN_ACCURACY = 0.95
 """Smallest accuracy for which the check searches. Below it, the test set itself shows enough errors."""
@@ -24,15 +24,15 @@ WORK, LEAST_TRIED, MOST_TRIED = 3e10, 512, 6000
 
 
 def run(model: AuditedModel) -> Finding:
-    """Search for wrong answers of an accurate model; fixed numbers of examples make the result reproducible."""
+    """Search for wrong answers of an accurate model; the number of examples is fixed, so the result is reproducible."""
     accuracy, words = Proportion.count(model.right), model.task.words
     if accuracy.rate <= MIN_ACCURACY:
-        return not_applicable(f"{model.scoring} is {percent(accuracy.rate)}: the test set itself shows many errors")
+        return not_applicable(f"{model.scoring} is {percent(accuracy.rate)}: the test set already shows many errors")
     if not can_be_searched(model.task):
-        return not_applicable("the task has no hard examples and cannot vary an example")
+        return not_applicable("the task defines no hard examples, and no way to vary an example")
     result = search(model.opened, most_tried=_most_tried(model))
     evidence = {"n_tried": result.n_tried, "n_wrong": len(result.wrong), "accuracy": accuracy.rate}
-    score = f"the model gets {accuracy.correct:,} of {accuracy.n:,} drawn {words.examples} right"
+    score = f"the model gets {accuracy.correct:,} of {accuracy.n:,} random {words.examples} right"
     tried = f"{result.n_tried:,} {words.examples} of the same range"
     if not result.wrong:
         return passed(f"{score}, and a search finds no wrong answer in {tried} (this is no proof)", **evidence)
@@ -58,7 +58,7 @@ def _claims_everything(model: AuditedModel) -> bool:
 
 
 def _most_tried(model: AuditedModel) -> int:
-    """Return how many examples the search may try: fewer for a larger model, so that it takes about two seconds."""
+    """Return how many examples the search may try: fewer for a larger model, so that the search takes two seconds."""
     n_weights = sum(weight.numel() for weight in model.opened.module.parameters())
     return int(min(max(WORK / max(1, n_weights * model.task.longest), LEAST_TRIED), MOST_TRIED))
 

@@ -1,20 +1,20 @@
-"""Is accuracy high enough for heads to matter?
+"""Is accuracy high enough that ablating a head can lower it?
 
-Reports 002 and 004 ranked heads at an accuracy of 35 and 41 % that another fault had caused. A classifier that gives
-one answer to everything loses nothing without any head: at the floor, every drop is 0 and every ranking is noise. With
-60 examples, one example is 1.7 points, so that a head that costs a point cannot be told from one that costs nothing.
+The published reports 002 and 004 ranked heads of models whose accuracy another fault had lowered to 35 and 41 %. If a
+classifier gives one answer to everything, ablating a head cannot lower its accuracy: every drop is 0, and every ranking
+of heads is noise. With 60 test examples, one example is 1.7 points, so a head that costs one point cannot be told from
+a head that costs nothing.
 """
 
 from __future__ import annotations
 
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Evidence, Finding, failed, not_applicable, passed, warned
-from headcount.stats import percent
+from headcount.formatting import percent
+from headcount.limits import MIN_TEST_EXAMPLES
 
 MIN_LEAD = 0.05
 """Smallest lead of accuracy over the best constant answer. With less, a ranking of heads depends on a few examples."""
-MIN_EXAMPLES = 100
-"""Minimum number of test examples: with 100, one example is worth one percentage point."""
 
 
 def run(model: AuditedModel) -> Finding:
@@ -25,25 +25,25 @@ def run(model: AuditedModel) -> Finding:
     accuracy = f"{percent(measured.rate)} of {n:,} answers are right"
     versus = f"the best constant answer reaches {percent(constant)}"
     evidence: Evidence = {"measured": measured.rate, "constant": constant, "n": n}
-    if measured.low <= constant and n >= MIN_EXAMPLES:
+    if measured.low <= constant and n >= MIN_TEST_EXAMPLES:
         return failed(
-            f"{accuracy}, and {versus}: no head can cost anything, so a ranking of heads by drops is noise",
+            f"{accuracy}, and {versus}: ablating a head cannot lower accuracy, so a ranking of heads by drops is noise",
             cause="the model is no better than a constant answer",
             fix="repair or train the model before its heads are ranked, or rank them by loss",
             **evidence,
         )
     if measured.rate < constant + MIN_LEAD:
         return warned(
-            f"{accuracy}, and {versus}: all heads together can cost {100 * (measured.rate - constant):.1f} points",
+            f"{accuracy}, and {versus}: ablating heads can cost at most {100 * (measured.rate - constant):.1f} points",
             cause="the model is hardly better than a constant answer",
             fix="rank heads by loss, or train the model further",
             **evidence,
         )
-    if n < MIN_EXAMPLES:
+    if n < MIN_TEST_EXAMPLES:
         return warned(
-            f"{accuracy}: one example is {100 / n:.1f} points, so heads that cost a point cannot be told apart",
+            f"{accuracy}: one example is worth {100 / n:.1f} points, so heads that cost one point cannot be told apart",
             cause="there are too few examples",
-            fix=f"measure on at least {MIN_EXAMPLES} examples, better on 2,000",
+            fix=f"measure on at least {MIN_TEST_EXAMPLES} examples, better on 2,000",
             **evidence,
         )
     return passed(f"{accuracy}, and {versus}", **evidence)
@@ -51,7 +51,7 @@ def run(model: AuditedModel) -> Finding:
 
 PART = Check(
     "HC702",
-    "Is accuracy high enough for heads to matter?",
+    "Is accuracy high enough that ablating a head can lower it?",
     sequences=run,
     classes=run,
     is_quick=True,

@@ -1,22 +1,19 @@
 """Is the decoder given the beginning of the answer, so that it never predicts it?
 
-An adapter declares this as `given`, and a run by how its decoding starts. The reports without a start token gave their
-decoder a 0: an answer that begins with another digit cannot be right, however good the model is.
+An adapter declares these tokens as `given`, and a run by its decoding start. Published reports without a start token
+gave their decoder a 0: an answer that begins with another digit cannot be right, however good the model is.
 """
 
 from __future__ import annotations
 
 from headcount.auditing.audited_model import AuditedSequenceModel
 from headcount.auditing.check import FAIL, WARN, Check, Finding, passed
+from headcount.limits import RARELY
 from headcount.stats import Proportion
-from headcount.training.answers import RARELY
 
 
 def run(model: AuditedSequenceModel) -> Finding:
-    """Count the right answers that begin with the tokens that the decoder is given.
-
-    No other answer can be predicted.
-    """
+    """Count the right answers that begin with the tokens that the decoder is given; it can predict no other answers."""
     given = model.sequence_model.given
     if not given:
         return passed("the decoder predicts every token of an answer")

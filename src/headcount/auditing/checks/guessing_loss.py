@@ -1,11 +1,10 @@
 """Is the loss no better than that of guessing?
 
-Two reports trained for fifty epochs at a loss of 0.693, which is ln 2, and discussed the encodings that they compared.
-A model that predicts every class or digit with its frequency, whatever the question, has the entropy of these
-frequencies as its loss. A loss that high with good accuracy is different: the model is very sure of a few wrong
-answers. A loss far above that of guessing is not a lack of training: the model is sure and wrong, because it was
-trained in another format or learned another rule. The check tries zero-filled, unfilled and reversed answers, and
-swapped classes.
+The models of two published reports had a loss of 0.693, which is ln 2, after fifty epochs; the reports discussed their
+encodings. A model that predicts every class or digit with its frequency, whatever the question, has the entropy of
+these frequencies as its loss. A loss that high with a good accuracy is another case: the model is very sure of a few
+wrong answers. If the loss is far above that of guessing, the model is sure and wrong, because it was trained in another
+format or learned another rule. The check tries zero-filled, unfilled and reversed answers, and swapped classes.
 """
 
 from __future__ import annotations
@@ -21,15 +20,16 @@ from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, Au
 from headcount.auditing.causes import LOW_ACCURACY
 from headcount.auditing.check import RESTATED, Check, Evidence, Finding, failed, not_applicable, passed
 from headcount.data.from_adapter import encoded
-from headcount.stats import Z95, Proportion, percent
+from headcount.formatting import percent
+from headcount.stats import Z95, Proportion
 from headcount.tasks.base import IGNORE
 
 MIN_GUESSING_RATIO = 0.98
-"""A loss above this fraction of the loss of guessing counts as guessing; noise of training stays below 2 %."""
+"""A loss above this fraction of the loss of guessing counts as guessing; noise in training changes it by under 2 %."""
 MIN_SURE_RATIO = 2
 """A loss above this multiple of the loss of a uniform guess means that the model is sure of wrong answers."""
 MIN_TOKEN_LEAD = 0.1
-"""Something was learned if token accuracy is at least this much above the best constant token at each place."""
+"""The model learned something if token accuracy is above that of the best constant token per place by this much."""
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
@@ -79,13 +79,14 @@ def _losses(model: AuditedModel, unit: str, guessing: float) -> tuple[str, Evide
 
 def _not_comparable(model: AuditedModel) -> Finding:
     same = f"all {model.n:,} right answers are the same"
-    return not_applicable(same if model.baseline is None else f"the loss is {model.loss}: see HC306")
+    return not_applicable(same if model.baseline is None else f"the loss is {model.loss}: see the check HC306")
 
 
 def _passed_with_errors(losses: str, evidence: Evidence, baseline: ConstantBaseline) -> Finding:
-    """Return a passed finding: the loss is high, but accuracy beats a constant answer or could with more examples."""
+    """Return a passed finding for a model with a high loss whose accuracy beats a constant answer, or may beat it."""
     if baseline.is_beaten:
-        losses += f", although {percent(baseline.measured.rate)} are right: the model is very sure of its wrong answers"
+        share = f"{percent(baseline.measured.rate)} of the answers are right"
+        losses += f", although {share}: the model is very sure of its wrong answers"
     return passed(losses, **evidence)
 
 
@@ -107,9 +108,10 @@ def _other_format(losses: str, evidence: Evidence, fitting: str) -> Finding:
 
     `fitting` describes the right format; it is empty if that is unknown.
     """
-    none = "zero-filled, unfilled or reversed answers fit no better"
+    none = "zero-filled, unfilled and reversed answers do not fit either"
     return failed(
-        f"{losses}: the model is sure and wrong, so the format does not fit; {fitting or none}",
+        f"{losses}: the model is sure of wrong answers, so encode() writes a format it was not trained on; "
+        f"{fitting or none}",
         cause="consistent with an encode() that writes questions, answers or labels in another format than training",
         fix="write questions, answers and labels in encode() as in training: leading zeros, order of digits, start and "
         "end tokens, ids of tokens and classes",
@@ -121,9 +123,10 @@ def _other_format(losses: str, evidence: Evidence, fitting: str) -> Finding:
 def _other_rule(losses: str, evidence: Evidence) -> Finding:
     """Return the finding for a classifier that is sure of wrong answers, although its classes are not swapped."""
     failure = failed(
-        f"{losses}: the model is sure of answers that are no better than guesses, so it has learned another rule",
-        cause="consistent with training examples that another rule tells apart, such as unsorted ones that are all "
-        "shuffled, or with weights or inputs of another model",
+        f"{losses}: the model is sure of answers that are no better than guesses, so it has learned another rule than "
+        "the task's",
+        cause="consistent with training examples that another rule also separates, such as unsorted sequences that "
+        "are all shuffled, or with weights or inputs of another model",
         fix="train on the kinds of examples that are tested, and compare accuracy by kind",
         **evidence,
     )
@@ -132,18 +135,18 @@ def _other_rule(losses: str, evidence: Evidence) -> Finding:
 
 def _nothing_learned(losses: str, evidence: Evidence, measured: Proportion) -> Finding:
     return failed(
-        f"{losses}: nothing was learned, and {percent(measured.rate, 2)} of {measured.n:,} answers are right",
+        f"{losses}: the model has learned nothing, and {percent(measured.rate, 2)} of {measured.n:,} answers are right",
         cause="consistent with a learning rate that is too high or too low, with labels that do not belong to their "
         "inputs, or with weights that were never trained or loaded",
-        fix="train until the loss falls below that of guessing (a lower learning rate, warmup, a few examples first), "
-        "and compare nothing before it does",
+        fix="train until the loss falls below that of guessing (a lower learning rate, warmup, or a few examples "
+        "first), and draw no conclusions before it does",
         **evidence,
         measured=measured.rate,
     )
 
 
 def _right_when_swapped(model: AuditedClassifier, baseline: ConstantBaseline) -> str:
-    """Return in words how many answers are right after the two classes are swapped, if most are; otherwise ""."""
+    """Say how many answers are right after the two classes are swapped; return an empty text if most are not right."""
     wrong = Proportion.count(~model.answers.hits)
     if model.answers.logits.shape[1] != 2 or wrong.low <= max(baseline.share, 1 - baseline.share):
         return ""

@@ -1,8 +1,8 @@
 """Do the outputs depend on the input at all?
 
-An inverted mask hides every token and leaves the padding; a pooled position attends only to itself; ids are overwritten
-before they are embedded. Loss and accuracy are then those of guessing, as if training had failed. The check compares
-the logits of different sequences of one length, sorted and unsorted. If the logits are the same, no training can help.
+They do not if an inverted mask hides every token but padding, if the pooled position attends only to itself, or if ids
+are overwritten before they are embedded. Loss and accuracy are then those of guessing, as if training had failed. The
+check compares the logits of sequences of one length with different right answers. If they are equal, no training helps.
 """
 
 import numpy as np
@@ -28,8 +28,8 @@ def run(model: AuditedClassifier) -> Finding:
     nothing = "anything" if float(np.ptp(logits, axis=0).max()) <= MAX_SPREAD * largest else "anything but the length"
     return failed(
         f"outputs do not depend on {nothing} in the input: {measured}, n = {model.n:,}",
-        cause="consistent with a mask that hides the tokens, a position that attends only to itself, or ids that never "
-        "reach the embedding",
+        cause="consistent with a mask that hides the tokens, a pooled position that attends only to itself, or token "
+        "ids that never reach the embedding",
         fix="follow two different examples through forward() to the first tensor that is the same for both",
         spread=spread,
         largest=largest,

@@ -1,8 +1,9 @@
 """Are the classes of the test set unbalanced?
 
-The newer reports tossed a coin for each label. Their test sets had 45.4 to 54.6 % of one class, and a model with one
-answer to everything scored exactly that. The figure to beat is the accuracy of the best constant answer. For tasks that
-ask for sequences, the check warns if one answer is right on more than a fifth of the test set.
+Some published reports drew each label at random. Between 45.4 and 54.6 % of their test sets were of one class, and a
+model with one answer to everything had exactly this accuracy. An accuracy must be compared with that of the best
+constant answer. For tasks whose answers are sequences, the check warns if one answer is right on more than a fifth of
+the test set.
 """
 
 from collections import Counter
@@ -12,7 +13,8 @@ import scipy  # scipy.special alone, which is quick to load
 
 from headcount.auditing.audited_model import AuditedClassifier, AuditedSequenceModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, passed, warned
-from headcount.stats import Proportion, percent
+from headcount.formatting import percent
+from headcount.stats import Proportion
 
 MAX_CLASS_SHARE, MAX_CHANCE = 0.55, 0.01
 """Largest share of one of two classes that counts as balanced, and the p-value below which imbalance is significant."""
@@ -31,7 +33,7 @@ def check_classes(model: AuditedClassifier) -> Finding:
     counted = f"{share.correct:,} of {n:,} test examples are {task.classes[largest]}"
     if share.rate <= MAX_CLASS_SHARE - 0.5 + fair or chance >= MAX_CHANCE:
         return passed(f"classes are balanced: {counted}", share=share.rate, n=n)
-    return _warning(f"{counted}: a constant answer reaches {percent(share.rate)} before anything is learned", share)
+    return _warning(f"{counted}: a model that always gives this answer reaches {percent(share.rate)}", share)
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:

@@ -1,9 +1,9 @@
-"""Can the author's figure be a share of so many examples?
+"""Can the accuracy that the author reports be a count of right answers divided by the number of test examples?
 
-With 2,000 examples, every share is a multiple of 0.0005. Report 002 has 0.99853515625, which is 2045 of 2048: the mean
-of the means of 32 batches of 64, where the last batch has 16 examples, so that its examples count four times. Report
-001's 0.9951 is no count out of 2,000 either, because it is a share of tokens; and "0.0015 %" of 2,000 is less than one
-example.
+With 2,000 examples, every accuracy is a multiple of 0.0005. Published report 002 has 0.99853515625, which is 2045 of
+2048: the mean of the means of 32 batches of 64, where the last batch has 16 examples, so that its examples count four
+times. The 0.9951 of report 001 is no count out of 2,000 either, because it is a fraction of tokens; and "0.0015 %" of
+2,000 is less than one example.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from headcount.auditing.audited_model import AuditedModel, AuditedSequenceModel
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, not_applicable, passed, warned
 
 MIN_DECIMALS = 4
-"""Minimum number of decimals of a figure: with fewer, nearly any count of examples rounds to it."""
+"""Minimum number of decimals of an author's figure: if it has fewer, some count of examples nearly always fits it."""
 USUAL_SIZES = (100, 200, 250, 300, 400, 500, 600, 750, 800, 1000, 1200, 1500, 2000, 2500, 3000, 4000, 5000, 10_000)
 """Numbers of examples that an author may have measured on, if not on the whole test set."""
 BATCH_SIZES = (64, 32, 128, 16, 256, 100, 50, 8, 512, 200, 500, 20, 10, 25, 250)
 """Batch sizes to try, the most likely first."""
 MIN_RESOLUTION = 20
-"""A figure must be this much more precise than the spacing of possible fractions, so that none fits by chance."""
+"""An author's figure must be this much more precise than the spacing of possible fractions, so none fits by chance."""
 MAX_CHANCE = 0.1
-"""Largest probability that a mean of batches matches the figure by chance."""
+"""Largest acceptable probability that a fraction matches the author's figure by chance."""
 SMALL_FRACTION = 100
-"""A fraction with a denominator below this explains a figure better than a mean of batch means does."""
+"""A fraction with a denominator below this explains an author's figure better than a mean of batch means does."""
 SINGLE_PRECISION = Fraction(1, 2**22)
 """Rounding error of sums and means in single precision."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """The figure that an author reports, such as 0.9951, and the number of decimals that it is written with."""
+    """The accuracy that an author reports, such as 0.9951, and the number of decimals that it is written with."""
 
     value: Fraction
     decimals: int
@@ -75,12 +75,12 @@ def run(model: AuditedModel) -> Finding:
         return warned(
             f"the author's figure is {claimed:g}, which is not between 0 and 1",
             cause="consistent with a percentage",
-            fix="write it as a share: claimed = 0.9985",
+            fix="write it as a fraction of 1: claimed = 0.9985",
             claimed=claimed,
         )
     if figure.decimals < MIN_DECIMALS or not figure.can_exclude(n):
         return not_applicable(
-            f"the author's figure of {claimed:g} has too few digits: some count out of {n:,} always fits"
+            f"the author's figure of {claimed:g} has too few digits to test: some count out of {n:,} always fits"
         )
     if (count := figure.count_of(n)) is not None:
         return passed(
@@ -92,7 +92,7 @@ def run(model: AuditedModel) -> Finding:
         return passed(words, claimed=claimed, n=fitting[0][1])
     cause, fix = _cause(figure, n, n_places)
     return warned(
-        f"the author's figure of {claimed!r} is no count out of {n:,}: {_nearest(figure, n)}",
+        f"the author's figure of {claimed!r} cannot be a count out of {n:,} examples: {_nearest(figure, n)}",
         cause=cause,
         fix=fix,
         claimed=claimed,
@@ -104,7 +104,7 @@ def _nearest(figure: Figure, n: int) -> str:
     """Return in words the two fractions of `n` examples that are nearest to the figure."""
     below = int(figure.value * n)
     if below == 0:
-        return f"it is less than one example, which is {1 / n:g}"
+        return f"it is less than one example, which is worth {1 / n:g}"
     return f"{below:,} are {below / n:g}, and {below + 1:,} are {(below + 1) / n:g}"
 
 
@@ -120,7 +120,7 @@ def _cause(figure: Figure, n: int, n_places: int) -> tuple[str, str]:
     if n_places > 1 and count is not None and MIN_RESOLUTION * figure.precision < Fraction(1, n * n_places):
         return f"consistent with a share of tokens: {count:,} of {n * n_places:,}", "count whole answers"
     fraction = f" ({figure.count_of(part):,}/{part:,} gives it)" if is_specific else ""
-    return f"consistent with a mean over something else than examples, or over another number of them{fraction}", fix
+    return f"consistent with a mean over other units than examples, or over another number of examples{fraction}", fix
 
 
 def _batch_means(figure: Figure, n: int) -> str:
@@ -147,7 +147,7 @@ def _batch_means(figure: Figure, n: int) -> str:
 
 PART = Check(
     "HC801",
-    "Can the author's figure be a share of so many examples?",
+    "Can the accuracy that the author reports be a count of right answers divided by the number of test examples?",
     sequences=run,
     classes=run,
     affects=CONCLUSIONS,

@@ -1,9 +1,9 @@
 """Do interventions on heads act on this model, at every attention block?
 
-An ablation that does nothing gives plausible numbers: every head costs 0. Projections with wrong names and fused code
-paths that never call them look like heads that do not matter. The check first proves headcount's hooks, and fails where
-they do not act. Then it removes all heads of each block together, and some logit has to change. If none does, as in a
-block whose output nothing reads, the hooks act but the heads do nothing, which is worth a warning.
+An ablation that does nothing gives plausible numbers: every head costs 0. If a hook is at the wrong module, or if fused
+code never calls the module, heads seem not to matter. The check first proves that headcount's hooks act, and fails
+where they do not. Then it removes all heads of each attention block together, and warns if no logit changes: the hooks
+act, but the heads do nothing, as in a block whose output the model does not use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headcount.auditing.check import CONCLUSIONS, Check, Finding, failed, not_ap
 from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import Gates, eval_mode
-from headcount.hooks.proof import ROWS, difference, first_tensor, prove
+from headcount.hooks.intervention_proof import ROWS, difference, first_tensor, prove
 from headcount.hooks.sites import Sites
 
 N_EXAMPLES = 64
@@ -26,7 +26,7 @@ MAX_CHANGE = 1e-7
 
 
 def run(model: AuditedModel) -> Finding:
-    """Prove that the hooks act; then remove all heads of one block after the other, and see whether logits change."""
+    """Prove that the hooks act on heads; then remove all heads of each block in turn; warn if no logit changes."""
     module, sites = model.opened.module, model.opened.sites
     if not sites:
         return not_applicable("the model has no heads")
@@ -51,7 +51,7 @@ def run(model: AuditedModel) -> Finding:
         f"the heads of {names} do nothing: removing all of them changes no logit on {n} examples",
         cause="consistent with heads whose output is zero, with an output projection that passes nothing on, or with a "
         "model that does not use the block's output",
-        fix="leave these heads out of rankings and of shares of heads that can be pruned, and check that they were "
+        fix="leave these heads out of rankings and out of counts of heads that can be pruned, and check that they were "
         "trained",
         n=n,
         sites=names,

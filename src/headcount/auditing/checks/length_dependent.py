@@ -1,10 +1,10 @@
 """Does the position vector of a place depend on the length of the sequence?
 
-Report 000 multiplied positions by 512 / length and called them sinusoidal: 100 % at every length on shuffled sequences,
-and 0 % of single adjacent swaps detected. The check compares the vectors that the first attention block reads for a
-sequence and for the same sequence with more numbers behind it. Before attention mixes tokens, the vectors of the first
-numbers must stay the same. There are two controls: the same sequence again (positions may be random), and other numbers
-behind it (something else may mix the tokens).
+Published report 000 multiplied positions by 512 / length and called them sinusoidal: its model recognised 100 % of
+shuffled sequences at every length, and 0 % of sequences with one adjacent swap. The check compares the vectors that the
+first attention block reads for a sequence and for the same sequence with more numbers behind it. Before attention mixes
+tokens, the vectors of the first numbers must stay the same. There are two controls: the same sequence again (positions
+may be random), and other numbers behind it (something else may mix the tokens).
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ from headcount.errors import HeadcountError
 from headcount.tasks.base import Examples
 
 N_SEQUENCES = 7
-"""Number of sequences. It is an unusual length, so the axis of rows cannot be mistaken for that of positions."""
+"""Number of sequences: an unusual number, so that the axis of rows cannot be mistaken for that of positions."""
 MAX_CHANGE = 1e-3
 """Largest change of vectors, as a fraction of their norm, that rounding can cause."""
 MAX_REPEAT_CHANGE = MAX_CHANGE / 10
 """If vectors change by more than this between two passes on one sequence, positions are drawn at random."""
 MIXING_FACTOR = 3
-"""The length is blamed for a change only if the change is this many times larger than the one by other numbers."""
+"""The length is blamed for a change of vectors only if other numbers at the end change them this many times less."""
 
 
 def run(model: AuditedClassifier) -> Finding:
@@ -37,13 +37,13 @@ def run(model: AuditedClassifier) -> Finding:
     shorter, refilled = longer[:, :short], np.concatenate([longer[:, :short], np.roll(longer[:, short:], 1, 0)], axis=1)
     n_first = max(1, short // 2)
     if not _begin_alike(model.inputs(shorter), model.inputs(longer), n_first):
-        return not_applicable("a longer sequence is encoded with its first numbers at other places")
+        return not_applicable("the first numbers of a longer sequence are encoded at other positions")
     streams = [first_stream(model, each) for each in (shorter, shorter, longer, refilled)]
     vectors = [each[:, :n_first] for each in streams if each is not None and each.shape[1] >= n_first]
     if len(vectors) < len(streams):
         return not_applicable(NOT_FOUND)
     if _change(vectors[0], vectors[1]) > MAX_REPEAT_CHANGE:
-        return not_applicable("the embeddings of one sequence change from pass to pass")
+        return not_applicable("the embeddings of the same sequence differ between two passes")
     by_length, by_mixing = _change(vectors[0], vectors[2]), _change(vectors[2], vectors[3])
     if by_length > max(MAX_CHANGE, MIXING_FACTOR * by_mixing):
         if _counts_from_the_end(model, longer, short, n_first):
@@ -62,12 +62,12 @@ def run(model: AuditedClassifier) -> Finding:
 def _failure(model: AuditedClassifier, change: float, short: int, long: int) -> Finding:
     """Return the failure for embeddings that change with the length, unless positions are random by design."""
     if n_ids := _random_ids(model):
-        return passed(f"positions are drawn at random from {n_ids:,} ids, as in training, so they differ by length")
+        return passed(f"positions are drawn at random from {n_ids:,} ids, as in training, so they depend on the length")
     return failed(
         f"the embeddings of the first numbers change by {100 * change:.0f} % of their size when a sequence grows from "
         f"{short} to {long} numbers, although the numbers and their places stay the same",
-        cause="consistent with positions that are divided by the length of the sequence: a position then says how far "
-        "along the sequence a number is, which reveals shuffles and says little about neighbours",
+        cause="consistent with positions that are divided by the length of the sequence: a position then is a relative "
+        "place in the sequence, by which a model can detect shuffles without comparing neighbours",
         fix="count positions 0, 1, 2, ... at every length, or call the encoding length-normalised",
         moved=change,
         shorter=short,

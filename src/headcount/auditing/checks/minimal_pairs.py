@@ -1,8 +1,9 @@
 """Does the model recognise examples that differ from the other class in one place?
 
-Report 000 had an accuracy of 1.000 at every length: its model compared each value with its relative position. This
-detects shuffles, and 0 % of single adjacent swaps. Test sets of shuffles cannot show it, so the check measures each way
-to break a sequence separately, at the longest training length.
+The model of published report 000 had an accuracy of 100 % at every length, because it compared each value with its
+relative position. This detects all shuffled sequences, and none with a single adjacent swap. A test set of shuffles
+cannot show the difference, so the check measures each way to break a sequence separately, at the longest training
+length.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from headcount.auditing.check import FAIL, PASS, WARN, Check, Finding
 from headcount.stats import Proportion
 
 N_EXAMPLES = 200
-"""Number of examples of each kind: the 95 % CI of a share is then at most 14 points wide."""
+"""Number of examples of each kind of broken sequence: the 95 % CI of an accuracy is then at most 14 points wide."""
 MIN_EASY, MAX_HARD = 0.8, 0.5
-"""The check fails if accuracy is above the first value on the easiest kind and below the second on the hardest."""
+"""The check fails if accuracy is above the first value on the easiest kind of example, and below the second on minimal
+pairs."""
 MAX_DIFFERENCE = 0.2
-"""The check warns if accuracy on the easiest and on the hardest kind differs by more than this."""
+"""The check warns if accuracy on the easiest kind of example and on minimal pairs differs by more than this."""
 
 
 def run(model: AuditedClassifier) -> Finding:

@@ -1,9 +1,9 @@
 """Is a token never output where it is right?
 
-Reports 001 and 002 gave the loss `ignore_index=0`, because 0 was their padding id, and with it the digit 0. The digit
-was never a label, so the model never outputs it, and every answer that contains a 0 is wrong. An accuracy with the same
-mask does not show that. The check looks at the answers: other tokens are right at the same places, and this one never
-is.
+The published reports 001 and 002 gave their loss `ignore_index=0`, because 0 was the id of padding; but it was also the
+id of the digit 0. The digit was never a label, so the model never outputs it, and every answer that contains a 0 is
+wrong. An accuracy that ignores the same id does not show this. The check fails if a token is never output where it is
+right, although other tokens are mostly right at the same places.
 """
 
 import numpy as np
@@ -30,8 +30,8 @@ def run(model: AuditedSequenceModel) -> Finding:
     names = ", ".join(map(model.token, missing))
     return failed(
         f"{names} {'is' if len(missing) == 1 else 'are'} {'never' if not n_output else 'hardly ever'} output: "
-        f"{n_output:,} times at {n_right:,} places where it is right (other tokens: {others.correct:,} of "
-        f"{others.n:,}); {int((~still_right).sum()):,} of {len(still_right):,} right answers contain it",
+        f"{n_output:,} times at {n_right:,} places where it is right (other tokens: at {others.correct:,} of "
+        f"{others.n:,} places); {int((~still_right).sum()):,} of {len(still_right):,} right answers contain it",
         cause="consistent with a loss that ignores this token (ignore_index, often because it is also the padding id)",
         fix="give padding an id of its own, and let the loss ignore only that id",
         right_despite_fault=still_right,

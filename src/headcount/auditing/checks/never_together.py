@@ -1,8 +1,8 @@
 """What accuracy is left if all heads that cost next to nothing alone are removed together?
 
-Reports 001, 003 and 004 called 41.67, 62.5 and 58.3 % of heads prunable, because each of them costs under a point
-alone. Nobody removed them together: without these 14 heads, the model of report 004 is right on 0.0 %. Heads stand in
-for each other.
+The published reports 001, 003 and 004 called 41.67, 62.5 and 58.3 % of heads prunable, because each of these heads
+costs less than one point if it alone is removed. Nobody removed them together: without its 14 such heads, the model of
+report 004 is right on 0.0 % of examples. Heads can replace each other.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import CONCLUSIONS, Check, Evidence, Finding, passed, warned
 from headcount.experiments.models import RunModel
-from headcount.stats import percent
+from headcount.formatting import percent
 
 MAX_DROP_ALONE = 0.01
 """A head counts as "prunable" if removing it alone costs less than this fraction of accuracy, as in the reports."""
@@ -19,7 +19,7 @@ MAX_DROP_TOGETHER = 0.2
 
 
 def run(model: AuditedModel) -> Finding:
-    """Find the heads that cost next to nothing alone, and measure accuracy without all of them together."""
+    """Find the heads that each cost under one point alone, and measure accuracy with all of them removed together."""
     sweep = model.head_sweep
     drops, clean, n = sweep.drops(sweep.zero), float(sweep.clean.mean()), sweep.n
     cheap = [head for head, drop in zip(sweep.heads, drops, strict=True) if drop < MAX_DROP_ALONE]
@@ -28,16 +28,16 @@ def run(model: AuditedModel) -> Finding:
     if len(cheap) < 2:
         return passed(f"{counted}, on {n} examples", **evidence)
     left = sweep.together(cheap)
-    finding = f"{counted}; without all of them, {percent(left)} of {n} examples are right (with all heads: "
+    finding = f"{counted}; if all of these are removed, {percent(left)} of {n} examples are right (with all heads: "
     finding += f"{percent(clean)})"
     if clean - left <= MAX_DROP_TOGETHER:
         return passed(finding, left=left, **evidence)
     if not _were_ablated_alone(model):  # most models drop that far: a fault only if results count heads one by one
         return passed(f"{finding}; no stored result calls heads prunable from single ablations", left=left, **evidence)
     return warned(
-        f"{finding}: results have heads ablated one by one and never together, so do not publish "
-        f"{percent(len(cheap) / len(sweep.heads))} as prunable",
-        cause="heads stand in for each other, so that each one can be spared and all of them cannot",
+        f"{finding}: the run's stored results have heads ablated one by one and never together, so do not call "
+        f"{percent(len(cheap) / len(sweep.heads))} of its heads prunable",
+        cause="heads replace each other, so each one can be removed alone, but not all of them together",
         fix="remove heads together, one after the other, and measure accuracy each time: headcount prune",
         left=left,
         **evidence,

@@ -1,14 +1,15 @@
 """Is accuracy better than that of the best constant answer?
 
-Reports 002, 003 and 004 took "about 50 %" of two classes for a weak model, and 0.486 and 0.514 for a difference between
-encodings. Accuracy has to be above the share of the most common right answer on the same examples.
+The published reports 002, 003 and 004 took an accuracy of "about 50 %" with two classes for a weak model, and 0.486 and
+0.514 for a difference between encodings. Accuracy should be above the share of the most common right answer among the
+same examples.
 """
 
 from __future__ import annotations
 
 from headcount.auditing.audited_model import AuditedModel
 from headcount.auditing.check import RESTATED, Check, Evidence, Finding, failed, not_applicable, passed, warned
-from headcount.stats import number, percent
+from headcount.formatting import number, percent
 
 
 def run(model: AuditedModel) -> Finding:

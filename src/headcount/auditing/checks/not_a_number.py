@@ -1,8 +1,8 @@
 """Are all logits finite numbers?
 
 Dividing by the norm of an empty row, masking every key of an attention row or training with too high a learning rate
-can make logits NaN. Every comparison with NaN is false, and `argmax` returns its index. Accuracy is then that of one
-answer to everything and looks like a model that has learned nothing. The loss shows it, because it is NaN as well.
+can make logits NaN. Every comparison with NaN is false, and `argmax` returns NaN's index. Accuracy is then that of one
+answer to everything, as if the model had learned nothing. The loss reveals the cause, because it is NaN as well.
 """
 
 import math

@@ -1,8 +1,9 @@
 """Does the model give one answer to everything beyond the training lengths?
 
-In report 001, sinusoidal positions reached 99.65 % inside the training lengths and "exactly 50 %" beyond them, which
-reads as chance. The answer was "unsorted" to every long sequence. Reports 002 to 004 compared encodings by such
-figures. The check uses fresh sequences of two, four and eight times the longest training length, half of them sorted.
+In published report 001, sinusoidal positions reached 99.65 % at the training lengths and "exactly 50 %" beyond them,
+which looks like chance: the model called every long sequence unsorted. The reports 002 to 004 compared encodings by
+such accuracies. The check uses new sequences of two, four and eight times the longest training length, half of them
+sorted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from headcount.training.answers import constant_answer
 LENGTH_FACTORS = (2, 4, 8)
 """The lengths to try, as multiples of the longest training length."""
 N_SEQUENCES = 200
-"""Number of sequences of each length: one answer to 125 of them already shows that other answers are rare."""
+"""Number of sequences of each length: one answer to 125 of them already shows that the other answers are rare."""
 PROBE_STEP, MIN_PROBE_COUNT = 3, 3
 """Every third sequence is classified first. If two answers occur three times each, the others are skipped."""
 MAX_TOKENS = 2**16
@@ -49,8 +50,8 @@ def run(model: AuditedClassifier) -> Finding:
     answers = ", ".join(f"{answer} at {length}" for length, answer in constants.items())
     return warned(
         f"beyond the training lengths, {shortest} to {longest}, the model gives one answer to everything "
-        f"({answers}; {N_SEQUENCES} sequences each, half of each class): accuracy there is the share of that class, "
-        f"50.0 % of a balanced set{refusal}",
+        f"({answers}; {N_SEQUENCES} sequences each, half of each class): accuracy there is only the share of that "
+        f"class, 50.0 % of a balanced set{refusal}",
         cause="consistent with positions or lengths that did not occur in training and favour one class",
         fix="report the share of each answer beside accuracy at every length, and do not compare encodings by the "
         "accuracy of a constant answer",
@@ -70,7 +71,7 @@ def _one_answer(model: AuditedClassifier, examples: Examples) -> str | None:
 
 
 def fresh_examples(rng: np.random.Generator, task: ClassTask, length: int) -> Examples:
-    """Return new sequences of one length: half of the last class, and equally many of each kind of the first class."""
+    """Return new sequences of one length: half of the last class, the others in equal numbers of each other kind."""
     n_each = N_SEQUENCES // 2 // len(task.negatives)
     negatives = [task.sample_of_length(rng, length, kind, n_each) for kind in task.negatives]
     rest = task.sample_of_length(rng, length, None, N_SEQUENCES - n_each * len(negatives))

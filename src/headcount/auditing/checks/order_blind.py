@@ -1,22 +1,23 @@
-"""Do answers change with the order where they must, and stay the same where they must?
+"""Do answers depend on the order of the input where they should, and not where they should not?
 
-Without positions, with a symmetric pooling and no causal mask, a model is a function of the set of its numbers. It
-cannot tell a sequence from its sorted copy, and 50 % on such pairs is a theorem, not a result. Sums are the opposite:
-a+b and b+a have one answer, and a model that was trained on one order may fail on the other.
+Without positions and causal mask, and with a symmetric pooling, a model's output depends on the set of its numbers
+only. The model cannot tell a sequence from its sorted copy, and 50 % on such pairs is certain without any measurement.
+Sums are the opposite case: a+b and b+a have the same answer, and a model trained on one order may fail on the other.
 """
 
 import numpy as np
 
 from headcount.auditing.audited_model import AuditedClassifier, AuditedSequenceModel
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed, warned
-from headcount.stats import Proportion, mcnemar, percent
+from headcount.formatting import percent
+from headcount.stats import Proportion, mcnemar
 
 N_PAIRS, N_SUMS = 100, 400
 """Number of pairs of sequences, and number of sums, to compare."""
 MAX_LOGIT_DIFFERENCE = 1e-4
 """A difference of logits up to this fraction of their spread over all sequences counts as rounding."""
 MIN_SAME = 0.95
-"""The model does not see the order if at least this fraction of pairs have equal logits."""
+"""The model does not see the order if at least this fraction of (shuffled, sorted) pairs have equal logits."""
 MIN_LOGIT_SPREAD = 1e-6
 """If logits vary by less than this fraction of the largest logit, the model ignores the numbers altogether."""
 MAX_ORDER_DIFFERENCE, MAX_CHANCE = 0.02, 0.001
@@ -37,7 +38,7 @@ def check_classes(model: AuditedClassifier) -> Finding:
     if same.rate < MIN_SAME:
         return passed(finding, same=same.correct, n=same.n)
     return failed(
-        f"{finding}: the model does not see the order of its numbers, so 50 % on such pairs is certain in advance",
+        f"{finding}: the model does not see the order of its numbers, so it is wrong on one sequence of each such pair",
         cause="consistent with attention without positions and without a causal mask, under a symmetric pooling: "
         "the output depends on which numbers there are, not on their order",
         fix="add positions to the embeddings (and check that they arrive), or use a causal mask",
@@ -56,7 +57,7 @@ def check_sequences(model: AuditedSequenceModel) -> Finding:
         return not_applicable("no test example has two different operands")
     up, down = model.right_on(ascending), model.right_on(np.ascontiguousarray(ascending[:, ::-1]))
     n_lost, n_won, n = int((up & ~down).sum()), int((~up & down).sum()), len(up)
-    finding = f"{n_lost + n_won} of {n} answers change from right to wrong or back when the operands are swapped"
+    finding = f"{n_lost + n_won} of {n} answers change from right to wrong or vice versa when the operands are swapped"
     rates = {"smaller_first": float(up.mean()), "larger_first": float(down.mean()), "changed": n_lost + n_won, "n": n}
     if abs(n_lost - n_won) <= MAX_ORDER_DIFFERENCE * n or mcnemar(n_lost, n_won) >= MAX_CHANCE:
         return passed(finding, **rates)
@@ -71,7 +72,7 @@ def check_sequences(model: AuditedSequenceModel) -> Finding:
 
 PART = Check(
     "HC505",
-    "Do answers change with the order where they must, and stay the same where they must?",
+    "Do answers depend on the order of the input where they should, and not where they should not?",
     sequences=check_sequences,
     classes=check_classes,
 )

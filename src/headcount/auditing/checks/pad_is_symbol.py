@@ -1,9 +1,9 @@
 """Does padding have the id of a symbol?
 
-The older reports padded short sequences with the number 0, and report 002 had a loss that ignored class 0 as padding,
-so that the digit 0 was never a label. The check adds one symbol to a short example and encodes both together with a
-long one. If the model is given the same tensors for the two, it cannot tell them apart. A mask or a length beside the
-ids does tell them apart, so every tensor is compared.
+Some published reports padded short sequences with the number 0, and one had a loss that ignored class 0 as padding, so
+that the digit 0 was never a label. The check adds one symbol to a short example, and encodes the example with and
+without it beside a long one. If the model gets the same tensors for both, it cannot tell them apart. A mask or a length
+beside the ids does tell them apart, so every tensor is compared.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from headcount.tasks.base import Task, widened
 from headcount.training.answers import leading_zeros
 
 MAX_SYMBOLS = 1000
-"""Largest number of symbols to try: if there are more, the first and last ones, which padding ids usually are."""
+"""Largest number of symbols to try; of more symbols, only the first and last, which often share padding's id."""
 MIN_TOKEN_COUNT = 20
-"""A digit without labels is reported only if it is right at this many places: fewer may be missing by chance."""
+"""A digit that is never a label is reported only if it is right at this many places: fewer may be chance."""
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Fail if a token is never a label, or if a padded example gets the same input as a longer one."""
+    """Fail if a token is never a label, or if a padded example has the same input tensors as a longer one."""
     finding = _missing_labels(model) or _check_inputs(model, prefer="")
     if finding.verdict == NOT_APPLICABLE:
         return passed(f"labels contain every {model.task.words.place}; {finding.finding}", n=model.n)
@@ -36,7 +36,7 @@ def check_sequences(model: AuditedSequenceModel) -> Finding:
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
-    """Fail if a padded example gets the same input as a longer one. Accuracy, measured without padding, hides this."""
+    """Fail if a padded example has the same input as a longer one; accuracy, measured without padding, hides this."""
     return _check_inputs(model, prefer=model.task.classes[-1], affects=PADDED)
 
 
@@ -64,7 +64,8 @@ def _check_inputs(model: AuditedModel, prefer: str, affects: str = "") -> Findin
     if same:
         return _same_input(task, short, same, {others[text] for text in same}, affects)
     shared = _shared_symbol(model, short, longest)
-    return shared or passed(f"{len(others):,} longer examples all differ from {short!r} with padding", n=len(others))
+    text = f"the inputs of {len(others):,} longer examples all differ from that of {short!r} with padding"
+    return shared or passed(text, n=len(others))
 
 
 def _words(text: str) -> list[str]:
@@ -110,7 +111,7 @@ def _encoded(model: AuditedModel, texts: list[str]) -> list[Tensor]:
 def _same_input(task: Task, short: str, same: list[str], symbols: set[str], affects: str) -> Finding:
     one, other = (f"{text} ({task.answer(task.parse(text)[0])})" for text in (short, same[0]))
     symbol = ", ".join(sorted(symbols))
-    finding = f"the model is given the same input for {one} with padding and for {other}"
+    finding = f"the model gets the same input for {one} with padding and for {other}"
     if len(symbols) > 1:
         return failed(
             f"{finding}, and for {len(same) - 1} more",
@@ -143,8 +144,9 @@ def _shared_symbol(model: AuditedModel, short: str, longest: str) -> Finding | N
     if not shared:
         return None
     return warned(
-        f"padding and the symbol {', '.join(shared)} have the same id, {fill}, and only another input tells them apart",
-        cause="a mask that is computed from ids hides that symbol too, and without a mask padding is that symbol",
+        f"padding and the symbol {', '.join(shared)} have the same id, {fill}, and only another input tensor tells "
+        "them apart",
+        cause="a mask computed from these ids also hides the symbol, and without a mask padding is read as the symbol",
         fix="give padding an id of its own",
         symbol=", ".join(shared),
     )
@@ -179,7 +181,7 @@ def _missing_labels(model: AuditedSequenceModel) -> Finding | None:
         f"the {noun} {model.token(token)} at any of the {n:,} places where it is right" for token, n in missing
     )
     return failed(
-        f"labels never contain {digits}, in {model.n:,} answers",
+        f"in {model.n:,} answers, labels never contain {digits}",
         cause=f"padding has the id of that {noun}: consistent with a loss that ignores it (ignore_index), so that it "
         "is never a label",
         fix="give padding an id of its own in labels and loss, such as -100",

@@ -1,9 +1,10 @@
 """Does an answer change when an example is padded?
 
-The older reports padded short sequences with 0 and masked nothing, so that attention and pooling read the padding. The
-check runs a short example alone and beside a longer one in one batch. If the code always pads to one width, the check
-cuts the padding off instead. Rows that change each other without any padding are reported separately: `nn.Transformer`
-expects the batch second unless it has `batch_first=True`, and then attends across examples.
+Some published reports padded short sequences with 0 and masked nothing, so that attention and pooling read the padding.
+The check runs a short example alone and beside a longer one in one batch. If the code always pads to one width, the
+check cuts the padding off instead. Examples that change each other's answers without any padding are reported
+separately: `nn.Transformer` takes the second axis for the batch unless it has `batch_first=True`, and then attends
+across examples.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ N_PADDED, N_ALONE, N_DECODED, N_MORE = 64, 8, 16, 5
 `N_MORE` is the number of places by which the examples of headcount's own models are padded more.
 """
 MAX_LOGIT_CHANGE = 1e-3
-"""Largest change, as a fraction of the largest logit, that rounding can cause in single precision."""
+"""Largest change of a logit, as a fraction of the largest logit, that rounding can cause in single precision."""
 MAX_ROUNDINGS = 16
-"""Largest change that rounding can cause in half precision, in units of machine epsilon."""
+"""Largest change of a logit that rounding can cause in half precision, in units of machine epsilon."""
 
 
 # --- classifiers ------------------------------------------------------------------------------------------------------
@@ -39,7 +40,7 @@ MAX_ROUNDINGS = 16
 
 @dataclass(frozen=True)
 class LogitDifference:
-    """How far two passes differ on the same examples: their logits [example, class], and their answers."""
+    """The difference of two passes over the same examples, in their logits [example, class] and in their answers."""
 
     n: int
     """The number of examples."""
@@ -91,8 +92,8 @@ def check_classes(model: AuditedClassifier) -> Finding:
         return failed(
             f"{by_others.n_changed} of {by_others.n} examples have another answer beside others of their own length "
             f"than alone, and {by_others}",
-            cause="rows of a batch reach each other without any padding: consistent with attention over the batch "
-            "axis, as in torch's layers without batch_first=True",
+            cause="examples of a batch influence each other without any padding: consistent with attention over the "
+            "batch axis, as in torch's layers without batch_first=True",
             fix="give torch's layers batch_first=True, or tensors with the sequence first",
             **by_others.evidence,
         )
@@ -100,9 +101,9 @@ def check_classes(model: AuditedClassifier) -> Finding:
     by_padding = LogitDifference.between(unpadded, padded)
     if by_padding.is_beyond_rounding(model):
         failure = failed(
-            f"{by_padding.n_changed} of {n} shorter sequences have another answer beside a sequence of {longest} than "
-            f"alone, and {by_padding}",
-            cause="padding is read: attention, the pooling or the positions do not leave it out",
+            f"{by_padding.n_changed} of {n} shorter sequences have another answer beside a sequence of length "
+            f"{longest} than alone, and {by_padding}",
+            cause="the model reads padding: attention, the pooling or the positions do not leave it out",
             fix="mask padding in attention (key_padding_mask) and in the pooling, and count positions from the first "
             "token",
             **by_padding.evidence,
@@ -134,16 +135,16 @@ def _always_padded(model: AuditedClassifier, lengths: NDArray[np.int64]) -> Find
     if not difference.is_beyond_rounding(model):
         return None
     return warned(
-        f"{difference.n_changed} of {len(short)} sequences of {lengths.min()} have another answer when their padding "
-        f"is cut off (inputs are always padded to {width[0]} tokens); {difference}",
-        cause="padding is read: it shows the length of a sequence, and beyond the usual width there is none",
+        f"{difference.n_changed} of {len(short)} sequences of length {lengths.min()} have another answer when their "
+        f"padding is cut off (inputs are always padded to {width[0]} tokens); {difference}",
+        cause="the model reads padding, which reveals a sequence's length; sequences of the full width have no padding",
         fix="mask padding in attention and in the pooling, and pad no further than the longest sequence of a batch",
         **difference.evidence,
     )
 
 
 def without_padding(inputs: tuple[Tensor, ...], n_padding: int) -> tuple[Tensor, ...]:
-    """Return inputs without `n_padding` positions at the end, or at the start, if these hold one id; otherwise ()."""
+    """Return inputs without the `n_padding` positions of padding at their end or start; () if no padding is there."""
     ids, width = inputs[0], inputs[0].shape[1]
     for kept, rest in (
         (slice(0, width - n_padding), slice(width - n_padding, width)),
@@ -157,12 +158,12 @@ def without_padding(inputs: tuple[Tensor, ...], n_padding: int) -> tuple[Tensor,
 # --- models that output sequences -------------------------------------------------------------------------------------
 
 BATCH_MIXED = (
-    "rows of a batch reach each other without any padding: consistent with attention over the batch axis, or with "
-    "decoding that ends for all rows when it ends for one",
+    "examples of a batch influence each other without any padding: consistent with attention over the batch axis, or "
+    "with decoding that ends for all examples when it ends for one",
     "give torch's layers batch_first=True, and end the decoding of each row separately",
 )
 PADDING_READ = (
-    "padding is read: attention or the positions do not leave it out",
+    "the model reads padding: attention or the positions do not leave it out",
     "mask padding in attention (key_padding_mask, also over the encoder's output), and count positions from the first "
     "token",
 )
@@ -234,7 +235,7 @@ def _changed_answers(changed: list[tuple[str, str, str]], n: int, longest: str |
 
 
 def groups_without_padding(questions: Iterable[str]) -> list[list[str]]:
-    """Return the questions in groups with equal digit counts of all numbers, in which no code has to pad.
+    """Return the questions in groups in which all numbers have equally many digits, so that nothing has to be padded.
 
     >>> groups_without_padding(["1+22", "3+44", "11+2"])
     [['1+22', '3+44'], ['11+2']]

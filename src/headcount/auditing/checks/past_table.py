@@ -1,8 +1,8 @@
 """What happens at positions past the end of the position table: refused, clamped, wrapped, truncated or made up?
 
-Report 003 believed that it clamped positions. Others did clamp, which gives all later positions one vector, or took
-positions modulo the table, or truncated sequences. The check reads the vectors of a sequence that repeats one number
-and is longer than the table: two places with exactly the same vector share a row.
+Published report 003 said that it clamped positions, but did not. Other code does clamp, which gives all later positions
+the same vector, or takes positions modulo the table's length, or truncates sequences. The check reads the vectors of a
+sequence that repeats one number and is longer than the table: two places with the same vector share a row.
 """
 
 from collections.abc import Iterable
@@ -23,16 +23,16 @@ from headcount.auditing.embeddings import (
 from headcount.errors import HeadcountError
 
 N_PAST, MAX_LENGTH, LENGTH_FACTOR = 8, 1024, 16
-"""Number of places past the table, longest sequence and, without a table, multiple of the training length to try."""
+"""Number of positions tested past the table, longest sequence and, without a table, multiple of the training length."""
 N_SEQUENCES = 3
-"""Number of sequences, each repeating one number: two places share a row if their vectors agree in all sequences."""
+"""Number of sequences, each repeating one number; two places share a row if their vectors agree in all of them."""
 MAX_VECTOR_DIFFERENCE = 1e-6
 """Two vectors count as the same row of a table if they differ by at most this fraction of the largest value."""
 REFUSE = "refuse sequences longer than the table, or choose an encoding that needs no row for each position"
 
 
 def run(model: AuditedClassifier) -> Finding:
-    """Look for places that share a position vector, inside the training lengths and past the end of the table."""
+    """Look for places that share a position vector, at the training lengths and past the end of the table."""
     longest = model.trained_lengths[1]
     vectors = _place_vectors(model, longest)
     if vectors is None:
@@ -44,12 +44,12 @@ def run(model: AuditedClassifier) -> Finding:
     if all(len(others) == n_places - 1 for others in shared.values()):
         return not_applicable("positions are not added to the embeddings, so there is no position table")
     if any(shared.values()):
-        return _shared_rows(f"in sequences of {longest}, as in training, ", shared)
+        return _shared_rows(f"in sequences of length {longest}, as in training, ", shared)
     n_rows, is_learned = _table(model)
     length = LENGTH_FACTOR * longest if n_rows is None else max(n_rows, longest) + N_PAST
     if length > MAX_LENGTH:
         where = "" if n_rows is None else f", inside its table of {n_rows:,} rows"
-        return passed(f"every place of a sequence of {longest} has a vector of its own{where}", rows=n_rows)
+        return passed(f"every place of a sequence of length {longest} has a vector of its own{where}", rows=n_rows)
     return _past_table(model, longest, length, n_rows, is_learned)
 
 
@@ -58,7 +58,7 @@ def _past_table(model: AuditedClassifier, longest: int, length: int, n_rows: int
     try:
         vectors = _place_vectors(model, length)
     except HeadcountError:
-        return passed(f"the model refuses a sequence of {length}{table}", rows=n_rows, length=length)
+        return passed(f"the model refuses a sequence of length {length}{table}", rows=n_rows, length=length)
     if vectors is None:
         return not_applicable(NOT_FOUND)
     if (n_read := vectors.shape[1]) < length:
@@ -71,9 +71,10 @@ def _past_table(model: AuditedClassifier, longest: int, length: int, n_rows: int
         )
     shared = _places_alike(vectors, range(length - N_PAST, length))
     if any(shared.values()):
-        return _shared_rows(f"in sequences of {length}{table}, ", shared)
+        return _shared_rows(f"in sequences of length {length}{table}, ", shared)
     if n_rows is None or not is_learned:
-        return passed(f"every place of a sequence of {length} has a vector of its own", rows=n_rows, length=length)
+        finding = f"every place of a sequence of length {length} has a vector of its own"
+        return passed(finding, rows=n_rows, length=length)
     return _made_up_rows(model, longest, length, n_rows)
 
 
@@ -84,8 +85,8 @@ def _shared_rows(where: str, shared: dict[int, list[int]]) -> Finding:
     is_clamped = any(place + 1 in others or place - 1 in others for place, others in shared.items())
     count = sum(map(bool, shared.values()))
     return warned(
-        f"{where}{count} of {len(shared)} places share their position vector with another place: place {place} "
-        f"has that of place {first}",
+        f"{where}{count} of {len(shared)} places have the same position vector as another place: place {place} "
+        f"has the vector of place {first}",
         cause="consistent with position ids that are clamped to the last row of a table"
         if is_clamped
         else "consistent with position ids that are taken modulo the rows of a table",
@@ -98,17 +99,17 @@ def _shared_rows(where: str, shared: dict[int, list[int]]) -> Finding:
 
 
 def _made_up_rows(model: AuditedClassifier, longest: int, length: int, n_rows: int) -> Finding:
-    """Return a finding about rows that the model makes up past its table: whether accuracy falls there."""
+    """Return the finding for a model that makes up rows past its table: a warning if accuracy falls there."""
     accuracies = model.compare_lengths(longest, length)
     if accuracies is None:
-        return passed(f"the model refuses a sequence of {length} (position table: {n_rows} rows)", rows=n_rows)
+        return passed(f"the model refuses a sequence of length {length} (position table: {n_rows} rows)", rows=n_rows)
     finding = (
-        f"the learned table has {n_rows} rows, and the model answers sequences of {length} with position vectors that "
-        "did not occur in training"
+        f"the learned table has {n_rows} rows, and the model answers sequences of length {length} with position "
+        "vectors that did not occur in training"
     )
     numbers = {"rows": n_rows, "length": length, **accuracies.shares}
     if accuracies.is_kept:
-        return passed(f"{finding}, and does not need them: {accuracies}", **numbers)
+        return passed(f"{finding}, but accuracy does not depend on these: {accuracies}", **numbers)
     return warned(
         f"{finding}: {accuracies}",
         cause="rows past the table are drawn at random when they are needed, as the table was before training",

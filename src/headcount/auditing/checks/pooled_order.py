@@ -1,25 +1,26 @@
-"""Does something other than attention supply the order?
+"""Does the model get the order of its input from something other than attention?
 
-Report 003 pooled over [min, least difference of neighbours, mean difference, first, last] to improve extrapolation.
-Such differences hand the order to the model, which scored 98 to 100 % without any positions, too. With all heads
-ablated, attention compares nothing. A model that still prefers sorted sequences to their adjacent swaps gets the order
-from elsewhere, and an experiment on it tests neither attention nor the encoding. The check asks which of the two
-sequences is preferred, not which class is output, because without heads all logits may be shifted.
+Published report 003 pooled over [min, least difference of neighbours, mean difference, first, last] to improve
+extrapolation. Such differences give the model the order of neighbours, so it reached 98 to 100 % even without
+positions. With all heads ablated, attention cannot compare anything. If a model without heads still prefers sorted
+sequences to copies with an adjacent swap, an experiment on it tests neither attention nor the encoding. The check asks
+which of two sequences has the larger margin, not which class is output, because without heads all logits may be
+shifted.
 """
 
 import numpy as np
 
 from headcount.auditing.audited_model import AuditedClassifier
 from headcount.auditing.check import CONCLUSIONS, Check, Finding, not_applicable, passed, warned
+from headcount.formatting import percent
 from headcount.hooks.gates import Gates, closed_gates
-from headcount.stats import percent
 from headcount.tasks.base import Examples
 
 N_PAIRS = 200
-"""Number of pairs to compare: the 95 % CI is then at most 14 points wide."""
+"""Number of pairs of sequences to compare: the 95 % CI of a fraction of them is then at most 14 points wide."""
 MIN_PREFERRED = 0.85
-"""The check warns from this fraction on. Without heads, sound models prefer the sorted sequence in at most 67 % of
-pairs; a model that pools over differences does in 95 %."""
+"""The check warns if, without heads, the sorted sequence is preferred in at least this fraction of pairs. For sound
+models it is in at most 67 %, and for a model that pools over differences of neighbours in 95 %."""
 MAX_TIE = 1e-6
 """If the logits of a pair differ by no more than this, neither sequence is preferred."""
 
@@ -41,9 +42,11 @@ def run(model: AuditedClassifier) -> Finding:
     if headless < MIN_PREFERRED:
         return passed(finding, headless=headless, whole=whole, n=N_PAIRS)
     return warned(
-        f"{finding}: the order comes from something other than attention",
-        cause="consistent with a pooling over differences of neighbours, or a convolution, which compares them itself",
-        fix="pool without comparing places (mean, max, one token), or do not report it as a result about encodings",
+        f"{finding}: the model gets the order from something other than attention",
+        cause="consistent with a pooling over differences of neighbours, or with a convolution, both of which compare "
+        "neighbours without attention",
+        fix="pool without comparing places (mean, max, one token), or do not report the accuracy as a result about "
+        "encodings",
         headless=headless,
         whole=whole,
         n=N_PAIRS,
@@ -58,4 +61,9 @@ def _preferred(model: AuditedClassifier, pairs: tuple[Examples, Examples]) -> fl
     return float((leads > MAX_TIE).mean() + 0.5 * (np.abs(leads) <= MAX_TIE).mean())
 
 
-PART = Check("HC506", "Does something other than attention supply the order?", classes=run, affects=CONCLUSIONS)
+PART = Check(
+    "HC506",
+    "Does the model get the order of its input from something other than attention?",
+    classes=run,
+    affects=CONCLUSIONS,
+)

@@ -1,9 +1,8 @@
 """Does the model output the answers that encode() was given?
 
-An adapter whose encode() keeps the labels and whose forward() returns them scores 100 %, and so does one that passes
-the labels to a classifier as an input. The check encodes fresh questions with wrong answers. The logits of a sound
-model depend on these answers by teacher forcing alone: an earlier token that the decoder is fed may change the logits
-of a later one, and nothing else may.
+An adapter scores 100 % if its encode() keeps the labels and its forward() returns them, or if it gives the labels to a
+classifier as an input. The check encodes new questions with wrong answers. In a sound model, these answers change
+logits only by teacher forcing: a token that the decoder is fed may change the logits of later tokens, and of no others.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from headcount.hooks.gates import eval_mode
 from headcount.tasks.base import IGNORE
 
 N_QUESTIONS, MIN_QUESTIONS = 32, 4
-"""Largest and smallest number of questions that are encoded with wrong answers."""
+"""Largest number of questions that are encoded with wrong answers, and smallest number that suffices for the check."""
 MAX_RETURNED = 0.5
 """If more than this fraction of outputs are the wrong answers given to encode(), the model repeats what it is given."""
 KEPT = "encode() keeps the answers, and forward() or generate() uses them"
@@ -52,7 +51,7 @@ def run(model: AuditedModel) -> Finding:
         return _failure(n_kept, n, KEPT)
     if n_returned > MAX_RETURNED * n and with_wrong.passes_labels_on:
         return _failure(n_returned, n, PASSED_ON)
-    return passed(f"wrong answers to {n} questions reach the logits by teacher forcing alone, if at all", n=n)
+    return passed(f"wrong answers to {n} questions change logits only by teacher forcing, if at all", n=n)
 
 
 def _failure(n_returned: int, n: int, cause: str) -> Finding:
@@ -85,7 +84,7 @@ class Pass:
         return cls(tuple(each.cpu() for each in inputs), labels.cpu(), logits)
 
     def again(self, model: AdapterModel, pairs: Pairs) -> Pass:
-        """Run the model on the old inputs again, after encode() was given other answers, which it may have stored."""
+        """Run the model on the same inputs again, after encode() was given other answers, which it may have stored."""
         encoded(model.adapter, pairs)
         return Pass(self.inputs, self.labels, _logits(model, self.inputs))
 
@@ -98,7 +97,7 @@ class Pass:
 
     @property
     def passes_labels_on(self) -> bool:
-        """Return whether encode() makes several inputs, one of which contains the labels unshifted."""
+        """Whether encode() makes several input tensors, one of which contains the labels unshifted."""
         is_label = self.labels != IGNORE
         same = [each for each in self.inputs if each.shape == self.labels.shape]
         return len(self.inputs) > 1 and any(torch.equal(each[is_label], self.labels[is_label]) for each in same)
@@ -116,7 +115,7 @@ def _logits(model: AdapterModel, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def _n_decoded(model: AdapterSequences, wrong: Pairs) -> int:
-    """Return how many of the wrong answers given to encode() generate() then writes."""
+    """Give encode() wrong answers to questions, and return how many of these answers generate() then returns."""
     if not model.generates:
         return 0
     encoded(model.adapter, wrong)

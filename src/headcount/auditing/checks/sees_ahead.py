@@ -1,8 +1,8 @@
 """Does the decoder see the answer tokens that it has to predict? (causal mask missing or shifted)
 
-A decoder without a causal mask, with a mask that is off by one, or that is fed the token it has to predict copies its
-input: it is right on everything in training and in one pass, and on nothing when it decodes. The check changes one
-token of the answers that are fed. Logits up to the one that predicts this token must not change.
+A decoder copies its input if it has no causal mask, if the mask is off by one, or if it is fed the token that it has to
+predict. It is then right on all examples in training and under teacher forcing, and on none when it decodes. The check
+changes one token of the answers that the decoder is fed. Logits up to the one that predicts this token must not change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headcount.auditing.audited_model import MAX_LOGIT_CHANGE, AuditedSequenceModel, logit_changes
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
-from headcount.stats import percent
+from headcount.formatting import percent
 from headcount.tasks.base import IGNORE, Examples, Tokens
 
 N_EXAMPLES = 32
@@ -23,7 +23,7 @@ N_EXAMPLES = 32
 
 @dataclass(frozen=True)
 class TokenChange:
-    """What happens to the logits when one token of the answers that are fed to the decoder is changed."""
+    """The changes of the logits when one token of the answers that are fed to the decoder is changed."""
 
     place: int
     """The index of the changed token in the answer."""
@@ -34,7 +34,7 @@ class TokenChange:
 
     @property
     def ahead(self) -> Tensor:
-        """[example, label]: whether a logit changes that must not see the changed token (labels up to this token)."""
+        """[example, label]: whether the logits change of a label that must not depend on the changed token."""
         return self.moved[:, : self.label + 1] > MAX_LOGIT_CHANGE
 
 
@@ -49,7 +49,7 @@ def run(model: AuditedSequenceModel) -> Finding:
     by_place = (_token_change(model, examples, answers, place, logits, labels) for place in range(answers.shape[1]))
     changes = [each for each in by_place if each is not None]
     if not any((each.moved > MAX_LOGIT_CHANGE).any() for each in changes):
-        return not_applicable("the logits do not depend on the answer that is fed")
+        return not_applicable("the logits do not depend on the answer that the decoder is fed")
     leaks = [each for each in changes if each.ahead.any()]
     if not leaks:
         return passed("no token of the answer changes an earlier logit", n=len(rows), places=len(changes))
@@ -57,7 +57,7 @@ def run(model: AuditedSequenceModel) -> Finding:
 
 
 def _failure(model: AuditedSequenceModel, changes: list[TokenChange], leaks: list[TokenChange], n: int) -> Finding:
-    """Return the failure: the earliest place whose logits see a later token, and the token that moves them most."""
+    """Return the failure: the earliest place whose logits see a later token, and the token that changes them most."""
     names = {each.label: model.places[each.place] for each in changes}
     earliest = min(int(each.ahead.any(dim=0).nonzero()[0]) for each in leaks)
     later = [each for each in leaks if each.label >= earliest]

@@ -1,9 +1,9 @@
 """Are test examples also training examples?
 
-The newer reports drew each split independently: 25 of their 2,000 test sums were in the training set, and 24 more with
-the operands swapped. The check looks test examples up in the training set of an adapter's `training_data` or in the
-task's own. If training draws fresh examples, it looks them up in 20,000 of these. Where swapped operands have the same
-answer, it looks for them as well.
+Some published reports drew each split independently: 25 of 2,000 test sums were also in the training set, and 24 more
+with the operands swapped. The check looks for test examples in the training set that the adapter's training_data()
+returns, or else in the task's training set. If training draws new examples at every step, the check draws 20,000 such
+examples. Where swapped operands have the same answer, it looks for swapped examples as well.
 """
 
 from contextlib import suppress
@@ -15,7 +15,7 @@ from headcount.auditing.check import CONCLUSIONS, Check, Finding, failed, passed
 from headcount.data.from_adapter import training_pairs
 from headcount.errors import InputError
 from headcount.external.adapter import Adapter
-from headcount.stats import percent
+from headcount.formatting import percent
 from headcount.tasks.base import Examples
 
 N_FRESH = 20_000
@@ -39,8 +39,8 @@ def run(model: AuditedModel) -> Finding:
     report = failed if shared.mean() > MAX_SHARED else warned
     return report(
         f"{counted}: {_accuracy_without(model, shared)}{origin}",
-        cause="the splits were drawn independently, so that nothing keeps an example out of two of them",
-        fix="draw one set without repeats, count a sum and its swap as one example, and divide the set into splits",
+        cause="the splits were drawn independently, so an example may be in two of them",
+        fix="draw one set without repeats, count a+b and b+a as one example, and divide the set into splits",
         same=int(same.sum()),
         swapped=int(swapped.sum()),
         n=model.n,
@@ -56,7 +56,7 @@ def _training_examples(model: AuditedModel) -> tuple[Examples, str]:
     if train is not None and len(train):
         return train, "in the training set"
     fresh = model.task.sample(model.rng("shared examples"), N_FRESH)
-    return fresh, f"among {len(fresh):,} drawn for training"
+    return fresh, f"among {len(fresh):,} examples drawn as in training"
 
 
 def _are_among(examples: Examples, others: Examples) -> Hits:
@@ -68,9 +68,10 @@ def _are_among(examples: Examples, others: Examples) -> Hits:
 def _accuracy_without(model: AuditedModel, shared: Hits) -> str:
     right = model.right
     if shared.all():
-        return f"{percent(right.mean(), 2)} are right, and no test example is new"
+        return f"accuracy is {percent(right.mean(), 2)}, and no test example is new"
     others = right[~shared]
-    return f"{percent(right.mean(), 2)} of all are right, and {percent(others.mean(), 2)} of the other {len(others):,}"
+    rest = f"{percent(others.mean(), 2)} without these ({len(others):,} examples)"
+    return f"accuracy is {percent(right.mean(), 2)} on all test examples, and {rest}"
 
 
 def _authors_examples(model: AuditedModel) -> Examples | None:
@@ -88,7 +89,7 @@ def _origin(model: AuditedModel) -> str:
     """Return a note that the author's training data are unknown, or an empty text if they are known."""
     if model.adapter is None or type(model.adapter).training_data is not Adapter.training_data:
         return ""
-    return " (by the split of the task; the author's own data are not known)"
+    return " (the task's own training set; the author's training data are not known)"
 
 
 PART = Check("HC401", "Are test examples also training examples?", sequences=run, classes=run, affects=CONCLUSIONS)

@@ -1,9 +1,9 @@
 """Are decoded answers the right ones, shifted by one place or reversed?
 
-Several submissions generate off by one: the start token is returned as a digit, the first digit is dropped, or logits
-are read one position before the last. A model can be perfect and score 0 %, or the share of answers that look the same
-when they are shifted. The check shifts the right answers and compares them with decoded answers that are wrong in more
-than the first or the last token, because errors in these alone have other causes.
+In several submitted models, generate() is off by one: it returns the start token as a digit, drops the first digit, or
+reads logits one position before the last. A perfect model then scores 0 %, or the share of answers that look the same
+when they are shifted. The check shifts the right answers and compares them with the decoded answers that are wrong in
+more than the first or the last token, because errors in these alone have other causes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from headcount.stats import Proportion
 MIN_PLACES = 3
 """Minimum number of tokens in an answer: shorter answers look shifted by chance."""
 MIN_DISPLACED, MIN_DISPLACED_SHARE = 20, 0.05
-"""Smallest number of answers that are wrong in more than one token: as a count, and as a fraction of all answers."""
+"""Smallest number of answers wrong in more than the first or last token: as a count, and as a fraction of all."""
 MIN_SHIFTED = 0.5
-"""Fraction of the answers wrong in several tokens that one shift must explain (lower end of the 95 % CI)."""
+"""Fraction of the answers wrong in several tokens that one kind of shift must explain (lower end of the 95 % CI)."""
 MIN_DIFFERENT = 5
-"""Minimum number of different texts among the shifted answers: a few repeated texts may match by chance."""
+"""Minimum number of different texts among the answers that look shifted: a few repeated texts may match by chance."""
 Move = Callable[[Words, Words], Words]
 """A function of the right and the decoded answer. It returns the right answer shifted or reversed; a token that is
 then missing comes from the decoded answer."""
@@ -42,7 +42,8 @@ FORWARDS = (
 )
 BACKWARDS = (
     "consistent with a model that writes the least significant digit first, whose answers are not reversed",
-    'reverse the answers in generate(), and set settings = {"least_first": True} if the task is to be asked so',
+    "reverse the answers in generate(); if the task should write the least significant digit first too, set settings = "
+    '{"least_first": True}',
 )
 
 
@@ -87,13 +88,13 @@ def _is_moved(answer: DecodedAnswer, name: str, form: str) -> bool:
 
 
 def _n_moved(answers: list[DecodedAnswer], rows: np.ndarray, name: str, form: str) -> int:
-    """Return how many decoded answers are the right one moved in this way; 0 if they are a few repeated texts."""
+    """Return how many decoded answers are the right answer shifted in this way; 0 if these are a few repeated texts."""
     texts = [answers[row].words for row in rows if _is_moved(answers[row], name, form)]
     return len(texts) if len(set(texts)) >= MIN_DIFFERENT else 0
 
 
 def _right_when_moved(answers: list[DecodedAnswer], name: str, form: str) -> Hits:
-    """Return for each example whether moving its right answer leaves it unchanged, such as 777 when shifted."""
+    """Return for each example whether shifting its right answer leaves it unchanged, as 777 is."""
     moved = [MOVES[name](each.words, getattr(each, form)) for each in answers]
     return np.array([words in (each.full, each.plain) for words, each in zip(moved, answers, strict=True)])
 

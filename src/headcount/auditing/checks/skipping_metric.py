@@ -1,7 +1,8 @@
 """Does the author's scoring compare every place and every token of an answer?
 
-Report 001 scored with zero digits masked, and report 002 never compared the first digit: wrong answers had full marks,
-and 34.9 % became 99.85 %. The check changes right answers in one place at a time. The score has to fall.
+Published report 001 ignored the digit 0 in its scoring, and report 002 never compared the first digit: wrong answers
+got full marks, and 34.9 % became 99.85 %. The check changes right answers in one place at a time, and fails if the
+author's score does not fall.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ N_CHANGED = 60
 N_REPLACEMENTS = 3
 """Number of other tokens that replace each token of an answer, one at a time."""
 MIN_FREE = 5
-"""A kind of mistake is reported only if at least this many changes of that kind keep full marks."""
+"""A kind of mistake is reported only if at least this many answers with it get full marks from the author's score."""
 Score = Callable[[str, str, str], float]
 """The author's metric(): takes a question, its right answer and a predicted answer, and returns a score."""
 
@@ -41,11 +42,11 @@ def _check(model: AuditedModel, find_skipped: Callable[[Score], tuple[list[str],
     """Return the finding about the author's metric(); `find_skipped` returns wrong answers with full marks."""
     adapter = model.adapter
     if adapter is None or type(adapter).metric is Adapter.metric:
-        return not_applicable("the author has no scoring of their own: an adapter's metric()")
+        return not_applicable("the author has no scoring of their own: the adapter has no metric()")
     skipped, n = find_skipped(cached_metric(adapter))
     name = f"metric() of {type(adapter).__name__}"
     if not n:
-        return not_applicable(f"{name} gives no marks to right answers, as they are written here")
+        return not_applicable(f"{name} gives 0 to right answers in the task's format")
     if not skipped:
         return passed(f"{name} gives less than full marks to all {n:,} wrong answers", n=n)
     return failed(
@@ -59,18 +60,21 @@ def _check(model: AuditedModel, find_skipped: Callable[[Score], tuple[list[str],
 
 
 def _skipped_classes(model: AuditedClassifier, score: Score) -> tuple[list[str], int]:
-    """Return in words the wrong classes that do not lower the author's score, and how many answers were tried."""
+    """Return the wrong classes that do not lower the author's score, as texts, and how many answers were tried."""
     is_free: dict[str, list[bool]] = {}
     for question, answer in pairs_of(model.task, _some_examples(model)):
         full = score(question, answer, answer)
         for other in model.task.classes:
             if other != answer and full > 0:
-                is_free.setdefault(f"{other} for {answer}", []).append(score(question, answer, other) >= full)
-    return [f"{what} costs nothing" for what, each in is_free.items() if _all_free(each)], _n_changes(is_free)
+                is_free.setdefault(f"answering {other} instead of {answer}", []).append(
+                    score(question, answer, other) >= full
+                )
+    skipped = [f"{what} does not lower the score" for what, each in is_free.items() if _all_free(each)]
+    return skipped, _n_changes(is_free)
 
 
 def _skipped_tokens(model: AuditedSequenceModel, score: Score) -> tuple[list[str], int]:
-    """Return in words the places and tokens that the author's score ignores, and how many answers were tried."""
+    """Return the places and tokens that the author's score ignores, as texts, and how many answers were tried."""
     task, rng, noun = model.task, model.rng("metric"), model.task.words.place
     used = {model.token(token) for token in np.unique(model.right_answers).tolist()}
     tokens = [each for each in task.tokens if each in used or each.isdigit()]
@@ -90,7 +94,7 @@ def _skipped_tokens(model: AuditedSequenceModel, score: Score) -> tuple[list[str
                 places[model.places[int((before != after).argmax())]].append(costs_nothing)
                 by_token.setdefault(("right", old), []).append(costs_nothing)
                 by_token.setdefault(("written", new), []).append(costs_nothing)
-    skipped = [f"a wrong {place} {noun} costs nothing" for place, each in places.items() if _all_free(each)]
+    skipped = [f"a wrong {place} {noun} does not lower the score" for place, each in places.items() if _all_free(each)]
     if not skipped:
         skipped = [
             f"places where {token} is {which} are never compared"
@@ -98,7 +102,7 @@ def _skipped_tokens(model: AuditedSequenceModel, score: Score) -> tuple[list[str
             if _all_free(each)
         ]
     if _all_free(short):
-        skipped.append(f"an answer without its last {noun} costs nothing")
+        skipped.append(f"leaving out the last {noun} does not lower the score")
     return skipped, _n_changes(places)
 
 

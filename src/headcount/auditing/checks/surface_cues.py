@@ -1,9 +1,10 @@
-"""Does one number of an example predict the model's answer?
+"""Does a surface cue, such as the length or the sum of an example, predict the model's answer?
 
-Length, sum, first and last number and range correlate with order, depending on how the data were generated: a shuffled
-sequence begins with any number, a sorted one with a small one. A model that learned such a cue scores better than
-chance, and its attention is about the cue. For each cue, the check fits the best threshold to the model's answers on
-one half of the examples. On the other half it compares the threshold with the model's answers and with the right ones.
+Length, sum, first number, last number and range may correlate with the right answer, depending on how the data were
+generated: a shuffled sequence begins with any number, and a sorted one with a small number. A model that learned such a
+cue scores better than chance, and its attention says something about the cue only. For each cue, the check fits the
+best threshold to the model's answers on one half of the examples. On the other half, it compares the answers that this
+threshold predicts with the model's answers and with the right answers.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from numpy.typing import NDArray
 
 from headcount.auditing.audited_model import AuditedClassifier, Hits
 from headcount.auditing.check import FAIL, WARN, Check, Evidence, Finding, not_applicable, passed
-from headcount.stats import Proportion, percent
+from headcount.formatting import percent
+from headcount.stats import Proportion
 
 MIN_AGREEMENT_FAIL, MIN_AGREEMENT_WARN = 0.97, 0.85
 """The check fails or warns if a cue predicts at least this share of the model's answers."""
 MIN_EXCESS = 0.1
-"""A cue must predict the model's answers better by this much than it predicts the right ones, and than a constant."""
+"""A cue must predict this many more of the model's answers than of the right answers, and than a constant predicts."""
 MAX_ACCURACY = 0.97
 """Maximum accuracy for the check: above it, no cue can explain the answers."""
 MIN_EXAMPLES = 40
@@ -54,7 +56,7 @@ class Rule:
 
 
 def run(model: AuditedClassifier) -> Finding:
-    """Find the surface cue, such as length or sum, that predicts the model's answers better than the right ones."""
+    """Find the surface cue, such as the length, that predicts the model's answers better than the right answers."""
     answers, cues, n_classes = model.answers, _cues(model), len(model.task.classes)
     if cues is None or model.n < MIN_EXAMPLES:
         return not_applicable("the examples are not numbers" if cues is None else f"{model.n} examples are too few")
@@ -99,8 +101,8 @@ def _finding(name: str, agreement: _Agreement, last_class: str, still_right: Hit
     side = "from {:g} on" if agreement.rule.is_above else "below {:g}"
     finding = (
         f"{agreement.model.correct} of {agreement.model.n} answers ({percent(agreement.model.rate)}) are those that "
-        f"the {name} alone predicts ({last_class} {side.format(agreement.rule.threshold)}); it predicts "
-        f"{percent(agreement.right)} of the right answers"
+        f"the {name} alone predicts ({last_class} {side.format(agreement.rule.threshold)}); of the right answers, the "
+        f"{name} predicts {percent(agreement.right)}"
     )
     shares = {"agreement": agreement.model.rate, "right": agreement.right}
     evidence: Evidence = {"cue": name, **shares, "n": agreement.model.n}
@@ -111,7 +113,7 @@ def _finding(name: str, agreement: _Agreement, last_class: str, still_right: Hit
     return Finding(
         FAIL if is_failure else WARN,
         finding,
-        cause=f"consistent with a model that has learned the {name} and not the order of the numbers",
+        cause=f"consistent with a model that has learned to use the {name} instead of the order of the numbers",
         fix=f"generate both classes with the same {name}, and test on pairs that share it",
         evidence=evidence,
         right_despite_fault=still_right if is_failure else None,
@@ -133,4 +135,9 @@ def _cues(model: AuditedClassifier) -> Mapping[str, Cue] | None:
     }
 
 
-PART = Check("HC602", "Does one number of an example predict the model's answer?", classes=run, is_quick=True)
+PART = Check(
+    "HC602",
+    "Does a surface cue, such as the length or the sum of an example, predict the model's answer?",
+    classes=run,
+    is_quick=True,
+)

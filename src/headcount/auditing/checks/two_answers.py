@@ -1,9 +1,9 @@
 """Are teacher forcing and decoding right on different examples?
 
-A decoder's first wrong token under teacher forcing is the token that it writes when it decodes: in a sound pipeline
-both ways are right on the same examples. Two reports saw 99.9 % one way and 35 % the other, and wrote about errors that
-accumulate in generation, which is impossible. The check compares the two ways example by example, and reports the place
-and the condition where they differ.
+A decoder's first wrong token is the same under teacher forcing and when it decodes, so in a sound pipeline both are
+right on the same examples. Two published reports had 99.9 % under teacher forcing and 35 % when decoding, and blamed
+errors that accumulate in decoding, which is impossible. The check compares teacher forcing with decoding example by
+example, and reports the place and the condition where they differ.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from headcount.stats import Proportion
 from headcount.tasks.base import natural_order, with_article
 
 MAX_ROUNDING_SHARE = 0.005
-"""Fraction of examples that may differ between both ways, because rounding decides between two equal logits."""
+"""Fraction of examples that may be right only under teacher forcing, because rounding decides between equal logits."""
 MAX_GAINED = 0.1
-"""Fraction of answers that may be right only when decoded: for example, if the loop chooses among digits alone."""
+"""Fraction of answers that may be right only when decoded, for example because decoding chooses among digits only."""
 MIN_GROUP = 10
-"""Minimum number of examples with and without a condition: smaller groups differ by chance."""
+"""A condition, such as a token of the answer, is tested only if this many examples meet it, and as many do not."""
 MIN_DIFFERENCE = 0.2
-"""A condition is reported if it changes the share of disagreements by more than this."""
+"""A condition is reported if the share of disagreements is higher by more than this on examples that meet it."""
 
 
 def run(model: AuditedSequenceModel) -> Finding:
@@ -43,7 +43,7 @@ def run(model: AuditedSequenceModel) -> Finding:
     cause, fix = _cause(forced, decoded)
     if (decoded & ~forced).sum() > (forced & ~decoded).sum() and (fitting := fitting_format(model)) is not None:
         finding = f"{finding}; {fitting}"
-        cause = f"encode() does not write examples as training and generate() do: {fitting.name} fit"
+        cause = f"encode() writes examples in another format than training and generate(), where {fitting.name} fit"
         fix = f"write {fitting.name} in encode()"
     evidence = {"one_pass": float(forced.mean()), "decoded": float(decoded.mean()), "apart": differs.rate}
     lost, gained = Proportion.count(forced & ~decoded), Proportion.count(decoded & ~forced)
@@ -73,11 +73,12 @@ def _first_place(model: AuditedSequenceModel, forced: Hits, decoded: Hits) -> st
         return ""
     first = (model.decoded[rows] != model.right_answers[rows]).argmax(axis=1)
     place, count = int(np.bincount(first).argmax()), int(np.bincount(first).max())
-    return f", first at {with_article(model.places[place])} in {count:,} of {int(rows.sum()):,}"
+    where = with_article(model.places[place])
+    return f", and the first wrong decoded token is at {where} in {count:,} of {int(rows.sum()):,}"
 
 
 def _condition(model: AuditedSequenceModel, differs: Hits) -> str:
-    """Return in words the condition under which both ways disagree most often; empty if none stands out."""
+    """Describe the condition under which teacher forcing and decoding disagree most often; empty if none stands out."""
     largest, sentence = MIN_DIFFERENCE, ""
     for condition, holds in _conditions(model):
         if min(int(holds.sum()), int((~holds).sum())) < MIN_GROUP:
@@ -93,7 +94,7 @@ def _condition(model: AuditedSequenceModel, differs: Hits) -> str:
 
 
 def _conditions(model: AuditedSequenceModel) -> Iterator[tuple[str, Hits]]:
-    """Yield conditions in words, with the examples that meet them: a token at a place, or a group of the task."""
+    """Yield conditions as texts, each with the examples that meet it: a token at a place, or a group of the task."""
     right = model.right_answers
     for place, name in enumerate(model.places):
         for token in np.unique(right[:, place]).tolist():

@@ -1,8 +1,8 @@
 """Is the ranking of heads the same on other examples, and with another replacement?
 
-Report 000 ranked heads on a single example. The most important heads differ from report to report, and a head's drop
-depends on its replacement: zero ablation also removes a constant that later layers need, and mean ablation does not. A
-ranking that other examples reverse is a ranking of those examples.
+Published report 000 ranked heads on a single example. The most important heads differ from report to report, and a
+head's drop depends on what replaces its output: zero ablation also removes a constant that later layers need, and mean
+ablation does not. A ranking that is reversed on other examples says nothing about the heads.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from headcount.auditing.head_sweep import HeadSweep
 from headcount.stats import rank_correlations
 
 MIN_CORRELATION = 0.3
-"""Minimum rank correlation of two rankings that agree at least weakly."""
+"""Minimum rank correlation of two rankings of heads that count as agreeing."""
 MIN_RANGE = 0.05
-"""Minimum difference between the largest and the smallest drop: with less, there is nothing to rank."""
+"""Minimum difference between the largest and smallest drop of a head: with less, there is nothing to rank."""
 MAX_NO_DROP = 0.03
-"""A drop below this, on half of the examples, counts as none: it is one or two examples."""
+"""A head's drop below this, on half of the examples, counts as zero: it is one or two examples."""
 N_SPLITS = 100
 """Number of random splits of the examples into halves; the median of their rank correlations is used."""
 MIN_HEADS = 6

@@ -1,8 +1,8 @@
 """Is one place of the answer no better than guessing, while all other places are learned?
 
-One model was trained with its first digit left out of the loss. That digit varies, so no place is constant and no token
-is missing, and 37 % of the answers are right by chance. Exact match does not show which place is wrong. The check
-compares the teacher-forced accuracy at each place with that of the most common token there.
+One model was trained with a loss that left out the first digit. The model's first digits vary, so no place is constant
+and no token is missing, and 37 % of its answers are right by chance. Exact match does not show which place is wrong.
+The check compares the teacher-forced accuracy at each place with that of the most common token there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 
 from headcount.auditing.audited_model import AuditedSequenceModel
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
-from headcount.stats import Proportion, percent
+from headcount.formatting import percent
+from headcount.stats import Proportion
 from headcount.tasks.base import with_article
 
 MAX_CONSTANT_SHARE = 0.95
@@ -44,7 +45,7 @@ def run(model: AuditedSequenceModel) -> Finding:
     """Look for a single place where teacher-forced accuracy is no better than that of the most common token."""
     places = _place_accuracies(model)
     if len(places) < 2:
-        return not_applicable("fewer than two places of the answer vary")
+        return not_applicable("right answers vary at fewer than two places")
     guessed = [each for each in places if each.is_guessed]
     lowest = min(each.right.rate for each in places if each not in guessed[:1])
     if len(guessed) != 1 or lowest < MIN_LEARNED:
@@ -54,8 +55,8 @@ def run(model: AuditedSequenceModel) -> Finding:
     still_right = model.answers.teacher_forced_hits[:, place.column]
     return failed(
         f"the {place.name} {model.task.words.place} is right in {place.right.correct:,} of {place.right.n:,} answers, "
-        f"no more than if it always were {place.token} ({place.n_constant:,}); all other places are right in at least "
-        f"{percent(lowest)}",
+        f"no more than if it were always {place.token} ({place.n_constant:,}); every other place is right in at least "
+        f"{percent(lowest)} of answers",
         cause="consistent with a loss that leaves this place out, such as labels that are cut or shifted by one",
         fix="include every place of the answer in the loss, and train again",
         right_despite_fault=still_right,

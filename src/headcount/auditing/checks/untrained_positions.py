@@ -1,8 +1,8 @@
 """Does a learned position table have untrained rows, and do answers need them?
 
-Report 003 said that its clamp collapses long sequences onto position 15. Its table had 300 rows, so the clamp never
-acted, and positions from 16 on kept their random initial vectors. The check finds the table in the model. The training
-lengths are those of the run, or of the adapter's `trained`.
+Published report 003 said that clamping maps all later positions of long sequences to position 15. But its table had 300
+rows, so nothing was clamped, and positions from 16 on had their random initial vectors. The check finds the table in
+the model. The training lengths are those of the run, or the adapter's `trained`.
 """
 
 from headcount.analysis.positions import learns
@@ -35,14 +35,14 @@ def _compare(model: AuditedClassifier, n_rows: int, n_trained: int, longest: int
     finding = f"rows {n_trained} to {n_rows - 1} of the position table were never trained"
     accuracies = model.compare_lengths(longest, longer)
     if accuracies is None:
-        return passed(f"{finding}, but the model refuses sequences of {longer}", rows=n_rows, trained=n_trained)
+        return passed(f"{finding}, but the model refuses sequences of length {longer}", rows=n_rows, trained=n_trained)
     numbers = {"rows": n_rows, "trained": n_trained, **accuracies.shares}
     if accuracies.is_kept:
-        return passed(f"{finding}, and answers do not need them: {accuracies}", **numbers)
+        return passed(f"{finding}, but accuracy does not depend on them: {accuracies}", **numbers)
     return warned(
         f"{finding}, so sequences longer than {longest} have random position vectors: {accuracies}",
-        cause=f"the table has {n_rows} rows, and training sequences have up to {longest} numbers: a clamp at the end "
-        "of the table does not act before that",
+        cause=f"the table has {n_rows} rows, but training sequences have at most {longest} numbers; clamping at the "
+        "end of the table does not change this",
         fix=f"make the table as long as training sequences ({n_trained} rows) and refuse longer ones, or choose an "
         "encoding that needs no row for each position",
         **numbers,

@@ -1,10 +1,9 @@
 """Are position vectors far weaker than token embeddings?
 
-One student's custom initialisation of a position table was overwritten by a later `apply`, which left positions 15
-times weaker than the tokens. Token embeddings with unit variance that are multiplied by sqrt(d_model) have the same
-effect. The check reads sequences that repeat one number. Differences between places are the signal of positions, and
-differences between numbers are the signal of tokens. Both are taken without their means, because a constant is no
-signal.
+In one student's model, a later `apply` overwrote the initialisation of the position table, which left positions 15
+times weaker than tokens. Token embeddings with unit variance that are multiplied by sqrt(d_model) have the same effect.
+The check reads the embeddings of sequences that repeat one number. Their differences between places are the signal of
+positions, and those between numbers are the signal of tokens. Means are subtracted, because a constant is no signal.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from headcount.tasks.base import Examples
 MIN_RATIO = 1 / 8
 """Minimum strength of positions relative to tokens: trained models are above it, and the known fault has 1/15."""
 MIN_SIGNAL = 1e-5
-"""Relative strength below which positions are not added to the embeddings at all."""
+"""If positions are weaker than this, relative to tokens, they are not added to the embeddings at all."""
 N_NUMBERS, MIN_COMPARED = 13, 3
-"""Number of numbers (as sequences that repeat one) to try; fewest tokens, and places, that can be compared."""
+"""Number of sequences to try, each repeating one number; and fewest tokens and places that can be compared."""
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:

@@ -1,10 +1,10 @@
-"""Do decoded answers stop early, go on after their end, or have another format?
+"""Do decoded answers stop early, go on after the right answer, or have another format?
 
-A loop with one step too few, an end token that was never trained or is not looked for, or special tokens that stay in
-the text make exact match 0 %, or that of the answers that happen to be short, whatever the model has learned. The texts
-show it: they begin like the right answer and stop, or contain it and go on. If teacher forcing is right there, the
-fault is in decoding. Separators and a wrong number of leading zeros are a difference of format, not of value: exact
-match counts such answers as wrong, and the check says how many are right without them.
+A decoding loop with one step too few, an end token that was never trained or is not looked for, or special tokens that
+stay in the text make nearly all answers wrong, whatever the model has learned. The decoded texts show the fault: they
+begin like the right answer and stop, or go on after it. If teacher forcing is right on these examples, the fault is in
+decoding. Separators and a wrong number of leading zeros are a difference of format, not of value: exact match counts
+such answers as wrong, and the check says how many are right without them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from headcount.auditing.decoded_answers import (
 from headcount.stats import Proportion
 
 MAX_DECODING_ERRORS = 0.01
-"""If more than this share of answers has a wrong length although teacher forcing is right, decoding is at fault."""
+"""If more than this share of answers has a wrong length although teacher forcing is right, the fault is in decoding."""
 MAX_MODEL_ERRORS = 0.05
-"""If more than this share of answers has a wrong length, the check warns, even if the model itself is at fault."""
+"""If more than this share of answers has a wrong length, the check warns, even if decoding is not at fault."""
 MAX_CHANCE_SHARE = 0.2
 """Share of wrong answers that may have a wrong length by chance, such as 777 where 77 is right."""
 CAUSES = {
@@ -72,7 +72,7 @@ def run(model: AuditedSequenceModel) -> Finding:
         cause = f"{cause}; or with a model that has not learned enough"
         return warned(finding, cause=cause, fix=fix, wrong=wrong.correct)
     failure = failed(
-        f"{finding}; teacher forcing has every token of {by_decoding.correct:,} of these {wrong.correct:,} right",
+        f"{finding}; under teacher forcing, {by_decoding.correct:,} of these {wrong.correct:,} answers are right",
         cause=cause,
         fix=fix,
         right_despite_fault=~is_wrong,
@@ -84,19 +84,19 @@ def run(model: AuditedSequenceModel) -> Finding:
 
 
 def _with_readable_accuracy(model: AuditedSequenceModel, failure: Finding, has_other_zeros: bool) -> Finding:
-    """Return a failure with two additions: how many answers are right in the corrected format, and what it explains."""
+    """Add to a failure how many answers are right in the corrected format, and which checks it explains."""
     n_right = int(model.right_when_readable.sum())
-    without = "these zeros" if has_other_zeros else "what stands between the digits"
+    without = "these zeros" if has_other_zeros else "the separators between the digits"
     return replace(
         failure,
-        finding=f"{failure.finding}; without {without}, {n_right:,} are right",
+        finding=f"{failure.finding}; without {without}, {n_right:,} answers are right",
         fix=failure.fix if has_other_zeros else f'{failure.fix}: join its digits with ""',
         explains_only=(*DECODED_FIGURES, "HC304"),
     )
 
 
 def _right_in_one_pass(model: AuditedSequenceModel) -> Hits:
-    """Return for each example whether teacher forcing has every answer token right; later tokens do not count."""
+    """Return for each example whether all answer tokens are right under teacher forcing; later tokens do not count."""
     answers = model.answers
     has_tokens = answers.asked.any(axis=1) & answers.teacher_forced_hits.all(axis=1)
     return np.asarray((has_tokens | answers.forced_right) & model.begins_as_given)
@@ -118,7 +118,7 @@ def _counts(answers: list[DecodedAnswer], kinds: np.ndarray) -> str:
 
 PART = Check(
     "HC105",
-    "Do decoded answers stop early, go on after their end, or have another format?",
+    "Do decoded answers stop early, go on after the right answer, or have another format?",
     sequences=run,
     needs_decoding=True,
     is_quick=True,

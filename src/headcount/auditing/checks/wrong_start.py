@@ -1,10 +1,9 @@
 """Does generation start from another token than training?
 
-Some submissions started generation from the most common first digit, or from padding. The check puts every other token
-in the place of the start token. If one of them makes headcount's own decoding loop write what `generate` writes,
-although teacher forcing is right, then `generate` starts from that token. If one of them makes one pass right where the
-adapter's own start token does not, then `encode` itself starts from a wrong token: an adapter may copy the fault of its
-decoder.
+Some submitted models started generation from the most common first digit, or from padding. The check replaces the start
+token by other tokens, one after another. If teacher forcing is right, and headcount's own decoding loop writes the same
+wrong answers as `generate` from one of these tokens, then `generate` starts from it. If teacher forcing is wrong with
+the adapter's start token but right with another one, then `encode` feeds a wrong start token.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ MAX_STARTS = 32
 MIN_DECODING_ERRORS = 0.05
 """Decoding is examined if it is wrong on more than this fraction of the examples where teacher forcing is right."""
 MIN_ONE_PASS_RIGHT = 0.9
-"""Smallest accuracy of one pass if encode() feeds the right start token; below it, other start tokens are tried."""
+"""If the accuracy of one teacher-forced pass is below this, encode() may feed a wrong start token; others are tried."""
 MIN_REPRODUCED = 0.7
-"""Fraction of decoded answers that another start token must reproduce (lower end of the 95 % CI)."""
+"""Fraction of wrong decoded answers that another start token must reproduce (lower end of the 95 % CI)."""
 MIN_GAIN = 0.2
-"""Another start token must raise the accuracy of one pass by at least this."""
+"""Another start token must raise the accuracy of one teacher-forced pass by at least this."""
 FIX = "begin generation with the start token that the decoder was fed in training, in encode() as in generate()"
 
 
 @dataclass(frozen=True)
 class Feeding:
-    """Where the start token and the answer stand in the input tensors of some examples of one length."""
+    """The positions of the start token and of the answer in the input tensors of some examples of one length."""
 
     inputs: tuple[Tensor, ...]
     labels: Tensor
@@ -68,11 +67,11 @@ class Feeding:
         return int(self.inputs[self.fed][0, self.position])
 
     def first(self, n: int) -> Feeding:
-        """Return where start token and answer stand, for the first `n` examples only."""
+        """Return a copy for the first `n` examples only."""
         return replace(self, inputs=tuple(each[:n] for each in self.inputs), labels=self.labels[:n])
 
     def starts(self, module: nn.Module) -> list[int]:
-        """Return start tokens to try: that of encode(), ids in the decoder's input, ids of the embedding table."""
+        """Return start tokens to try: encode()'s own, then other ids in the decoder's input and the embedding table."""
         known = self.inputs[self.fed].unique().tolist()
         tables = [each.num_embeddings for each in module.modules() if isinstance(each, nn.Embedding)]
         more = range(min((size for size in tables if size > max(known)), default=0))
@@ -95,7 +94,7 @@ def run(model: AuditedSequenceModel) -> Finding:
     rows = group[is_lost[group]][:MAX_DECODED]
     is_decoding_wrong = Proportion.count(is_lost).low > MIN_DECODING_ERRORS and len(rows) >= MIN_DECODED
     if not is_decoding_wrong and forced.high >= MIN_ONE_PASS_RIGHT:
-        return passed("one pass and decoding are right from the start token that encode() feeds", n=model.n)
+        return passed("teacher forcing and decoding are right with the start token that encode() feeds", n=model.n)
     chosen = np.append(rows, np.setdiff1d(group, rows)) if is_decoding_wrong else group
     feeding = _feeding(adapted, model.examples[chosen])  # of all examples, so that every token gets a name
     if feeding is None:
@@ -118,9 +117,9 @@ def _compare_decoding(model: AuditedSequenceModel, feeding: Feeding, rows: np.nd
         finding = "no other start token reproduces the decoded answers"
         return passed(finding, n=n, starts=len(starts), same=max(counts))
     return failed(
-        f"{counts[best]:,} of {n:,} wrong decoded answers are what the decoder writes from "
-        f"{_best_name(feeding, starts, counts)}; from {_name(feeding, starts[0])}, with which teacher forcing is "
-        f"right, it writes {counts[0]:,} of them",
+        f"{counts[best]:,} of {n:,} wrong decoded answers are what the decoder writes if it starts from "
+        f"{_best_name(feeding, starts, counts)}; if it starts from {_name(feeding, starts[0])}, with which teacher "
+        f"forcing is right, it writes {counts[0]:,} of them",
         cause="generation starts from another token than training",
         fix=FIX,
         right_despite_fault=_right_from(model, feeding, starts[best]),
@@ -132,15 +131,17 @@ def _compare_decoding(model: AuditedSequenceModel, feeding: Feeding, rows: np.nd
 
 
 def _compare_one_pass(model: AuditedSequenceModel, feeding: Feeding) -> Finding:
-    """Look for a start token that makes one pass right far more often than that of encode(); return the finding."""
+    """Look for a start token with which teacher forcing is right far more often than with encode()'s own."""
     starts, n = feeding.starts(model.opened.module), len(feeding.labels)
     counts = [int(_hits(model, feeding, start).sum()) for start in starts]
     best = int(np.argmax(counts))
     if Proportion.of(counts[best], n).low < Proportion.of(counts[0], n).high + MIN_GAIN:
-        return passed("no other start token makes one pass better", n=n, starts=len(starts), right=counts[0])
+        finding = "no other start token makes teacher forcing more accurate"
+        return passed(finding, n=n, starts=len(starts), right=counts[0])
     return failed(
-        f"one pass is right on {counts[best]:,} of {n:,} examples if it is fed {_best_name(feeding, starts, counts)} "
-        f"first, and on {counts[0]:,} with {_name(feeding, starts[0])}, as encode() has it",
+        f"teacher forcing is right on {counts[best]:,} of {n:,} examples if the decoder starts from "
+        f"{_best_name(feeding, starts, counts)}, and on {counts[0]:,} if it starts from {_name(feeding, starts[0])}, "
+        "which encode() feeds",
         cause="the decoder was trained with another start token than encode() feeds",
         fix=FIX,
         start=starts[0],
@@ -164,10 +165,7 @@ def _name(feeding: Feeding, token: int) -> str:
 
 
 def _feeding(model: AdapterSequences, examples: Examples) -> Feeding | None:
-    """Return where the start token is: just before the first input position that changes with the answer.
-
-    Return None if there is no such position.
-    """
+    """Find the start token, just before the first input position that changes with the answer; None if not found."""
     pairs = _filled(model, examples)
     (inputs, labels), (others, _) = (_on_cpu(model, each) for each in (pairs, _changed(model.task, pairs)))
     changed = [i for i, (one, two) in enumerate(zip(inputs, others, strict=True)) if not torch.equal(one, two)]
@@ -207,7 +205,7 @@ def _on_cpu(model: AdapterSequences, pairs: Pairs) -> tuple[tuple[Tensor, ...], 
 
 
 def _changed(task: SequenceTask, pairs: Pairs) -> Pairs:
-    """Return answers with every token replaced by another one, but never by 0, which may be omitted when it leads."""
+    """Replace every token of the answers by another token, but never by 0, which may be omitted as a leading zero."""
     answer_tokens = AnswerTokens.of(task)
     answers = [answer_tokens.split(text) for _, text in pairs]
     tokens = sorted({token for answer in answers for token in answer})

@@ -13,7 +13,7 @@ from headcount.tasks.base import IGNORE
 
 
 def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
-    """Make a dataset scored by the teacher-forced loss of the target."""
+    """Return the dataset of source and target texts in a table, scored by the teacher-forced loss of the target."""
     model: Any = tokenized.model.model
     if not tokenized.has_decoder:
         raise InputError(f"{type(model).__name__} is no encoder-decoder", "give plain text, or text and label")

@@ -14,11 +14,11 @@ from headcount.errors import InputError
 
 
 def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
-    """Make a dataset scored by the accuracy of the class."""
+    """Return the dataset of texts and labels in a table, scored by the accuracy of the predicted class."""
     tokenized.require_one_text()
     if getattr(tokenized.config, "pad_token_id", None) is None:
         raise InputError(
-            "the model's configuration names no padding token, so texts of unequal length cannot go together",
+            "the model's configuration names no padding token, so texts of unequal length cannot share a batch",
             "set pad_token_id in its config.json, to that of its tokenizer",
         )
     rows_of_table = table.rows("text", "label")
@@ -46,10 +46,10 @@ def scores_of(right: Rows, tokenized: TokenizedModel) -> dict[str, Score]:
 
 
 def classes_of(table: Table, labels: list[str], config: Any) -> tuple[Rows, str]:
-    """Return the model's class number for each label of the table, and a note if classes were matched by their order.
+    """Return the model's class number for each label of the table, and a note if classes were matched by order.
 
-    A label is one of the model's class names, or a number. If the table has names for its numbers, the names count. If
-    the model knows none of these names, the numbers count, provided that the model has as many classes.
+    A label is one of the model's class names, or a number. If the table has names for its class numbers, classes are
+    matched by these names. If the model has none of the names, but as many classes, the numbers are used.
     """
     known = {str(name).lower(): int(i) for name, i in (getattr(config, "label2id", None) or {}).items()}
     known = {str(i): i for i in range(config.num_labels)} | known

@@ -16,7 +16,7 @@ from headcount.seeds import stream
 
 
 def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
-    """Make a dataset scored by the accuracy of the class."""
+    """Return the dataset of images and labels in a table, scored by the accuracy of the predicted class."""
     if not tokenized.takes_images:
         raise InputError(f"{type(tokenized.model.model).__name__} takes no images", "give it texts")
     pairs = table.rows("image", "label")

@@ -18,10 +18,13 @@ SHARE = 0.15
 
 
 def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
-    """Make a dataset scored by the prediction of masked tokens."""
+    """Return the dataset of texts in a table, scored by the loss of predicting tokens that are masked."""
     mask_id = getattr(tokenized.tokenizer, "mask_token_id", None)
     if mask_id is None:
-        raise InputError("this tokenizer has no mask token", "such a model cannot be scored on masked tokens")
+        raise InputError(
+            "this tokenizer has no mask token",
+            "such a model cannot be scored on masked tokens: choose a model whose tokenizer has one",
+        )
     begin, end = special_tokens_around(tokenized.tokenizer)
     pieces = windows(table, tokenized, len(begin) + len(end))
     inputs, targets = list[list[int]](), list[list[int]]()

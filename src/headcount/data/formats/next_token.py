@@ -10,7 +10,7 @@ from headcount.tasks.base import IGNORE
 
 
 def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
-    """Make a dataset scored by the prediction of each next token."""
+    """Return the dataset of texts in a table, scored by the loss of predicting each next token."""
     pieces = windows(table, tokenized)
 
     def encode(rows: Rows) -> EvalBatch:

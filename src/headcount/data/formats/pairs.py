@@ -1,4 +1,4 @@
-"""A table of sentence pairs and how alike they are: does the model's similarity rank them as people do?
+"""A table of sentence pairs with similarity scores: does the model's similarity rank the pairs as people do?
 
 A sentence's embedding is the mean of the last hidden states of its tokens (padding aside), similarity is the cosine,
 and the figure is Spearman's rank correlation with the given scores over all pairs.
@@ -25,13 +25,16 @@ batch, do not rank pairs that are equally similar."""
 
 
 def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
-    """Make a dataset scored by the rank correlation of cosine similarity."""
+    """Return the dataset of sentence pairs in a table, scored by the rank correlation of cosine similarity."""
     tokenized.require_one_text()
     pairs = table.rows("first", "second", "score")
     first, second = (tokenized.tokens([pair[side] for pair in pairs]) for side in (0, 1))
     given = np.array([_number(table.where(i), pair[2]) for i, pair in enumerate(pairs)])
     if given.min() == given.max():
-        raise InputError(f"all pairs of {table.name} have the score {given[0]:g}", "there is nothing to rank")
+        raise InputError(
+            f"all pairs of {table.name} have the score {given[0]:g}",
+            "give pairs with different scores: there is nothing to rank",
+        )
     wanted = (given - given.min()) / (given.max() - given.min())
 
     def encode(rows: Rows) -> EvalBatch:
@@ -60,7 +63,7 @@ def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
 
 
 def cosines(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Return the cosine between the token means of rows 0 and 1, 2 and 3, ..."""
+    """Return the cosine similarity of sentence pairs: of the mean hidden states of rows 0 and 1, 2 and 3, ..."""
     if hidden.dim() != 3 or hidden.shape[:2] != mask.shape:
         raise InputError(
             f"the model outputs a tensor of shape {tuple(hidden.shape)}, "
@@ -78,7 +81,7 @@ def _number(where: str, text: str) -> float:
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
-        raise InputError(f"{where}: {text!r} is not a number", "scores say how alike two sentences are")
+        raise InputError(f"{where}: {text!r} is not a number", "give the similarity of the two sentences as a number")
     return score
 
 

@@ -1,1 +1,1 @@
-"""Sections of a report, each about one question. A section without results returns None and is left out."""
+"""The sections of a report, each about one question. A section without results is left out of the report."""

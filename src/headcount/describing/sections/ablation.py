@@ -1,4 +1,4 @@
-"""How important is each head alone? Rank the heads by ablation, and describe the method and what broke."""
+"""How important is each head alone? Rank heads by ablation; describe the method, and which answers become wrong."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ ACTIONS = {
     "resample": "replacing {}'s output with its output on another example",
     "mean": "replacing {}'s output with its mean",
 }
-"""Phrases that say what each kind of ablation does to a head."""
-BAND_NOTE = "The band says where the whole 95 % CI of a head's drop lies: "
+"""Maps each kind of ablation to a phrase on what it does to a head."""
+BAND_NOTE = "The band of a head says where the whole 95 % CI of its drop lies: "
 BAND_NOTE += f"{'; '.join(f'{band}: {limit}' for band, limit in LIMITS.items())}."
 MOST_FAULTS = 6
-"""Largest number of kinds of error that are listed for one head."""
+"""Largest number of kinds of error that the table of answers broken without one head lists."""
 
 
 def describe(result: Ablation) -> list[Block]:
-    """Describe an ablation: per length, the ranking, the conclusions, the method, and what broke without each head."""
+    """Return blocks on an ablation, for each length: ranking, conclusions, method, and answers that become wrong."""
     blocks: list[Block] = []
     for i, condition in enumerate(result.conditions):
         name = "ablation" if condition.length is None else f"ablation-{condition.length}"
@@ -59,7 +59,7 @@ def describe(result: Ablation) -> list[Block]:
 
 
 def action(replacement: str, head: str = "a head") -> str:
-    """Say what a kind of ablation does to a head.
+    """Return a phrase on what a kind of ablation does to a head.
 
     >>> action("zero"), action("mean", "E0H1"), action("noise", "E0H1")
     ('removing a head', "replacing E0H1's output with its mean", "replacing E0H1's output (noise)")
@@ -71,7 +71,7 @@ def action(replacement: str, head: str = "a head") -> str:
 
 
 def conclusions(result: Ablation, condition: AblationCondition, title: str = "", rests_on: str = "") -> list[Sentence]:
-    """Say which head is most important, how many heads are redundant, and whether all ablations agree."""
+    """Return sentences on the most important head, on redundant heads, and on whether kinds of ablation agree."""
     leaders = {name: costliest(result, condition, name) for name in result.replacements}
     first = leaders[result.ranked_by]
     sentences = [Sentence(leader_text(result, result.ranked_by, first, title), is_decided=first.is_decided)]
@@ -85,13 +85,13 @@ def conclusions(result: Ablation, condition: AblationCondition, title: str = "",
 
 
 def costliest(result: Ablation, condition: AblationCondition, replacement: str) -> Leader[Effect]:
-    """Find the head that costs most under one kind of ablation."""
+    """Return the head with the largest drop under one kind of ablation, and the heads that may cost as much."""
     effects = [effects[replacement] for effects in result.ranking(condition.length).values()]
     return leader(effects, lambda effect: (effect.drop, effect.low, effect.high), bound=0)
 
 
 def leader_text(result: Ablation, replacement: str, ranking: Leader[Effect], title: str = "") -> str:
-    """Say which head is most important under one kind of ablation, or that it is undecided.
+    """Return a sentence on which head is most important under one kind of ablation, or that this is undecided.
 
     `E1H2 is the most important head of the adder: removing it costs 33.0 points (95 % CI 32.5-33.5, n = 40,000).`
     """
@@ -101,32 +101,34 @@ def leader_text(result: Ablation, replacement: str, ranking: Leader[Effect], tit
     cost = f"{amount(top.drop, result.unit)} ({doubt})"
     removing = f"{'removing ' if replacement == 'zero' else ''}{top.short} costs {cost}"
     if not ranking.is_shown:
-        return f"Whether any head{of} matters{by} is undecided: {removing}, the largest drop."
+        return f"It is undecided whether any head{of} matters{by}: {removing}, which is the largest drop."
     if ranking.rivals:
         names = some([effect.short for effect in ranking.rivals], 4)
-        return f"Which head{of} is most important{by} is undecided: {removing}, and {names} may cost as much."
+        return f"It is undecided which head{of} is most important{by}: {removing}, and {names} may cost as much."
     return f"{top.short} is the most important head{of}{by}: {'removing it' if not by else 'it'} costs {cost}."
 
 
 def _redundant(result: Ablation, condition: AblationCondition) -> list[Sentence]:
-    """Count the heads that are redundant under the ablation that ranks heads, and under every kind of ablation."""
+    """Return a sentence on how many heads are redundant: under the kind of ablation that ranks heads, and under all."""
     effects = result.effects(result.ranked_by, condition.length)
     redundant, undecided = ([e.short for e in effects if e.band == band] for band in ("redundant", "undecided"))
     text = f"For {fraction(len(redundant), len(effects))}, the 95 % CI of the drop under {result.ranked_by} ablation "
     text += f"lies {LIMITS['redundant']}"
     text += f", so {'it is' if len(redundant) == 1 else 'they are'} redundant" if redundant else ""
-    text += f"; for {some(undecided)} this is undecided." if undecided else "."
+    text += f"; for {some(undecided)}, this is undecided." if undecided else "."
     if len(result.replacements) > 1:
         heads = [short(head) for head in result.harmless(condition.length)]
         names = f": {some(heads, 24)}" if heads else ""
         verb = "is" if len(heads) == 1 else "are"
         text += f" {counted(len(heads), 'head')} {verb} redundant under every ablation ({some(result.replacements)})"
         text += f"{names}."
-    return [Sentence(f"{text} How many can be removed together is another question.")]
+    return [Sentence(f"{text} How many heads can be removed together is a different question.")]
 
 
 def agreement_sentences(noun: str, costliest_by: Mapping[str, str]) -> list[Sentence]:
-    """Say whether every kind of ablation has the same costliest head or block; return nothing for fewer than two kinds.
+    """Return a sentence on whether all kinds of ablation find the same costliest head or block; none for one kind.
+
+    `costliest_by` maps each kind of ablation to the name of its costliest head or block.
 
     >>> [each.text for each in agreement_sentences("head", {"zero": "E0H0", "mean": "E0H0"})]
     ['E0H0 has the largest drop under every ablation (zero and mean).']
@@ -140,15 +142,15 @@ def agreement_sentences(noun: str, costliest_by: Mapping[str, str]) -> list[Sent
 
 
 def warnings(result: Ablation, condition: AblationCondition) -> list[Notice]:
-    """Warn if the model is no better than guessing, or if a few examples make up most of a drop."""
+    """Return warnings if the model is no better than guessing, or if a few examples make up most of a drop."""
     effects = [effect for by in result.replacements for effect in result.effects(by, condition.length)]
     clean, proves = clean_text(result, condition), "A head that costs nothing here proves nothing."
     baseline = score_text(result, *[condition.majority_baseline] * 3).partition(" [")[0]
     texts = []
     if result.unit == "points" and not any(effect.band for effect in effects):
         texts.append(
-            f"No head is rated: the model scores {clean} with all heads, and the best constant answer scores "
-            f"{baseline}. {proves}"
+            f"No head gets a band of importance: the model scores {clean} with all heads, and the best constant "
+            f"answer scores {baseline}. {proves}"
         )
     if result.unit == "nats" and condition.clean <= condition.majority_baseline:
         texts.append(
@@ -161,8 +163,8 @@ def warnings(result: Ablation, condition: AblationCondition) -> list[Notice]:
         names = some([f"{effect.short} ({effect.replacement})" for effect in few], 8)
         least = min(effect.n for effect in few)
         texts.append(
-            f"Ten of {least:,}{' or more' if condition.stopping else ''} examples make up over half of all "
-            f"differences for {names}. With more examples, the drop may change."
+            f"For {names}, ten of {least:,}{' or more' if condition.stopping else ''} examples make up over half of "
+            "the total absolute difference. With more examples, the drop may change."
         )
     return [Notice("warn", text) for text in texts]
 
@@ -173,7 +175,7 @@ def warnings(result: Ablation, condition: AblationCondition) -> list[Notice]:
 def ranking_table(
     result: Ablation, condition: AblationCondition, name: str, command: str = "", title: str = ""
 ) -> DataTable:
-    """Tabulate the drop of every head under every ablation, the costliest head to remove first."""
+    """Return a table of the drop of every head under every kind of ablation; the costliest head comes first."""
     gradients = {each.head: each.importance for each in condition.importances}
     rows = [
         (
@@ -194,13 +196,13 @@ def ranking_table(
 
 
 def _n_cell(effects: Iterable[Effect]) -> Cell:
-    """Return the numbers of examples on which a head was ablated, such as `540` or `540-6,241`."""
+    """Return a table cell with the number of examples on which a head was ablated, such as `540` or `540-6,241`."""
     numbers = sorted(effect.n for effect in effects)
     return Cell("-".join(f"{n:,}" for n in dict.fromkeys((numbers[0], numbers[-1]))), numbers[-1])
 
 
 def stopping_sentence(result: Ablation, condition: AblationCondition) -> str:
-    """Say when the measurement of a head ended.
+    """Return sentences on the rule by which the measurement of each head ended.
 
     `Each head was measured until its band was decided and its 95 % CI was at most 1 point to either side (n), on up to
     40,000 examples.`
@@ -210,20 +212,23 @@ def stopping_sentence(result: Ablation, condition: AblationCondition) -> str:
     band = "its band was decided and " if result.unit == "points" else ""
     width = f"{limit_text(rule.precision, result.unit or result.metric)} to either side"
     return (
-        f"Each head was measured on n examples: until {band}its 95 % CI was at most {width}, or {rule.most:,} examples "
-        "were not enough. The intervals and p-values allow for looking several times."
+        f"Each head was measured on as many examples (n) as it took until {band}its 95 % CI was at most {width}, but "
+        f"on at most {rule.most:,}. The intervals and p-values allow for checking the results several times."
     )
 
 
 def _drop_cell(result: Ablation, condition: AblationCondition, effect: Effect) -> Cell:
-    """Return `16.60 [14.99, 18.30] critical†`; a dagger marks a head that was measured again on other examples."""
+    """Return a table cell with the drop of a head, its 95 % CI and its band, such as `16.60 [14.99, 18.30] critical†`.
+
+    The dagger marks a head that was measured again on other examples.
+    """
     cell = amount_cell(effect.drop, effect.low, effect.high, result.unit)
     text = f"{cell.text} {effect.band or ''}".rstrip() + "†" * is_remeasured(condition, effect)
     return Cell(text, cell.value, "strong" if effect.p < 0.05 else "")
 
 
 def _ranking_note(result: Ablation, condition: AblationCondition) -> str:
-    """Explain the columns: intervals, significance, ranks, daggers, kinds of ablation and gradients."""
+    """Return the note below the ranking of heads: what intervals, bold type, ranks, daggers and columns mean."""
     n_heads = len(result.ranking(condition.length))
     test = "permutation test" if result.unit == "points" else "bootstrap-t"
     test = "exact McNemar test" if result.is_accuracy else test
@@ -234,9 +239,8 @@ def _ranking_note(result: Ablation, condition: AblationCondition) -> str:
     ]
     if condition.decided_on:
         sentences.append(
-            f"†: removing this head changes an answer, so the head was measured again on {condition.decided_on}; the "
-            "table "
-            "has the second measurement."
+            f"†: removing this head changes an answer, so the head was measured again on {condition.decided_on}, and "
+            "the table has this second measurement."
         )
     if condition.stopping:
         sentences.append(stopping_sentence(result, condition))
@@ -250,7 +254,10 @@ def _ranking_note(result: Ablation, condition: AblationCondition) -> str:
 
 
 def _band_tables(result: Ablation, condition: AblationCondition, name: str) -> list[DataTable]:
-    """Count the heads in each band under each ablation, and say how many examples would decide undecided heads."""
+    """Return a table of how many heads are in each band of importance, under each kind of ablation.
+
+    For undecided heads, it has the number of examples that would decide.
+    """
     rows = list[Row]()
     for replacement in sorted(result.replacements, key=lambda each: each != result.ranked_by):
         effects = result.effects(replacement, condition.length)
@@ -265,15 +272,15 @@ def _band_tables(result: Ablation, condition: AblationCondition, name: str) -> l
 
 
 def _examples_needed(effect: Effect) -> str:
-    """Say how many examples would decide the band of a head, to two digits."""
+    """Return how many examples would decide the band of a head, as text: `1,100 to 17,000` or `2,500 or more`."""
     least, most = effect.examples_needed, effect.examples_needed_most
     if least is None:
-        return "none: the drop is at a limit"
+        return "no number: the drop lies at a limit"
     return f"{_rounded(least)} or more" if most is None else f"{_rounded(least)} to {_rounded(most)}"
 
 
 def _rounded(n: int) -> str:
-    """Write a number to two significant digits.
+    """Return a number, rounded to two significant digits, as text.
 
     >>> _rounded(98765)
     '99,000'
@@ -282,10 +289,10 @@ def _rounded(n: int) -> str:
 
 
 def _gradient_tables(condition: AblationCondition, name: str) -> list[DataTable]:
-    """Tabulate the rank correlation between the importance of heads by gradients and by ablation."""
+    """Return a table of rank correlations between two importances of heads: by gradient, and by ablation."""
     rows = list[Row]()
     for each in condition.agreements:
-        gradient = "divided by its block's norm" if each.normalised else "as it is"
+        gradient = "divided by the norm over its block" if each.normalised else "not normalised"
         correlation = each.found
         if correlation is None:
             rows.append((each.replacement, gradient, Cell("all drops are equal"), Cell(""), Cell("")))
@@ -302,7 +309,10 @@ def _gradient_tables(condition: AblationCondition, name: str) -> list[DataTable]
 
 
 def _method_notes(result: Ablation, condition: AblationCondition, *, is_last: bool) -> list[str]:
-    """List how replacements were drawn and what was verified; only the last condition (`is_last`) lists the proof."""
+    """Return notes on how the replacements of head outputs were drawn, and on what was verified beforehand.
+
+    The notes of the last condition (`is_last`) also say what was verified at the attention blocks.
+    """
     notes = []
     if condition.n_mean:
         notes.append(
@@ -313,11 +323,13 @@ def _method_notes(result: Ablation, condition: AblationCondition, *, is_last: bo
         notes.append(
             f"Resample ablation takes the output from {counted(condition.donors, 'other example')}"
             f"{' in turn' if condition.donors > 1 else ''}. Such an output does not fit the rest of the example, so "
-            "the drop "
-            "also counts how far it misleads later layers."
+            "the drop also includes the errors that it causes in later layers."
         )
     if condition.is_plain:
-        notes.append("Modules of this model keep state, so each ablation needed a whole forward pass, which is slower.")
+        notes.append(
+            "Modules of this model keep state between calls, so each ablation needed a whole forward pass, which is "
+            "slower."
+        )
     if condition.decoded:
         is_all = set(condition.decoded_replacements) >= set(result.replacements)
         which = "" if is_all else f" {' and '.join(condition.decoded_replacements)}"
@@ -328,14 +340,14 @@ def _method_notes(result: Ablation, condition: AblationCondition, *, is_last: bo
 
 
 def _proof_sentence(result: Ablation) -> str:
-    """Say what was verified at the attention blocks before heads were ablated."""
+    """Return a sentence on what was verified at the attention blocks before heads were ablated."""
     n, n_followed = len(result.proof), sum(each.follows_attention for each in result.proof)
     parts = [
         f"head contributions + bias = block output (max error {max(each.sum_error for each in result.proof):.0e})",
         "with all heads off, only the bias remains",
     ]
-    own_pattern = "each head's slice of z follows its own attention pattern"
-    unchecked = "" if n_followed == n else f" Not checked at {n - n_followed} of them: whether {own_pattern}."
+    own_pattern = "each head's output depends only on its own attention pattern"
+    unchecked = "" if n_followed == n else f" At {n - n_followed} of them, it was not checked whether {own_pattern}."
     verified = "; ".join(parts if unchecked else [*parts, own_pattern])
     names = ", ".join(each.site for each in result.proof if not each.is_used)
     unused = f" Noise in place of the heads of {names} does not change the model's output." if names else ""
@@ -346,14 +358,14 @@ def _proof_sentence(result: Ablation) -> str:
 
 
 def _failure_tables(result: Ablation, condition: AblationCondition, name: str) -> list[DataTable]:
-    """Build one table per head whose ablation broke answers; the head with the most broken answers comes first."""
+    """Return one table per head without which answers become wrong; the head with most such answers comes first."""
     broken = [each for each in condition.failures if each.n_broken]
     broken.sort(key=lambda each: (result.replacements.index(each.replacement), -each.n_broken))
     return [_failure_table(condition, each, f"{name}-{each.replacement}-{short(each.head)}") for each in broken]
 
 
 def _failure_table(condition: AblationCondition, profile: FailureProfile, name: str) -> DataTable:
-    """Tabulate how many examples of each group broke without one head, and some of the broken answers."""
+    """Return a table of how many answers in each group of examples become wrong without one head, with examples."""
     groups = (*profile.places, *profile.faults[:MOST_FAULTS], *profile.groups)
     rows = [(f"{each.facet}: {each.group}", f"{each.broken:,} of {each.n:,}") for each in groups if each.broken]
     rows += [
@@ -374,22 +386,20 @@ def _failure_table(condition: AblationCondition, profile: FailureProfile, name: 
 EXPLANATION = (
     "Zero ablation removes a head: it sets the head's output to zero where it enters the residual stream. Heads are "
     "ranked by how much accuracy that costs (or how far the loss rises). Resample ablation replaces the output with "
-    "the head's output on another example. This "
-    "misleads the model, so a head that can be removed at no cost may cost much here. Mean ablation replaces the "
-    "output "
-    "with the head's mean output. Every ablation was verified to act, and is compared with the whole model on the "
-    "same examples."
+    "the head's output on another example. This misleads the model, so a head that can be removed at no cost may cost "
+    "much here. Mean ablation replaces the output with the head's mean output. It was verified that every ablation "
+    "changes what it should. Each drop compares the model with and without the head on the same examples."
 )
 
 
 def section(results: ReportResults) -> Section | None:
-    """Describe every model whose heads were ablated."""
+    """Return the section on every model whose heads were ablated one at a time; None without any."""
     models = results.with_result("ablation")
     return section_by_model(results, "ablation", "How important is each head alone?", EXPLANATION, models, _described)
 
 
 def _described(model: ModelResults, name: str) -> tuple[list[Sentence], list[Block]]:
-    """Return the conclusions, and the warnings, figure and ranking of one model."""
+    """Return two lists about one model: sentences on its ablation, and blocks (warnings, figure and ranking)."""
     result = model.ablation
     assert result is not None, "only models with an ablation are described"
     condition, command = result.conditions[0], ablate_command(model)

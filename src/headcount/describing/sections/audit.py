@@ -1,4 +1,4 @@
-"""What did the audit find? Notices and tables about models, a table of a course, and feedback pages for students."""
+"""What did the audit (checks for known mistakes) find? Notices, tables of checks, and feedback pages for a course."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from headcount.auditing.audit import Audit, Verdict
 
 POSITIONS, SHORTCUTS = "5", "6"
-"""First digit of a check's id (HC501) by kind of check: about positions, about shortcuts."""
+"""First digit of the ids of two kinds of checks, as in HC501: checks of position encodings, checks for shortcuts."""
 BEYOND = "302"
-"""Number in the id of the check for models that give one answer to everything beyond the training lengths."""
+"""Number of the check (HC302) for models that give one answer to everything beyond the training lengths."""
 URGENT = ("fail", "warn")
 MARKS: dict[str, Literal["", "strong", "weak"]] = {
     "fail": "strong",
@@ -40,7 +40,7 @@ MARKS: dict[str, Literal["", "strong", "weak"]] = {
     "pass": "",
     "not applicable": "weak",
 }
-"""By verdict, the most urgent first: how it is marked in a table."""
+"""Maps each verdict of a check, the most urgent first, to how a table prints it: bold, normal or grey."""
 ORDER = tuple(MARKS)
 QUIET = ("pass", "not applicable")
 """Verdicts of checks that found nothing."""
@@ -48,7 +48,7 @@ PAGE = "docs/traps.md"
 
 
 def describe(audit: Audit) -> list[Block]:
-    """Return blocks: the root cause, a notice for each check that fails or warns, and tables of all checks."""
+    """Return blocks on an audit: the root cause, a notice for each check that fails or warns, tables of all checks."""
     blocks: list[Block] = [Paragraph(sentence(audit.summary)), Paragraph(measured(audit))]
     blocks += [notice(each) for each in urgent(audit)]
     if anchors := [f"#{each.id.lower()}" for each in urgent(audit)]:
@@ -66,12 +66,12 @@ def measured(audit: Audit) -> str:
 
 
 def notices(model: ModelResults, kinds: Collection[str] = ("",)) -> list[Notice]:
-    """Return a notice for each check that fails or warns, of these kinds, such as `[POSITIONS, SHORTCUTS]`."""
+    """Return a notice for each check of these kinds (such as `[POSITIONS, SHORTCUTS]`) that fails or warns."""
     return [] if model.audit is None else [notice(each, model.title) for each in urgent(model.audit, kinds)]
 
 
 def urgent(audit: Audit, kinds: Collection[str] = ("",)) -> list[Verdict]:
-    """Return the checks of these kinds that fail, the root cause first, then those that warn."""
+    """Return the checks of these kinds that fail, with the root cause first, and then the checks that warn."""
     ranks = {id: rank for rank, id in enumerate(audit.causes)}
     verdicts = [each for each in audit.verdicts if each.verdict in URGENT]
     verdicts.sort(key=lambda each: (URGENT.index(each.verdict), ranks.get(each.id, len(ranks)), each.id))
@@ -92,15 +92,15 @@ def notice(verdict: Verdict, title: str = "") -> Notice:
 def verdict_tables(
     audits: Sequence[tuple[str, Audit]], name: str, command: str = "", *, is_complete: bool = False
 ) -> list[DataTable]:
-    """Return two tables of checks of audited models: those that found something, and those that passed.
+    """Return two tables of the checks of audited models: checks that found something, and checks that found nothing.
 
-    Checks that do not apply are only counted, unless `is_complete`.
+    Checks that do not apply to a model are listed only if `is_complete`; otherwise, a note has their number.
     """
     verdicts = [(title, each) for verdict in ORDER for title, audit in audits for each in audit.of(verdict)]
     n_left_out = 0 if is_complete else sum(each.verdict == "not applicable" for _, each in verdicts)
     loud = [pair for pair in verdicts if pair[1].verdict not in QUIET]
     quiet = [pair for pair in verdicts if pair[1].verdict in (QUIET if is_complete else QUIET[:1])]
-    note = f"{counted(n_left_out, 'check')} that do not apply are left out." if n_left_out else ""
+    note = f"Not listed: {counted(n_left_out, 'check')} that do not apply." if n_left_out else ""
     note += " Only the quick checks were run." if any(audit.is_quick for _, audit in audits) else ""
     columns = (*(["model"] if len(audits) > 1 else []), "id", "check", "verdict", "evidence")
 
@@ -131,18 +131,18 @@ def _cells(verdict: Verdict) -> Row:
 Outcome: TypeAlias = "Audit | HeadcountError"
 """The audit of a student's submission, or the error that prevented it."""
 MOST_CAUSES = 5
-"""Largest number of causes that the summary of a course names."""
+"""Largest number of faults, and of reasons for broken submissions, that the summary of a course names."""
 
 
 def course_table(course: Mapping[str, Outcome]) -> DataTable:
-    """Return a table with one row per submission, in the given order."""
+    """Return a table with one row per student's submission: its accuracy, failed checks and most common error."""
     columns = ("submission", "right", "fails", "warns", "most common error", "cause")
     rows = tuple((name, *_course_cells(outcome)) for name, outcome in course.items())
     return DataTable("submissions", f"Audit of {counted(len(course), 'submission')}", columns, rows)
 
 
 def _course_cells(outcome: Outcome) -> Row:
-    """Return the cells of one submission in the table of a course, without the cell of its name."""
+    """Return the table cells of one submission in the table of a course, except for its name."""
     if isinstance(outcome, HeadcountError):
         return Cell(""), "", "", "", f"broken: {outcome.what}"
     ids = (", ".join(each.id for each in outcome.of(verdict)) for verdict in URGENT)
@@ -150,21 +150,21 @@ def _course_cells(outcome: Outcome) -> Row:
 
 
 def course_summary(course: Mapping[str, Outcome]) -> list[str]:
-    """Return sentences: how many submissions are sound, faulty and broken, and the most common causes."""
+    """Return sentences on how many submissions are sound, faulty or broken, and on the most common causes."""
     audits = [each for each in course.values() if not isinstance(each, HeadcountError)]
     errors = [each for each in course.values() if isinstance(each, HeadcountError)]
     n_sound = sum(each.is_sound for each in audits)
     n = counted(len(course), "submission")
-    lines = [f"{n}: {n_sound:,} sound, {len(audits) - n_sound:,} with faults, {len(errors):,} broken"]
+    lines = [f"{n}: {n_sound:,} sound, {len(audits) - n_sound:,} with faults, {len(errors):,} that cannot be run"]
     faults = Counter(f"{each.id} ({each.check.replace('-', ' ')})" for audit in audits for each in audit.of("fail"))
-    for what, counts in (("faults", faults), ("reasons why submissions are broken", Counter(map(_reason, errors)))):
+    for what, counts in (("faults", faults), ("reasons why submissions cannot be run", Counter(map(_reason, errors)))):
         named = ", ".join(f"{cause}: {count:,}" for cause, count in counts.most_common(MOST_CAUSES))
         lines += [f"most common {what}: {named}"] if named else []
     return lines
 
 
 def _reason(error: HeadcountError) -> str:
-    """Return the name of the Python exception in an error, so that equal mistakes of students are counted together."""
+    """Return the name of the Python exception in an error message, so that equal errors are counted together."""
     exception = re.search(r"(?:fails|ends the program): (\w+)", error.what)
     return exception[1] if exception else shortened(error.what, 60)
 
@@ -173,17 +173,17 @@ def _reason(error: HeadcountError) -> str:
 
 
 def course_page(course: Mapping[str, Outcome]) -> Report:
-    """Return the teacher's page: a summary of the course, then a row for each submission."""
+    """Return the teacher's page on a course: a summary, and a table with a row for each student's submission."""
     first, *others = map(sentence, course_summary(course))
     blocks: list[Block] = [*map(Paragraph, others), course_table(course)]
     return Report("Summary of the course", first, (Section("course", "Submissions", tuple(blocks)),), "")
 
 
 def feedback_page(label: str, outcome: Outcome, name: str, output: str = "") -> Report:
-    """Return a student's page: only what to change and what to look at, or why nothing could be measured."""
+    """Return a student's page: only what to change and what to check, or why the submission could not be measured."""
     if isinstance(outcome, HeadcountError):
         summary = "Your submission could not be measured."
-        command = Commands((f"headcount audit {argument(name)}",), "Run this, and fix what it shows:")
+        command = Commands((f"headcount audit {argument(name)}",), "Run this command, and fix what it shows:")
         reasons = [Paragraph(text) for text in (outcome.what, *outcome.advice)]
         sections = [Section("failed", "What failed", (*reasons, command))]
     else:
@@ -208,7 +208,7 @@ def _urgent_sections(audit: Audit) -> list[Section]:
         texts += [f"Likely cause: {sentence(each.cause)}"] if each.cause else []
         texts += [f"What to change: {sentence(each.fix)}"] if each.fix else []
         texts.append(f"What this check means: {PAGE}#{each.id.lower()}")
-        title = f"{'To fix' if each.verdict == 'fail' else 'To look at'}: {each.id}, {each.check.replace('-', ' ')}"
+        title = f"{'To fix' if each.verdict == 'fail' else 'To check'}: {each.id}, {each.check.replace('-', ' ')}"
         sections.append(Section(each.id.lower(), title, tuple(map(Paragraph, texts))))
     return sections
 
@@ -217,15 +217,15 @@ def _urgent_sections(audit: Audit) -> list[Section]:
 
 TABLE = "audit-verdicts"
 Audits = Sequence[tuple[str, "Audit"]]
-"""Audits, each with the title of its model."""
+"""Pairs of a model's title and the audit of this model."""
 RESULTS = ("evaluation", "certificate", "ablation", "pruning", "stretch")
-"""Names of results that also store the root cause which the quick audit found."""
+"""Names of the results of a model that also store the root cause found by the quick audit."""
 
 
 def section(results: ReportResults) -> Section | None:
-    """Return the section on audits, or None without any.
+    """Return the section on audits, or None if no model was audited and no fault is known.
 
-    For models without an audit, it describes the fault that other results store (quick audit).
+    For a model without an audit, the section has the fault that the quick audit stored with other results.
     """
     audited = [each for each in results.models if each.audit is not None]
     quick = [each for each in results.models if each.audit is None and quick_fault(each)]
@@ -233,8 +233,8 @@ def section(results: ReportResults) -> Section | None:
         return None
     blocks: list[Block] = [
         Paragraph(
-            "The audit checks a model and its results for known mistakes, by the model's behaviour and not by its "
-            "settings. A check fails where figures or conclusions are wrong, and warns where they may mislead. A "
+            "The audit checks a model and its results for known mistakes. It looks at how the model behaves, and not "
+            "at its settings. A check fails if numbers or conclusions are wrong, and warns if they may mislead. A "
             "finding that concerns one section of this report is repeated in that section."
         ),
         *(notice for model in audited for notice in notices(model)),
@@ -251,13 +251,13 @@ def section(results: ReportResults) -> Section | None:
 
 
 def quick_fault(model: ModelResults) -> str:
-    """Return the root cause that the quick audit stored with a result; empty if every check passed or none was run."""
+    """Return the root cause that the quick audit stored with a model's results; empty if it found no fault."""
     faults = (getattr(getattr(model, name), "audit", "") for name in RESULTS)
     return next((fault for fault in faults if fault), "")
 
 
 def conclusions(audits: Audits, rests_on: str) -> list[Sentence]:
-    """Return sentences on which models have faults, with the accuracy that a fault predicts and the measured one."""
+    """Return sentences on which models have faults, and on the accuracy that a fault predicts and that was measured."""
     faulty = [(title, audit) for title, audit in audits if not audit.is_sound]
     warned = [(title, audit) for title, audit in audits if audit.is_sound and urgent(audit)]
     n_checks = sum(each.verdict != "not applicable" for _, audit in audits for each in audit.verdicts)
@@ -277,7 +277,7 @@ def conclusions(audits: Audits, rests_on: str) -> list[Sentence]:
 
 
 def _checks(audits: Audits, verdict: str) -> str:
-    """Return models with their checks of one verdict: `a (HC101 constant place) and b (HC502 past table)`."""
+    """Return the models with their checks of one verdict, as text: `add (HC101 constant place) and sort (...)`."""
     parts = []
     for title, audit in audits:
         checks = some([f"{each.id} {each.check.replace('-', ' ')}" for each in audit.of(verdict)], 3)

@@ -1,4 +1,4 @@
-"""Is every answer right? Not only on a test set: on every example, every context, or as far as a search can tell."""
+"""Is every answer right? Models verified beyond a test set: on every example, on every context, or by a search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headcount.errors import argument
 from headcount.stats import Proportion
 
 if TYPE_CHECKING:
-    from headcount.analysis.exhaustive import Certificate
+    from headcount.analysis.exhaustive_check import Certificate
     from headcount.analysis.verification import Verification
 
 TABLE, VERDICTS = "certificate-checked", "certificate-verdicts"
@@ -54,16 +54,16 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _table_of(outcome: Verification) -> str:
-    """Return the id of the table that lists an outcome; checks of all examples have a table of their own."""
+    """Return the id of the table that lists the outcome of a verification, which depends on the kind of check."""
     return TABLE if type(outcome).__name__ == "Certificate" else VERDICTS
 
 
 def _verdict_table(verified: list[tuple[ModelResults, Verification]]) -> list[DataTable]:
-    """Return a table of models that were not verified on every example: the method, and how much was checked."""
+    """Return a table of models that were not verified on every example: what was checked instead, and the verdict."""
     ways = {
         "ContextCertificate": "every context",
-        "WorstMargins": "worst case by length",
-        "CounterexampleSearch": "search",
+        "WorstMargins": "worst case at each length",
+        "CounterexampleSearch": "examples from a search",
     }
     rows: list[tuple[Cell | str, ...]] = []
     for model, outcome in verified:
@@ -80,12 +80,12 @@ def _verdict_table(verified: list[tuple[ModelResults, Verification]]) -> list[Da
 
 
 def _command(verified: Sequence[tuple[ModelResults, object]]) -> str:
-    """Return the command that verifies a model; "" for several models, whose commands are in another section."""
+    """Return the command that verifies a single model; empty for several models."""
     return f"headcount verify {argument(verified[0][0].name)}" if len(verified) == 1 else ""
 
 
 def _answer(verified: list[tuple[ModelResults, Verification]]) -> Sentence:
-    """Return a sentence with the verdict on a single model, or with several models listed by verdict."""
+    """Return a sentence with the verdict on a single model, or with the names of several models by verdict."""
     if len(verified) == 1:
         model, outcome = verified[0]
         return verdict(outcome, model.title, _table_of(outcome))

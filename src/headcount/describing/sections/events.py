@@ -1,7 +1,7 @@
-"""Which heads handle the carry? Describe attention that responds to it, and answers that break without a head.
+"""Which heads handle the carry? Describe heads whose attention responds to it, and answers that break without a head.
 
 A carry is an event inside an example. Each task that names such an event (`TaskWords.event`) gets this section.
-Attention that moves is correlation; ablation shows what the model needs.
+A response of attention is correlation; ablation shows what the model needs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from headcount.describing.words import (
     some,
 )
 from headcount.errors import argument
-from headcount.figures.head_stats import draw_sensitivity, sensitivities
+from headcount.figures.specialisation import draw_sensitivity, sensitivities
+from headcount.limits import SIGNIFICANT
 from headcount.stats import Proportion
 from headcount.tasks import words_of
 from headcount.tasks.base import TaskWords
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def event_name(words: TaskWords) -> str:
-    """Return the task's name for its event, such as `carry`. Some examples contain the event, others do not."""
+    """Return the task's name for its event, such as `carry`: something that only some of the examples contain."""
     assert words.event is not None, "asked about a task with an event"
     return words.event.name
 
@@ -60,22 +61,23 @@ def event_name(words: TaskWords) -> str:
 
 
 def responding_heads(result: Specialisation) -> list[str]:
-    """Return the short names of heads whose attention responds to the event, the most responsive first.
+    """Return the short names of heads whose attention responds to the task's event, the most responsive first.
 
-    A head responds if the lower end of its interval lies above 0.
+    A head responds if changing a token moves significantly more of its attention when that causes the event.
     """
     return [each.short for each in sensitivities(result) if each.low > 0]
 
 
 def response_sentence(title: str, result: Specialisation, words: TaskWords, rests_on: str) -> Sentence:
-    """Return a sentence on the head that responds most to the event, its rivals, and how many heads respond."""
+    """Return a sentence on how many heads respond to the event, which responds most, and which may respond as much."""
     first = leader(sensitivities(result), lambda each: (each.shift.mean, each.low, each.high), bound=0)
     top, n, event = first.top, 1 + len(first.others), event_name(words)
     doubt = f"{interval(top.low, top.high)} corrected for {n} heads, n = {top.shift.n:,}"
     moved = f"changing one token moves {number(100 * top.shift.mean)} percentage points more of its attention if that "
-    moved += f"makes a {event} ({doubt})"
+    moved += f"change makes a {event} ({doubt})"
     if not first.is_shown:
-        text = f"Whether any head of {title} responds to a {event} is undecided. {top.short} responds most: "
+        text = f"It is undecided whether the attention of any head of {title} responds to a {event}. {top.short} "
+        text += "responds most: "
         return Sentence(f"{text}{moved}. {ONE_SEED}", rests_on, is_decided=False)
     n_responding = len(responding_heads(result))
     text = f"{n_responding} of {counted(n, 'head')} of {title} respond to a {event}, {top.short} most: "
@@ -95,12 +97,12 @@ class TargetDifference:
     mean: float
     low: float
     high: float
-    """Upper end of the 95 % CI of `mean`; like `low`, it holds for all comparisons at once (Bonferroni)."""
+    """Upper end of the 95 % CI of `mean`; `low` and `high` are Bonferroni-corrected for the number of comparisons."""
     n: int
 
 
 def target_differences(result: Specialisation, words: TaskWords) -> list[TargetDifference]:
-    """Return the difference in attention for every head and target, the largest first."""
+    """Return, for every head and target, the difference in attention with and without the event; the largest first."""
     assert words.event is not None, "asked about a task with an event"
     targets = dict.fromkeys(each.measure for head in result.heads for each in head.measures if each.even is not None)
     measured = []
@@ -113,7 +115,7 @@ def target_differences(result: Specialisation, words: TaskWords) -> list[TargetD
                 measured.append((head.short, target, event.mean, without.mean, difference))
     differences = []
     for name, target, event_mean, without_mean, difference in measured:
-        half = difference.half(1 - 0.05 / len(measured))
+        half = difference.half(1 - SIGNIFICANT / len(measured))
         ends = difference.mean - half, difference.mean + half
         differences.append(
             TargetDifference(name, target, event_mean, without_mean, difference.mean, *ends, difference.n)
@@ -122,9 +124,9 @@ def target_differences(result: Specialisation, words: TaskWords) -> list[TargetD
 
 
 def difference_sentence(result: Specialisation, words: TaskWords, rests_on: str) -> Sentence | None:
-    """Return a sentence on where attention differs most between examples with and without the event.
+    """Return a sentence on the head and target with the largest difference in attention with and without the event.
 
-    Return None if that was not measured.
+    Return None if such differences were not measured.
     """
     differences, event = target_differences(result, words), event_name(words)
     if not differences:
@@ -135,10 +137,11 @@ def difference_sentence(result: Specialisation, words: TaskWords, rests_on: str)
     doubt = f"{interval(top.low, top.high)} corrected for {len(differences)} comparisons, n = {top.n:,}"
     clause = f"{top.short} gives {shares} (difference {100 * top.mean:+.1f} points, {doubt})"
     if top.low <= 0 <= top.high:
-        text = f"Over all {words.examples}, it is undecided whether a {event} moves the attention of any head"
+        text = f"Over all {words.examples}, it is undecided whether a {event} changes the attention of any head"
         return Sentence(f"{text}: {clause}.", rests_on, is_decided=False)
-    text = f"Over all {words.examples}, {clause}; {n} of {len(differences)} such comparisons differ. "
-    return Sentence(f"{text}This is correlation: {words.examples} with a {event} also have other tokens.", rests_on)
+    text = f"Over all {words.examples}, {clause}. In {n} of {len(differences)} such comparisons, the difference is "
+    text += f"significant. This is correlation, because {words.examples} with a {event} also differ in their tokens."
+    return Sentence(text, rests_on)
 
 
 # --- ablation ---------------------------------------------------------------------------------------------------------
@@ -146,15 +149,15 @@ def difference_sentence(result: Specialisation, words: TaskWords, rests_on: str)
 
 @dataclass(frozen=True)
 class Breaks:
-    """How often examples break (turn from right to wrong) when one head is ablated: with the event, and without it."""
+    """How often answers break (turn from right to wrong) when one head is ablated, with and without the event."""
 
     short: str
     with_event: Proportion
     without_event: Proportion
-    """The fraction of examples without the event that break, with a 95 % CI that holds for all heads (Bonferroni)."""
+    """Fraction of examples without the event that break, with a 95 % CI corrected for the number of heads."""
     n_decoded: int
     n_errors: int
-    """Number of decoded answers that are wrong about the event and about nothing else."""
+    """Number of decoded answers in which every error is about the event, such as a carry that was lost."""
 
     @property
     def is_for_event(self) -> bool:
@@ -163,9 +166,9 @@ class Breaks:
 
 
 def breaks_of(result: Ablation, words: TaskWords) -> list[Breaks]:
-    """Return how often examples break when each head is removed.
+    """Return how often answers break (turn from right to wrong) when each head is ablated alone.
 
-    If zero ablation was not stored, another kind of ablation is used.
+    Zero ablation is used if it was stored, otherwise another kind of ablation.
     """
     event = words.event
     assert event is not None, "asked about a task with an event"
@@ -178,30 +181,38 @@ def breaks_of(result: Ablation, words: TaskWords) -> list[Breaks]:
         sides = [[each for each in groups if (each.group == event.absent) is not has] for has in (True, False)]
         counts = [(sum(each.broken for each in side), sum(each.n for each in side)) for side in sides]
         if all(n for _, n in counts):
-            event_side, other_side = (Proportion.of(broken, n, 1 - 0.05 / len(profiles)) for broken, n in counts)
+            event_side, other_side = (Proportion.of(broken, n, 1 - SIGNIFICANT / len(profiles)) for broken, n in counts)
             n_decoded = profile.faults[0].n if profile.faults else 0
             breaks.append(Breaks(short(profile.head), event_side, other_side, n_decoded, profile.n_event_errors or 0))
     return sorted(breaks, key=lambda each: each.without_event.rate - each.with_event.rate)
 
 
 def broken_sentences(breaks: list[Breaks], responding: list[str], words: TaskWords, rests_on: str) -> list[Sentence]:
-    """Return sentences on heads without which examples with the event break, and whether they respond to it."""
+    """Return sentences on heads without which answers to examples with the event break more often than others.
+
+    `responding` are the heads whose attention responds to the event; a sentence compares them with these heads.
+    """
     needed, first = [each.short for each in breaks if each.is_for_event], most_broken(breaks, words)
     which = f"{words.examples} with a {event_name(words)}"
     if not needed:
-        text = f"It is undecided whether removing any head breaks {which} more often than others: {first}."
+        text = f"It is undecided whether {which} break more often than others without some head: {first}."
         return [Sentence(text, rests_on, is_decided=False)]
-    more = f"{which} also break more often without {some(needed[1:])}" if len(needed) > 1 else ""
+    more = f"{which} also break more often than others without {some(needed[1:])}" if len(needed) > 1 else ""
     conclusion = Sentence(" ".join(filter(None, map(sentence, (first, more)))), rests_on)
     return [conclusion, *_agreement(responding, needed, words, rests_on)] if responding else [conclusion]
 
 
 def error_sentences(breaks: list[Breaks], words: TaskWords, rests_on: str, most: int = 12) -> list[Sentence]:
-    """Return a sentence on the heads without which broken answers are errors about the event; it names `most` heads."""
+    """Return a sentence on the heads without which most broken answers are errors about the event: lost carries.
+
+    It names at most `most` heads.
+    """
     decoded = [each for each in breaks if each.n_decoded]
     if not decoded or words.event is None:
         return []
-    shares = {each.short: Proportion.of(each.n_errors, each.n_decoded, 1 - 0.05 / len(decoded)) for each in decoded}
+    shares = {
+        each.short: Proportion.of(each.n_errors, each.n_decoded, 1 - SIGNIFICANT / len(decoded)) for each in decoded
+    }
     ordered = dict(sorted(shares.items(), key=lambda item: -item[1].rate))
     mostly = [f"{head} ({_counts(each)})" for head, each in ordered.items() if each.low > 0.5]
     rarely = [f"{head} ({_counts(each)})" for head, each in ordered.items() if each.high < 0.5]
@@ -209,13 +220,13 @@ def error_sentences(breaks: list[Breaks], words: TaskWords, rests_on: str, most:
     event = words.event.name
     errors, clauses = f"{event} errors are", list[str]()
     if mostly:
-        clauses.append(f"{errors} most of the broken answers without {some(mostly, most)}")
+        clauses.append(f"{errors} the majority of broken answers without {some(mostly, most)}")
     if rarely:
-        few = "few of them" if mostly else f"{errors} few of the broken answers"
+        few = "the minority" if mostly else f"{errors} the minority of broken answers"
         clauses.append(f"{few} without {some(rarely, min(most, 4))}")
     if unsure:
-        whether = "" if mostly or rarely else f" whether {errors} most of the broken answers"
-        clauses.append(f"it is undecided without {some(unsure, min(most, 6))}{whether}")
+        whether = "" if mostly or rarely else f" whether {errors} the majority of broken answers"
+        clauses.append(f"it is undecided{whether} without {some(unsure, min(most, 6))}")
     how = f"up to 100 decoded answers for each head; 95 % CIs corrected for {counted(len(decoded), 'head')}"
     text = sentence(f"{'; '.join(clauses)} ({how})")
     text += f" In a {event} error, {words.event.error}."
@@ -227,7 +238,7 @@ def _counts(proportion: Proportion) -> str:
 
 
 def most_broken(breaks: list[Breaks], words: TaskWords) -> str:
-    """Return a clause on what breaks without the head that examples with the event need most."""
+    """Return a clause on how many answers break without the head that examples with the event need most."""
     top, event = breaks[0], event_name(words)
     sides = (top.with_event, f"with a {event}"), (top.without_event, "without one")
     counts = " and ".join(
@@ -239,7 +250,10 @@ def most_broken(breaks: list[Breaks], words: TaskWords) -> str:
 
 
 def _agreement(responding: list[str], needed: list[str], words: TaskWords, rests_on: str) -> list[Sentence]:
-    """Return sentences on the heads on which attention and ablation agree, and on heads that only one points to."""
+    """Return sentences on heads that both respond to the event and are needed for it, and on heads that only do one.
+
+    `responding` are heads whose attention responds to the event, `needed` those without which its answers break.
+    """
     event = event_name(words)
     which = f"{words.examples} with a {event}"
     both = [name for name in responding if name in needed]
@@ -260,15 +274,15 @@ def _agreement(responding: list[str], needed: list[str], words: TaskWords, rests
 
 
 def cost_sentence(responding: list[str], result: Ablation, words: TaskWords, rests_on: str) -> Sentence:
-    """Return a sentence on how many responding heads cost anything when ablated.
+    """Return a sentence on how many of the heads that respond to the event cost accuracy when ablated.
 
-    It is for an ablation that does not store which examples break.
+    It is used if the ablation does not store which examples break.
     """
     first, event = result.ranked_by, event_name(words)
     by_head = {each.short: each for each in result.effects(first, result.conditions[0].length)}
     effects = [by_head[name] for name in responding if name in by_head]
     least = IMPORTANT if result.unit == "points" else 0.0
-    limit, n = f"over {limit_text(IMPORTANT)}" if least else "something", min((each.n for each in effects), default=0)
+    limit, n = f"over {limit_text(IMPORTANT)}" if least else "more than 0", min((each.n for each in effects), default=0)
     how = f"{limit} {removed_alone(first)}, by the whole 95 % CI (n = {n:,} or more)"
     costly = [f"{each.short} ({amount(each.drop, result.unit)})" for each in effects if each.low > least]
     heads = f"{counted(len(effects), 'head')} that respond{'s' * (len(effects) == 1)} to a {event}"
@@ -276,18 +290,19 @@ def cost_sentence(responding: list[str], result: Ablation, words: TaskWords, res
         text = f"It is undecided whether the model uses the {heads}: none costs {how}."
         return Sentence(text, rests_on, is_decided=False)
     verb, them = ("costs", "it") if len(costly) == 1 else ("cost", "them")
-    text = f"Of the {heads}, {some(costly)} {verb} {how}: the model uses {them}, for the {event} or for something else."
+    text = f"Of the {heads}, {some(costly)} {verb} {how}. So the model uses {them}, for the {event} or for something "
+    text += "else."
     return Sentence(text, rests_on)
 
 
 # --- the section of a report ------------------------------------------------------------------------------------------
 
 SMALLEST_SHOWN = 0.0005
-"""A difference below this would show as 0.0 points in the table."""
+"""Smallest difference that the table does not print as 0.0 points."""
 
 
 def section(results: ReportResults) -> Section | None:
-    """Return the section on the task's event, such as the carry; None if nothing about it was measured."""
+    """Return the section on the heads that handle the task's event, such as a carry; None if that was not measured."""
     blocks, answers, title = list[Block](), list[Sentence](), ""
     for model_results in results.models:
         words = words_of(model_results.task)
@@ -307,7 +322,7 @@ def _explanation(words: TaskWords, *, is_contrasted: bool) -> Paragraph:
     assert words.event is not None, "asked about a task with an event"
     event = words.event.name
     contrast = (
-        f"{words.event.contrast} A head responds to the {event} if its attention moves further in the first pair. "
+        f"{words.event.contrast} A head responds to the {event} if its attention changes more in the first pair. "
         "That is correlation, not proof that the model uses what the head reads. "
     )
     ablation = (
@@ -317,7 +332,7 @@ def _explanation(words: TaskWords, *, is_contrasted: bool) -> Paragraph:
 
 
 def conclusions(model_results: ModelResults, words: TaskWords, rests_on: str) -> list[Sentence]:
-    """Return sentences on which heads respond to the event with their attention, and which the model needs for it."""
+    """Return sentences on the heads whose attention responds to the event, and on the heads that the model needs."""
     sentences: list[Sentence | None] = []
     responding: list[str] = []
     breaks = _breaks(model_results, words)
@@ -334,7 +349,7 @@ def conclusions(model_results: ModelResults, words: TaskWords, rests_on: str) ->
 
 
 def _answer(model_results: ModelResults, words: TaskWords, first: Sentence) -> Sentence:
-    """Return one sentence on the response of attention to the event and, if decided, on what breaks without a head."""
+    """Return one sentence on how attention responds to the event, and on which answers break without a head."""
     breaks, text = _breaks(model_results, words), first.text.removesuffix(ONE_SEED).rstrip(". ")
     if _is_contrasted(model_results) and breaks and breaks[0].is_for_event:
         text += f"; {most_broken(breaks, words)}"
@@ -342,7 +357,7 @@ def _answer(model_results: ModelResults, words: TaskWords, first: Sentence) -> S
 
 
 def _is_contrasted(model_results: ModelResults) -> bool:
-    """Return whether the response of attention to the event was measured."""
+    """Return whether it was measured how the attention of a model's heads responds to the event."""
     return model_results.stats is not None and bool(sensitivities(model_results.stats))
 
 
@@ -354,12 +369,15 @@ def _breaks(model_results: ModelResults, words: TaskWords) -> list[Breaks]:
 
 
 def _shown(model_results: ModelResults, words: TaskWords, name: str) -> list[Block]:
-    """Return the figure of the contrast, the table of heads and, if breaks are not stored, the command to get them."""
+    """Return the figure on how attention responds to the event, and the table of heads.
+
+    If it is not stored which examples break without a head, the command that measures it follows.
+    """
     model, event, result = argument(model_results.name), event_name(words), model_results.stats
     blocks: list[Block] = []
     if result is not None and _is_contrasted(model_results):
         heads = some([f"{each.short} {each.shift.mean:.2f}" for each in sensitivities(result)], 8)
-        caption = f"How much more the attention of each head of {model_results.title} moves if a changed token makes "
+        caption = f"How much more the attention of each head of {model_results.title} changes if a changed token makes "
         caption += f"a {event}"
         command = f"headcount heads {model} --stats"
         blocks.append(Picture(f"{name}-moved", caption, f"Most: {heads}.", lambda: draw_sensitivity(result), command))
@@ -371,7 +389,7 @@ def _shown(model_results: ModelResults, words: TaskWords, name: str) -> list[Blo
 
 
 def _table(model_results: ModelResults, words: TaskWords, name: str) -> DataTable:
-    """Return a table with one row for each head: how its attention moves, and what breaks without it."""
+    """Return a table with one row per head: how its attention responds to the event, and what breaks without it."""
     assert words.event is not None, "asked about a task with an event"
     event, stats = words.event.name, model_results.stats
     responses = {} if stats is None else {each.short: each for each in sensitivities(stats)}

@@ -1,4 +1,4 @@
-"""Try it: the trained models of a report run in the page, where readers type examples and switch heads off."""
+"""The section "Try it": the report's models run in the HTML page, where readers type examples and switch heads off."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_WRONG = 2
 
 
 def section(results: ReportResults) -> Section | None:
-    """Return the section in which the page runs models, or None if it can run none."""
+    """Return the section in which the HTML page runs the report's models, or None if it can run none of them."""
     models = results.with_result("live")
     if not models:
         return None
@@ -32,18 +32,18 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _task_blocks(models: list[ModelResults], suffix: str, *, is_first: bool) -> list[Block]:
-    """Return blocks on models that read and write equal tokens, so that one figure can show all of them."""
+    """Return blocks with one interactive figure for several models, which must read and write the same tokens."""
     first = models[0].live
     assert first is not None, "these models are live"
     words, is_class = first.task.words, first.task.kind == "class"
     typed = f"Type a {words['example']}" if first.task.script else f"Choose one of the {words['examples']}"
     typed = f"Change the row of {words['symbols']}" if is_class else typed
-    text = f"{typed}. Click on a head to switch it off: heads decide which tokens the model looks at. "
-    text += "The model runs in this page, without a network."
+    text = f"{typed}. Click on an attention head to switch it off and see how the answer changes. "
+    text += "The model runs in this page, without a network connection."
     text = text if is_first else f"{typed}."
     single = [each.title for each in models if each.live and each.live.precision == "single"]
-    exact = f"; in single precision for {' and '.join(single)}, where rounding would change an answer" if single else ""
-    caption = f"Weights are rounded to half precision{exact}. "
+    exact = f", except those of {' and '.join(single)}, for which rounding would change an answer" if single else ""
+    caption = f"The weights in this page are rounded to half precision{exact}. "
     caption += "Proofs are about the unrounded weights."
     command = f"headcount report {' '.join(argument(each.name) for each in models)} --live-only"
     return [
@@ -58,12 +58,12 @@ def _entry(model: ModelResults) -> LiveEntry:
 
 
 def _worth(model: ModelResults) -> dict[str, str]:
-    """Return, by the head's short name, the drop without it as a bare number; the page writes the unit above."""
+    """Return a mapping from a head's short name to the drop without this head, as text without its unit."""
     return {head: text.partition(" ")[0] for head, text in worth(model).items()}
 
 
 def _harmless(model: ModelResults) -> tuple[str, ...]:
-    """Return the short names of heads that are redundant when ablated alone."""
+    """Return the short names of heads that are redundant: each costs under 1 point when it is ablated alone."""
     result = model.ablation
     if result is None:
         return ()
@@ -72,7 +72,7 @@ def _harmless(model: ModelResults) -> tuple[str, ...]:
 
 
 def _routes(model: ModelResults) -> tuple[dict[str, Any], ...]:
-    """Return, for each way of the task's event (1s to 10s), a title and the heads that move the event."""
+    """Return each route of the task's event, such as the carry from 1s to 10s: a title, and the heads that move it."""
     if model.routes is None:
         return ()
     found = []
@@ -84,7 +84,7 @@ def _routes(model: ModelResults) -> tuple[dict[str, Any], ...]:
 
 
 def _examples(model: ModelResults) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-    """Return three things: examples that the report names, wrong answers that `verify` found, and what it proved."""
+    """Return the examples that the report names, wrong answers that `headcount verify` found, and what it proved."""
     wrong = tuple(each.example for each in getattr(model.certificate, "wrong", ())[:MOST_WRONG])
     return tuple(model.texts), wrong, "" if model.certificate is None else proved_briefly(model.certificate)
 

@@ -1,7 +1,7 @@
 """Why do sinusoidal encodings extrapolate and learned tables not?
 
-The section lists the identities behind attention and positions. Each has its numerical error, or what the results
-say about it.
+The section lists the mathematical identities behind attention and position encodings. Each identity has its numerical
+error, or what the results of the models say about it.
 """
 
 from __future__ import annotations
@@ -47,21 +47,22 @@ PLACES, STEPS = 512, 64
 EXACT = 1e-9
 """Errors below this are rounding errors of double precision."""
 SYMMETRIC = ("max", "min", "mean", "attention", "lse-max", "score-max", "top-score")
-"""Poolings whose output does not depend on the order of the positions."""
+"""Names of poolings whose output does not depend on the order of the positions."""
 SURELY = 0.999
-"""Confidence level at which a result contradicts a theorem; at 95 %, one report in twenty would by chance."""
+"""Confidence level at which a result is said to contradict a theorem; at 95 %, one report in twenty would by chance."""
 
 # --- formulas ---------------------------------------------------------------------------------------------------------
 
 ATTENTION = Formula(
     "mathematics-attention",
-    "A head compares its queries with all keys. Each row of attention weights adds up to 1 and averages the values.",
+    "A head compares each query with all keys. Its attention weights add up to 1 for each query, and its output is the "
+    "weighted mean of the values.",
     ("Attention(Q, K, V) = softmax", Brackets(Fraction(("Q", Script("K", above="⊤")), Root("d"))), "V"),
 )
 GATE = Formula(
     "mathematics-gate",
-    "A head's output is a vector z, before the output projection. A gate g keeps it (g = 1) or puts a replacement r in "
-    "its place (g = 0): zero, the head's mean, or z on another example.",
+    "A head's output before the output projection is a vector z. Ablation multiplies it with a gate g: for g = 1, z is "
+    "kept; for g = 0, z is replaced by r, which is zero, the mean of z, or z on another example.",
     Lines(
         (
             (Script("z", above="′"), "= g z + (1 − g) r"),
@@ -71,7 +72,7 @@ GATE = Formula(
 )
 SINUSOIDAL = Formula(
     "mathematics-sinusoidal",
-    "Sinusoidal encodings are computed from the position p alone, so no position is the last one.",
+    "Sinusoidal encodings are computed from the position p alone, so they exist for every position.",
     Lines(
         (
             "PE(p, 2i) = sin(p ω_i)",
@@ -82,7 +83,7 @@ SINUSOIDAL = Formula(
 )
 ROTATION = Formula(
     "mathematics-rotation",
-    "A step of k positions is the same rotation of each pair of dimensions at every p, trained or not.",
+    "A step of k positions is the same rotation of each pair of dimensions at every position p, trained or not.",
     Lines(
         (
             "PE(p + k) = R(k) PE(p)",
@@ -92,7 +93,7 @@ ROTATION = Formula(
 )
 KERNEL = Formula(
     "mathematics-kernel",
-    "The similarity of two positions therefore depends on their distance alone.",
+    "The similarity of two sinusoidal position vectors therefore depends on their distance t − s alone.",
     ("P_t · P_s =", Script("∑", below="i"), "cos(ω_i (t − s))"),
 )
 LEARNED = Formula(
@@ -103,10 +104,9 @@ LEARNED = Formula(
 )
 MULTISET = Formula(
     "mathematics-multiset",
-    "Without positions, bidirectional attention treats all positions alike, and a symmetric pooling ignores their "
-    "order. "
-    "Such a model is a function of the multiset of its numbers (which numbers occur, and how often): it cannot tell a "
-    "sequence from its sorted version.",
+    "Without a position encoding, bidirectional attention treats all positions alike, and a symmetric pooling ignores "
+    "their order. Such a model is a function of the multiset of its numbers (which numbers occur, and how often): it "
+    "cannot tell a sequence from its sorted version.",
     (
         "f(x_1, …, x_n) = f(",
         Script("x", below="π(1)"),
@@ -121,18 +121,18 @@ MULTISET = Formula(
 
 
 def frequencies(d_model: int) -> Array:
-    """Return the frequency ω_i of every pair of dimensions. An odd last dimension has no cosine and is left out."""
+    """Return the frequency ω_i of every pair of dimensions; an odd last dimension is left out, as it has no pair."""
     return 10000.0 ** (-2 * np.arange(d_model // 2) / d_model)
 
 
 def sinusoids(places: Array, d_model: int) -> Array:
-    """Return the sinusoidal encoding of these positions: [position, pair of dimensions, (sine, cosine)]."""
+    """Return the sinusoidal encoding of the given positions as an array [position, dimension pair, (sine, cosine)]."""
     angles = places[:, None] * frequencies(d_model)
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1)
 
 
 def rotation_error(d_model: int, places: int = PLACES, steps: int = STEPS) -> float:
-    """Return the largest entry of PE(p + k) - R(k) PE(p), over all p up to `places` and k up to `steps`."""
+    """Return the largest absolute entry of PE(p + k) - R(k) PE(p), over all p up to `places` and k up to `steps`."""
     table, w, largest = sinusoids(np.arange(places + steps + 1.0), d_model), frequencies(d_model), 0.0
     for k in range(steps + 1):
         cos, sin = np.cos(k * w), np.sin(k * w)
@@ -156,8 +156,8 @@ def identity_sentences(width: int, rotation: float, kernel: float) -> list[Sente
     over = f"all p up to {PLACES} and k up to {STEPS} at d = {width}"
     if rotation < EXACT:
         text = f"Sinusoidal encodings satisfy PE(p + k) = R(k) PE(p) for {over}, to within {rotation:.1e}. A step of "
-        text += "k positions therefore "
-        text += "means the same at trained and untrained positions; a learned table has no such step."
+        text += "k positions is therefore the same rotation at trained and untrained positions; a learned table has no "
+        text += "such rotation."
     else:
         text = f"Sinusoidal encodings do not satisfy PE(p + k) = R(k) PE(p) for {over}: the largest error is "
         text += f"{rotation:.1e}."
@@ -174,7 +174,10 @@ def identity_sentences(width: int, rotation: float, kernel: float) -> list[Sente
 
 
 def formulas(models: Sequence[ModelResults], width: int, rotation: float, kernel: float) -> list[Formula]:
-    """Return every formula of the section, with its numerical error or with what the models' results say about it."""
+    """Return every formula of the section, with its numerical error or with what the models' results say about it.
+
+    `rotation` and `kernel` are the numerical errors of two identities of sinusoidal encodings of the given width.
+    """
     computed = f"Computed at d = {width} in double precision: the largest error is {{:.1e}} over all {{}}."
     errors = [
         (ATTENTION, _row_sums(models)),
@@ -190,18 +193,19 @@ def formulas(models: Sequence[ModelResults], width: int, rotation: float, kernel
 
 
 def _row_sums(models: Sequence[ModelResults]) -> str:
-    """Return a sentence on how far the rows of stored attention weights are from a sum of 1; empty without weights."""
+    """Return a sentence on how close the sum of attention weights of each query is to 1; empty without weights."""
     sites = [site for each in models for first in each.patterns[:1] for site in first.sites]
     sums = [head.array.sum(axis=-1).ravel() for site in sites for head in site.heads]
     if not sums:
         return ""
     rows = np.concatenate(sums)
     error = float(np.abs(rows - 1).max())
-    return f"All {len(rows):,} rows of the stored attention weights add up to 1 to within {error:.1e}."
+    text = f"The stored attention weights have {len(rows):,} rows, one per head and query. Each row adds up to 1, to "
+    return f"{text}within {error:.1e}."
 
 
 def _proofs(models: Sequence[ModelResults]) -> str:
-    """Return sentences on what was verified before heads were ablated; empty if none were."""
+    """Return sentences on what was verified at attention blocks before heads were ablated; empty without ablations."""
     sites = [proof for each in models if each.ablation for proof in each.ablation.proof]
     if not sites:
         return ""
@@ -210,12 +214,12 @@ def _proofs(models: Sequence[ModelResults]) -> str:
     text = f"Verified at {counted(len(sites), 'attention block')}: head contributions + bias = block output (max error "
     text += f"{summed:.1e} of the largest entry); with all heads off, only the bias remains, {bias}."
     if n_followed := sum(each.follows_attention for each in sites):
-        text += f" At {n_followed} of {len(sites)}, each head's slice of z follows its own attention pattern alone."
+        text += f" At {n_followed} of {len(sites)}, each head's slice of z depends on its own attention pattern alone."
     return text
 
 
 def _table_errors(models: Sequence[ModelResults]) -> str:
-    """Return sentences that compare the models' sinusoidal tables, in single precision, with the formula."""
+    """Return sentences on how closely the models' sinusoidal tables, in single precision, agree with the formula."""
     sentences = []
     for each in models:
         profile = each.positions.encoding if each.positions else None
@@ -225,29 +229,35 @@ def _table_errors(models: Sequence[ModelResults]) -> str:
         pairs = sinusoids(np.arange(len(table), dtype=float), table.shape[1]).reshape(len(table), -1)
         error = float(np.abs(table[:, : pairs.shape[1]] - pairs).max())
         sentences.append(
-            f"The table of {each.title} equals this formula at {len(table)} positions, to within {error:.1e}."
+            f"The encoding of {each.title} equals this formula at {len(table)} positions, to within {error:.1e}."
         )
     return " ".join(sentences)
 
 
 def untrained_rows(models: Sequence[ModelResults]) -> str:
-    """Return sentences on how close untrained rows of learned tables are to their initial direction.
+    """Return sentences on whether rows of learned position tables that training never used kept their direction.
 
-    Weight decay shrinks such rows but does not turn them.
+    Weight decay makes such rows shorter but does not change their direction.
     """
     sentences = []
     for each in models:
         rows = [] if each.positions is None else [row for row in each.positions.rows if row.state == "never trained"]
         cosines = [row.cosine for row in rows if row.cosine is not None]
         if cosines:
-            text = f"{each.title} has {counted(len(rows), 'row')} that no training example used: cosine similarity to "
-            text += f"the initial value{'' if len(rows) == 1 else 's'} is 1 to within {max(0.0, 1 - min(cosines)):.1e}."
+            text = (
+                f"The table of {each.title} has {counted(len(rows), 'row')} that no training example used; the cosine "
+            )
+            text += f"similarity to the initial value{'' if len(rows) == 1 else 's'} is 1, to within "
+            text += f"{max(0.0, 1 - min(cosines)):.1e}."
             sentences.append(text)
     return " ".join(sentences)
 
 
 def _accuracy_without_order(model: ModelResults, kind: str = HARDEST) -> Proportion | None:
-    """Return the accuracy over all lengths, if the model can see only which numbers occur; None for other models."""
+    """Return the accuracy over all lengths of a model that cannot see the order of its numbers; None for others.
+
+    Such a model has no position encoding and a symmetric pooling. `kind` is a kind of negative (unsorted sequence).
+    """
     result = model.stretch
     if result is None or result.encoding != "none" or not is_plain(result) or result.pooling not in SYMMETRIC:
         return None
@@ -258,14 +268,14 @@ def _accuracy_without_order(model: ModelResults, kind: str = HARDEST) -> Proport
 
 
 def _multiset_accuracies(models: Sequence[ModelResults]) -> str:
-    """Return a sentence with the accuracy of each model without positions, over all lengths; "" without any."""
+    """Return a sentence with the accuracy over all lengths of each model that cannot see order; empty without any."""
     shares = [(each.title, share) for each in models if (share := _accuracy_without_order(each)) is not None]
     texts = "; ".join(f"{title} {rate(share)}" for title, share in shares)
     return f"Measured accuracy over all lengths: {texts}." if texts else ""
 
 
 def multiset_sentences(models: Sequence[ModelResults]) -> list[Sentence]:
-    """Return sentences on whether each model without positions has the accuracy of 50 % that the theorem requires."""
+    """Return sentences on whether each model that cannot see order has the 50 % accuracy that a theorem requires."""
     sentences = []
     for each in models:
         share = _accuracy_without_order(each)
@@ -279,13 +289,14 @@ def multiset_sentences(models: Sequence[ModelResults]) -> list[Sentence]:
             verdict = f"which is within chance ({ends})"
         else:
             verdict = "which contradicts the theorem: sorted and unsorted sequences must differ in their numbers"
-        text = f"Without positions and with a symmetric pooling, 50 % on {kind_words(HARDEST)} is a theorem"
+        text = "By a theorem, a model without a position encoding and with a symmetric pooling has 50 % accuracy on "
+        text += f"{kind_words(HARDEST)}"
         sentences.append(Sentence(f"{text}: {each.title} gets {rate(share)}, {verdict}.", MULTISET.id))
     return sentences
 
 
 def extrapolation_sentences(models: Sequence[ModelResults]) -> list[Sentence]:
-    """Return sentences on whether each sinusoidal model without built-in structure does extrapolate."""
+    """Return sentences on whether each model with sinusoidal positions, and no built-in structure, extrapolates."""
     sentences = []
     for each in models:
         result = each.stretch
@@ -297,7 +308,7 @@ def extrapolation_sentences(models: Sequence[ModelResults]) -> list[Sentence]:
         if reach.length > last:
             text = "Sinusoidal encodings do extrapolate"
         elif reach.longest_possible > last:
-            text = "Whether sinusoidal encodings do extrapolate is undecided"
+            text = "It is undecided whether sinusoidal encodings do extrapolate"
         else:
             text = "Sinusoidal encodings could extrapolate but do not"
         text += f": {each.title} ({once(each.settings)}), trained on lengths up to {last}, is accurate on "
@@ -310,7 +321,7 @@ def extrapolation_sentences(models: Sequence[ModelResults]) -> list[Sentence]:
 # --- the section of a report ------------------------------------------------------------------------------------------
 
 D_MODEL = 128
-"""The exercise's width, for models whose width is not known."""
+"""The width (d_model) of the exercise's models, used for models whose width is not known."""
 TITLE = "Why sinusoidal encodings extrapolate and learned tables do not"
 PREDICTIONS = {
     "sinusoidal": "the same step at every position: can extrapolate",
@@ -318,11 +329,11 @@ PREDICTIONS = {
     "none": "sees which numbers occur but not their order: cannot solve the task",
     "length-normalised": "a different step at every length",
 }
-"""By encoding: what the mathematics predicts about extrapolation."""
+"""Maps a position encoding to what the mathematics predicts about extrapolation."""
 
 
 def section(results: ReportResults) -> Section | None:
-    """Return the section on the mathematics of encodings; None if no model has a task."""
+    """Return the section on the mathematics of position encodings; None if no model has a task."""
     models = [each for each in results.models if each.task]
     if not models:
         return None
@@ -347,7 +358,7 @@ def width_of(models: Sequence[ModelResults]) -> int:
 
 
 def _measured(models: Sequence[ModelResults]) -> list[DataTable]:
-    """Return a table of what is predicted for each model, and its longest accurate length; none if nothing is known."""
+    """Return a table that compares, for each model, the predicted extrapolation with the measured one; or no table."""
     rows = list[Row]()
     for each in models:
         result = each.stretch
@@ -377,9 +388,9 @@ def _measured(models: Sequence[ModelResults]) -> list[DataTable]:
 
 
 def _prediction(model: ModelResults, result: Stretch) -> str:
-    """Return in words what the mathematics predicts for a model.
+    """Return in words what the mathematics predicts about the extrapolation of a model.
 
-    Without positions, a causal mask may reveal the order.
+    There is no prediction for a model without a position encoding that sees order in another way, as by a causal mask.
     """
     if result.encoding != "none" or is_plain(result):
         return PREDICTIONS[result.encoding]

@@ -1,4 +1,4 @@
-"""Where does each head attend? A section with the attention of every head, on any of the stored examples."""
+"""Where does each head attend? The section with the attention patterns of every head on the stored examples."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def section(results: ReportResults) -> Section | None:
         Paragraph(
             "Each square is one head. Rows are queries, columns are keys: the darker a cell, the more of the query's "
             "attention goes to that key. Choose an example, then a head, to read its weights. Below each head is the "
-            "drop of the score without it, if that was measured: a pattern alone does not show that a head matters."
-            f"{_replaced(models)}{_not_live(models)}"
+            "drop in score when this head is ablated, if that was measured, because a pattern alone does not show that "
+            f"a head matters.{_replaced(models)}{_not_live(models)}"
         )
     ]
     for model in models:
@@ -34,14 +34,14 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _not_live(models: Sequence[ModelResults]) -> str:
-    """Return a sentence on models that the page cannot run, so that their heads cannot be switched off."""
+    """Return sentences on which models the HTML page cannot run, and why; empty if it can run all of them."""
     reasons = dict.fromkeys(each.why_not_live for each in models if each.why_not_live)
     titles = {why: some([each.title for each in models if each.why_not_live == why]) for why in reasons}
     return "".join(f" The page cannot run {titles[why]}: {why}." for why in reasons)
 
 
 def _replaced(models: Sequence[ModelResults]) -> str:
-    """Return a sentence on what replaced the output of an ablated head when the drops of these models were measured."""
+    """Return sentences on the kind of ablation behind the drops of these models; empty if no head was ablated."""
     names = dict.fromkeys(each.ablation.ranked_by for each in models if each.ablation is not None)
     return f" {stand_ins(list(names))} The section on ablation has the other kinds of ablation." if names else ""
 
@@ -56,7 +56,7 @@ def _book(results: ReportResults, model: ModelResults) -> HeadPatterns:
     alt = f"{counted(book.n_heads, 'heat map')} of attention weights, one for each head."
     page = f"Heads of {model.title}: {first.title}"
     picture = Picture(f"{name}-page", page, alt, partial(draw_kind, first, *kinds[0]))
-    pages = f", {len(book.pages)} pages to choose from" if len(book.pages) > 1 else ""
+    pages = f", on {len(book.pages)} pages (examples, or an average) to choose from" if len(book.pages) > 1 else ""
     caption = f"All {counted(book.n_heads, 'head')} of {model.title}{pages}"
     is_average = model.task is not None and first.example is None
     shown = ["--all-test"] if is_average else map(on_flag, model.texts[:1])
@@ -65,7 +65,7 @@ def _book(results: ReportResults, model: ModelResults) -> HeadPatterns:
 
 
 def worth(model: ModelResults) -> dict[str, str]:
-    """Return, by the head's short name, the drop when this head is ablated, as text."""
+    """Return a mapping from a head's short name to the drop when this head is ablated, as text: `−3.1 points`."""
     result = model.ablation
     if result is None:
         return {}

@@ -1,4 +1,4 @@
-"""How do poolings compare? Encodings under several poolings, and the structure of the task that a pooling builds in."""
+"""How do poolings compare? Accuracy of models by pooling and encoding, and what structure each pooling builds in."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from headcount.figures.length_generalisation import draw_poolings, given_structu
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
-    from headcount.analysis.poolings import PooledModel
+    from headcount.analysis.pooling_comparison import PooledModel
     from headcount.runs.folder import TrainingRecord
 
 Model: TypeAlias = "PooledModel | Stretch"
-"""A model in a stored comparison of poolings, or a model of this report, with its accuracy by length."""
+"""A model with its accuracy by length: one of a stored comparison of poolings, or one of the models of this report."""
 
 KIND, EASY = HARDEST, "transpositions"
-"""The hardest kind of negative (unsorted sequence), and the easier kind that report 003 used."""
+"""The hardest kind of negative (unsorted sequence), and the easier kind that published report 003 used."""
 WITHOUT = "none"
-"""The encoding of models without positions."""
+"""The name of the encoding of models that have no position encoding."""
 DIFFER = ("encoding", "pooling", "seed", "steps")
 """Settings in which compared models may differ; all other settings must be equal."""
 TABLE = "poolings-{}"
@@ -42,7 +42,7 @@ TABLE = "poolings-{}"
 
 
 def section(results: ReportResults) -> Section | None:
-    """Return the section on poolings; None unless the report's models, or stored comparisons, have two poolings."""
+    """Return the section that compares poolings; None unless there are models with at least two poolings."""
     models = pooled_models(results)
     if not models:
         return None
@@ -50,11 +50,11 @@ def section(results: ReportResults) -> Section | None:
     losses = _records(models)
     blocks: list[Block] = [
         Paragraph(
-            "Pooling turns the vectors of all positions into one vector. Mean, max and score-max ignore order: without "
-            "an encoding, such a model sees which numbers occur but not where, so an accuracy of 50 % is a theorem. "
-            "Report 003, one of five published solutions of this exercise, pools [min, least difference of neighbours, "
-            "mean difference of neighbours, first, last] instead. Here this is called neighbour-difference pooling. "
-            "Differences of neighbours contain the order itself."
+            "Pooling turns the vectors of all positions into one vector. Mean, max and score-max pooling ignore order: "
+            "without a position encoding, such a model sees which numbers occur but not where, so by a theorem its "
+            "accuracy is 50 %. Report 003, one of five published solutions of this exercise, pools [min, smallest "
+            "difference of neighbours, mean difference of neighbours, first, last] instead. Here this is called "
+            "neighbour-difference pooling. Differences of neighbours reveal the order itself."
         ),
         Conclusions(tuple(sentences)),
         *(_table(models, kind) for kind in (KIND, EASY) if _results(models, kind)),
@@ -68,9 +68,9 @@ def section(results: ReportResults) -> Section | None:
 
 
 def pooled_models(results: ReportResults) -> tuple[Model, ...]:
-    """Return the models whose poolings are compared, sorted by pooling; none if all have one pooling.
+    """Return the models whose poolings are compared, sorted by pooling; none if all have the same pooling.
 
-    These are the models of stored comparisons or, if there are none, the comparable models of the report.
+    They come from stored comparisons of poolings or, if there are none, from the models of the report.
     """
     stored = [model for each in results.models if each.poolings is not None for model in each.poolings.models]
     models: list[Model] = [*dict.fromkeys(stored)] or [*_own(results)]
@@ -82,9 +82,9 @@ def pooled_models(results: ReportResults) -> tuple[Model, ...]:
 
 
 def _own(results: ReportResults) -> list[Stretch]:
-    """Return the models of the report that can be compared with each other.
+    """Return the accuracy by length of those models of the report whose poolings can be compared.
 
-    They have encodings of the exercise, and the same settings as the first of them, except for those in `DIFFER`.
+    These models have encodings of the exercise, and the settings of the first of them except for those in `DIFFER`.
     """
     models = [each for each in results.models if _is_compared(each)]
     first = _others(models[0]) if models else {}
@@ -92,7 +92,7 @@ def _own(results: ReportResults) -> list[Stretch]:
 
 
 def _is_compared(model: ModelResults) -> bool:
-    """Return whether a model has one of the exercise's encodings, and ordinary attention."""
+    """Return whether a model can be compared: it has one of the exercise's encodings, and ordinary attention."""
     result = model.stretch
     if result is None or result.encoding not in EXERCISE:
         return False
@@ -100,7 +100,7 @@ def _is_compared(model: ModelResults) -> bool:
 
 
 def _others(model: ModelResults) -> dict[str, object]:
-    """Return the settings of a model that must be equal in all compared models."""
+    """Return those settings of a model that must be the same in all compared models."""
     return {name: value for name, value in model.settings.items() if name not in DIFFER}
 
 
@@ -108,12 +108,12 @@ def _others(model: ModelResults) -> dict[str, object]:
 
 
 def conclusions(models: Sequence[Model]) -> list[Sentence]:
-    """Return sentences: does a pooling give the answer away; and for each kind of negative, does any extrapolate?"""
+    """Return sentences on whether a pooling alone solves the task, and on which models extrapolate."""
     return [*_given_away(models), *(_beyond(models, kind) for kind in (KIND, EASY) if _results(models, kind))]
 
 
 def _given_away(models: Sequence[Model]) -> list[Sentence]:
-    """Return a sentence on each pooling that builds in structure: is a model without positions accurate with it?"""
+    """Return sentences on whether each pooling with built-in structure makes a model without positions accurate."""
     without = {each.pooling: each for each in models if each.encoding == WITHOUT}
     results = {name: at_training_lengths(_cells(each, KIND), each.trained) for name, each in without.items()}
     plain = {name: each for name, each in results.items() if each is not None and not without[name].hard_codes}
@@ -127,14 +127,14 @@ def _given_away(models: Sequence[Model]) -> list[Sentence]:
         elif is_inaccurate(result):
             end = f"{gift}, but that alone does not solve the task: the encoding still matters."
         else:
-            end = f"{gift}; whether that alone solves the task is undecided."
+            end = f"{gift}; it is undecided whether that alone solves the task."
         text = f"With {name} pooling, the model without positions {_accuracy(result)}.{others} {end}"
         sentences.append(Sentence(text, TABLE.format(KIND), is_decided(result)))
     return sentences
 
 
 def _accuracy(result: LengthResult) -> str:
-    """Return in words the accuracy at training lengths with its interval and n, or the one answer to everything."""
+    """Return a verb phrase on a model at training lengths: `has 98 % accuracy ...`, or `answers “sorted” to ...`."""
     if result.constant:
         return f"answers “{result.constant_class}” to everything at training lengths (n = {result.n:,})"
     share, _, doubt = accuracy_words(result).partition(", ")
@@ -148,7 +148,7 @@ def _range(results: Sequence[LengthResult]) -> str:
 
 
 def _beyond(models: Sequence[Model], kind: str) -> Sentence:
-    """Return a sentence on which models are accurate at the longest of the exercise's lengths."""
+    """Return a sentence on which models are accurate at the longest length of the exercise that was measured."""
     results = _results(models, kind)
     right = [each for each in results if is_accurate(each[1])]
     unclear = [each for each in results if not is_decided(each[1])]
@@ -165,12 +165,11 @@ def _beyond(models: Sequence[Model], kind: str) -> Sentence:
         best = max(results, key=lambda each: (not each[1].constant, each[1].accuracy))
         sentences = [
             f"None of these {n} models, which differ in pooling and encoding, is accurate {what}. The most accurate "
-            "one "
-            f"has {_list([best])}."
+            f"one has {_list([best])}."
         ]
     if unclear:
         which = "the model" if len(unclear) == 1 else f"the {len(unclear)} models"
-        sentences.append(f"Whether {which} with {_list(unclear)} {_is(unclear)} accurate {what} is undecided.")
+        sentences.append(f"It is undecided whether {which} with {_list(unclear)} {_is(unclear)} accurate {what}.")
     return Sentence(" ".join(sentences), TABLE.format(kind), not unclear)
 
 
@@ -179,7 +178,7 @@ def _is(models: Sequence[object]) -> str:
 
 
 def _list(results: Sequence[tuple[Model, LengthResult]]) -> str:
-    """Return models as a list in words, by pooling and encoding, each with its accuracy."""
+    """Return a list of models in words, each with its pooling, its encoding and its accuracy."""
     return some([f"{_described(model)} ({accuracy_words(result)})" for model, result in results], 12)
 
 
@@ -190,7 +189,7 @@ def _described(model: Model) -> str:
 
 
 def _results(models: Sequence[Model], kind: str) -> list[tuple[Model, LengthResult]]:
-    """Return every model's result at the longest measured one of the exercise's lengths."""
+    """Return pairs of a model and its result at the longest length of the exercise that was measured."""
     lengths = [cell.length for model in models for cell in _cells(model, kind) if cell.length <= LENGTHS[-1]]
     longest = max(lengths, default=0)
     return [(model, cell) for model in models for cell in _cells(model, kind) if cell.length == longest]
@@ -210,7 +209,7 @@ def _title(model: Model) -> str:
 
 
 def _table(models: Sequence[Model], kind: str) -> DataTable:
-    """Return a table of accuracy by model, with the seed and the training steps."""
+    """Return a table of accuracy by model and length; its note has the seeds and the number of training steps."""
     seeds = sorted({each.seed for each in models})
     steps = [record.steps for _, record in _records(models) if record.steps is not None]
     flags = ["headcount lab --only sortedness", *([f"--seed {seeds[0]}"] if seeds[0] else [])]
@@ -219,7 +218,7 @@ def _table(models: Sequence[Model], kind: str) -> DataTable:
     rows = [(f"{_title(each)} ({given_structure(each)})", each) for each in models]
     table = lengths_table(TABLE.format(kind), caption, "pooling, encoding (structure of the task)", rows, kind, command)
     trained = (
-        f", trained for {size_range(steps)} steps (the table of losses below gives the steps of each model)"
+        f", trained for {size_range(steps)} steps (the table of final losses has the steps of each model)"
         if steps
         else ""
     )
@@ -228,13 +227,13 @@ def _table(models: Sequence[Model], kind: str) -> DataTable:
 
 
 def _records(models: Sequence[Model]) -> list[tuple[str, TrainingRecord]]:
-    """Return the training records of a stored comparison; those of the report's own models are in another section."""
+    """Return names and training records of the models in a stored comparison; other models have none here."""
     return [(_title(each), record) for each in models if (record := getattr(each, "training", None)) is not None]
 
 
 def _picture(models: Sequence[Model]) -> Picture:
-    """Return the figure of accuracy against length of all models; its description has the longest length."""
-    caption = "Poolings on the same encodings; dashed lines are models with structure of the task built in"
+    """Return the figure of accuracy against length for all models; its text lists accuracies at the longest length."""
+    caption = "Accuracy by length for each pooling and encoding; dashed: models with built-in structure of the task"
     ends = [
         f"{_title(each)}: {accuracy_words(max(_cells(each, KIND), key=lambda cell: cell.length))}" for each in models
     ]

@@ -1,4 +1,4 @@
-"""How does each model represent position? Its encoding, what training changed, and how the encoding continues."""
+"""How does each model represent position? Its encoding, what training changed, and untrained positions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXACT = 1e-3
 SAME_DIRECTION = 1 - 1e-6
 """A cosine similarity above this means that a row changed its norm but not its direction."""
 LIKE_GUESSING = 0.95
-"""A prediction with at least this relative error counts as no better than predicting 0."""
+"""A prediction with at least this relative error counts as no better than predicting zeros."""
 
 
 def describe(shown: PositionsShown) -> list[Block]:
@@ -32,14 +32,14 @@ def describe(shown: PositionsShown) -> list[Block]:
 
 
 def conclusions(title: str, shown: PositionsShown, rests_on: str = "") -> list[Sentence]:
-    """Return sentences on which rows of a learned table were trained, or on how another encoding continues."""
+    """Return sentences on which rows of a learned position table were trained, or on the steps of another encoding."""
     if not shown.rows:
         return [_step(title, shown, rests_on)]
     return [_trained_rows(title, shown, rests_on), *_moved(shown, rests_on), *_next_row(shown, rests_on)]
 
 
 def _trained_rows(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
-    """Return a sentence on how many rows of a learned table were never trained."""
+    """Return a sentence on how many positions of a learned table have a row that was never trained, or no row."""
     states = [row.state for row in shown.rows]
     n, never, beyond = len(states), states.count("never trained"), states.count("past the table")
     if not never + beyond:
@@ -53,19 +53,20 @@ def _trained_rows(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
 
 
 def _is_repeated(rows: Sequence[TableRow]) -> bool:
-    """Return whether all positions beyond the table get one row."""
+    """Return whether all positions beyond the end of the table get the same row."""
     norms = [row.norm for row in rows if row.state == "past the table"]
     return len(set(norms)) == 1 < len(norms)
 
 
 def _moved(shown: PositionsShown, rests_on: str) -> list[Sentence]:
-    """Return sentences on how far training moved the rows that it used, and the rows that it did not use."""
+    """Return sentences on how far training moved rows of a learned table: rows that it used, and rows it never used."""
     trained, others = ([row for row in shown.rows if row.state == state] for state in ("trained", "never trained"))
     if not trained:
         return []
     if any(row.moved is None for row in (*trained, *others)):
         norms = [row.norm for row in trained]
-        text = "The initial rows are not known, so how far training moved them is undecided. Norms of trained rows are "
+        text = "The initial rows are not known, so it is undecided how far training moved them. The norms of trained "
+        text += "rows are "
         return [Sentence(f"{text}{min(norms):.2f} to {max(norms):.2f}.", rests_on, is_decided=False)]
     text = f"Training moved the {counted(len(trained), 'trained row')} of the table by {_distances(trained)} from "
     text += "their initial values"
@@ -77,26 +78,28 @@ def _moved(shown: PositionsShown, rests_on: str) -> list[Sentence]:
     least = min(row.cosine for row in others if row.cosine is not None)
     direction = "their direction did not change, only their norm, as under weight decay"
     if least <= SAME_DIRECTION:
-        direction = f"their direction changed (smallest cosine {least:.3f}), so something did train them"
+        direction = f"their direction changed (smallest cosine {least:.3f}), so they must have been trained after all"
     return [Sentence(f"{text} by {_distances(others)}: {direction}.", rests_on)]
 
 
 def _distances(rows: Sequence[TableRow]) -> str:
-    """Return the smallest and the largest distance that training moved these rows, as text."""
+    """Return the smallest and the largest distance between these rows and their initial values, as text."""
     moved = [row.moved for row in rows if row.moved is not None]
     return " to ".join(dict.fromkeys(f"{each:.2f}" for each in (min(moved), max(moved))))
 
 
 def _next_row(shown: PositionsShown, rests_on: str) -> list[Sentence]:
-    """Return a sentence on whether a linear map, fitted on the trained rows of a table, predicts the next row."""
+    """Return a sentence on whether a linear map from each trained row of a table to the next predicts held-out rows."""
     linear = shown.encoding.shift.linear
     if linear is None:
         return []
-    text = f"A linear map from each of the {linear.n_rows} trained rows to the next one misses a held-out step by "
-    text += f"{percent(linear.held_out)} of the step's size: "
+    text = f"A linear map is fitted from each of the {linear.n_rows} trained rows to the next row. Its error on a "
+    text += f"held-out step is {percent(linear.held_out)} of the step's size: "
     if linear.held_out >= LIKE_GUESSING:
-        return [Sentence(f"{text}no better than predicting 0, so trained rows do not predict the next row.", rests_on)]
-    return [Sentence(f"{text}better than predicting 0, so trained rows partly predict the next row.", rests_on)]
+        end = "no better than predicting a step of 0, so trained rows do not predict the next row."
+        return [Sentence(f"{text}{end}", rests_on)]
+    end = "better than predicting a step of 0, so trained rows partly predict the next row."
+    return [Sentence(f"{text}{end}", rests_on)]
 
 
 def _step(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
@@ -108,7 +111,7 @@ def _step(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
     unexplained = encoding.shift.variance_beyond_distance
     text = f"In {title}{'' if encoding.name in title else f' ({encoding.name})'}, the similarity of two positions "
     if unexplained >= EXACT:
-        text += f"does not depend on their distance alone: distance leaves {percent(unexplained)} of its variance "
+        text += f"does not depend on their distance alone: the distance leaves {percent(unexplained)} of its variance "
         return Sentence(f"{text}unexplained, over {shown.n_positions} positions.", rests_on)
     text += "depends on their distance alone"
     text += f" in sequences of {encoding.at_length} tokens, but differs at other lengths" if encoding.at_length else ""
@@ -121,7 +124,7 @@ def _step(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
 
 
 def _is_rotation(encoding: EncodingProfile) -> bool:
-    """Return whether a step of k positions is the same rotation everywhere, up to rounding."""
+    """Return whether a step of k positions is the same rotation of the vector at every position, up to rounding."""
     shift = encoding.shift
     if shift.rotation_error is None or shift.largest_entry is None:
         return False
@@ -132,13 +135,13 @@ def _is_rotation(encoding: EncodingProfile) -> bool:
 
 
 def positions_table(name: str, shown: PositionsShown, title: str = "", command: str = "") -> DataTable:
-    """Return a table of questions about a model's encoding, each with its answer in words."""
+    """Return a table of questions about a model's position encoding, each with its answer in words."""
     rows = tuple(positions_rows(shown))
     return DataTable(name, f"Positions of {title or shown.name}", ("question", "answer"), rows, command=command)
 
 
 def positions_rows(shown: PositionsShown) -> list[tuple[str, str]]:
-    """Return the questions about a model's position encoding, each with its answer."""
+    """Return questions about a model's position encoding as pairs of a question and its answer in words."""
     encoding, shift = shown.encoding, shown.encoding.shift
     rows = [
         ("encoding", f"{heading(encoding)}; acts on {encoding.acts_on}"),
@@ -155,14 +158,14 @@ def positions_rows(shown: PositionsShown) -> list[tuple[str, str]]:
             else ""
         )
         verdict = " (no better than predicting 0)" if linear.held_out >= LIKE_GUESSING else ""
-        text = f"fitted on rows 0 to {linear.n_rows - 1}, it misses their steps by {fitted}{exact} and a held-out step "
-        text += f"by {held_out}{verdict}; the best rotation misses by {rotation}"
-        rows.append(("is a step one linear map?", text))
+        text = f"fitted on rows 0 to {linear.n_rows - 1}, its error is {fitted} of the step's size on these "
+        text += f"rows{exact} and {held_out} on held-out rows{verdict}; the error of the best rotation is {rotation}"
+        rows.append(("is a step to the next row one linear map?", text))
     return [*rows, ("does similarity depend on distance alone?", _kernel_words(encoding))]
 
 
 def _row_words(shown: PositionsShown, state: str) -> str:
-    """Return in words what training did to the rows of a learned table in this state, such as `never trained`."""
+    """Return in words what training did to those rows of a learned table that have a state, such as `never trained`."""
     rows = [row for row in shown.rows if row.state == state]
     span = f"{rows[0].position} to {rows[-1].position}"
     if state == "past the table":
@@ -183,12 +186,12 @@ def _rotation_words(encoding: EncodingProfile) -> str:
         return f"no: with the sinusoids' rotation R_k, entries of P(p + k) - R_k P(p) reach {error} {scale}"
     text = f"yes{at}: with one rotation R_k for all p, no entry of P(p + k) - R_k P(p) is larger than {error} {scale}"
     if at:
-        return f"{text}. At other lengths, the rotation R_k is another one"
-    return f"{text}. A step is the same beyond the trained positions; whether the model uses that is not tested"
+        return f"{text}. At other lengths, the rotation R_k is different"
+    return f"{text}. A step is the same beyond the trained positions; whether the model uses that was not tested"
 
 
 def _kernel_words(encoding: EncodingProfile) -> str:
-    """Return in words how much of the variance of the similarity K(t, s) the distance t - s leaves unexplained."""
+    """Return in words how much of the variance of K(t, s), the similarity of positions, is unexplained by distance."""
     if encoding.acts_on == "nothing":
         return "yes: all positions are the same"
     shift, among = encoding.shift, encoding.shift.variance_beyond_distance_trained
@@ -203,7 +206,7 @@ def _kernel_words(encoding: EncodingProfile) -> str:
 
 
 def section(results: ReportResults) -> Section | None:
-    """Return the section on every model whose positions were measured; None if there is none."""
+    """Return the section on the position encodings of all models for which they were measured; None without any."""
     models = results.with_result("positions")
     if not models:
         return None
@@ -229,7 +232,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _side_by_side(models: Sequence[ModelResults]) -> list[Picture]:
-    """Return a figure of the exercise's encodings that models of the report have; nothing for fewer than two."""
+    """Return a figure that compares the exercise's encodings, as models of the report have them; none for under two."""
     shown = {name: each.positions for name in EXERCISE for each in reversed(models) if _has_encoding(each, name)}
     encodings = [each for each in shown.values() if each is not None]
     if len(encodings) < 2:
@@ -242,7 +245,7 @@ def _side_by_side(models: Sequence[ModelResults]) -> list[Picture]:
 
 
 def _has_encoding(model: ModelResults, name: str) -> bool:
-    """Return whether a model is a classifier with this encoding and otherwise the exercise's architecture."""
+    """Return whether a model is a classifier with the named encoding and otherwise the exercise's architecture."""
     shown, result = model.positions, model.stretch
     if shown is None or shown.encoding.name != name or not is_class_task(model.task):
         return False
@@ -250,7 +253,7 @@ def _has_encoding(model: ModelResults, name: str) -> bool:
 
 
 def _one_model(results: ReportResults, model: ModelResults) -> list[Block]:
-    """Return the figure and the table on the positions of one model; an encoding that does nothing has no figure."""
+    """Return the figure and the table on a model's position encoding; an encoding without effect has no figure."""
     shown, name = model.positions, results.block_id("positions", model)
     assert shown is not None, "only models whose positions were measured are in the section"
     command = f"headcount positions {argument(model.name)}"

@@ -1,4 +1,4 @@
-"""Which heads can be removed together? Describe what is left without them, and what a cut costs."""
+"""Which heads can be removed together? Describe the score that is left, and what cutting heads out of a model costs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from headcount.figures.pruning import draw_pruning, metric_label
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
-    from headcount.analysis.cost import Cost
     from headcount.analysis.pruning import Point, PrunableShare, Pruning
+    from headcount.analysis.pruning_cost import Cost
     from headcount.stats import PairedDifference
 
 ORDERS = {
@@ -37,26 +37,30 @@ ORDERS = {
     "every way": "in the order of their largest drop under any ablation",
     "gradient": "in the order of their gradients",
 }
-"""Maps each order of removal other than greedy removal to the phrase that describes it."""
+"""Maps each order in which heads are removed, except greedy removal, to a phrase that describes this order."""
 HEADINGS = {
     "together": "by own drop",
     "every way": "by largest drop",
     "greedy": "greedy removal",
     "gradient": "by gradient",
 }
-"""Maps each order of removal to the heading of its column."""
+"""Maps each order in which heads are removed to the heading of its table column."""
 RANDOM = "random orders: median [10 %, 90 %]"
 
 
 def describe(result: Pruning) -> list[Block]:
-    """Describe a pruning: the score after each removal, and the conclusions."""
+    """Return blocks on a pruning: a table of the score after each removal of a head, and the conclusions."""
     return [curve_table(result, "pruning-curves"), Conclusions(tuple(conclusions(result)))]
 
 
 def conclusions(
     result: Pruning, title: str = "", rests_on: str = "", ablation: Ablation | None = None
 ) -> list[Sentence]:
-    """Say what is left after greedy removal, without all individually harmless heads, and without random heads."""
+    """Return sentences on the score without greedily chosen heads, without random heads, and without harmless heads.
+
+    Harmless heads cost almost nothing when each is ablated alone. With an `ablation` of the same model, a sentence
+    explains why it may find other heads harmless.
+    """
     sentences = [
         greedy_sentence(title, result),
         *(_share_sentence(result, each, is_first=each.loss == result.loss) for each in result.prunable),
@@ -68,7 +72,7 @@ def conclusions(
         *_without_heads(result),
     ]
     if result.not_measured:
-        text = f"There was no time to measure this within the budget of {result.budget:g} s, so it is undecided: "
+        text = f"Not measured, because the time budget of {result.budget:g} s ended: "
         sentences.append(Sentence(f"{text}{'; '.join(result.not_measured)}.", is_decided=False))
     return [Sentence(each.text, rests_on, each.is_decided) for each in sentences]
 
@@ -77,13 +81,14 @@ def conclusions(
 
 
 def greedy_sentence(title: str, result: Pruning) -> Sentence:
-    """Say what is left of the model without the heads that greedy removal takes, on held-out examples."""
+    """Return a sentence on the score, on held-out examples, without the heads that greedy removal takes.
+
+    Greedy removal takes the head whose removal costs least, measures all others again, and repeats that.
+    """
     limit, n, of = limit_text(result.loss, result.unit), len(result.chosen), f" of {title}" if title else ""
     if not n and _was_cut_short(result):
-        text = (
-            f"How many heads{of} can be removed for a drop of at most {limit} is undecided: greedy removal did not fit "
-        )
-        return Sentence(f"{text}into the budget of {result.budget:g} s.", is_decided=False)
+        text = f"It is undecided how many heads{of} can be removed for a drop of at most {limit}: greedy removal did "
+        return Sentence(f"{text}not fit into the time budget of {result.budget:g} s.", is_decided=False)
     if not n:
         text = f"No head{of} can be removed for a drop of at most {limit} (greedy removal, on {result.chosen_on})."
         return Sentence(text)
@@ -101,12 +106,12 @@ def greedy_sentence(title: str, result: Pruning) -> Sentence:
 
 
 def _was_cut_short(result: Pruning) -> bool:
-    """Return whether the budget ended before greedy removal had removed a single head."""
+    """Return whether the time budget ended before greedy removal had removed a single head."""
     return any(text.startswith("greedy removal beyond 0 of ") for text in result.not_measured)
 
 
 def _with_verdict(text: str, result: Pruning, drop: PairedDifference, loss: float) -> Sentence:
-    """Add to a text whether the drop on held-out examples is at most the limit `loss`."""
+    """Return a sentence: the text, the drop on held-out examples, and whether the drop is at most the limit `loss`."""
     limit, text = limit_text(loss, result.unit), f"{text} {_drop(result, drop)}"
     if drop.high <= loss:
         return Sentence(f"{text}, at most the limit of {limit}.")
@@ -114,24 +119,26 @@ def _with_verdict(text: str, result: Pruning, drop: PairedDifference, loss: floa
         return Sentence(
             f"{text}, more than the limit of {limit}. The limit held on the examples on which the heads were chosen."
         )
-    return Sentence(f"{text}: whether it is at most {limit} is undecided.", is_decided=False)
+    return Sentence(f"{text}; it is undecided whether that is at most {limit}.", is_decided=False)
 
 
 def share_sentences(result: Pruning) -> list[Sentence]:
-    """Say how many heads can be removed for each limit of the drop, together and one at a time."""
+    """Return a sentence per limit of the drop on how many heads can be removed, together and one at a time."""
     return [_share_sentence(result, each) for each in result.prunable]
 
 
 def _share_sentence(result: Pruning, share: PrunableShare, *, is_first: bool = False) -> Sentence:
-    """Say how many heads can be removed for one limit, together and one at a time.
+    """Return a sentence on how many heads can be removed for one limit of the drop, together and one at a time.
 
-    With `is_first`, leave out the removal together, which `greedy_sentence` already describes.
+    With `is_first`, leave out the heads removed together, which `greedy_sentence` describes.
     """
     limit, n = limit_text(share.loss, result.unit), share.n_together
     alone = f"Removed one at a time, {fraction(share.n_alone, result.n_heads)} cost less than {limit}"
     is_stricter = share.n_alone < n
     alone += (
-        ". This count is stricter: the whole 95 % CI must lie below the limit." if is_stricter else " (whole 95 % CI)."
+        ". This count is stricter: the whole 95 % CI must lie below the limit."
+        if is_stricter
+        else ", by the whole 95 % CI of the drop."
     )
     if is_first and result.share is None:
         return Sentence(alone)
@@ -145,7 +152,7 @@ def _share_sentence(result: Pruning, share: PrunableShare, *, is_first: bool = F
 
 
 def _too_many(result: Pruning) -> list[Sentence]:
-    """Say how many heads greedy removal must remove until every further removal costs more than the limit."""
+    """Return a sentence on the number of removed heads from which on the drop is above the limit; none if unknown."""
     if result.share is not None:
         return []
     over = takewhile(lambda each: each.drop and each.drop.low > result.loss, reversed(_points(result, "greedy")))
@@ -158,7 +165,7 @@ def _too_many(result: Pruning) -> list[Sentence]:
 
 
 def _other_orders(result: Pruning) -> list[Sentence]:
-    """Compare greedy removal with the best simpler order, if that leaves a higher score after as many removals."""
+    """Return a sentence on the best simpler order of removal, if it leaves a higher score than greedy removal."""
     n, kept = len(result.chosen), result.kept
     others = {name: each for name in ORDERS for each in _points(result, name) if each.n_removed == n and n}
     if not others:
@@ -168,12 +175,12 @@ def _other_orders(result: Pruning) -> list[Sentence]:
         return []
     text = f"Removing the first {counted(n, 'head')} {ORDERS[name]} leaves {point_text(result, best)}, more than "
     if best.low > kept.high:
-        return [Sentence(f"{text}greedy removal, which did not help here.")]
-    return [Sentence(f"{text}greedy removal. Which order is better is undecided.", is_decided=False)]
+        return [Sentence(f"{text}greedy removal, which is therefore of no use here.")]
+    return [Sentence(f"{text}greedy removal. It is undecided which order is better.", is_decided=False)]
 
 
 def _points(result: Pruning, name: str) -> tuple[Point, ...]:
-    """Return the points of one order of removal; none if it was not measured."""
+    """Return the scores after each removal for one order of removal; none if this order was not measured."""
     return next((curve.points for curve in result.curves if curve.name == name), ())
 
 
@@ -181,18 +188,19 @@ def _points(result: Pruning, name: str) -> tuple[Point, ...]:
 
 
 def harmless_sentences(result: Pruning) -> list[Sentence]:
-    """Say what is left without all heads that are harmless alone: they may be needed together."""
+    """Return sentences on the score without all heads that are harmless alone, because they may be needed together."""
     by_zero = _together(result, result.by_zero, result.by_zero_left, "when removed alone")
     n, estimate = result.n_under_1_point, ""
     if n != len(result.by_zero):
-        estimate = f" By the point estimate alone, {counted(n, 'head')} would count as harmless."
+        estimate = f" By the point estimate alone, without its interval, {counted(n, 'head')} would count as harmless."
     sentences = [Sentence(f"{by_zero.text}{estimate}", is_decided=by_zero.is_decided)]
     if len(result.replacements) > 1:
         how = f"under every ablation ({some(result.replacements)})"
         under_all = _together(result, result.harmless, result.harmless_left, how)
         more = ""
         if result.harmless:
-            more = f" With their means in place of their outputs, {point_text(result, result.harmless_means)} is left."
+            means = point_text(result, result.harmless_means)
+            more = f" If their outputs are replaced by their means instead, {means} is left."
         n, points = len(result.harmless), _points(result, "together")
         if 0 < n < len(points):
             more += f" The first {counted(n, 'head')} {ORDERS['together']} leave {point_text(result, points[n])}."
@@ -201,34 +209,37 @@ def harmless_sentences(result: Pruning) -> list[Sentence]:
 
 
 def _together(result: Pruning, heads: tuple[str, ...], left: Point, how: str) -> Sentence:
-    """Say what is left without all these heads, each of which is redundant alone."""
+    """Return a sentence on the score without all of these heads, each of which costs almost nothing alone.
+
+    `left` is the score without them, and `how` says how each was ablated alone.
+    """
     limit, n = limit_text(IMPORTANT, result.unit), len(heads)
     where = f"{how}, on {result.alone_on or result.chosen_on}"
     if n < 2 or left.drop is None:
         few = "no head costs" if not n else f"only {short(heads[0])} costs" if n == 1 else f"{n} heads cost"
-        text = f"Whether heads that are harmless alone are harmless together is undecided: {few} under {limit} {where}."
-        return Sentence(text, is_decided=False)
+        text = "It is undecided whether heads that are harmless alone are harmless together: "
+        return Sentence(f"{text}{few} under {limit} {where}.", is_decided=False)
     text = f"Removing all {n} heads that cost under {limit} {where}, leaves {point_text(result, left)}"
     text += f": {some([short(head) for head in heads], 24)}. {_drop(result, left.drop)}"
     if left.drop.low > result.loss:
-        return Sentence(f"{text}: harmless alone is not harmless together.")
+        return Sentence(f"{text}: heads that are harmless alone are not harmless together.")
     if left.drop.high <= result.loss:
         return Sentence(f"{text}: these heads are harmless together, too.")
     limit = limit_text(result.loss, result.unit)
-    return Sentence(f"{text}: whether it is at most {limit} is undecided.", is_decided=False)
+    return Sentence(f"{text}; it is undecided whether that is at most {limit}.", is_decided=False)
 
 
 def _other_examples(result: Pruning, ablation: Ablation | None) -> list[Sentence]:
-    """Explain why ablation and pruning count different heads as harmless; return nothing if they agree."""
+    """Return a sentence on why ablation and pruning find different numbers of harmless heads; none if they agree."""
     if ablation is None or set(ablation.replacements) != set(result.replacements) or ablation.metric != result.metric:
         return []
     condition, n = ablation.conditions[0], len(result.harmless)
     heads = ablation.harmless(condition.length)
     if condition.length is not None or not ablation.heads[0].band or set(heads) == set(result.harmless):
         return []
-    text = f"The ablation above finds {counted(len(heads), 'such head')} on {condition.decided_on or condition.data}; "
-    text += f"the pruning finds {n} on {result.alone_on or result.chosen_on}. Drops close to the limit depend on the "
-    text += "examples."
+    text = f"The section on ablation finds {counted(len(heads), 'head')} harmless when ablated alone, on "
+    text += f"{condition.decided_on or condition.data}; the pruning finds {n}, on "
+    text += f"{result.alone_on or result.chosen_on}. Drops close to the limit depend on the examples."
     return [Sentence(text)]
 
 
@@ -236,7 +247,7 @@ def _other_examples(result: Pruning, ablation: Ablation | None) -> list[Sentence
 
 
 def _random_sets(result: Pruning) -> list[Sentence]:
-    """Compare greedy removal with the best random set of as many heads."""
+    """Return a sentence that compares greedy removal with the best of many random sets of as many heads."""
     best, kept = result.best_random, result.kept
     if not (result.n_tried and best.n_removed):
         return []
@@ -244,15 +255,15 @@ def _random_sets(result: Pruning) -> list[Sentence]:
     text += point_text(result, best)
     n_tried = f"greedy removal tried {result.n_tried:,} sets"
     if kept.low > best.high:
-        return [Sentence(f"{text}, less than greedy removal: random search is worse ({n_tried}).")]
+        return [Sentence(f"{text}, less than greedy removal, so random search is worse ({n_tried}).")]
     if best.low > kept.high:
-        return [Sentence(f"{text}, more than greedy removal, which did not help here ({n_tried}).")]
-    text += f". Whether greedy removal beats random search is undecided: it leaves {point_text(result, kept)}"
-    return [Sentence(f"{text} ({n_tried}).", is_decided=False)]
+        return [Sentence(f"{text}, more than greedy removal, which is therefore of no use here ({n_tried}).")]
+    text += ". It is undecided whether greedy removal is better than random search: it leaves "
+    return [Sentence(f"{text}{point_text(result, kept)} ({n_tried}).", is_decided=False)]
 
 
 def _without_heads(result: Pruning) -> list[Sentence]:
-    """Say which score is left when all heads are removed, if that was measured."""
+    """Return a sentence on the score that is left when all heads are removed; none if it was not measured."""
     ends = [curve.points[-1] for curve in result.curves if curve.name != "alone"]
     last = next((point for point in ends if point.n_removed == result.n_heads), None)
     return [Sentence(f"Without any head, {point_text(result, last)} is left.")] if last else []
@@ -262,7 +273,7 @@ def _without_heads(result: Pruning) -> list[Sentence]:
 
 
 def point_text(result: Pruning, point: Point, more: str = "") -> str:
-    """Write `98.9 % accuracy (95 % CI 98.4-99.3)`; `more` goes into the same brackets."""
+    """Return a score as text: `98.9 % accuracy (95 % CI 98.4-99.3)`; `more` is added inside of the brackets."""
     low, high = sorted(shown_score(result, each) for each in (point.low, point.high))
     doubt = interval(low, high, scale=1, digits=1 if result.is_accuracy else 4)
     if result.is_accuracy:
@@ -280,7 +291,7 @@ def _number(result: Pruning, score: float) -> str:
 
 
 def _drop(result: Pruning, drop: PairedDifference) -> str:
-    """Write `The drop is 1.3 points (95 % CI 0.9-1.8)`."""
+    """Return a clause on the drop in score: `The drop is 1.3 points (95 % CI 0.9-1.8)`."""
     name = "rise of the loss" if result.unit == "nats" else "drop"
     return f"The {name} is {amount(drop.mean, result.unit)} ({amount_interval(drop.low, drop.high, result.unit)})"
 
@@ -289,7 +300,7 @@ def _drop(result: Pruning, drop: PairedDifference) -> str:
 
 
 def curve_table(result: Pruning, name: str, command: str = "", title: str = "") -> DataTable:
-    """Tabulate what is left after each removal, for every order of removal."""
+    """Return a table of the score that is left after each removal of a head, with a column per order of removal."""
     measured = [curve for curve in result.curves if curve.name != "alone"]
     points = [{point.n_removed: point for point in curve.points} for curve in measured]
     random = {each.n_removed: each for each in result.chance}
@@ -304,14 +315,14 @@ def curve_table(result: Pruning, name: str, command: str = "", title: str = "") 
     caption = f"{title or result.name}: {metric_label(result)} after each removal, on {measured_on}"
     names = [curve.name for curve in measured if curve.name in ORDERS]
     orders = [f"{HEADINGS[name].capitalize()}: heads are removed {ORDERS[name]}." for name in names]
-    first = "Each cell has the score that is left, its 95 % CI, and after a minus sign the head that was removed last."
+    first = "Each cell has the score that is left, its 95 % CI and, after a minus sign, the head that was removed last."
     chosen = f"Greedy removal chose these heads on {result.chosen_on}, in order: "
     note = " ".join([first, *orders, f"{chosen}{some([short(head) for head in result.chosen], 40)}."])
     return DataTable(name, caption, columns, tuple(rows), note, command)
 
 
 def _point_cell(result: Pruning, point: Point | None) -> Cell:
-    """Return the cell of a score and the removed head, `95.0 [93.9, 96.1], -E0H1`; empty if time ran out before."""
+    """Return a table cell with a score and the head removed last: `95.0 [93.9, 96.1], -E0H1`; empty if not measured."""
     if point is None:
         return Cell("")
     cell = _score_cell(result, point.score, point.low, point.high)
@@ -319,13 +330,13 @@ def _point_cell(result: Pruning, point: Point | None) -> Cell:
 
 
 def _score_cell(result: Pruning, *scores: float) -> Cell:
-    """Return the cell of a score with its two bounds."""
+    """Return a table cell with a score and the two bounds of its interval."""
     middle, *ends = (shown_score(result, each) for each in scores)
     return interval_cell(middle, min(ends), max(ends), scale=1, digits=1 if result.is_accuracy else 3)
 
 
 def share_table(result: Pruning, title: str, name: str, command: str) -> list[DataTable]:
-    """Tabulate how many heads can be removed for each limit, one at a time and together."""
+    """Return a table of how many heads can be removed for each limit of the drop, one at a time and together."""
     rows = [
         (
             Cell(f"{100 * each.loss:g}", each.loss),
@@ -338,18 +349,17 @@ def share_table(result: Pruning, title: str, name: str, command: str) -> list[Da
     left = f"{metric_label(result)} without the heads removed together"
     columns = ("drop of at most (points)", "one at a time", "together", left)
     note = (
-        "One at a time: heads whose drop, when they are removed alone, is below the limit with its whole 95 % CI (on "
+        "One at a time: heads that cost less than the limit when removed alone, by the whole 95 % CI of the drop (on "
     )
-    note += f"{result.alone_on or result.chosen_on}). Together: the most heads that greedy removal takes while "
-    note += f"the drop on {result.chosen_on} stays within the limit (point estimate). The last column was measured on "
-    note += f"{result.measured_on}, "
-    note += f"n = {result.n:,}, with its 95 % CI."
+    note += f"{result.alone_on or result.chosen_on}). Together: the largest number of heads that greedy removal takes "
+    note += f"while the drop on {result.chosen_on} stays within the limit (point estimate). The last column was "
+    note += f"measured on {result.measured_on}, n = {result.n:,}, with its 95 % CI."
     caption = f"How many heads of {title} can be removed"
     return [DataTable(name, caption, columns, tuple(rows), note, command)] if rows else []
 
 
 def describe_cost(cost: Cost) -> list[Block]:
-    """Tabulate size, speed and score of a model before and after heads were cut out."""
+    """Return a table of the size, speed and score of a model before and after heads were cut out of it."""
     heads = ", ".join(map(short, cost.heads))
     blocks = ", ".join(cost.lost_blocks) or "none"
     drop = amount_cell(cost.drop.mean, cost.drop.low, cost.drop.high, cost.unit).text
@@ -394,7 +404,7 @@ EXPLANATION = (
 
 
 def section(results: ReportResults) -> Section | None:
-    """Describe every model whose heads were removed together."""
+    """Return the section on all models whose heads were removed together; None without any."""
     models = results.with_result("pruning")
     title = "Which heads can be removed together?"
     described = section_by_model(results, "pruning", title, EXPLANATION, models, _described)
@@ -402,7 +412,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _answer(results: ReportResults, model: ModelResults) -> Sentence:
-    """Say what can be removed, and what is left without all heads that are harmless alone."""
+    """Return a sentence on how many heads can be removed, and on the score without all heads harmless alone."""
     result = model.pruning
     assert result is not None, "only models with a pruning are described"
     greedy, n = greedy_sentence(model.title, result), len(result.by_zero)
@@ -414,7 +424,7 @@ def _answer(results: ReportResults, model: ModelResults) -> Sentence:
 
 
 def _described(model: ModelResults, name: str) -> tuple[list[Sentence], list[Block]]:
-    """Return the conclusions, and the figure and tables of one model."""
+    """Return two lists about one model: sentences on its pruning, and blocks (warnings, figure and tables)."""
     result, command = model.pruning, prune_command(model)
     assert result is not None, "only models with a pruning are described"
     notices = [Notice("fail", f"{model.title}: {result.audit}.")] if result.audit else []

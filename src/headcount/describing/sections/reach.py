@@ -1,4 +1,4 @@
-"""How far does each encoding extrapolate? Accuracy by length and kind of negative, and what makes models fail."""
+"""How far does each encoding extrapolate? Accuracy by length and kind of unsorted sequence, and why models fail."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Conclusions, Paragraph, Picture, Section
-from headcount.describing.extrapolation import ACCURATE, extrapolation_of, hardest_kind, is_plain, kind_words
+from headcount.describing.extrapolation import extrapolation_of, hardest_kind, is_plain, kind_words
 from headcount.describing.length_generalisation import (
     Model,
     accuracy_table,
@@ -23,13 +23,14 @@ from headcount.describing.sections.audit import BEYOND, POSITIONS, SHORTCUTS, no
 from headcount.describing.sections.reproduce import stretch_command
 from headcount.describing.words import percent
 from headcount.figures.length_generalisation import draw_dispersion, draw_stretch, given_structure
+from headcount.limits import ACCURATE
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import Stretch
 
 
 def section(report_results: ReportResults) -> Section | None:
-    """Return the section on every model that was measured at several lengths; None if there is none."""
+    """Return the section on how far models extrapolate; None if no model was measured at several lengths."""
     all_models = [each for each in report_results.models if each.stretch is not None and each.stretch.cells]
     if not all_models:
         return None
@@ -42,7 +43,7 @@ def section(report_results: ReportResults) -> Section | None:
         Paragraph(
             "Half of the sequences at every length are sorted. The others are unsorted in one of several ways, each "
             "measured separately: a full shuffle breaks the order nearly everywhere, a single adjacent swap at one "
-            f"pair. A model is called accurate at a length if the 95 % CI of its accuracy lies above "
+            f"pair. A model is called accurate at a length if the whole 95 % CI of its accuracy lies above "
             f"{percent(ACCURATE, 0)}. Where a model gives every sequence the same answer, the tables show that answer "
             "instead of an accuracy. Some models have structure of the task built in, such as attention that reaches "
             "only the neighbours of a number. They are marked, and are not ranked against models that have to learn "
@@ -73,9 +74,9 @@ def _curves(models: Sequence[Model], kind: str, command: str) -> Picture:
 
 
 def _on_common_lengths(results: Sequence[Stretch]) -> list[Stretch]:
-    """Return the results with only the lengths that runs have in common which differ in their seed alone.
+    """Return the results, reduced to lengths that all runs of a group have; runs of a group differ only in their seed.
 
-    The figure draws such runs as one line.
+    The figure of accuracy by length draws each group as one line.
     """
     shared: dict[tuple[object, ...], set[tuple[str, int]]] = {}
     for each in results:
@@ -90,10 +91,10 @@ def _on_common_lengths(results: Sequence[Stretch]) -> list[Stretch]:
 
 
 def _dispersions(report_results: ReportResults, all_models: Sequence[ModelResults], kind: str) -> list[Picture]:
-    """Return figures of attention and confidence by length.
+    """Return figures of attention and confidence by length, for at most two models.
 
-    They show the first model without built-in structure, and the model that extrapolates farthest. Models with
-    built-in structure of the task are drawn only if there are no others.
+    These are the first model without built-in structure of the task, and the one of them that extrapolates farthest.
+    Models with built-in structure are drawn only if there are no others.
     """
     generic = [each for each in all_models if each.stretch and not each.stretch.hard_codes] or list(all_models)
     plain = [each for each in generic if each.stretch and is_plain(each.stretch)] or generic
@@ -103,7 +104,7 @@ def _dispersions(report_results: ReportResults, all_models: Sequence[ModelResult
 
 
 def _length(model: ModelResults, kind: str) -> int:
-    """Return the longest length at which a model is accurate on one kind of negative, or 0."""
+    """Return the longest length up to which a model is accurate on one kind of negative (unsorted sequence), or 0."""
     reach = extrapolation_of(model.stretch, kind) if model.stretch else None
     return reach.length if reach else 0
 

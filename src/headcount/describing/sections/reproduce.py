@@ -1,4 +1,4 @@
-"""How to reproduce the report: the command for each result, rebuilt from the settings that the result holds."""
+"""How to reproduce the report: the command for each result, rebuilt from the settings stored with the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PER_LENGTH = 400
 
 
 def commands_of(model: ModelResults) -> list[str]:
-    """Return the commands that reproduce the results of one model, without `headcount stretch` (see below)."""
+    """Return the commands that reproduce the results of one model, except accuracy by length (`headcount stretch`)."""
     name = argument(model.name)
     commands = [train_command(model), _evaluate(model, name), *_heads(model, name), ablate_command(model)]
     commands += [prune_command(model), _positions(model, name)]
@@ -32,7 +32,7 @@ def commands_of(model: ModelResults) -> list[str]:
 
 
 def report_command(models: Sequence[ModelResults], *, is_thorough: bool = False) -> str:
-    """Return the command (for models in memory, the Python call) that makes a report on these models."""
+    """Return the command that makes a report on these models; for models in memory, return the Python call."""
     if any(each.name == IN_MEMORY for each in models):
         return f"headcount.report(...{', thorough=True' if is_thorough else ''})"
     names = [argument(each.name) for each in models]
@@ -42,7 +42,7 @@ def report_command(models: Sequence[ModelResults], *, is_thorough: bool = False)
 
 
 def train_command(model: ModelResults) -> str:
-    """Return the command that trains a model with its settings; "" for samples, pruned and external models."""
+    """Return the command that trains a model with its settings; empty for samples, pruned and external models."""
     settings = model.settings
     if not settings or model.task is None or model.name.startswith(SAMPLE) or settings.get("pruned"):
         return ""
@@ -71,7 +71,7 @@ def _flag(name: str, value: Any) -> str:
 
 
 def _n_flag(model: ModelResults, n: int) -> str:
-    """Return the flag `--n` with the number of examples; "" if n is the size of the test set."""
+    """Return the flag `--n` with a number of examples; empty if n is the size of the test set."""
     tested = None if model.evaluation is None else main_share(model.evaluation)
     return f" --n {n}" if tested is not None and tested.n != n else ""
 
@@ -84,7 +84,7 @@ def _evaluate(model: ModelResults, name: str) -> str:
 
 
 def _heads(model: ModelResults, name: str) -> list[str]:
-    """Return the commands for the certificate, the patterns (of one example) and the head statistics of a model."""
+    """Return the commands that verify a model, show its attention patterns, and measure what its heads attend to."""
     commands = [f"headcount verify {name}"] if model.certificate else []
     if model.task is not None and any(each.example is None for each in model.patterns):
         commands.append(f"headcount heads {name} --all-test")
@@ -95,12 +95,12 @@ def _heads(model: ModelResults, name: str) -> list[str]:
 
 
 def on_flag(example: str) -> str:
-    """Return the flag `--on` with an example; with `=` if the example begins with a dash."""
+    """Return the flag `--on` with an example, quoted for a shell; `--on=` if the example begins with a dash."""
     return f"--on={quote(example)}" if example.startswith("-") else f"--on {quote(example)}"
 
 
 def ablate_command(model: ModelResults) -> str:
-    """Return the command that repeats the ablation of a model, with its settings; "" without an ablation."""
+    """Return the command that repeats the ablation of a model with the same settings; empty without an ablation."""
     result = model.ablation
     if result is None:
         return ""
@@ -118,12 +118,12 @@ def ablate_command(model: ModelResults) -> str:
 
 
 def _data_flag(model: ModelResults) -> str:
-    """Return the data flags of a model without a task, such as `--data FILE`; "" for a model with a task."""
+    """Return the flags that name the data of a model without a task: ` --data FILE`; empty for a model with a task."""
     return "" if model.task is not None else f" {model.data_flags or '--data FILE'}"
 
 
 def prune_command(model: ModelResults) -> str:
-    """Return the command that repeats the pruning of a model, with its settings; "" without a pruning."""
+    """Return the command that repeats the pruning of a model with the same settings; empty without a pruning."""
     result = model.pruning
     if result is None:
         return ""
@@ -134,7 +134,7 @@ def prune_command(model: ModelResults) -> str:
 
 
 def _positions(model: ModelResults, name: str) -> str:
-    """Return the command `headcount positions`, with `--n` if the number of positions is not the default."""
+    """Return the command that shows a model's position encoding, with `--n` if the number of positions is unusual."""
     shown = model.positions
     if shown is None:
         return ""
@@ -143,7 +143,7 @@ def _positions(model: ModelResults, name: str) -> str:
 
 
 def stretch_command(models: Sequence[ModelResults]) -> str:
-    """Return one `headcount stretch` command for those models that have the settings of the first model."""
+    """Return one `headcount stretch` command for all models that were measured with the settings of the first model."""
     results = [(argument(each.name), each.stretch) for each in models if each.stretch is not None]
     settings = _stretch_settings(results[0][1])
     names = [name for name, result in results if _stretch_settings(result) == settings]
@@ -152,7 +152,7 @@ def stretch_command(models: Sequence[ModelResults]) -> str:
 
 
 def stretch_commands(models: Sequence[ModelResults]) -> list[str]:
-    """Return `headcount stretch` commands, one for each group of models with equal settings."""
+    """Return `headcount stretch` commands, one for each group of models that were measured with equal settings."""
     groups: dict[str, list[ModelResults]] = {}
     for each in models:
         if each.stretch is not None:
@@ -176,7 +176,7 @@ def _stretch_settings(result: Stretch) -> Mapping[str, str]:
 
 
 def section(results: ReportResults) -> Section:
-    """Return the section with the commands of each model, then those for several models."""
+    """Return the section with the commands that reproduce the results of each model, and the whole report."""
     blocks: list[Block] = [
         Paragraph(
             "Results with a seed are reproducible on the same kind of machine. A report reads the results that are "
@@ -191,12 +191,12 @@ def section(results: ReportResults) -> Section:
     blocks.append(Commands((report_command(results.models),), "This report:"))
     left_out = [(each.title, "; ".join(each.not_measured)) for each in results.models if each.not_measured]
     for title, words in left_out:
-        blocks.append(Paragraph(f"Not measured for {title}, to be quick: {words}."))
+        blocks.append(Paragraph(f"To save time, these were not measured for {title}: {words}."))
     return Section("reproduce", "How to reproduce this report", tuple(blocks))
 
 
 def _origin(model: ModelResults) -> str:
-    """Return in words why a report has no training command for a model: it is a sample, pruned or external."""
+    """Return a clause on why the report has no training command for a model: it is a sample, pruned or external."""
     if train_command(model):
         return ""
     if model.name.startswith(SAMPLE):

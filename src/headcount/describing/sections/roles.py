@@ -1,6 +1,6 @@
-"""What does each head attend to? For a model without a task: neighbours, copies of a token, separators.
+"""What does each head attend to? For a model without a task: to neighbours, copies of a token, or separators.
 
-`specialisation` describes the heads of a model with a task, in the terms of the task.
+The heads of a model with a task are described in the terms of the task (`describing/specialisation.py`).
 """
 
 from __future__ import annotations
@@ -10,42 +10,30 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
+from headcount.attention_roles import ROLES
 from headcount.describing import specialisation
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Row, Section, Sentence
 from headcount.describing.report import ModelResults, ReportResults, section_by_model
 from headcount.describing.words import counted, interval, interval_cell, percent, sentence, some
 from headcount.errors import argument
-from headcount.figures.attention import KINDS, ROLE_WORDS, heads_by_kind
+from headcount.figures.attention import KINDS, heads_by_kind
 from headcount.figures.roles import draw_role_maps, roles_of
 
 if TYPE_CHECKING:
     from headcount.analysis.roles import HeadRole, HeadRoles, RoleScore
 
-TARGETS = {
-    "first": "the first token",
-    "previous": "the previous token",
-    "itself": "the token itself",
-    "next": "the next token",
-    "farthest": "the farthest token",
-    "special": "special tokens",
-    "separator": "separators",
-    "duplicate": "another copy of the same token (duplicate token)",
-    "induction": "the token after an earlier copy (induction)",
-    "matching": "a copy across a separator (matching token)",
-}
-"""By role: the words in sentences for the keys that a head attends to in this role."""
 MEANINGS = (
-    "Duplicate token: another copy of the same token. Induction: the token after an earlier copy. Matching token: a "
-    "copy across a separator."
+    "Duplicate token: another copy of the query's token. Induction: the token after an earlier copy of the query's "
+    "token. Matching token: a copy of the query's token on the other side of a separator."
 )
 MOST_ROWS = 200
 """Largest number of heads in the table of all heads. For a larger model, the table has only heads that stand out."""
 RoleScores = list[tuple["HeadRole", "RoleScore"]]
-"""Heads of one kind of attention, each with its attention in one role."""
+"""Heads of one kind of attention, each with its mean attention weight in one role, such as previous token."""
 
 
 def describe(result: HeadRoles) -> list[Block]:
-    """Return blocks on what heads attend to in texts: sentences, maps, and the table of heads that stand out."""
+    """Return blocks on what heads attend to in texts: sentences, maps of all heads, and tables by role."""
     tables = [named_table(result, result.name, "roles"), unnamed_table(result, result.name, "roles")]
     return [
         Conclusions(tuple(conclusions(result, result.name, ""))),
@@ -58,10 +46,10 @@ def describe(result: HeadRoles) -> list[Block]:
 
 
 def conclusions(result: HeadRoles, title: str, rests_on: str) -> list[Sentence]:
-    """Return sentences on how many heads stand out, which ones stand out for each role, and roles without any."""
+    """Return sentences on how many heads stand out, on the heads that stand out in each role, and on other roles."""
     named, n = [head for head in result.heads if head.named], len(result.heads)
     if not named:
-        text = f"What the heads of {title} do is undecided: on {_inputs(result)}, none of {n} stands out from the rest."
+        text = f"It is undecided what the heads of {title} do: on {_inputs(result)}, none of {n} heads stands out."
         return [Sentence(text, rests_on, is_decided=False), *_without_heads(result, rests_on)]
     text = f"{len(named)} of {counted(n, 'head')} of {title} stand out in at least one role, on {_inputs(result)}; "
     first = Sentence(f"{text}{n - len(named)} do not.", rests_on)
@@ -75,18 +63,18 @@ def _inputs(result: HeadRoles) -> str:
 
 
 def _measured(heads: Sequence[HeadRole], role: str, on: str) -> RoleScores:
-    """Return the heads in which a role was measured, with their attention, the largest first."""
+    """Return the heads in which a role was measured, with their attention weights in this role, the largest first."""
     standings = [(head, standing) for head in heads if (standing := head.find(role, on))]
     return sorted(standings, key=lambda pair: -pair[1].mean)
 
 
 def _named(heads: Sequence[HeadRole], role: str, on: str) -> RoleScores:
-    """Return the heads that stand out for a role, with their attention, the largest first."""
+    """Return the heads that stand out in a role, with their attention weights in this role, the largest first."""
     return [(head, standing) for head, standing in _measured(heads, role, on) if standing.is_named]
 
 
 def _role_sentence(role: str, on: str, standings: RoleScores, rests_on: str) -> Sentence:
-    """Return a sentence that names the heads which stand out for a role, with the attention of the first of them."""
+    """Return a sentence that names the heads which stand out in a role, with the largest attention weight of them."""
     head, most = standings[0]
     names = some([each.short for each, _ in standings], 8)
     verb = "stands" if len(standings) == 1 else "stand"
@@ -94,25 +82,25 @@ def _role_sentence(role: str, on: str, standings: RoleScores, rests_on: str) -> 
     doubt = (
         f"{interval(most.low, most.high)}; n = {most.n:,} queries; uniform attention would give {percent(most.even)}"
     )
-    text = f"On {on}, {names} {verb} out for attention to {TARGETS.get(role, role)}: "
+    text = f"On {on}, {names} {verb} out for attention to {ROLES[role].keys}: "
     return Sentence(f"{text}{which}with {percent(most.mean)} of its attention ({doubt}).", rests_on)
 
 
 def _without_heads(result: HeadRoles, rests_on: str) -> list[Sentence]:
-    """Return sentences that name, for each kind of input, the roles that no head stands out for."""
+    """Return sentences that name, for each kind of input, the roles in which no head stands out."""
     sentences = []
     for each in result.inputs:
         measured = dict.fromkeys(
             role for heads in heads_by_kind(result.heads).values() for role, on in roles_of(heads) if on == each.on
         )
-        roles = [ROLE_WORDS[role] for role in measured if not _named(result.heads, role, each.on)]
+        roles = [ROLES[role].name for role in measured if not _named(result.heads, role, each.on)]
         text = f"On {each.on}, no head stands out for {some(roles, len(roles))}."
         sentences += [Sentence(text, rests_on)] if roles else []
     return sentences
 
 
 def maps(result: HeadRoles, title: str, name: str, command: str = "") -> list[Block]:
-    """Return one figure per kind of attention: a map of all heads for each role (previous token, copies, ...)."""
+    """Return one figure per kind of attention, with a map of all heads for each role (previous token, copies, ...)."""
     alt = f"Framed heads stand out: {some([head.short for head in result.heads if head.named], 40)}."
     pictures = list[Block]()
     for heads in filter(roles_of, heads_by_kind(result.heads).values()):
@@ -123,22 +111,22 @@ def maps(result: HeadRoles, title: str, name: str, command: str = "") -> list[Bl
 
 
 def named_table(result: HeadRoles, title: str, name: str, command: str = "") -> DataTable | None:
-    """Return a table of heads and the roles that they stand out for; None if no head stands out."""
+    """Return a table of the heads that stand out, with the roles in which they do; None if no head stands out."""
     rows = list[Row]()
     for heads in heads_by_kind(result.heads).values():
         for role, on in roles_of(heads):
             middle = median(standing.mean for _, standing in _measured(heads, role, on))
             for head, standing in _named(heads, role, on):
                 top = "" if standing.n_top is None else f"{percent(standing.n_top / standing.n)} of {standing.n:,}"
-                row = head.short, f"{ROLE_WORDS[role]} on {on}", rank(standing, len(heads)), weight(standing)
+                row = head.short, f"{ROLES[role].name} on {on}", rank(standing, len(heads)), weight(standing)
                 rows.append((*row, percentage(standing.even), percentage(middle), top))
     if not rows:
         return None
-    numbers = ("rank", "weight [95 % CI] (%)", "if uniform (%)", "median head (%)", "largest weight there")
+    numbers = ("rank", "weight [95 % CI] (%)", "if uniform (%)", "median head (%)", "queries with largest weight there")
     caption = f"Heads of {title} that stand out ({_inputs(result)})"
     note = (
-        "If uniform: the weight that uniform attention would give. Largest weight there: how many queries give their "
-        "largest weight to this target."
+        "If uniform: the weight that uniform attention would give. The last column has the percentage of queries that "
+        "give their largest weight to such a key."
     )
     return DataTable(
         f"{name}-named", caption, ("head", "stands out for", *numbers), tuple(rows), note, command, n_keys=2
@@ -146,30 +134,33 @@ def named_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
 
 
 def unnamed_table(result: HeadRoles, title: str, name: str, command: str = "") -> DataTable | None:
-    """Return a table of roles that no head stands out for, with the head of the largest weight; None without any."""
+    """Return a table of roles in which no head stands out, with the head of largest weight; None if there are none."""
     rows = list[Row]()
     for heads in heads_by_kind(result.heads).values():
         for role, on in roles_of(heads):
             (head, most), *_ = standings = _measured(heads, role, on)
             if not any(standing.is_named for _, standing in standings):
                 z = Cell(f"{most.z:.1f}", most.z)
-                rows.append((f"{ROLE_WORDS[role]} on {on}", KINDS[head.stack, head.kind], head.short, weight(most), z))
+                rows.append((f"{ROLES[role].name} on {on}", KINDS[head.stack, head.kind], head.short, weight(most), z))
     columns = ("role", "attention", "largest weight: head", "weight [95 % CI] (%)", "z")
-    note = "z: how many robust deviations the lower bound of the weight is above the median head."
+    note = "z: how many robust standard deviations the lower bound of the weight lies above the median head."
     caption = f"Roles that no head of {title} stands out for"
     return DataTable(f"{name}-unnamed", caption, columns, tuple(rows), note, command, is_folded=True) if rows else None
 
 
 def heads_table(result: HeadRoles, title: str, name: str, command: str = "") -> DataTable:
-    """Return a table of every head with its weight in every role; in a large model, only heads that stand out."""
+    """Return a table of every head with its attention weight in every role; in a large model, only of named heads.
+
+    Named heads are those that stand out in some role.
+    """
     measured = dict.fromkeys((each.role, each.on) for head in result.heads for each in head.standings)
-    roles = [role for role in measured if role[0] in ROLE_WORDS]
+    roles = [role for role in measured if role[0] in ROLES]
     is_long = len(result.heads) > MOST_ROWS
     heads = [head for head in result.heads if head.named or not is_long]
-    columns = ("head", "stands out for", *(f"{ROLE_WORDS[role]}, {on} (%)" for role, on in roles))
+    columns = ("head", "stands out for", *(f"{ROLES[role].name}, {on} (%)" for role, on in roles))
     rows = list[Row]()
     for head in heads:
-        label = some([f"{ROLE_WORDS[each.role]} on {each.on}" for each in head.named]) if head.named else ""
+        label = some([f"{ROLES[each.role].name} on {each.on}" for each in head.named]) if head.named else ""
         standings = [head.find(*role) for role in roles]
         rows.append((head.short, label, *(weight(each) if each else Cell("") for each in standings)))
     few = f"The table has the {len(heads)} of {len(result.heads)} heads that stand out. " if is_long else ""
@@ -178,20 +169,20 @@ def heads_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
 
 
 def weight(standing: RoleScore) -> Cell:
-    """Return a table cell with a weight and its 95 % CI in percent: `99.2 [98.8, 99.6]`."""
+    """Return a table cell with an attention weight and its 95 % CI in percent: `99.2 [98.8, 99.6]`."""
     mark: Literal["", "strong"] = "strong" if standing.is_named else ""
     return interval_cell(standing.mean, standing.low, standing.high, mark=mark)
 
 
 def rank(standing: RoleScore, n_heads: int) -> str:
-    """Return the rank of a head as `1st of 72`, or as `1st of 72 [1, 3]` where intervals allow other ranks."""
+    """Return the rank of a head as text: `1st of 72`, or `1st of 72 [1, 3]` if intervals allow ranks 1 to 3."""
     place, low, high = standing.rank, standing.rank_low, standing.rank_high
     ending = "th" if place % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
     return f"{place}{ending} of {n_heads}" + ("" if low == high else f" [{low}, {high}]")
 
 
 def percentage(share: float, mark: Literal["", "strong"] = "") -> Cell:
-    """Return a table cell with a share of attention in percent, to one decimal."""
+    """Return a table cell with a share of attention in percent, with one decimal."""
     return Cell(f"{100 * share:.1f}", share, mark)
 
 
@@ -199,18 +190,18 @@ def percentage(share: float, mark: Literal["", "strong"] = "") -> Cell:
 
 EXPLANATION = (
     "A label says what a head attends to, on average over many examples. It does not say that the model uses what the "
-    "head reads: ablation shows that. A head without a label may have a role that has no name here."
+    "head reads: only ablation shows that. A head without a label may do something for which there is no label."
 )
 
 
 def section(results: ReportResults) -> Section | None:
-    """Return the section on what heads attend to, in the terms of the task or of any text; None if not measured."""
+    """Return the section on what heads attend to, in the terms of a task or of any text; None if not measured."""
     models = [*results.with_result("stats"), *(each for each in results.with_result("roles") if not each.stats)]
     return section_by_model(results, "roles", "What does each head attend to?", EXPLANATION, models, _describe)
 
 
 def _describe(model: ModelResults, name: str) -> tuple[list[Sentence], list[Block]]:
-    """Return the sentences, figures and tables on what the heads of one model attend to."""
+    """Return two lists on what the heads of one model attend to: sentences, and blocks (figures and tables)."""
     title, command = model.title, f"headcount heads {argument(model.name)} --stats"
     if model.stats is not None:
         picture = specialisation.stats_picture(model.stats, title, name, command)

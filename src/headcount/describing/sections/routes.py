@@ -1,4 +1,4 @@
-"""Where does the carry travel? Which heads move an event of the task, and where it is held, as patching shows."""
+"""Where does the carry travel? Which heads move such an event of the task, and which residual streams hold it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ FIGURE = "routes-map"
 
 
 def section(results: ReportResults) -> Section | None:
-    """Return the section on every model whose event was followed, with one map of all of them; None without any."""
+    """Return the section on how the task's event moves through each model, with one figure of all; None without any."""
     followed = [(each, each.routes) for each in results.models if each.routes is not None]
     if not followed:
         return None
     event = followed[0][1].event
     blocks: list[Block] = [
         Paragraph(
-            "Four examples differ in one token, which rises in three equal steps. Only the middle step makes a "
-            f"{event}. "
-            f"The output of a head on the example with the {event} is put into the pass on the example without it. The "
-            "logit gap is how far the logits of the two answers differ, and a head moves 100 % of it if the answer "
-            f"changes as if the {event} were there. The outer steps change the token without the {event}: they are the "
-            "placebo. This is causal: it shows what the model uses, not where it looks."
+            "The method is patching. Four examples differ in one token, which rises in three equal steps, and only the "
+            f"middle step makes a {event}. The output of a head on the example with the {event} replaces its output on "
+            "the example without it. The logit gap is how far the logits of the two answers differ. A head moves 100 % "
+            f"of the gap if the answer changes as if the {event} were there. The first and the last step change the "
+            f"token but not the {event}; patches between these examples are placebos, which should move nothing. "
+            "Patching shows causes: what the model uses, not only what its heads attend to."
         )
     ]
     answers: list[Sentence] = []

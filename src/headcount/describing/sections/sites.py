@@ -1,4 +1,4 @@
-"""Where in the model are the important heads? A comparison of attention blocks by the mean drop of their heads."""
+"""Where in the model are the important heads? Compare attention blocks by the mean drop of their heads."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadGroup:
-    """The heads of one attention block, or of one kind of attention, with the drop when each is ablated alone."""
+    """The heads of one attention block (or of one kind of attention), with the drop of each when ablated alone."""
 
     name: str
     effects: tuple[Effect, ...]
 
     @property
     def estimate(self) -> Estimate:
-        """Return the mean drop over the heads, with the means of the lower and of the upper ends of their intervals.
+        """Return the mean drop over the heads, with a lower and an upper bound.
 
-        This interval is valid even if the drops of the heads depend on each other.
+        The bounds are the means of the lower and of the upper ends of the heads' intervals. They are valid even if the
+        drops of the heads depend on each other.
         """
         drop, low, high = (fmean(getattr(each, name) for each in self.effects) for name in ("drop", "low", "high"))
         return drop, low, high
@@ -48,12 +49,12 @@ class HeadGroup:
 
 
 def by_block(result: Ablation, replacement: str) -> list[HeadGroup]:
-    """Return the heads grouped by attention block, in the order of the model, with their drops under a replacement."""
+    """Return the heads grouped by attention block, in the order of the model, with drops under one kind of ablation."""
     return [HeadGroup(f"{site} ({site.short})", _at(result, replacement, [site])) for site in sites_of(result)]
 
 
 def by_kind(result: Ablation, replacement: str) -> list[HeadGroup]:
-    """Return the heads grouped by kind of attention over all layers, with their drops under a replacement."""
+    """Return the heads grouped by kind of attention (over all layers), with drops under one kind of ablation."""
     sites: dict[tuple[str, str], list[HeadSite]] = {}
     for site in sites_of(result):
         sites.setdefault((site.stack, site.kind), []).append(site)
@@ -66,7 +67,7 @@ def sites_of(result: Ablation) -> list[HeadSite]:
 
 
 def _at(result: Ablation, replacement: str, sites: Sequence[HeadSite]) -> tuple[Effect, ...]:
-    """Return the drops of the heads at these attention blocks, each ablated alone."""
+    """Return the drops of all heads of these attention blocks, each ablated alone by this kind of ablation."""
     effects = result.effects(replacement, result.conditions[0].length)
     return tuple(each for each in effects if HeadId.parse(each.head).site in sites)
 
@@ -75,7 +76,7 @@ def _at(result: Ablation, replacement: str, sites: Sequence[HeadSite]) -> tuple[
 
 
 def conclusions(result: Ablation, title: str, rests_on: str) -> list[Sentence]:
-    """Return sentences on the most important attention block, the critical heads, and whether all ablations agree."""
+    """Return sentences on the most important attention block, on critical heads, and on whether ablations agree."""
     return [
         _most_important(result, title, f"{rests_on}-table"),
         *_critical(result, f"{rests_on}-table"),
@@ -91,7 +92,7 @@ def _cost(result: Ablation, group: HeadGroup) -> str:
 
 
 def _most_important(result: Ablation, title: str, rests_on: str) -> Sentence:
-    """Return a sentence on the block whose heads cost most; it is undecided if intervals of others overlap."""
+    """Return a sentence on the attention block whose heads cost most; if intervals overlap, this is undecided."""
     blocks = by_block(result, result.ranked_by)
     ranking = leader(blocks, lambda group: group.estimate, bound=0)
     top, n = ranking.top, min(each.n for group in blocks for each in group.effects)
@@ -99,16 +100,16 @@ def _most_important(result: Ablation, title: str, rests_on: str) -> Sentence:
     cost = f"{counted(len(top.effects), 'head')} {verb} {_cost(result, top)} {removed_alone(result.ranked_by)}"
     cost += f", n = {n:,} or more"
     if not ranking.is_shown:
-        text = f"Which attention block of {title} is most important is undecided: no mean drop is significantly above "
-        return Sentence(f"{text}zero. It is largest in {top.name}: {cost}.", rests_on, is_decided=False)
+        text = f"It is undecided which attention block of {title} is most important: no mean drop is significantly "
+        return Sentence(f"{text}above zero. The largest is in {top.name}: {cost}.", rests_on, is_decided=False)
     if ranking.rivals:
         n_less = len(ranking.others) - len(ranking.rivals)
         less = f"; the heads of the other {counted(n_less, 'block')} cost less" if n_less else ""
-        text = f"Which attention block of {title} is most important is undecided: in {top.name}, {cost}, and the heads "
+        text = f"It is undecided which attention block of {title} is most important: in {top.name}, {cost}, and the "
         names = some([group.name for group in ranking.rivals], 4)
-        return Sentence(f"{text}of {names} may cost as much{less}.", rests_on, is_decided=False)
-    text = f"{top.name} is the most important attention block of {title}: its {cost}. Next is {ranking.others[0].name}"
-    return Sentence(f"{text} with {_cost(result, ranking.others[0])}.", rests_on)
+        return Sentence(f"{text}heads of {names} may cost as much{less}.", rests_on, is_decided=False)
+    text = f"{top.name} is the most important attention block of {title}: its {cost}. The second is "
+    return Sentence(f"{text}{ranking.others[0].name} with {_cost(result, ranking.others[0])}.", rests_on)
 
 
 def _critical(result: Ablation, rests_on: str) -> list[Sentence]:
@@ -119,7 +120,7 @@ def _critical(result: Ablation, rests_on: str) -> list[Sentence]:
     n_critical, n_undecided = (sum(group.count(band) for group in kinds) for band in ("critical", "undecided"))
     limits = f"{100 * IMPORTANT:g} or {limit_text(CRITICAL)}"
     verb = "is" if n_undecided == 1 else "are"
-    undecided = f" {counted(n_undecided, 'head')} {verb} undecided: the 95 % CI of the drop crosses {limits}."
+    undecided = f" {counted(n_undecided, 'head')} {verb} undecided: the 95 % CI of the drop contains {limits}."
     rest = undecided if n_undecided else ""
     how = f"over {limit_text(CRITICAL)} {removed_alone(result.ranked_by)} (the whole 95 % CI)"
     if not n_critical:
@@ -130,7 +131,7 @@ def _critical(result: Ablation, rests_on: str) -> list[Sentence]:
 
 
 def _agreement(result: Ablation, rests_on: str) -> list[Sentence]:
-    """Return a sentence on whether all ablations agree on the costliest block with a drop above 0."""
+    """Return a sentence on whether all kinds of ablation find the same costliest attention block."""
     leaders = {
         name: leader(by_block(result, name), lambda each: each.estimate, bound=0) for name in result.replacements
     }
@@ -139,7 +140,7 @@ def _agreement(result: Ablation, rests_on: str) -> list[Sentence]:
 
 
 def _sum(result: Ablation, rests_on: str) -> list[Sentence]:
-    """Return a warning that drops do not add up, if their sum is larger than the score that the model can lose."""
+    """Return a sentence that drops do not add up, if their sum is larger than the score that the model can lose."""
     condition = result.conditions[0]
     total = sum(each.drop for each in result.effects(result.ranked_by, condition.length))
     if result.unit != "points" or total <= condition.clean:
@@ -169,8 +170,8 @@ def block_table(result: Ablation, title: str, name: str, command: str) -> DataTa
     by = f" ({result.ranked_by})" if len(result.replacements) > 1 else ""
     drops_of = (f"{each} ({result.unit} per head)" for each in result.replacements)
     columns = ("attention block", "heads", *drops_of, f"costliest{by}", *(f"{each}{by}" for each in bands))
-    note = "Mean drop over the heads of a block, each ablated alone; in brackets, the means of the bounds of their 95 "
-    note += "% CIs."
+    note = "Each cell has the mean drop over the heads of a block, each ablated alone; the bounds in brackets are the "
+    note += "means of the bounds of the heads' 95 % CIs."
     caption = f"Mean drop per head of {title}, by attention block"
     return DataTable(f"{name}-table", caption, columns, tuple(rows), note, command)
 
@@ -180,20 +181,20 @@ def block_table(result: Ablation, title: str, name: str, command: str) -> DataTa
 EXPLANATION = (
     "An attention block is one layer of one kind of attention, such as the cross-attention of decoder layer 1. The "
     "cost of a block is the mean drop of its heads, each ablated alone. Drops of single heads do not add up, because "
-    "heads can replace each other or depend on each other. "
-    "So this section shows where the important heads are, and not what removing a whole block would cost."
+    "heads can replace each other or depend on each other. So this section shows where the important heads are, and "
+    "not what removing a whole block would cost."
 )
 
 
 def section(results: ReportResults) -> Section | None:
-    """Return the section on models whose heads were ablated and that have several attention blocks, or None."""
+    """Return the section that compares attention blocks by their heads' drops; None without such ablations."""
     models = [each for each in results.with_result("ablation") if each.ablation and len(sites_of(each.ablation)) > 1]
     title = "Where in the model are the important heads?"
     return section_by_model(results, "sites", title, EXPLANATION, models, _described)
 
 
 def _described(model: ModelResults, name: str) -> tuple[list[Sentence], list[Block]]:
-    """Return the sentences, and the map and table of the attention blocks of one model."""
+    """Return two lists on the attention blocks of one model: sentences, and blocks of the report (figure and table)."""
     result, command = model.ablation, ablate_command(model)
     assert result is not None, "only models with an ablation are described"
     drops = [f"{each.name} {amount(each.estimate[0], result.unit)}" for each in by_block(result, result.ranked_by)]

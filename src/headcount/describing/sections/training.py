@@ -1,4 +1,4 @@
-"""What was trained, and how accurate is it? Settings and losses of runs, and accuracies of models."""
+"""What was trained, and how accurate is it? Settings, losses and accuracies of the report's models."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ FAULTS = {
     "splits_may_overlap": (True, "training, validation and test set may share examples"),
     "padding_is_zero": (True, "padding is a 0, which is also a number"),
 }
-"""By setting that makes a run faulty on purpose: the faulty value, and its effect in words."""
+"""Maps a setting that can make a run faulty on purpose to the faulty value and its effect in words."""
 LEFT_OUT = ("task_name", "device", "threads", "eval_every", "checkpoint_every", "n_validation", "n_test")
-"""Settings that are not listed, as they change neither the model nor its training."""
+"""Settings that a report does not list, because they change neither the model nor its training."""
 NOT_RECORDED = "not recorded"
 
 
 def recipe_blocks(task: str | None, models: Sequence[ModelResults], name: str) -> list[Block]:
-    """Return blocks on the settings of all runs of one task; nothing for models that headcount did not train."""
+    """Return blocks on the settings of all runs of one task; none for models that headcount did not train."""
     runs = [each for each in models if each.settings]
     if not runs:
         return []
     if len(runs) == 1:
         structure = given_structure(runs[0])
-        gift = f" Structure of the task is built in: {some(structure)}." if structure else ""
+        gift = f" The model has built-in structure of the task: {some(structure)}." if structure else ""
         return [Paragraph(recipe_words(runs[0].title, task, runs[0].settings) + gift)]
     same = {key: value for key, value in shared(runs).items() if key != "seed"}
     names = differing(runs)
-    columns = ("model", *(each.replace("_", " ") for each in names), "structure built in")
+    columns = ("model", *(each.replace("_", " ") for each in names), "built-in structure")
     rows = list[Row]()
     for each in runs:
         rows.append((each.title, *(_cell(each.settings.get(key)) for key in names), _given(each)))
@@ -68,7 +68,7 @@ def recipe_blocks(task: str | None, models: Sequence[ModelResults], name: str) -
 
 
 def _given(model: ModelResults) -> str:
-    """Return in words the structure of the task that a model has built in: `none` or `not known` are possible."""
+    """Return in words the structure of the task that is built into a model, or `none`, or `not known`."""
     structure = given_structure(model)
     is_known = model.stretch is not None or model.positions is not None
     return some(structure) if structure else "none" if is_known else "not known"
@@ -81,7 +81,7 @@ def _cell(value: Any) -> Cell:
 
 
 def losses_table(name: str, records: Sequence[tuple[str, TrainingRecord]]) -> DataTable:
-    """Return a table of training steps, final losses, seconds and device of each run."""
+    """Return a table of the number of training steps, the final losses, the seconds and the device of each run."""
     rows: list[Row] = [
         (
             title,
@@ -102,12 +102,12 @@ def losses_table(name: str, records: Sequence[tuple[str, TrainingRecord]]) -> Da
 
 
 def _recorded(value: float | None, form: str) -> Cell:
-    """Return a table cell with a number of a training record, or with a note that the record lacks it."""
+    """Return a table cell with a number of a training record, or `not recorded` if the record lacks it."""
     return Cell(NOT_RECORDED, None, "weak") if value is None else Cell(f"{value:{form}}", float(value))
 
 
 def shared(models: Sequence[ModelResults]) -> dict[str, Any]:
-    """Return the settings that have the same value in all runs."""
+    """Return the settings that have the same value in all of these runs."""
     first, *others = (each.settings for each in models)
     return {
         name: value for name, value in first.items() if all(name in each and each[name] == value for each in others)
@@ -115,21 +115,21 @@ def shared(models: Sequence[ModelResults]) -> dict[str, Any]:
 
 
 def differing(models: Sequence[ModelResults]) -> list[str]:
-    """Return the names of the settings in which the runs differ."""
+    """Return the names of the settings in which these runs differ."""
     names = dict.fromkeys(name for each in models for name in each.settings)
     same = shared(models)
     return [name for name in names if name not in same and name not in LEFT_OUT]
 
 
 def recipe_words(whose: str, task: str | None, settings: Settings) -> str:
-    """Return sentences that describe the settings of a run; settings that are missing are left out."""
+    """Return sentences that describe the task, size and training of a run; what is not known is left out."""
     data = TASKS.get(task).describe_data(settings) if task in TASKS.names() else ""
     task_words = f"{whose} was trained {data or 'by headcount'}."
     return " ".join(filter(None, (task_words, _size(settings), _steps(settings), _faults(settings))))
 
 
 def given_structure(model: ModelResults) -> list[str]:
-    """Return the structure of the task that is built into a model, so that it need not learn it."""
+    """Return the structure of the task that is built into a model, so that the model does not have to learn it."""
     structure: list[str] = []
     if model.stretch is not None:
         structure += model.stretch.hard_codes
@@ -162,8 +162,8 @@ def _steps(settings: Settings) -> str:
     examples = f"came from a fixed set of {n_train:,}" if n_train else "were drawn anew at each step"
     examples += "" if settings.get("splits_may_overlap") else ", never from the held-out sets"
     seed = f" with seed {settings['seed']}" if "seed" in settings else ""
-    snapshot = f" This is its snapshot after {settings['snapshot']:,} steps." if "snapshot" in settings else ""
-    return f"Training took {steps}{seed}.{snapshot} Its examples {examples}."
+    snapshot = f" This model is the snapshot after {settings['snapshot']:,} steps." if "snapshot" in settings else ""
+    return f"Training took {steps}{seed}.{snapshot} The training examples {examples}."
 
 
 def _faults(settings: Settings) -> str:
@@ -176,7 +176,7 @@ def _faults(settings: Settings) -> str:
 
 
 def section(results: ReportResults) -> Section | None:
-    """Return the section on settings and accuracies of all models, task by task; None without any."""
+    """Return the section on the settings and accuracies of all models, task by task; None if nothing is known."""
     blocks: list[Block] = []
     answers = []
     for task in dict.fromkeys(each.task for each in results.models):
@@ -198,7 +198,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _accuracies(all_models: Sequence[ModelResults], name: str) -> tuple[list[Sentence], DataTable]:
-    """Return sentences and a table on accuracy: of a single model by group, or of several models compared."""
+    """Return sentences and a table on accuracy: by group of examples for one model, or a comparison of several."""
     models = [(each.title, each.evaluation) for each in all_models if each.evaluation is not None]
     title, evaluation = models[0]
     command = f"headcount evaluate {' '.join(argument(each.name) for each in all_models)}"
@@ -208,7 +208,7 @@ def _accuracies(all_models: Sequence[ModelResults], name: str) -> tuple[list[Sen
 
 
 def _answer(first: Sequence[Sentence], settings: Mapping[str, Any]) -> Sentence | None:
-    """Return one sentence that joins the first sentence about each task, or None if there is none."""
+    """Return one sentence that joins the given sentences, one for each task; None if there are none."""
     if not first:
         return None
     parts = [
@@ -222,7 +222,7 @@ def _answer(first: Sequence[Sentence], settings: Mapping[str, Any]) -> Sentence 
 
 
 def _pictures(all_models: Sequence[ModelResults], name: str) -> list[Block]:
-    """Return figures: for one model, training curves and accuracy by group; for several, the curves in one figure."""
+    """Return figures of training: for one model, its curves and accuracy by group; for several, all curves in one."""
     logs = [(each.title, each.log) for each in all_models if any("n" in line for line in each.log)]
     if len(all_models) > 1:
         caption = "Validation accuracy during training"
@@ -243,7 +243,7 @@ def _curves(model: ModelResults, name: str) -> Picture:
 def _groups(model: ModelResults, name: str) -> Picture:
     evaluation = model.evaluation
     assert evaluation is not None, "only models that were measured are drawn"
-    caption = f"Accuracy of {model.title} by group on the {evaluation.split} set"
+    caption = f"Accuracy of {model.title} by group of examples on the {evaluation.split} set"
     alt = f"Over all examples, {right_words(main_share(evaluation))}."
     command = f"headcount evaluate {argument(model.name)}"
     return Picture(f"{name}-accuracy", caption, alt, lambda: draw_accuracy(evaluation, model.title), command)

@@ -8,7 +8,7 @@ const LONGEST_LABEL = 84;
 const LABEL_LINE = 13;
 const JUMP = 10; // cells, by Page Up and Page Down
 const pen = document.createElement("canvas").getContext("2d"); // measures labels
-const HINT = "Point at a cell or touch it; arrow keys move through the map.";
+const HINT = "Point at a cell, or touch it, to read its weight; arrow keys move from cell to cell.";
 
 class LargeView {
   /** `moved(row, column)` is told where a reader wants the cursor, null for nowhere. */
@@ -39,7 +39,7 @@ class LargeView {
     this.map = make("div", { class: "map" }, query, this.labels.row, this.cells, this.labels.column, key);
     this.element = make(
       "div",
-      { class: "large", role: "group", "aria-label": "One head, large" },
+      { class: "large", role: "group", "aria-label": "One head, enlarged" },
       make("div", { class: "large-title" }, this.title, this.about, this.enlarge),
       this.map,
       this.readout,

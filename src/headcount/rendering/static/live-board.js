@@ -118,7 +118,7 @@ class HeadBoard {
     if (!tile?.matrix) return;
     if (!isSame) this.large.point(null, null);
     const [queries, keys] = this.namesOf(tile.site);
-    const about = [siteTitle(tile.site), tile.worth && `${tile.worth} points without it`].filter(Boolean).join(", ");
+    const about = [siteTitle(tile.site), tile.worth && `${tile.worth} points when ablated`].filter(Boolean).join(", ");
     const named = (tokens) => tokens.map((token) => `‘${token}’`);
     const view = { title: tile.short, about, queries, keys, queryNames: named(queries), keyNames: named(keys) };
     this.large.show({ ...view, matrix: tile.matrix }, this.palette);

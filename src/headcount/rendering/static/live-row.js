@@ -41,7 +41,7 @@ class LiveRow extends Live {
 
   rowOfHeadings() {
     const [first, last] = [this.header.classes[0], this.header.classes.at(-1)];
-    const evidence = `evidence of each place: above for ${first}, below for ${last}`;
+    const evidence = `evidence from each place: bars up for ${first}, down for ${last}`;
     return make(
       "thead",
       {},
@@ -55,7 +55,7 @@ class LiveRow extends Live {
     this.canvas = make("canvas", {
       class: "row-chart",
       role: "img",
-      "aria-label": "The row as bars; drag one to change it",
+      "aria-label": "The row of numbers as bars; drag a bar to change its number",
     });
     const drag = (event) => {
       const { left, top, width, height } = this.canvas.getBoundingClientRect();
@@ -211,7 +211,7 @@ class LiveRow extends Live {
     const { length } = this.example.source;
     this.place = Math.min(this.place, length - 1);
     const isZeroInstead = this.state.replaced.size && this.by !== this.state.by;
-    const words = `Mean outputs are known for ${this.model.nMean} places: on longer rows zeros take their place.`;
+    const words = `Mean outputs are known for ${this.model.nMean} places only. On longer rows, zeros are used instead.`;
     this.complain(isZeroInstead ? words : "");
     this.clean = this.models.map((_, i) => {
       const isTraced = i === this.state.model;
@@ -278,7 +278,7 @@ class LiveRow extends Live {
     choose.addEventListener("click", () => this.chooseModel(i));
     const canvas = make("canvas", { class: "strip-chart", role: "img" });
     const cells = [make("th", { scope: "row" }, choose)];
-    if (!run) cells.push(make("td", {}, this.broken.has(i) ? `not unpacked: ${this.broken.get(i)}` : "…"), make("td"));
+    if (!run) cells.push(make("td", {}, this.broken.has(i) ? `not loaded: ${this.broken.get(i)}` : "…"), make("td"));
     else {
       const [answer, isRight] = [largest(run.logits), this.isRight(run, this.example.right)];
       const chance = percent(softmax(run.logits)[answer]);

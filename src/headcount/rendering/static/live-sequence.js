@@ -194,7 +194,7 @@ class LiveSequence extends Live {
     const { tokens, start, words } = this.header;
     const at = this.step === null ? -1 : this.step - start.given.length;
     if (at < 0) {
-      this.choices.textContent = `Choose a ${words.place} of the answer to see what else the model considered.`;
+      this.choices.textContent = `Choose a ${words.place} of the answer to see the model's most probable tokens there.`;
       return;
     }
     const run = this.stepRow === 0 ? this.whole : this.now;
@@ -202,9 +202,8 @@ class LiveSequence extends Live {
       .map((chance, token) => [chance, tokens[token]])
       .sort(([a], [b]) => b - a);
     const few = chances.slice(0, 3).map(([chance, token]) => `${token} (${percent(chance, 2)})`);
-    this.choices.textContent = `Writing the ${this.places[this.step]}, after ${[start.first, ...run.tokens]
-      .slice(0, at + 1)
-      .map((token) => tokens[token])
-      .join(" ")}: ${few.join(", ")}.`;
+    const before = [start.first, ...run.tokens].slice(0, at + 1).map((token) => tokens[token]);
+    const place = this.places[this.step];
+    this.choices.textContent = `Most probable tokens at the ${place}, after ${before.join(" ")}: ${few.join(", ")}.`;
   }
 }

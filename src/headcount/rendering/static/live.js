@@ -50,7 +50,7 @@ class Live {
       await this.restore();
       this.update();
     } catch (error) {
-      const words = `The model could not be run (${error.message}). A browser of 2024 or later can.`;
+      const words = `This browser could not run the model (${error.message}). Use a browser of 2024 or later.`;
       this.root.replaceChildren(make("p", { class: "note" }, words));
       return;
     }
@@ -85,7 +85,7 @@ class Live {
     try {
       await this.engineOf(i);
     } catch (error) {
-      return this.complain(`${this.models[i].title} could not be unpacked (${error.message}).`);
+      return this.complain(`${this.models[i].title} could not be loaded (${error.message}). Reload the page.`);
     }
     if (mine !== this.nChosen) return;
     this.remember();
@@ -129,8 +129,8 @@ class Live {
     this.routeLabel = make("label", { for: this.routes.id }, `Route of the ${event} `, this.routes);
     this.routeNote = make("p", { class: "note", hidden: true });
     this.tally = make("p", { class: "tally" });
-    this.unit = make("p", { class: "note" }, "Below each head: points lost without it.");
-    const legend = make("legend", {}, "A click on a head replaces its output by");
+    this.unit = make("p", { class: "note" }, "Below each head: change of accuracy in points when it is ablated.");
+    const legend = make("legend", {}, "A click on a head replaces its output with");
     return make(
       "div",
       { class: "live-controls" },
@@ -175,9 +175,9 @@ class Live {
     const { event, example } = this.header.words;
     const share = `${Math.round(100 * route.heads[0].share)} %`;
     this.routeNote.textContent = [
-      `Arrows join the heads that move the ${event}, in the order of layers. “moves ${share}”: this head's output,`,
-      `taken from another ${example}, moves the answer ${share} of the way to the other answer. Each head was measured`,
-      "alone.",
+      `Arrows join the heads that move the ${event}, in the order of layers. “moves ${share}”: if this head's output is`,
+      `taken from another ${example}, the logits of the answer move ${share} of the way to the other answer. Each head`,
+      "was measured alone.",
     ].join(" ");
   }
 
@@ -273,7 +273,7 @@ class Live {
     clearTimeout(this.counting);
     const [{ examples, engine }, { words }, by] = [this, this.header, this.state.by];
     const share = percent(this.model.nRight / examples.length);
-    const all = `All heads on: ${share} of ${examples.length} held-out ${words.examples} are right.`;
+    const all = `With all heads on, the model is right on ${share} of ${examples.length} held-out ${words.examples}.`;
     this.tally.textContent = all;
     if (!this.state.replaced.size) return;
     const fixed = by === "donor" ? null : this.replacements(engine, null, by);
@@ -376,8 +376,8 @@ class Live {
     this.root.append(text);
     const isCopied = await copy(text);
     text.remove();
-    announce(isCopied ? "Link copied" : "The address of this page is the link");
-    this.link.textContent = isCopied ? "Link copied" : "See the address";
+    announce(isCopied ? "Link copied" : "Copy the address of this page: it is the link");
+    this.link.textContent = isCopied ? "Link copied" : "Copy the page's address";
     setTimeout(() => (this.link.textContent = "Copy link"), 2000);
   }
 

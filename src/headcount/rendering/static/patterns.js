@@ -30,7 +30,7 @@ class Patterns {
     try {
       this.bytes = await unpack(this.packed.textContent);
     } catch (error) {
-      const words = `The patterns could not be unpacked (${error.message}). A browser of 2024 or later can.`;
+      const words = `This browser could not load the patterns (${error.message}). Use a browser of 2024 or later.`;
       this.root.replaceChildren(make("p", { class: "note" }, words));
       return;
     }
@@ -44,12 +44,12 @@ class Patterns {
     this.pageTitle = make("p", { class: "page-title", "aria-live": "polite" });
     this.thumbs = [];
     this.sites = this.header.sites.map((site, i) => this.siteOf(site, i));
-    const words = "All heads: arrow keys move between them, Enter shows one large";
+    const words = "All heads: arrow keys move between heads, Enter shows a head enlarged";
     this.heads = make("div", { class: "heads", role: "group", "aria-label": words }, ...this.sites);
     this.large = new LargeView((row, column) => this.pointAt(this.site, row, column), () => this.toggleEnlarged());
     this.board = make("div", { class: "board" }, this.heads, this.large.element);
     this.scale = make("canvas", { "aria-hidden": "true" });
-    const shade = this.power < 1 ? "attention weight, by its square root" : "attention weight";
+    const shade = this.power < 1 ? "attention weight (square-root scale)" : "attention weight";
     const scale = make("p", { class: "scale" }, shade, make("span", {}, "0"), this.scale, make("span", {}, "1"));
     this.root.append(this.picker.element, make("div", { class: "page-head" }, this.pageTitle, scale), this.board);
     this.thumbs[0].button.tabIndex = 0;

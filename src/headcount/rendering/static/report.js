@@ -65,7 +65,7 @@ function makeCopyButton(button) {
   const code = button.parentElement.querySelector("code");
   button.addEventListener("click", async () => {
     const isCopied = await copy(code);
-    const words = isCopied ? "Copied" : "Selected: copy it with the keyboard";
+    const words = isCopied ? "Copied" : "The command is selected: copy it with the keyboard";
     announce(words);
     button.textContent = isCopied ? "Copied" : "Selected";
     setTimeout(() => (button.textContent = "Copy"), 2000);
