@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headcount.describing.blocks import Block, Conclusions, DataTable, Paragraph, Sentence
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Sentence
 from headcount.describing.words import interval_cell, percent, rate, some
 from headcount.stats import Proportion
 
@@ -21,6 +21,7 @@ def describe(result: AnswerStretch) -> list[Block]:
     kinds = list(dict.fromkeys(cell.kind for cell in result.cells))
     by_kind = {(cell.length, cell.kind): cell.exact for cell in result.cells}
     lengths = sorted({cell.length for cell in result.cells})
+    rows: list[tuple[Cell | str, ...]]
     rows = [(f"{length:,}", *(_cell(by_kind.get((length, kind))) for kind in kinds)) for length in lengths]
     blocks: list[Block] = [
         Conclusions(tuple(_sentences(result, lengths))),
