@@ -70,8 +70,8 @@ def test_less_than_one_example_is_named() -> None:
     """0.0015 % of 2,000."""
     found = look("impossible-share", claiming(0.000015))
     assert found.finding == (
-        "the author's reported accuracy of 1.5e-05 cannot be a number of right answers out of 2,000 examples: it is less "
-        "than one example, which is worth 0.0005"
+        "the author's reported accuracy of 1.5e-05 cannot be a number of right answers out of 2,000 examples: it is "
+        "less than one example, which is worth 0.0005"
     )
 
 
