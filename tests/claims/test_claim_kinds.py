@@ -359,7 +359,8 @@ def test_a_target_that_the_task_does_not_have_is_not_judged(adder: OpenModel, mo
     )
     untasked = judged(replace(adder, task=None), "E0H1 aligns-columns").reason
     assert untasked.endswith(
-        "has no task of headcount; without a task, these kinds of claims can be judged: duplicate-token, induction, previous-token"
+        "has no task of headcount; without a task, these kinds of claims can be judged: "
+        "duplicate-token, induction, previous-token"
     )
 
 

@@ -46,7 +46,7 @@ from headcount.limits import MIN_N, N_SCAN
 from headcount.results import Contradiction, Count, Positive, Result
 from headcount.seeds import stream
 from headcount.stats import Proportion, skewed_quantile, skewness
-from headcount.tasks.base import Quartets, SequenceTask
+from headcount.tasks.base import Quartets, SequenceTask, stack_positions
 from headcount.training.evaluation import SequenceModel
 
 N_RELIABLE = 100
@@ -499,15 +499,13 @@ def measurable(model: OpenModel, quartets: Sequence[Quartets], fewest: int) -> l
 
 def position_labels(task: SequenceTask, stack: str, n: int) -> list[str]:
     """Return the names of all positions of a stack: source tokens (encoder), or predicted tokens (decoder)."""
-    predicted = task.answer_positions[len(task.decoding_start.given) :]
-    positions = task.source_positions if stack == "encoder" else predicted
+    positions = stack_positions(task, stack)
     return [each.label for each in positions] if len(positions) == n else [str(i) for i in range(n)]
 
 
 def positions_by_place(task: SequenceTask, stack: str, n: int) -> dict[str, list[int]]:
     """Return the positions in a stack that belong to each place of the answer, such as the 10s of both operands."""
-    predicted = task.answer_positions[len(task.decoding_start.given) :]
-    positions = task.source_positions if stack == "encoder" else predicted
+    positions = stack_positions(task, stack)
     if len(positions) != n:
         return {str(i): [i] for i in range(n)}
     names = {each.column: each.label for each in task.answer_positions}

@@ -28,7 +28,7 @@ from headcount.hooks.gates import eval_mode
 from headcount.limits import N_WEIGHTS
 from headcount.models.attention import AttentionCache, MultiHeadAttention
 from headcount.models.masking import AttentionMask
-from headcount.models.transformer import Classifier, EncoderDecoder, Transformer
+from headcount.models.transformer import Classifier, DecoderOnly, EncoderDecoder, Transformer
 from headcount.seeds import stream
 from headcount.tasks.base import ClassTask
 from headcount.training.evaluation import SequenceModel
@@ -194,7 +194,11 @@ def read_inputs(model: OpenModel, n: int = N_WEIGHTS, *, seed: int = 0) -> Model
 
 
 def _decoder_norms(inner: Transformer) -> list[nn.LayerNorm]:
-    parts = (inner.decoder, inner.decoder_norm) if isinstance(inner, EncoderDecoder) else ()
+    parts: tuple[nn.Module, ...] = ()
+    if isinstance(inner, EncoderDecoder):
+        parts = inner.decoder, inner.decoder_norm
+    elif isinstance(inner, DecoderOnly):
+        parts = inner.layers, inner.norm
     return [module for part in parts for module in part.modules() if isinstance(module, nn.LayerNorm)]
 
 
@@ -202,6 +206,7 @@ def _site_inputs(inner: Transformer, site: HeadSite, inputs: Any, args: Any, kwa
     attention = cast(MultiHeadAttention, inner.blocks[site].attention)
     masking = kwargs.get("masking") or AttentionMask()
     own, source = inputs[-1 if site.stack == "decoder" else 0].cpu(), inputs[0].cpu()
+    own = torch.cat([each.cpu() for each in inputs], dim=1) if isinstance(inner, DecoderOnly) else own
     x, is_cross = args[0].double().cpu(), site.kind == "cross"
     y, tokens = (args[1].double().cpu(), source) if is_cross else (x, own)
     is_query, is_key = (each == each if inner.pad_id is None else each != inner.pad_id for each in (own, tokens))
@@ -229,7 +234,7 @@ def require_own(model: OpenModel) -> Transformer:
     Raise an error for other models, and for position encodings that rotate queries and keys.
     """
     inner = model.inner
-    if not isinstance(inner, EncoderDecoder | Classifier) or model.task is None:
+    if not isinstance(inner, EncoderDecoder | DecoderOnly | Classifier) or model.task is None:
         raise InputError(
             "the weights of heads can be analysed only in models that headcount trained, and "
             f"{model.label or model.name} is not one",

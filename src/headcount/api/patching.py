@@ -19,6 +19,7 @@ from headcount.experiments.external_models import ExternalModel
 from headcount.experiments.models import OpenModel
 from headcount.figures.pair_patching import draw_pair_patch
 from headcount.heads import HeadId
+from headcount.models.transformer import DecoderOnly
 from headcount.suggestions import suggestion
 from headcount.tasks.base import ClassTask, SequenceTask
 from headcount.training.evaluation import SequenceModel
@@ -89,7 +90,7 @@ def _pair(
         return _class_pair(opened, examples)
     task = cast(SequenceTask, opened.task)
     inputs, labels = cast(SequenceModel, opened.answers).teacher_forced(examples)
-    positions = torch.nonzero(labels[0] != labels[1]).flatten().tolist()
+    positions = torch.nonzero((labels[0] != labels[1]) & (labels >= 0).all(dim=0)).flatten().tolist()
     if not positions:
         raise InputError(f"{receiver} and {donor} have the same answer", "choose two examples with different answers")
     one, other = ([each[i : i + 1] for each in inputs] for i in range(2))
@@ -143,6 +144,8 @@ def _queries(opened: OpenModel, pair: Pair, heads: Sequence[HeadId], at: Sequenc
         )
     (stack,) = stacks
     n = pair.receiver[1 if stack == "decoder" and len(pair.receiver) > 1 else 0].shape[1]
+    if isinstance(opened.inner, DecoderOnly):
+        n = sum(tokens.shape[1] for tokens in pair.receiver)
     known: dict[str, list[int]] = {str(i): [i] for i in range(n)}
     if opened.task is not None and opened.task.output_type == "sequence":
         task = cast(SequenceTask, opened.task)

@@ -18,7 +18,7 @@ from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, Au
 from headcount.auditing.check import NOT_APPLICABLE, PADDED, Check, Finding, failed, not_applicable, passed, warned
 from headcount.data.from_adapter import encoded
 from headcount.errors import InputError
-from headcount.tasks.base import EMPTY, Task
+from headcount.tasks.base import Task, widened
 from headcount.training.answers import leading_zeros
 
 MAX_SYMBOLS = 1000
@@ -105,8 +105,8 @@ def _encoded(model: AuditedModel, texts: list[str]) -> list[Tensor]:
         answer = task.answer(task.parse(texts[1])[0])
         return [each.cpu() for each in encoded(model.adapter, [(text, answer) for text in texts])[0]]
     parsed = [task.parse(text) for text in texts]
-    width = max(each.shape[1] for each in parsed)
-    filled = [np.pad(each, ((0, 0), (0, width - each.shape[1])), constant_values=EMPTY) for each in parsed]
+    width = max(each.shape[-1] for each in parsed)
+    filled = [widened(each, width - each.shape[-1]) for each in parsed]
     return [each.cpu() for each in model.inputs(np.concatenate(filled))[:1]]
 
 

@@ -22,10 +22,13 @@ from headcount.auditing.audited_model import AuditedClassifier, AuditedSequenceM
 from headcount.auditing.check import PADDED, Check, Evidence, Finding, failed, not_applicable, passed, warned
 from headcount.data.from_adapter import whole_answer
 from headcount.errors import HeadcountError
-from headcount.tasks.base import Examples
+from headcount.tasks.base import Examples, past_end, widened
 
-N_PADDED, N_ALONE, N_DECODED = 64, 8, 16
-"""Numbers of short examples that are padded in a batch, run one by one, and decoded one by one."""
+N_PADDED, N_ALONE, N_DECODED, N_MORE = 64, 8, 16, 5
+"""Numbers of short examples that are padded in a batch, run one by one, and decoded one by one.
+
+`N_MORE` is the number of places by which the examples of headcount's own models are padded more.
+"""
 MAX_LOGIT_CHANGE = 1e-3
 """Largest change of a logit, as a fraction of the largest logit, that rounding can cause in single precision."""
 MAX_ROUNDINGS = 16
@@ -166,13 +169,33 @@ PADDING_READ = (
 )
 
 
+def _check_own_padding(model: AuditedSequenceModel) -> Finding:
+    """Check whether more padding changes the answers to questions, for headcount's own models of mixed lengths."""
+    examples = model.examples[:N_PADDED]
+    right = model.task.encode(examples).answer
+    one, other = (
+        model.logits_when_fed(each, model.task.encode(each).answer)[0][:, : right.shape[1]].double().numpy()
+        for each in (examples, widened(examples, N_MORE))
+    )
+    is_asked = ~past_end(right, model.task.end_id)
+    difference = LogitDifference.between(one[is_asked], other[is_asked])
+    if difference.moved > MAX_LOGIT_CHANGE:
+        cause, fix = PADDING_READ
+        finding = f"{N_MORE} more places of padding change {difference.n_changed} of {difference.n} tokens"
+        return failed(f"{finding}, and {difference}", cause=cause, fix=fix, **difference.evidence)
+    finding = f"{len(examples)} questions have the same answer with {N_MORE} more places of padding"
+    return passed(finding, changed=0, moved=difference.moved, n=len(examples))
+
+
 def check_sequences(model: AuditedSequenceModel) -> Finding:
     """Check whether the decoded answer to a short question changes when longer or equally long ones share its batch."""
     adapted = model.adapted
-    if adapted is None:
+    if adapted is None and model.task.end_id is None:
         return not_applicable(
             "headcount encodes all questions of this task with equally many tokens, so nothing is padded"
         )
+    if adapted is None:
+        return _check_own_padding(model)
     questions = sorted(dict.fromkeys(question for question, _ in model.pairs), key=len)
     longest, short = questions[-1], [each for each in questions if len(each) < len(questions[-1])][:N_DECODED]
     if not short:
