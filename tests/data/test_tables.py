@@ -74,7 +74,7 @@ def test_a_cell_has_a_limit(file: File, name: str, text: str, monkeypatch: pytes
     """A tokenizer takes a hundred times the memory of the text that it is given."""
     monkeypatch.setattr("headcount.data.tables.MOST_CELL", 1000)
     with pytest.raises(
-        InputError, match=rf"line 3 of .*{name}: text holds 1,20\d characters; a cell may hold at most 1,000"
+        InputError, match=rf"line 3 of .*{name}: the cell in the column text holds 1,20\d characters, but at most 1,000"
     ):
         read_table(file(name, text.format("the old cat " * 100))).rows("text", "label")
     assert len(read_table(file("data.txt", "the old cat " * 100)).texts()[0]) == 1199, "a running text has no cells"
@@ -84,7 +84,7 @@ def test_a_long_cell_is_refused_with_little_memory(file: File) -> None:
     path = file("data.csv", 'text,label\n"' + "the old cat " * 200_000 + '",x\nb,y\n')
     tracemalloc.start()
     with pytest.raises(
-        InputError, match=r"line 2 of .*: text holds 2,400,000 characters; a cell may hold at most 1,048,576"
+        InputError, match=r"line 2 of .*: the cell in the column text holds 2,400,000 characters, but at most 1,048,576"
     ):
         read_table(path).rows("text", "label")
     _, most = tracemalloc.get_traced_memory()
@@ -163,7 +163,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
         '{"text": "a", "label": "b"}\n{"text": \n',
         r"line 2 of .*x.jsonl is not JSON[\s\S]*one object",
     ),
-    "a number": ("x.jsonl", '"a"\n3\n', r"line 2 of .*x.jsonl holds 3, which is neither an object nor a text"),
+    "a number": ("x.jsonl", '"a"\n3\n', r"line 2 of .*x.jsonl holds 3, which is neither a JSON object nor a JSON string"),
     "a mixture": (
         "x.jsonl",
         '{"text": "a", "label": 1}\n\n"b"\n',
@@ -233,9 +233,9 @@ def test_objects_that_look_like_datasets() -> None:
     assert table.column("label") == ["0", "1", "-1"]
     with pytest.raises(InputError, match="row 2 of the dataset has an empty cell"):
         table.rows("text", "label")
-    with pytest.raises(InputError, match=r"has the splits train, test\s+give one, such as data\['test'\]"):
+    with pytest.raises(InputError, match=r"is divided into the splits train, test, and none of them was chosen\s+choose one, such as data\['test'\]"):
         read_table(FakeSplits(train=FakeDataset(), test=FakeDataset()))
-    with pytest.raises(InputError, match=r"is a stream[\s\S]*take a part"):
+    with pytest.raises(InputError, match=r"is a streaming dataset[\s\S]*take its first"):
         read_table(FakeStream())
 
 
@@ -259,9 +259,9 @@ def test_datasets_of_the_library_itself(tmp_path: Path) -> None:
         table = read_table(data)
         assert table.rows("text", "label") == list(zip([row[0] for row in ROWS], "0110", strict=True))
         assert table.class_names == {"label": ("n", "p")}
-    with pytest.raises(InputError, match=r"has the splits train, test\s+give one, such as data\['test'\]"):
+    with pytest.raises(InputError, match=r"is divided into the splits train, test, and none of them was chosen\s+choose one, such as data\['test'\]"):
         read_table(splits)
-    with pytest.raises(InputError, match=r"has the splits train, test\s+give one, such as .*/all/test"):
+    with pytest.raises(InputError, match=r"is divided into the splits train, test, and none of them was chosen\s+choose one, such as .*/all/test"):
         read_table(tmp_path / "all")
     with pytest.raises(InputError, match="is a stream"):
         read_table(made.to_iterable_dataset())

@@ -411,7 +411,7 @@ def test_what_only_runs_can_do_runs_no_code(smaller: Path, capsys: pytest.Captur
     capsys.readouterr()
     for verb in ("verify", "evaluate", "stretch"):
         assert main([verb, "model"]) == 2
-        assert capsys.readouterr().err.startswith("error: model has no task whose right answers are known\n")
+        assert capsys.readouterr().err.startswith("error: model has no task, so the right answers are not known\n")
         assert main([verb, str(smaller)]) == 2
         assert "my_adapter.py, which was not allowed" in capsys.readouterr().err
         assert main([verb, "no_such_adapter.py:Model"]) == 2
