@@ -163,7 +163,11 @@ WRONG: dict[str, tuple[str, str, str]] = {
         '{"text": "a", "label": "b"}\n{"text": \n',
         r"line 2 of .*x.jsonl is not JSON[\s\S]*one object",
     ),
-    "a number": ("x.jsonl", '"a"\n3\n', r"line 2 of .*x.jsonl holds 3, which is neither a JSON object nor a JSON string"),
+    "a number": (
+        "x.jsonl",
+        '"a"\n3\n',
+        r"line 2 of .*x.jsonl holds 3, which is neither a JSON object nor a JSON string",
+    ),
     "a mixture": (
         "x.jsonl",
         '{"text": "a", "label": 1}\n\n"b"\n',
@@ -233,7 +237,10 @@ def test_objects_that_look_like_datasets() -> None:
     assert table.column("label") == ["0", "1", "-1"]
     with pytest.raises(InputError, match="row 2 of the dataset has an empty cell"):
         table.rows("text", "label")
-    with pytest.raises(InputError, match=r"is divided into the splits train, test, and none of them was chosen\s+choose one, such as data\['test'\]"):
+    with pytest.raises(
+        InputError,
+        match=r"is divided into the splits train, test, and none of them was chosen\s+choose one, such as data\['test'\]",
+    ):
         read_table(FakeSplits(train=FakeDataset(), test=FakeDataset()))
     with pytest.raises(InputError, match=r"is a streaming dataset[\s\S]*take its first"):
         read_table(FakeStream())
@@ -259,9 +266,15 @@ def test_datasets_of_the_library_itself(tmp_path: Path) -> None:
         table = read_table(data)
         assert table.rows("text", "label") == list(zip([row[0] for row in ROWS], "0110", strict=True))
         assert table.class_names == {"label": ("n", "p")}
-    with pytest.raises(InputError, match=r"is divided into the splits train, test, and none of them was chosen\s+choose one, such as data\['test'\]"):
+    with pytest.raises(
+        InputError,
+        match=r"is divided into the splits train, test, and none of them was chosen\s+choose one, such as data\['test'\]",
+    ):
         read_table(splits)
-    with pytest.raises(InputError, match=r"is divided into the splits train, test, and none of them was chosen\s+choose one, such as .*/all/test"):
+    with pytest.raises(
+        InputError,
+        match=r"is divided into the splits train, test, and none of them was chosen\s+choose one, such as .*/all/test",
+    ):
         read_table(tmp_path / "all")
     with pytest.raises(InputError, match="is a stream"):
         read_table(made.to_iterable_dataset())

@@ -46,7 +46,7 @@ def describe(result: AnswerStretch) -> list[Block]:
     return [*blocks, Paragraph(" ".join(filter(None, notes)))]
 
 
-def _cell(exact: Proportion | None) -> object:
+def _cell(exact: Proportion | None) -> Cell | str:
     return "-" if exact is None else interval_cell(exact.rate, exact.low, exact.high)
 
 
