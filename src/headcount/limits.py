@@ -40,6 +40,8 @@ SEARCH_SECONDS = 20.0
 """Default time in seconds for which `verify` searches for wrong answers of a model that cannot be proved right."""
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Default lengths of sequences at which `stretch` measures a classifier."""
+ANSWER_LENGTHS = (5, 10, 20, 50, 100, 200, 500, 1000)
+"""Default lengths at which `stretch` measures a model that answers token by token, such as digits of operands."""
 N_STRETCH, N_STRETCH_LONG, LONG = 1000, 200, 1024
 """Default numbers of examples of `stretch` per length and kind of negative: up to the length LONG, and beyond it."""
 SIGNIFICANT = 0.05
@@ -48,6 +50,11 @@ ACCURATE = 0.9
 """Accuracy that a classifier's whole 95 % CI must exceed at a length to count as accurate at this length."""
 N_NOISE = 512
 """Number of examples on which the noise of mean ablation is measured, which comes from estimated mean outputs."""
+RARELY = 0.03
+"""A class counts as a constant answer if the 95 % CI of the share of all other predictions lies below this value.
+
+If all n predictions are equal, the CI lies below 3 % from n = 125 on. With 2 others among 200, it reaches 3.6 %.
+"""
 MIN_N = 20
 """Smallest number of examples, or of quartets (sets of four examples), from which routes and claims are judged."""
 MIN_TEST_EXAMPLES = 100

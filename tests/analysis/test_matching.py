@@ -247,7 +247,7 @@ def test_a_match_survives_json(beside_stranger, stranger):
 
 
 def test_runs_that_cannot_be_compared_are_refused(run, tiny_run, tiny_sorter, untrained):
-    with pytest.raises(InputError, match=r"does addition and (.|\n)*does sortedness"):
+    with pytest.raises(InputError, match=r"has the task addition and (.|\n)*has the task sortedness"):
         match(run, tiny_sorter)
     with pytest.raises(InputError, match=r"digits: 2 in (.|\n)*, 1 in (.|\n)*n_heads: 4 in (.|\n)*seed or training"):
         match(run, tiny_run)

@@ -80,7 +80,7 @@ def test_statistics_for_people(tiny_sorter, capsys):
         (["--stats", "--length", "1"], "from 2 to 8,192"),
         (["--stats", "--match", "sample:addition"], "choose models of one task"),
         (["--stats", "--match", "sample:sortedness"], "n_values: 20"),
-        (["--stats", "--match", "runs/none"], "no run and no model in runs/none"),
+        (["--stats", "--match", "runs/none"], "there is no model in runs/none"),
     ],
 )
 def test_what_cannot_be_is_told(tiny_sorter, in_tmp, capsys, arguments, what):

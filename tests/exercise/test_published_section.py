@@ -103,7 +103,7 @@ def test_the_costliest_head_is_looked_for_in_the_same_place():
     )
     cross = ablation(effect("decoder.0.cross.2", 0.33), effect("decoder.0.self.0", 0.02, rank_low=2))
     (found,) = sentences(report(adder(ablation=cross)))
-    assert "none of 4 in the same kind of attention, 1 in the same layer" in found.text
+    assert "none of 4 have the same kind of attention, 1 the same layer" in found.text
 
 
 def test_which_head_costs_most_may_be_undecided():

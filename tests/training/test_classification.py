@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from headcount.limits import RARELY
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
 from headcount.stats import Proportion
 from headcount.tasks.sortedness import Sortedness, SortednessConfig
-from headcount.training.answers import RARELY, ClassAnswers, classify, constant_answer
+from headcount.training.answers import ClassAnswers, classify, constant_answer
 from headcount.training.evaluation import Classification, ClassLearner, SequenceLearner, _groups, learner_of
 
 CLASSES = ("unsorted", "sorted")

@@ -45,7 +45,8 @@ class AttentionSummary(Attention):
         n_queries, n_keys = len(queries.tokens), len(keys.tokens)
         if weights.shape != (n_queries, n_keys):
             raise InputError(
-                f"weights must have the shape ({n_queries}, {n_keys}), queries by keys, got {weights.shape}"
+                f"the attention weights of {head} must be a matrix of {n_queries} queries by {n_keys} keys, got the "
+                f"shape {weights.shape}"
             )
         return (queries, keys), _pooled(weights, queries, keys)
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from headcount.auditing.audited_model import AuditedSequenceModel, Hits
 from headcount.data.probing import AnswerTokens
+from headcount.limits import RARELY
 from headcount.stats import Proportion
 from headcount.tasks.base import SequenceTask, Tokens
-from headcount.training.answers import RARELY
 
 STOPS_EARLY, RUNS_ON, NO_ANSWER = "stop early", "go on after the right answer", "are not valid answers"
 OTHER_ZEROS = "have other leading zeros than the task's answers"

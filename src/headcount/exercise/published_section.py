@@ -186,7 +186,8 @@ def _head(model: ModelResults, top: list[Effect], rests_on: str) -> Sentence:
     kind = [name for name, site in sites.items() if (site.stack, site.kind) == (own.stack, own.kind)]
     layer = [name for name, site in sites.items() if site.layer == own.layer]
     text = f"Removing {first.short} costs most in {model.title} ({once(model.settings)}): {cost}. The reports "
-    where = f"{len(kind) or 'none'} of {len(sites)} have the same kind of attention, {len(layer) or 'none'} the same layer"
+    n = len(sites)
+    where = f"{len(kind) or 'none'} of {n} have the same kind of attention, {len(layer) or 'none'} the same layer"
     return Sentence(f"{text}name {named}: {where}.", rests_on)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from headcount.auditing.audited_model import AuditedSequenceModel
 from headcount.auditing.check import FAIL, WARN, Check, Finding, passed
+from headcount.limits import RARELY
 from headcount.stats import Proportion
-from headcount.training.answers import RARELY
 
 
 def run(model: AuditedSequenceModel) -> Finding:

@@ -230,7 +230,7 @@ def error_sentences(breaks: list[Breaks], words: TaskWords, rests_on: str, most:
     if unsure:
         whether = "" if mostly or rarely else f" whether {errors} the majority of broken answers"
         clauses.append(f"it is undecided{whether} without {some(unsure, min(most, 6))}")
-    how = f"up to 100 decoded answers for each head; 95 % CIs corrected for {counted(len(decoded), 'head')}"
+    how = f"up to 100 answers per head; 95 % CIs corrected for {counted(len(decoded), 'head')}"
     text = sentence(f"{'; '.join(clauses)} ({how})")
     text += f" In a {event} error, {words.event.error}."
     return [Sentence(text, rests_on, is_decided=bool(mostly or rarely))]

@@ -136,9 +136,7 @@ def _share_sentence(result: Pruning, share: PrunableShare, *, is_first: bool = F
     alone = f"Removed one at a time, {fraction(share.n_alone, result.n_heads)} cost less than {limit}"
     is_stricter = share.n_alone < n
     alone += (
-        ". This count is stricter: the whole 95 % CI must lie below the limit."
-        if is_stricter
-        else ", by the whole 95 % CI of the drop."
+        ". This count is stricter: the whole 95 % CI must lie below the limit." if is_stricter else " (whole 95 % CI)."
     )
     if is_first and result.share is None:
         return Sentence(alone)
