@@ -112,7 +112,5 @@ def test_every_encoding_is_named_with_what_it_gives_and_its_number(everything):
 def test_the_trained_one_is_told_apart(tiny_run):
     own = positions_of(tiny_run.name, tiny_run.weights_sha256, tiny_run.encoding_in_use(), 6)
     figure = draw_encodings(all_encodings(own, d_model=8, n_heads=2))
-    assert [title for title in titles(figure) if "(trained)" in title] == [
-        "learned (trained)\nno built-in structure"
-    ]
+    assert [title for title in titles(figure) if "(trained)" in title] == ["learned (trained)\nno built-in structure"]
     assert tiny_run.name in figure.get_suptitle()
