@@ -45,7 +45,9 @@ def test_a_bare_module_is_tried_on_tensors() -> None:
 
 
 def test_a_run_says_how_its_attention_is_seen(tiny_sorter: Run) -> None:
-    with pytest.raises(InputError, match=r"on an example of its task, not on any text\s+use `headcount heads .*` with --on"):
+    with pytest.raises(
+        InputError, match=r"on an example of its task, not on any text\s+use `headcount heads .*` with --on"
+    ):
         RunModel.of(tiny_sorter).text_input("3 5 5 9")
 
 
