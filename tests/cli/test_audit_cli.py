@@ -164,7 +164,7 @@ def test_every_student_gets_a_file_with_only_what_to_fix(course: str, capsys: py
     Path("feedback/bob.md").write_text("what I told Bob\n")
     capsys.readouterr()
     assert main(asked) == 2
-    assert "headcount did not write it" in capsys.readouterr().err
+    assert "headcount replaces only files that it wrote" in capsys.readouterr().err
     assert Path("feedback/bob.md").read_text() == "what I told Bob\n"
 
 

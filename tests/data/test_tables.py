@@ -148,7 +148,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "an open quote": (
         "x.csv",
         'text,label\na,b\n"c,d\ne,f\n',
-        r"line 3 of .*x.csv cannot be read as CSV[\s\S]*doubled",
+        r"line 3 of .*x.csv cannot be read as CSV[\s\S]*double the quotes",
     ),
     "a stray quote": ("x.csv", 'text,label\n"a" b,c\n', r"line 2 of .*x.csv cannot be read as CSV"),
     "ragged": (
@@ -156,8 +156,12 @@ WRONG: dict[str, tuple[str, str, str]] = {
         'text,label\n"a\nb",c\nd\n',
         r"line 4 of .*x.csv has 1 cells, but the header has 2[\s\S]*quote",
     ),
-    "empty": ("x.csv", "text,label\na,b\n,c\n", r"line 3 of .*x.csv has an empty cell\s+fill in text, label"),
-    "few": ("x.csv", "text,label\na,b\n", "x.csv has 1 examples"),
+    "empty": (
+        "x.csv",
+        "text,label\na,b\n,c\n",
+        r"line 3 of .*x.csv has an empty cell\s+every row needs a value in each of these columns: text, label",
+    ),
+    "few": ("x.csv", "text,label\na,b\n", "x.csv has too few examples: 1"),
     "no JSON": (
         "x.jsonl",
         '{"text": "a", "label": "b"}\n{"text": \n',
@@ -171,7 +175,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "a mixture": (
         "x.jsonl",
         '{"text": "a", "label": 1}\n\n"b"\n',
-        r"line 3 of .*x.jsonl holds str, but the lines before it hold dict",
+        r"line 3 of .*x.jsonl holds JSON of the type str, but the lines before it hold dict",
     ),
     "an array": ("x.json", '[\n{"text": "a", "label": 1}\n]\n', "line 1 of .*x.json is not JSON"),
     "missing": ("x.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', r"line 2 of .*x.jsonl has an empty cell"),
@@ -179,7 +183,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "a list": (
         "x.jsonl",
         '{"text": ["a", "b"], "label": 1}\n',
-        r"line 1 of .*: text holds list \['a', 'b'\]\s+give a text",
+        r"line 1 of .*: the cell in the column text holds \['a', 'b'\], of the type list\s+a cell must hold a text",
     ),
     "nested": ("x.jsonl", "[" * 100_000 + "\n", "line 1 of .*x.jsonl is not JSON"),
 }
@@ -193,7 +197,7 @@ def test_faults_are_told_with_file_and_line(file: File, name: str, text: str, ex
 
 def test_lines_are_for_plain_text(file: File, tmp_path: Path) -> None:
     for path in (file("data.csv", QUOTED), file("data.jsonl", '"a"\n"b"\n'), tmp_path):
-        with pytest.raises(InputError, match=r"is a table already[\s\S]*leave --lines out"):
+        with pytest.raises(InputError, match=r"is a table or a folder[\s\S]*leave --lines out"):
             read_table(TextLines(path))
     with pytest.raises(InputError, match=r"name the file: --data texts\.txt --lines"):
         text_lines(None)
