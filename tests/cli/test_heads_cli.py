@@ -78,7 +78,7 @@ def test_statistics_for_people(tiny_sorter, capsys):
         (["--norm-weighted"], "add --on, --all-test or --stats"),
         (["--stats", "--norm-weighted", "--match", "sample:sortedness"], "leave --norm-weighted out, or --match"),
         (["--stats", "--length", "1"], "from 2 to 8,192"),
-        (["--stats", "--match", "sample:addition"], "choose models of one task"),
+        (["--stats", "--match", "sample:addition"], "choose two models of one task"),
         (["--stats", "--match", "sample:sortedness"], "n_values: 20"),
         (["--stats", "--match", "runs/none"], "there is no model in runs/none"),
     ],
