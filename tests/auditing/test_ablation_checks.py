@@ -98,7 +98,7 @@ class FindsNothing(PlantedAdder):
     ("faulty", "words"),
     [
         (NeverCalls, "decoder.0.self was called 0 times"),
-        (NamesMoreThanTheProjection, "the contributions of its heads and its bias do not sum to its output"),
+        (NamesMoreThanTheProjection, "the contributions of the heads and the bias do not sum to the output"),
     ],
 )
 def test_interventions_that_do_not_act_are_named(faulty: type[PlantedAdder], words: str) -> None:

@@ -188,7 +188,7 @@ def test_for_people(sorter, tiny_sorter, capsys):
         "resample",
         "zero",
         "gradient",
-        "No head is rated",
+        "No head gets a band of importance",
         "n = 20 (the test set)",
     ):
         assert text in printed.out

@@ -188,7 +188,7 @@ def test_what_cannot_be_is_told_and_nothing_is_written(
 def test_what_needs_a_task_says_so(model: str, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, model]) == 2
     predicted = capsys.readouterr().err
-    assert f"error: {model} has no task whose right answers are known" in predicted
+    assert f"error: {model} has no task, so the right answers are not known" in predicted
     assert f"headcount ablate {model} --data FILE" in predicted
 
 

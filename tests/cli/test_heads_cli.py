@@ -57,9 +57,9 @@ def test_statistics_of_the_sample(in_tmp, capsys, monkeypatch):
 def test_statistics_for_people(tiny_sorter, capsys):
     assert main(["heads", str(tiny_sorter.folder.path), "--stats", "--length", "9", "--quiet"]) == 0
     predicted = capsys.readouterr().out
-    assert "1,000 examples (new sequences of length 9, half of them sorted)" in predicted
+    assert "1,000 examples (new sequences of 9 tokens, half of them sorted)" in predicted
     assert THRESHOLDS.words[1:] in predicted
-    assert "On average, at most 5 % of them get any label" in predicted
+    assert "on average, at most 5.0 % of models that learned nothing get any label" in predicted
     assert "left" in predicted
     assert "sparsity" in predicted
     stats = tiny_sorter.folder.read_result("head-stats-9", Specialisation)

@@ -231,7 +231,10 @@ class LabPlan:
         """Return the part with this name; if there is none, raise an error that suggests a similar name."""
         by_name = {part.name: part for part in self.jobs}
         if name not in by_name:
-            raise InputError(f"the lab has no part with the name {name!r}", suggestion(name, tuple(by_name)))
+            raise InputError(
+                f"headcount lab has no part (a training or a measurement) with the name {name!r}",
+                suggestion(name, tuple(by_name)),
+            )
         return by_name[name]
 
     def log_file(self, job: Named) -> Path:
@@ -474,7 +477,9 @@ def _run_side_by_side(plan: LabPlan, processes: int, quiet: bool) -> None:
     if failed := progress.of("failed"):
         logs = [f"{state.run.name}: {state.error} ({plan.log_file(state.run)})" for state in failed]
         again = "run the same command again: parts that are finished are not repeated"
-        raise CheckFailed(f"{len(failed)} of {len(plan.jobs)} parts of the lab failed", *logs, again)
+        raise CheckFailed(
+            f"{len(failed)} of {len(plan.jobs)} parts of the lab (trainings and measurements) failed", *logs, again
+        )
 
 
 class _Reporter:

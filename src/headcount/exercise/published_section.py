@@ -186,8 +186,8 @@ def _head(model: ModelResults, top: list[Effect], rests_on: str) -> Sentence:
     kind = [name for name, site in sites.items() if (site.stack, site.kind) == (own.stack, own.kind)]
     layer = [name for name, site in sites.items() if site.layer == own.layer]
     text = f"Removing {first.short} costs most in {model.title} ({once(model.settings)}): {cost}. The reports "
-    where = f"of these {len(sites)} heads, {len(kind) or 'none'} in the same kind of attention, and "
-    where += f"{len(layer) or 'none'} in the same layer"
+    n = len(sites)
+    where = f"{len(kind) or 'none'} of {n} have the same kind of attention, {len(layer) or 'none'} the same layer"
     return Sentence(f"{text}name {named}: {where}.", rests_on)
 
 

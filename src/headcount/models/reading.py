@@ -18,7 +18,7 @@ from headcount.encodings.base import Positions
 from headcount.heads import HeadSite
 from headcount.models.attention import MultiHeadAttention, Weights
 from headcount.models.masking import AttentionMask
-from headcount.models.transformer import Classifier, DecoderOnly, Model
+from headcount.models.transformer import Classifier, DecoderOnly, EncoderDecoder, Model
 
 Places = NDArray[np.int64]
 """For each query or key of a model, its position in the task's example; -1 for tokens that only the model has ([CLS]).
@@ -121,7 +121,7 @@ class ChunkReader:
 
 
 def visible_keys(
-    model: Model, site: HeadSite, queries: slice, keys: slice, n_keys: int, device: torch.device
+    model: EncoderDecoder | Classifier, site: HeadSite, queries: slice, keys: slice, n_keys: int, device: torch.device
 ) -> Bool[Tensor, "query key"]:
     """Return a mask [query, key] of the keys that each query of an attention block may see, without padding."""
     if isinstance(model, Classifier):
