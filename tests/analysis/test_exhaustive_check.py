@@ -76,8 +76,8 @@ class Walked(Addition):
 @pytest.mark.parametrize(
     ("spoil", "what"),
     [
-        (lambda blocks: blocks[:-1], "99 examples, but says that it has 100"),
-        (lambda blocks: [*blocks[:-1], blocks[0]], "an example twice: 0\\+0 or another one in its block"),
+        (lambda blocks: blocks[:-1], "99 examples, but states that it has 100"),
+        (lambda blocks: [*blocks[:-1], blocks[0]], "an example twice, 0\\+0 or one that it listed"),
         (lambda blocks: [*blocks[:-1], np.repeat(blocks[-1], 2, axis=0)], "twice"),
     ],
 )

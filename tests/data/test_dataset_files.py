@@ -68,7 +68,11 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     ),
     "pairs for an encoder-decoder": (lambda: bart(transformers.BartModel), PAIRS, "encoder-decoder"),
     "answers of an encoder": ("bert", ANSWERS, "need an encoder-decoder, and BertForMaskedLM is none"),
-    "answers of a headless model": (lambda: bart(transformers.BartModel), ANSWERS, "BartModel outputs no tokens"),
+    "answers of a headless model": (
+        lambda: bart(transformers.BartModel),
+        ANSWERS,
+        "BartModel has no head that predicts tokens",
+    ),
 }
 
 
