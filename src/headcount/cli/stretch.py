@@ -62,8 +62,10 @@ def run(args: argparse.Namespace) -> Output:
     cells = [{"name": result.name, **asdict(cell)} for result in shown.result for cell in result.cells]
     lines: list[Line] = []
     for result in shown.result:
-        is_by_token = isinstance(result, AnswerStretch)
-        lines += answer_lengths.describe(result) if is_by_token else length_generalisation.describe(result)
+        if isinstance(result, AnswerStretch):
+            lines += answer_lengths.describe(result)
+        else:
+            lines += length_generalisation.describe(result)
     if len(names) == 1:
         lines += verification_line(api.open_on_task(names[0], run_adapter=args.run_adapter))
     lines += [f"broken: {message}" for message in broken]

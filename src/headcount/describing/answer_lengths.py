@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headcount.describing.blocks import Block, Conclusions, DataTable, Paragraph, Sentence
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Row, Sentence
 from headcount.describing.words import interval_cell, percent, rate, some
 from headcount.stats import Proportion
 
@@ -21,7 +21,7 @@ def describe(result: AnswerStretch) -> list[Block]:
     kinds = list(dict.fromkeys(cell.kind for cell in result.cells))
     by_kind = {(cell.length, cell.kind): cell.exact for cell in result.cells}
     lengths = sorted({cell.length for cell in result.cells})
-    rows = [(f"{length:,}", *(_cell(by_kind.get((length, kind))) for kind in kinds)) for length in lengths]
+    rows: list[Row] = [(f"{length:,}", *(_cell(by_kind.get((length, kind))) for kind in kinds)) for length in lengths]
     blocks: list[Block] = [
         Conclusions(tuple(_sentences(result, lengths))),
         DataTable(ACCURACY, f"Exact match (%) of {result.name} by length", (f"{result.unit}", *kinds), tuple(rows)),
@@ -45,7 +45,7 @@ def describe(result: AnswerStretch) -> list[Block]:
     return [*blocks, Paragraph(" ".join(filter(None, notes)))]
 
 
-def _cell(exact: Proportion | None) -> object:
+def _cell(exact: Proportion | None) -> Cell | str:
     return "-" if exact is None else interval_cell(exact.rate, exact.low, exact.high)
 
 

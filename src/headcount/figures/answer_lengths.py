@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -30,7 +30,11 @@ def draw_answer_lengths(results: Sequence[AnswerStretch]) -> Figure:
             rate, low, high = (
                 100 * np.array([getattr(cell.exact, name) for cell in cells]) for name in ("rate", "low", "high")
             )
-            look = {"color": PALETTE[i % len(PALETTE)], "marker": MARKERS[i % len(MARKERS)], "markersize": 4}
+            look: dict[str, Any] = {
+                "color": PALETTE[i % len(PALETTE)],
+                "marker": MARKERS[i % len(MARKERS)],
+                "markersize": 4,
+            }
             built_in = f"built in: {', '.join(result.hard_codes)}" if result.hard_codes else NOTHING_BUILT_IN
             label = f"{result.name}: {result.label}  ({built_in}, 95 % CI)"
             plot_band(axes, [cell.length for cell in cells], rate, low, high, "-", linewidth=1.3, label=label, **look)

@@ -24,7 +24,7 @@ import copy
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -284,7 +284,7 @@ def coupled(settings: AdditionLongConfig) -> IdScheme:
     """
     _require_known_columns(settings)
     least_first = settings.least_first
-    return IdScheme(lambda *places: _column_ids(*places, least_first), "digits aligned by significance (coupled ids)")
+    return IdScheme(partial(_column_ids, least_first=least_first), "digits aligned by significance (coupled ids)")
 
 
 def abacus(settings: AdditionLongConfig) -> IdScheme:
@@ -296,7 +296,7 @@ def abacus(settings: AdditionLongConfig) -> IdScheme:
     if not settings.least_first:
         raise ValueError("counts the digits of each number from the least significant one: write that one first")
     return IdScheme(
-        lambda *places: _column_ids(*places, True), "digits aligned by significance (abacus)", zero_is_fixed=True
+        partial(_column_ids, least_first=True), "digits aligned by significance (abacus)", zero_is_fixed=True
     )
 
 
@@ -358,8 +358,8 @@ WORDS = TaskWords(
     mark="kind of sum",
     event=CARRY_WORDS,
 )
-WINDOWED = {"encoding": "relative", "clip_distance": 1, "window": 1, "position_ids": "coupled"}
-DEFAULTS = {
+WINDOWED: dict[str, Any] = {"encoding": "relative", "clip_distance": 1, "window": 1, "position_ids": "coupled"}
+DEFAULTS: dict[str, dict[str, Any]] = {
     "model": {**WINDOWED, "d_model": 64, "n_heads": 4, "d_ff": 256, "n_layers": 1},
     "training": {"steps": 1000, "batch_size": 128, "learning_rate": 1e-2},
 }
@@ -647,8 +647,8 @@ class AdditionLong(SequenceTask):
     def _shorter(self) -> Addition:
         """Addition with few digits, which chooses the sums that are compared to follow the carry."""
         digits = min(self.config.digits, EVENT_DIGITS)
-        few = {"n_validation": 1, "n_test": 1}
-        return Addition(AdditionConfig(digits=digits, least_first=self.config.least_first, **few))
+        least_first = self.config.least_first
+        return Addition(AdditionConfig(digits=digits, least_first=least_first, n_validation=1, n_test=1))
 
     def contrast(self, rng: np.random.Generator, n: int) -> Contrast:
         """Return up to `n` triples of sums per column, which separate the effect of a carry from that of a digit.
