@@ -138,11 +138,11 @@ def test_a_metric_may_say_right_or_wrong(foreign: Foreign, dtype: torch.dtype) -
         ([], height, "needs its input tensors"),
         (None, height, "needs its input tensors"),
         ([TOKENS, WEIGHTS[:3]], height, "first axis counts the same examples"),
-        ([TOKENS, WEIGHTS], lambda output, rows: output, "one number per example"),
+        ([TOKENS, WEIGHTS], lambda output, rows: output, "one score for each example"),
         (
             [TOKENS, WEIGHTS],
             lambda output, rows: torch.full((len(rows),), math.nan),
-            "the metric gave nan for example 0",
+            "the metric returned nan for example 0",
         ),
     ],
 )

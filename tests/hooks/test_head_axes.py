@@ -98,7 +98,7 @@ def test_an_axis_of_positions_is_refused_though_there_are_as_many_as_heads(style
     attention, name, _ = STYLES[style]
     model = parameter_model(attention)
     sites = Sites.of(model, f"layers.*.attn.{name}", n_heads=N_HEADS, head_axis=axis)
-    with pytest.raises(InstrumentError, match="head_axis counts positions"):
+    with pytest.raises(InstrumentError, match="head_axis is the axis that counts positions"):
         prove(model, sites, [FEW[:, :N_HEADS]])
 
 

@@ -225,7 +225,9 @@ class Braided(Parted):
 
 def test_features_that_take_turns_are_no_heads() -> None:
     model = built(type("Taking", (foreign.Model,), {"attention": Braided}))
-    with pytest.raises(InstrumentError, match=r"layer\.0\.self are not heads: 2 of 2 slices of z follow several"):
+    with pytest.raises(
+        InstrumentError, match=r"layer\.0\.self are not the outputs of heads: 2 of 2 slices of z follow several"
+    ):
         prove(model, model.sites, [TOKENS])
 
 
@@ -334,7 +336,7 @@ class Untupled(Unknown):
 
 
 @pytest.mark.parametrize(
-    ("attention", "why"), [(Unknown, "returns a tuple"), (Untupled, "cannot be called with z alone")]
+    ("attention", "why"), [(Unknown, "returns a tuple"), (Untupled, "cannot be called with the head outputs alone")]
 )
 def test_a_block_that_nothing_tells_is_found_by_the_proof(attention: type[nn.Module], why: str) -> None:
     model = built(type("Told", (foreign.Model,), {"attention": attention, "block": UnknownBlock}))

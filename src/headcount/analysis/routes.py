@@ -468,8 +468,8 @@ def require_event(model: OpenModel) -> SequenceTask:
     task = model.answers.task
     if task.output_type != "sequence" or task.words.event is None:
         raise InputError(
-            f"the task {task.name} has no event, such as a carry, that heads could move",
-            "choose a model of a task with an event, such as addition",
+            f"the task {task.name} has no intermediate result, such as a carry, that heads could move",
+            "choose a model of a task that has one, such as addition",
         )
     return cast(SequenceTask, task)
 
@@ -490,9 +490,9 @@ def measurable(model: OpenModel, quartets: Sequence[Quartets], fewest: int) -> l
         event = answers.task.words.event
         assert event is not None, "require_event has checked this"
         raise InputError(
-            f"this {answers.task.name} task has too few examples that differ in a {event.name} alone",
+            f"the task {answers.task.name} has too few sets of examples that differ only in a {event.name}",
             f"choose a model whose task has a wider range of examples: at least {fewest} such sets are needed",
-            "the model must predict every token of the answer, and the event must not change the answer's length",
+            f"the model must predict every token of the answer, and a {event.name} must not change the answer's length",
         )
     return ways
 

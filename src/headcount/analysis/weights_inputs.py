@@ -139,8 +139,10 @@ class SiteInputs:
         difference = float(((own - weights) * self.is_query[:, None, :, None]).abs().max())
         if not difference <= TOLERANCE:  # also if a weight is not a number
             raise InstrumentError(
-                f"attention weights computed for {self.site} differ from the model's by {difference:.1g}",
-                "choose another model: the position encoding of this one changes scores in an unknown way",
+                f"the attention weights that headcount recomputes for {self.site} differ from the model's own by "
+                f"{difference:.1g}",
+                "choose another model: the position encoding of this one changes attention scores in a way that "
+                "headcount cannot recompute",
             )
 
 
@@ -234,14 +236,17 @@ def require_own(model: OpenModel) -> Transformer:
     inner = model.inner
     if not isinstance(inner, EncoderDecoder | DecoderOnly | Classifier) or model.task is None:
         raise InputError(
-            f"weights can be read only in models that headcount trained, and {model.label or model.name} is not",
-            "give a run or sample:addition; what the heads of any model attend to: headcount heads MODEL --stats",
+            "the weights of heads can be analysed only in models that headcount trained, and "
+            f"{model.label or model.name} is not one",
+            "give the folder of a model that headcount trained, or sample:addition",
+            "to measure what the heads of any other model attend to, use: headcount heads MODEL --stats",
         )
     for encoding in (each for each in inner.modules() if isinstance(each, Encoding)):
         base = encoding.inner if isinstance(encoding, Randomised) else encoding
         if type(base).rotate_qk is not Encoding.rotate_qk:
             raise InputError(
-                f"{type(base).__name__} rotates queries and keys, so scores do not split into tokens and positions",
-                "choose a model whose encoding is added to the embeddings or to the scores",
+                f"{type(base).__name__} rotates queries and keys, so attention scores cannot be split into a part "
+                "from tokens and one from positions",
+                "choose a model whose position encoding is added to the embeddings or to the attention scores",
             )
     return inner

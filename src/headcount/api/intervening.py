@@ -167,7 +167,7 @@ def ablated(
         def values(z: Float[Tensor, "row query head d_head"]) -> Tensor | None:
             if replacement.needs_donors and len(z) < 2:
                 raise InputError(
-                    f"by={by!r} takes the output of another row of the batch, but this pass has one row",
+                    f"by={by!r} replaces a head's output by that of another row, but the batch has only one row",
                     "pass two rows or more, or use by='zero' or by='mean'",
                 )
             first = positions.first(site, z.shape[1])
@@ -347,8 +347,9 @@ def _write_patch(head: HeadId, own: Tensor, patch: Tensor, first: int, *, is_pre
     )
     if not fits or given.shape[-1] != own.shape[-1]:
         raise InputError(
-            f"the patch for {head.short} has shape {tuple(patch.shape)}, but the head outputs shape {tuple(own.shape)}",
-            "give [batch, query, d_head] with the sizes of the head's output; batch and query may be 1",
+            f"the patch for {head.short} has the shape {tuple(patch.shape)}, but the output of this head has the shape "
+            f"{tuple(own.shape)} (batch, query, d_head)",
+            "give a tensor of the shape of the head's output; its batch and query axes may also have size 1",
         )
     own.copy_(given.expand_as(own))
 

@@ -40,8 +40,8 @@ def live_model(model: OpenModel, n_examples: int = N_EXAMPLES) -> LiveModel:
     """
     if not isinstance(model, RunModel):
         raise InputError(
-            f"the page cannot run {model.label}: its engine knows the models that headcount trains",
-            "name a run, such as runs/addition or sample:addition",
+            f"{model.label} cannot run inside a web page: only models that headcount trained can",
+            "name one, such as runs/addition or sample:addition",
         )
     task, module = model.run.task, model.run.model
     if isinstance(module, DecoderOnly):

@@ -79,7 +79,10 @@ def _pair(
     if opened.task is None:
         return _text_pair(opened, receiver, donor, answers)
     if answers is not None:
-        raise InputError("--answers is for models without a task", "leave it out: the task knows the right answers")
+        raise InputError(
+            "--answers is only for models without a task of headcount",
+            "leave --answers out: the model's task defines the right answers",
+        )
     parsed = [opened.task.parse(text) for text in (receiver, donor)]
     require_equal_lengths(*(each.shape[1] for each in parsed))
     examples = np.concatenate(parsed)
@@ -151,7 +154,7 @@ def _queries(opened: OpenModel, pair: Pair, heads: Sequence[HeadId], at: Sequenc
     queries: list[int] = []
     for name in at:
         if name not in known:
-            raise InputError(f"the head {heads[0].short} has no position {name!r}", suggestion(name, known))
+            raise InputError(f"the head {heads[0].short} has no query position {name!r}", suggestion(name, known))
         queries += known[name]
     return sorted(set(queries))
 

@@ -207,7 +207,7 @@ MEASUREMENTS = (
     Measurement("ablation", "the ablation of each head", "ablation", (Ablation,), _ablate),
     Measurement("stretch", "accuracy by length", "stretch", (Stretch,), _stretch),
     Measurement("pruning", "the removal of several heads", "pruning", (Pruning,), _prune),
-    Measurement("routes", "the heads that move the task's event (such as the carry)", "routes", (Routes,), _routes),
+    Measurement("routes", "the heads that move the task's event", "routes", (Routes,), _routes),
     Measurement("stats", "the attention statistics of heads", "head-stats", (Specialisation,), _by(head_stats)),
     Measurement("roles", "the roles of heads", "head-roles", (HeadRoles,), _roles),
     Measurement("certificate", "the verification", "certificate", VERIFICATIONS, _verify),

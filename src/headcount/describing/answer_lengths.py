@@ -1,10 +1,10 @@
-"""How far does a model that answers token by token extrapolate? Sentences and tables of exact match by length."""
+"""How far does a model that answers token by token extrapolate? Sentences and tables on exact match by length."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Row, Sentence
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Sentence
 from headcount.describing.words import interval_cell, percent, rate, some
 from headcount.stats import Proportion
 
@@ -12,16 +12,17 @@ if TYPE_CHECKING:
     from headcount.analysis.answer_lengths import AnswerStretch
 
 GOOD = 0.95
-"""Exact match from which a length counts as solved; published results on addition use this threshold."""
+"""Exact match from which on a model counts as right at a length; published results on addition use this threshold."""
 ACCURACY, CHAINS = "answer-lengths", "answer-groups"
 
 
 def describe(result: AnswerStretch) -> list[Block]:
-    """Return blocks on the exact match of one model by length: sentences, and tables by kind and by group."""
+    """Return report blocks on the exact match of one model by length: sentences, and tables by kind of example."""
     kinds = list(dict.fromkeys(cell.kind for cell in result.cells))
     by_kind = {(cell.length, cell.kind): cell.exact for cell in result.cells}
     lengths = sorted({cell.length for cell in result.cells})
-    rows: list[Row] = [(f"{length:,}", *(_cell(by_kind.get((length, kind))) for kind in kinds)) for length in lengths]
+    rows: list[tuple[Cell | str, ...]]
+    rows = [(f"{length:,}", *(_cell(by_kind.get((length, kind))) for kind in kinds)) for length in lengths]
     blocks: list[Block] = [
         Conclusions(tuple(_sentences(result, lengths))),
         DataTable(ACCURACY, f"Exact match (%) of {result.name} by length", (f"{result.unit}", *kinds), tuple(rows)),
@@ -33,12 +34,13 @@ def describe(result: AnswerStretch) -> list[Block]:
         rows = [(f"{length:,}", *(_cell(by_group.get((length, group))) for group in groups)) for length in lengths]
         caption = f"Exact match (%) of {result.name} by {result.facet} and length, all kinds together"
         blocks.append(DataTable(CHAINS, caption, (f"{result.unit}", *groups), tuple(rows), is_folded=True))
-    structure = f"Structure of the task is built in: {some(list(result.hard_codes))}." if result.hard_codes else ""
+    built_in = some(list(result.hard_codes)) if result.hard_codes else ""
+    structure = f"The model has built-in structure of the task: {built_in}." if built_in else ""
     notes = [
         "Brackets: 95 % Wilson intervals.",
         f"{result.n_decoded:,} of these answers were also decoded token by token, with equal results.",
         structure,
-        f"The model refuses the lengths {some([f'{each:,}' for each in result.refused_lengths])}."
+        f"The model does not accept the lengths {some([f'{each:,}' for each in result.refused_lengths])}."
         if result.refused_lengths
         else "",
     ]
@@ -50,7 +52,7 @@ def _cell(exact: Proportion | None) -> Cell | str:
 
 
 def _sentences(result: AnswerStretch, lengths: list[int]) -> list[Sentence]:
-    """Return sentences: up to which length every kind is right, and the first length and kind at which it is not."""
+    """Return sentences on up to which length the model is right, and on the kind of example at which it fails next."""
     solved = 0
     for length in lengths:
         if any(cell.exact.rate < GOOD for cell in result.cells if cell.length == length):
@@ -61,15 +63,17 @@ def _sentences(result: AnswerStretch, lengths: list[int]) -> list[Sentence]:
         cells = [cell for cell in result.cells if cell.length == solved]
         worst = min(cells, key=lambda cell: cell.exact.rate)
         beyond = "at every measured length" if solved == lengths[-1] else f"up to {solved:,} {result.unit}"
-        text = f"{result.name} has at least {percent(GOOD, 0)} exact match on every kind {beyond}: the lowest is "
-        first = f"{text}{rate(worst.exact)}, on {worst.kind}.{trained}"
+        text = f"{result.name} has at least {percent(GOOD, 0)} exact match on every kind of example {beyond}: the "
+        first = f"{text}lowest is {rate(worst.exact)}, on the kind “{worst.kind}”.{trained}"
     else:
-        first = f"{result.name} has less than {percent(GOOD, 0)} exact match on some kind at every measured length."
+        first = f"{result.name} has less than {percent(GOOD, 0)} exact match on some kind of example at every length."
         first += trained
     sentences = [Sentence(first, rests_on=ACCURACY)]
     if solved != lengths[-1]:
         length = next(each for each in lengths if each > solved)
         worst = min((cell for cell in result.cells if cell.length == length), key=lambda cell: cell.exact.rate)
-        text = f"At {length:,} {result.unit}, it is right on {rate(worst.exact)} of the kind {worst.kind}."
+        text = (
+            f"At {length:,} {result.unit}, on examples of the kind “{worst.kind}”, it is right on {rate(worst.exact)}."
+        )
         sentences.append(Sentence(text, rests_on=ACCURACY))
     return sentences

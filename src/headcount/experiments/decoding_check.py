@@ -115,7 +115,8 @@ class DecodingCheck:
             first = int((right != scored_right).argmax())
             head = self.interventions[picks[first][0]].heads[0]
             raise CheckFailed(
-                f"with {head} ablated, one forward pass and real decoding disagree on {task.show(examples[first])}",
+                f"with {head} ablated, one teacher-forced forward pass and free-running decoding disagree on whether "
+                f"the model answers {task.show(examples[first])} correctly",
                 "this is a fault in the pipeline, not in the model: please report it",
             )
         self.decoded = len(picks)

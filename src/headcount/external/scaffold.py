@@ -116,7 +116,7 @@ def _for_folder(folder: Path, out: Path, checkpoint: Path | None) -> Scaffold:
     tree = module_tree(folder)
     if family_of(model_type_of(tree)) is not None:
         raise InputError(
-            f"{folder} needs no adapter: headcount knows where the heads of a {type(tree).__name__} are",
+            f"{folder} needs no adapter file: headcount knows where the heads of a {type(tree).__name__} are",
             f"list them: headcount heads {argument(folder)}",
         )
     guesses = tuple(in_one_stack(guess(tree)))
@@ -158,7 +158,7 @@ def _maker_in(file: Path, name: str, say: Callable[[str], object]) -> Maker:
 def _weights(file: Path) -> Mapping[str, Tensor]:
     if not file.is_file():
         what = f"{file} is no regular file" if file.exists() else f"there is no file {file}"
-        raise InputError(what, "give the file of weights with --checkpoint")
+        raise InputError(what, "give the file that torch.save wrote: --checkpoint FILE")
     return read_tensors(file, "save model.state_dict()")
 
 

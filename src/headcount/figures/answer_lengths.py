@@ -1,4 +1,4 @@
-"""Figures of exact match against the length of the question, for models that answer token by token."""
+"""Draw exact match against the length of the question, for models that answer token by token."""
 
 from __future__ import annotations
 

@@ -132,8 +132,8 @@ class AttentionMask:
         """Return the position encoding's bias for the scores of each query and its near keys, or None for no bias."""
         if self.encoding is None or self.queries is None or self.keys is None:
             return None
-        rows = torch.arange(len(self.keys.ids), device=near.places.device)[:, None, None]
-        added = self.encoding.bias(self.queries.ids[..., None], self.keys.ids[rows, near.places])
+        rows = torch.arange(len(self.keys.ids), device=near.keys.device)[:, None, None]
+        added = self.encoding.bias(self.queries.ids[..., None], self.keys.ids[rows, near.keys])
         return None if added is None else added.movedim(-1, 1)
 
     def n_visible(self, n_queries: int, n_keys: int, device: torch.device) -> Int[Tensor, "#batch #query"]:

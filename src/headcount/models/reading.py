@@ -121,7 +121,7 @@ class ChunkReader:
 
 
 def visible_keys(
-    model: Model, site: HeadSite, queries: slice, keys: slice, n_keys: int, device: torch.device
+    model: EncoderDecoder | Classifier, site: HeadSite, queries: slice, keys: slice, n_keys: int, device: torch.device
 ) -> Bool[Tensor, "query key"]:
     """Return a mask [query, key] of the keys that each query of an attention block may see, without padding."""
     if isinstance(model, Classifier):

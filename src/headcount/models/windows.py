@@ -27,14 +27,14 @@ NEAR_AT_ONCE = 2**21
 class NearKeys(NamedTuple):
     """The keys in the window of each query, in lists of equal lengths."""
 
-    places: Int[Tensor, "#batch query near"]
+    keys: Int[Tensor, "#batch query near"]
     """The positions of the keys; 0 where a list has no more keys."""
     sees: Bool[Tensor, "#batch query near"]
     """Whether the query sees the key: False behind the end of a list, for later keys and for padding."""
 
     def of_queries(self, queries: slice) -> NearKeys:
         """Return the keys near these queries."""
-        return NearKeys(self.places[:, queries], self.sees[:, queries])
+        return NearKeys(self.keys[:, queries], self.sees[:, queries])
 
 
 def near_keys(ids: Ids, window: int, is_token: Bool[Tensor, "#batch length"] | None = None) -> NearKeys:
@@ -75,7 +75,7 @@ def attend_near(
 
     A bias of -inf hides a key. The formulas are those of `models.attention.attend`.
     """
-    n_near, d_all = near.places.shape[2], query.shape[1] * query.shape[3]
+    n_near, d_all = near.keys.shape[2], query.shape[1] * query.shape[3]
     together = max(1, NEAR_AT_ONCE // max(1, len(query) * n_near * d_all))
     chunks = []
     for start in range(0, query.shape[2], together):

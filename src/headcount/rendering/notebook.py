@@ -100,7 +100,7 @@ def _section(result: Result) -> Section | None:
 
 
 def _blocks(result: Result) -> list[Block]:
-    """Return blocks on a result without a section in a report: its description, or else its figure and its table."""
+    """Return the blocks that describe a result without a section in a report, or else its figure and its table."""
     kind = type(result).__name__
     if kind in DESCRIBED:
         return DESCRIBED[kind](result)

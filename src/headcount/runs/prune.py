@@ -130,8 +130,7 @@ def _inputs(run: Run, examples: Examples) -> Inputs:
         batch = cast(SequenceTask, run.task).encode(examples)
         inputs = on_device(device, batch.source, batch.decoder_input)
         if isinstance(run.model, DecoderOnly):  # one stack, in which the decoder's input follows the source
-            joined = torch.cat(inputs, dim=1)
-            return inputs, {"layer": joined.ne(run.model.pad_id)}
+            return inputs, {"layer": torch.cat(inputs, dim=1).ne(run.model.pad_id)}
         tokens = dict(zip(("encoder", "decoder"), inputs, strict=True))
     else:
         tokens = {"layer": on_device(device, cast(ClassTask, run.task).encode(examples).source)[0]}
