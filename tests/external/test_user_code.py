@@ -477,7 +477,8 @@ def test_a_damaged_manifest_is_told(smaller: Path, damage: Any, capsys: pytest.C
     assert main(["heads", str(smaller), "--run-adapter"]) == 2
     told = capsys.readouterr().err
     assert re.search(
-        r"damaged|not written by headcount|has no valid entry|is built by the Python code|no adapter|no longer has the parts|do not fit",
+        r"damaged|not written by headcount|"
+        r"has no valid entry|is built by the Python code|no adapter|no longer has the parts|do not fit",
         told,
     )
 
