@@ -120,7 +120,7 @@ def test_a_plot_is_a_figure_and_no_file(name: str, in_tmp: Path, monkeypatch: py
     result = MADE[name]()
     monkeypatch.setattr(Figure, "savefig", lambda *a, **k: pytest.fail("it was written"))
     assert isinstance(result.plot(), Figure)
-    with pytest.raises(InputError, match="no figure 'nonsense' of this"):
+    with pytest.raises(InputError, match="has no figure with the name 'nonsense'"):
         result.plot("nonsense")
     assert not list(in_tmp.iterdir())
 

@@ -15,7 +15,7 @@ Other packages add parts with entry points, in a group named after the registry:
     spiral = "my_package.spiral:Spiral"
 
 >>> Registry("headcount.tasks").names(), Registry("headcount.models.poolings").names()[:2]
-(('addition', 'sortedness'), ('max', 'min'))
+(('addition', 'addition-long', 'sortedness'), ('max', 'min'))
 """
 
 import ast

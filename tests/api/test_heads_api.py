@@ -142,7 +142,7 @@ def test_a_metric_may_say_right_or_wrong(foreign: Foreign, dtype: torch.dtype) -
         (
             [TOKENS, WEIGHTS],
             lambda output, rows: torch.full((len(rows),), math.nan),
-            "the metric gave nan for example 0",
+            "the metric returned nan for example 0",
         ),
     ],
 )

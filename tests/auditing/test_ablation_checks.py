@@ -177,7 +177,7 @@ def test_a_floor_is_named() -> None:
 def test_what_is_near_a_floor_is_a_warning() -> None:
     found = look("floor", MostlyMute)
     assert found.verdict == "warn"
-    assert "ablating heads can cost at most" in found.finding
+    assert "ablating heads can lower accuracy by at most" in found.finding
 
 
 def test_few_examples_are_a_warning() -> None:
@@ -293,7 +293,7 @@ def test_an_order_that_holds_is_none_of_its_business() -> None:
 def test_an_order_that_depends_on_the_replacement_is_named() -> None:
     found = look("unstable-ranking", DependsOnTheReplacement)
     assert found.verdict == "warn"
-    assert "depends on the replacement: its rank correlation between zero and mean ablation is -" in found.finding
+    assert "depends on the kind of ablation: its rank correlation between zero and mean ablation is -" in found.finding
 
 
 def test_an_order_that_depends_on_the_examples_is_named() -> None:

@@ -161,7 +161,7 @@ def test_a_trained_adder_that_never_outputs_zero_is_found(without_zero: External
     found = run_check(check, seen)
     n_zeros = sum(seen.task.answer(example).count("0") for example in seen.examples)
     assert found.verdict == "fail"
-    assert found.finding.startswith(f"0 is never output: 0 times at {n_zeros} places where it is right")
+    assert found.finding.startswith(f"the model never outputs 0: 0 times at the {n_zeros} places of answers")
     assert found.right_despite_fault is not None
     assert (found.right_despite_fault == seen.right).mean() > 0.98
 

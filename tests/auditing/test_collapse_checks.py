@@ -81,7 +81,7 @@ class DoesNotDecode(PlantedAdder):
 
 def test_one_class_for_everything_is_named_with_the_share_that_it_leaves() -> None:
     found = look("one-answer", sorter(AlwaysSorted))
-    assert found.finding == "the model gives the answer sorted to 400 of 400 examples, and it is right for 200"
+    assert found.finding == "the model gives the answer sorted to 400 of 400 examples, and this answer is right for 200"
     assert (found.verdict, found.evidence["predicted"], found.evidence["measured"]) == (FAIL, 0.5, 0.5)
 
 

@@ -60,7 +60,9 @@ def claiming(share: float | None, adapter: type[PlantedAdder] = LargeTest) -> ty
 def test_a_share_that_no_count_gives_is_named(share: float, words: str) -> None:
     found = look("impossible-share", claiming(share))
     assert found.verdict == "warn"
-    assert found.finding.startswith(f"the author's figure of {share!r} cannot be a count out of 2,000 examples: ")
+    assert found.finding.startswith(
+        f"the author's reported accuracy of {share!r} cannot be a number of right answers out of 2,000 examples: "
+    )
     assert words in found.cause
 
 
@@ -68,8 +70,8 @@ def test_less_than_one_example_is_named() -> None:
     """0.0015 % of 2,000."""
     found = look("impossible-share", claiming(0.000015))
     assert found.finding == (
-        "the author's figure of 1.5e-05 cannot be a count out of 2,000 examples: it is less than one example, which is "
-        "worth 0.0005"
+        "the author's reported accuracy of 1.5e-05 cannot be a number of right answers out of 2,000 examples: it is "
+        "less than one example, which is worth 0.0005"
     )
 
 
@@ -79,7 +81,8 @@ def test_the_nearest_counts_are_told() -> None:
 
 def test_a_percentage_is_named() -> None:
     assert (
-        look("impossible-share", claiming(98.5)).finding == "the author's figure is 98.5, which is not between 0 and 1"
+        look("impossible-share", claiming(98.5)).finding
+        == "the author's reported accuracy is 98.5, which is not between 0 and 1"
     )
 
 

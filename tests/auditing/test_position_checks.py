@@ -323,7 +323,7 @@ def test_sequences_that_are_cut_off() -> None:
 
 @pytest.mark.parametrize(
     ("past_table", "what"),
-    [("clamp", "place 16 has the vector of place 15"), ("untrained", "did not occur in training")],
+    [("clamp", "position 16 has the vector of position 15"), ("untrained", "did not occur in training")],
 )
 def test_our_own_ways_past_the_table(past_table: str, what: str) -> None:
     found = look_at("past-table", untrained(encoding="learned", past_table=past_table))

@@ -153,7 +153,7 @@ def test_wrong_usage_is_exit_code_2_and_says_what_to_do(in_tmp, capsys):
     assert main(["train", "addition", "--head", "7"]) == 2
     assert "headcount train addition has no option '--head'" in capsys.readouterr().err
     assert main(["verify", "runs/none"]) == 2
-    assert "no run and no model in runs/none" in capsys.readouterr().err
+    assert "there is no model in runs/none" in capsys.readouterr().err
     assert main(["predict", "sample:subtraction", "1+1"]) == 2
     assert "addition" in capsys.readouterr().err
     with pytest.raises(SystemExit) as stopped:

@@ -161,7 +161,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "a head, but no text": (["heads", "model", "--head", "L0H1"], 'add --on "a text"'),
     "an empty text": (["heads", "model", "--on", " "], "empty text"),
     "measured": (["heads", "model", "--stats", "--match", "model"], "give texts: --on"),
-    "norms": (["heads", "model", "--on", "a cat", "--norm-weighted"], "--norm-weighted needs a run"),
+    "norms": (
+        ["heads", "model", "--on", "a cat", "--norm-weighted"],
+        "--norm-weighted needs a model that headcount trained",
+    ),
     "on average": (["heads", "model", "--all-test"], 'or look at a text: --on "a text"'),
     "positions": (["positions", "model"], "write an adapter"),
 }

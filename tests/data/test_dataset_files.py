@@ -30,7 +30,7 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     "other columns": (
         "bert",
         "phrase\tclass\nA cat\t1\n",
-        r"no format has the columns of .* \(phrase, class\)[\s\S]*text and label",
+        r"the columns of .* \(phrase, class\) fit none of the known formats[\s\S]*text and label",
     ),
     "a column short": ("bert alone", "first\tscore\nA cat\t1\n", r"the columns of .* \(first, score\)"),
     "no labels": (classifier, "text\tkind\nA cat\t1\n", "BertForSequenceClassification outputs no tokens"),
@@ -67,8 +67,12 @@ WRONG: dict[str, tuple[Any, str, str]] = {
         "encoder-dec",
     ),
     "pairs for an encoder-decoder": (lambda: bart(transformers.BartModel), PAIRS, "encoder-decoder"),
-    "answers of an encoder": ("bert", ANSWERS, "BertForMaskedLM is no encoder-decoder"),
-    "answers of a headless model": (lambda: bart(transformers.BartModel), ANSWERS, "BartModel outputs no tokens"),
+    "answers of an encoder": ("bert", ANSWERS, "need an encoder-decoder, and BertForMaskedLM is none"),
+    "answers of a headless model": (
+        lambda: bart(transformers.BartModel),
+        ANSWERS,
+        "BartModel has no head that predicts tokens",
+    ),
 }
 
 

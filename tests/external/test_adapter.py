@@ -319,7 +319,7 @@ def test_who_does_not_generate_is_fed_the_right_answer(monkeypatch: pytest.Monke
         adapter("task, generate = None, Adapter.generate\n    def data(self): return [('1+1', '2')] * 2")
     )
     assert own.text_input("1+1").inputs[1].tolist() == adder_model.to_ids(["2"], sos=True).tolist()
-    with pytest.raises(InputError, match=r"add generate\(\) to the adapter"):
+    with pytest.raises(InputError, match=r"add generate\(\) to the headcount.Adapter class"):
         own.text_input("1+2")
 
 

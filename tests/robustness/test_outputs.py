@@ -118,7 +118,7 @@ def test_markdown_beside_the_page_is_protected_too(scratch: Path, capsys: pytest
         f"{PAGE} --markdown -o notes.html", capsys
     )
     message = refused(f"{PAGE} --markdown -o sorter/page.html", capsys)
-    assert "sorter holds a model" in message
+    assert "that is the folder of a model" in message
 
 
 def test_pictures_and_tables_beside_the_page_are_protected_too(

@@ -330,5 +330,5 @@ def test_the_summary_over_seeds_is_written(
     assert "<svg" in page
     assert main(["study", "tiny.toml"]) == 0
     text = capsys.readouterr().out
-    assert "4 runs of sortedness are compared by encoding" in text
+    assert "4 runs of the task sortedness are compared by encoding" in text
     assert "rows.csv" in text

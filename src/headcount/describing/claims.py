@@ -142,7 +142,10 @@ def _summary(result: ClaimsResult, statement: Statement) -> Sentence:
 
 
 def _deciding_n(result: ClaimResult) -> str:
-    """Return ` (--n 5000 would decide)` for an undecided claim; empty for other verdicts, or if a control fails."""
+    """Return in brackets how many examples would decide an undecided claim: ` (--n 5000 would decide)`; else "".
+
+    If a control fails, more examples would not decide the claim, and the text is empty, too.
+    """
     if result.verdict != "undecided" or result.failed_controls:
         return ""
     return " (effect at the threshold)" if result.n_needed is None else f" (--n {result.n_needed} would decide)"

@@ -1,4 +1,4 @@
-"""How do runs of a study compare? Each variant over its seeds, differences between variants, and rankings of heads."""
+"""How do variants of a model compare over seeds? Values of each variant, their differences, and rankings of heads."""
 
 from __future__ import annotations
 

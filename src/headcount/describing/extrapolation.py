@@ -81,7 +81,7 @@ def extrapolation_of(result: Stretch, kind: str = HARDEST) -> Extrapolation | No
 
 
 def is_accurate(cell: LengthResult) -> bool:
-    """Return whether the whole 95 % CI of an accuracy lies above `ACCURATE`.
+    """Return whether a model is accurate at a length: the whole 95 % CI of its accuracy lies above 90 % (`ACCURATE`).
 
     A model that gives one answer to every example is never accurate.
     """
@@ -89,7 +89,7 @@ def is_accurate(cell: LengthResult) -> bool:
 
 
 def is_inaccurate(cell: LengthResult) -> bool:
-    """Return whether the whole 95 % CI of an accuracy lies below `ACCURATE`.
+    """Return whether a model is inaccurate at a length: the whole 95 % CI of its accuracy lies below `ACCURATE`.
 
     A model that gives one answer to every example is always inaccurate.
     """

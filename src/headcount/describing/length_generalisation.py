@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headcount.stats import Proportion
 
 TableId = Callable[[str], str]
-"""A function that returns the id of a table: for the name of a kind of negative (unsorted sequence), or `causes`."""
+"""A function that maps the name of a kind of negative (unsorted sequence), or `causes`, to the id of its table."""
 ANSWER_START = "Trained on lengths"
 """First words of the sentence on which of three encodings extrapolate: sinusoidal, learned, and none."""
 EASIEST = "shuffle"
@@ -63,7 +63,7 @@ class Model(NamedTuple):
 
 
 Tested = tuple[Model, Extrapolation]
-"""A model, and how far it extrapolates on one kind of negative."""
+"""A model, and how far it extrapolates on one kind of negative (unsorted sequence)."""
 
 
 def describe(result: Stretch) -> list[Block]:

@@ -212,7 +212,7 @@ def _variants(part: PartResults) -> Answer | None:
 
 
 def _hardest(summary: SeedSummary, measure: str) -> list[VariantSummary]:
-    """Return a measure of every variant under its hardest condition: greatest length, group with the lowest median."""
+    """Return a measure for every variant at the greatest length and, of several groups, in that of lowest median."""
     rows = measured(summary, measure)
     lengths = [int(each.about["length"]) for each in rows if "length" in each.about]
     longest = [each for each in rows if not lengths or each.about.get("length") == max(lengths)]

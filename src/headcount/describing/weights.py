@@ -77,7 +77,7 @@ def _head_sentences(result: HeadWeights) -> Iterator[Sentence]:
 
 
 def _composition_sentences(result: Compositions) -> Iterator[Sentence]:
-    """Yield sentences on how paths between heads that patching found rank by their composition scores."""
+    """Yield sentences on how paths from head to head, found by patching, rank by composition score (from weights)."""
     n, paths = len(result.pairs), result.patched_paths
     if not result.pairs:
         return

@@ -39,7 +39,7 @@ STATISTICS = ("operator", "diagonal", "aligned column", "carry column", "entropy
 FIRST = 5
 """Number of heads that the answer on the ranking of heads names."""
 NAMED = 4
-"""Largest number of heads that the answer on carries names for each kind of error."""
+"""Largest number of heads that the answer about carry propagation lists for each kind of error."""
 SHOWN = 5
 """Number of heat maps per head that are handed in: the average over examples, and four examples."""
 
@@ -117,7 +117,7 @@ def _training(model: ModelResults) -> str:
             if value is not None
         ]
         steps = "" if record.steps is None else f" {record.steps:,} steps"
-        sentences.append(f"Training took{steps}{took}; final loss: {some(losses) if losses else 'not recorded'}.")
+        sentences.append(f"Training took{steps}{took}; loss: {some(losses) if losses else 'not recorded'}.")
     return " ".join(sentences)
 
 

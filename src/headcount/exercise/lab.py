@@ -89,7 +89,7 @@ POOLING_STEPS, STEPS_AT_CHANCE = 1000, 300
 A model with a symmetric pooling and no encoding gets fewer steps, because it stays at 50 % however long it trains.
 """
 SEARCH_SECONDS = 3.0
-"""Number of seconds for which wrong answers of one sortedness model are searched."""
+"""Number of seconds spent on a search for wrong answers of each sortedness model."""
 PAUSE = 10.0
 """Pause between two reports of an unfinished lab, as a multiple of the time that the last report took."""
 FIRST_PAUSE = 60.0

@@ -480,13 +480,15 @@ class RunModel(OpenModel):
 
 def _label(config: Any) -> str:
     """Return a short description of a model's settings, such as `rotary, max`: encoding, pooling, unusual attention."""
-    random = f"random of {config.random_positions}" if config.random_positions else ""
+    n_random, n_starts = getattr(config, "random_positions", None), getattr(config, "random_start", None)
+    random = f"random of {n_random}" if n_random else f"random start below {n_starts}" if n_starts else ""
+    ids = f"{config.position_ids} ids" if getattr(config, "position_ids", "order") != "order" else ""
     window = f"window ±{config.window}" if getattr(config, "window", 0) else ""
     softmax = "log-length" if config.softmax == "log-length" else ""
     causal = "causal" if getattr(config, "causal", False) else ""
     cut = f"less {len(config.pruned)} heads" if config.pruned else ""
     pooling = getattr(config, "pooling", "")
-    return ", ".join(filter(None, [config.encoding, random, causal, window, softmax, pooling, cut]))
+    return ", ".join(filter(None, [config.encoding, ids, random, causal, window, softmax, pooling, cut]))
 
 
 def smaller(n: int | None, most: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""How do variants of a model compare over seeds? Figures with every single value, or small curves of many variants."""
+"""How do variants of a model compare over seeds? Draw every single value, or small curves of many variants."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _draw_encoding(figure: Figure, top: Axes, bottom: Axes, encoding: EncodingPr
 
 def given(encoding: EncodingProfile) -> str:
     """Return in words which structure of the task the encoding builds into a model, if any."""
-    return f"built in: {encoding.hard_codes}" if encoding.hard_codes else "no built-in structure of the task"
+    return f"built in: {encoding.hard_codes}" if encoding.hard_codes else "no structure built in"
 
 
 def _not_explained(encoding: EncodingProfile) -> str:

@@ -59,7 +59,7 @@ def draw_stats(result: Specialisation) -> Figure:
 
 
 def caption(result: Specialisation) -> str:
-    """Return a caption that says when a head gets a label, and which pairs of examples the task's contrast compares."""
+    """Return a caption that says when a head gets a label, and how its sensitivity to a carry was measured."""
     if not result.contrast:
         return result.words
     n = sorted({shift.n for head in result.heads if (shift := head.sensitivity())})
@@ -133,7 +133,7 @@ def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) 
 
 
 def measures_of(result: Specialisation) -> list[str]:
-    """Return the names of all measures: attention to each target, measures of spread, and the task's contrast."""
+    """Return the names of all measures: attention to each target, measures of spread, and sensitivity to a carry."""
     targets = dict.fromkeys(name for heads in heads_by_kind(result.heads).values() for name in _targets(heads))
     return [*targets, *SPREAD, *_contrast(result)]
 
@@ -146,7 +146,7 @@ def _contrast(result: Specialisation) -> list[str]:
 def find_measure(result: Specialisation, head: HeadStats, name: str) -> MeasureMean | ContrastShift | None:
     """Return one attention measure of a head over all queries; None if it was not measured.
 
-    For the name of the task's contrast, return the head's sensitivity to this contrast.
+    For the name of the task's contrast, such as `carry sensitivity`, return the head's sensitivity.
     """
     return head.sensitivity() if name in _contrast(result) else head.find(name)
 

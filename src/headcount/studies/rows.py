@@ -399,6 +399,12 @@ def _stretch(data: Data) -> Iterator[Row]:
         yield {"measure": "accuracy by length", **about, **numbers, "verdict": verdict}
 
 
+def _answer_stretch(data: Data) -> Iterator[Row]:
+    for cell in data["cells"]:
+        about = {"length": cell["length"], "group": cell["kind"]}
+        yield {"measure": "exact match by length", **about, **_share(cell["exact"])}
+
+
 def _audit(data: Data) -> Iterator[Row]:
     judged = [each for each in data["verdicts"] if each["verdict"] != "not applicable"]
     n_failed = sum(each["verdict"] == "fail" for each in judged)
@@ -441,6 +447,7 @@ READERS: dict[str, tuple[int, str, Callable[[Data], Iterator[Row]]]] = {
     "Specialisation": (3, "heads", _head_stats),
     "Routes": (1, "routes", _routes),
     "Stretch": (3, "stretch", _stretch),
+    "AnswerStretch": (1, "stretch", _answer_stretch),
     "Audit": (1, "audit", _audit),
     "ClaimResult": (1, "claim", _claim),
     "ClaimsResult": (1, "claims", _claims),

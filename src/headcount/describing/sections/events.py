@@ -157,7 +157,7 @@ class Breaks:
     short: str
     with_event: Proportion
     without_event: Proportion
-    """Fraction of examples without the event (a carry) that break, with a CI corrected for the number of heads."""
+    """Fraction of examples without the event (a carry) whose answers break, with a CI corrected for all heads."""
     n_decoded: int
     n_errors: int
     """Number of decoded answers in which every error is about the event, such as a carry that was lost."""

@@ -1,4 +1,4 @@
-"""How do poolings compare? Accuracy of models by pooling and encoding, and what structure each pooling builds in."""
+"""How do poolings compare? Accuracy by pooling and encoding, and the structure of the task that poolings build in."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def _table(models: Sequence[Model], kind: str) -> DataTable:
 
 
 def _records(models: Sequence[Model]) -> list[tuple[str, TrainingRecord]]:
-    """Return names and training records of the models in a stored comparison; other models have none here."""
+    """Return names and training records of the models in a stored comparison; models of the report are left out."""
     return [(_title(each), record) for each in models if (record := getattr(each, "training", None)) is not None]
 
 

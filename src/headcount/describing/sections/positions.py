@@ -39,11 +39,12 @@ def conclusions(title: str, shown: PositionsShown, rests_on: str = "") -> list[S
 
 
 def _trained_rows(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
-    """Return a sentence on how many positions of a learned table have a row that was never trained, or no row."""
+    """Return a sentence on how many positions have an untrained row, or no row, in a learned position table."""
     states = [row.state for row in shown.rows]
     n, never, beyond = len(states), states.count("never trained"), states.count("past the table")
     if not never + beyond:
-        return Sentence(f"All {n} positions of {title} that are shown have a trained row in its table.", rests_on)
+        text = f"All {n} positions of {title} that are shown have a trained row in its position table."
+        return Sentence(text, rests_on)
     parts = [f"{never} {'has' if never == 1 else 'have'} a row that was never trained"] if never else []
     if beyond:
         row = "the table's last row" if _is_repeated(shown.rows) else "a random row"

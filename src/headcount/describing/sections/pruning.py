@@ -150,7 +150,7 @@ def _share_sentence(result: Pruning, share: PrunableShare, *, is_first: bool = F
 
 
 def _too_many(result: Pruning) -> list[Sentence]:
-    """Return a sentence on the number of removed heads from which on the drop is always above the limit, if known."""
+    """Return a sentence on how many removed heads always cost more than the allowed drop, if that was measured."""
     if result.share is not None:
         return []
     over = takewhile(lambda each: each.drop and each.drop.low > result.loss, reversed(_points(result, "greedy")))
