@@ -198,7 +198,7 @@ def test_a_score_of_the_models_own_answers_is_a_warning() -> None:
 
 @pytest.mark.parametrize("n", [0, -1, "500", 2.5])
 def test_a_number_of_examples_that_is_none_is_refused(n: object) -> None:
-    with pytest.raises(InputError, match="is not a number of examples"):
+    with pytest.raises(InputError, match="must be a whole number of at least 1"):
         observed(type("Claims", (PlantedAdder,), {"claimed_n": n}))
 
 

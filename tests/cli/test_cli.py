@@ -182,7 +182,7 @@ def test_names_are_printed_as_they_are_and_open_again(name, tiny, in_tmp, capsys
 def test_a_name_that_means_a_packaged_run_is_refused_before_the_training(tiny, in_tmp, capsys):
     for arguments in (["train", "addition", *flags(tiny)], ["lab"], ["prune", "sample:addition", "--heads", "E0H1"]):
         assert main([*arguments, "-o", "sample:mine", "--quiet"]) == 2
-        assert "means a run that comes with the package" in capsys.readouterr().err
+        assert "it means a trained model that comes with headcount" in capsys.readouterr().err
     assert not any(in_tmp.iterdir())
 
 

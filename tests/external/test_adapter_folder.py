@@ -174,7 +174,7 @@ CUT = """
 @pytest.mark.parametrize(
     ("body", "explanation"),
     [
-        (None, r"were cut out by the adapter's cut\(\), but the adapter"),
+        (None, r"were cut out by cut\(\) of its adapter class, but the class"),
         ("raise KeyError('planted')", r"cut\(\) of the adapter Model fails: KeyError: 'planted'[\s\S]*at line"),
         ("raise StopIteration('planted')", "fails: StopIteration: planted"),
         ("sys.exit(3)", "ends the program: SystemExit: 3"),

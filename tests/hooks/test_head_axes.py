@@ -168,7 +168,7 @@ def test_heads_along_the_wrong_axis_are_refused() -> None:
     with pytest.raises(InstrumentError, match=r"4 slices of z follow 1 attention pattern(.|\n)*n_heads=4, head_axis=1"):
         headcount.ablate_heads(model, TOKENS, lambda output, rows: output[:, 0], sites=sites, quiet=True)
     sites = Sites.of(model, "layers.*.attn.W_O", n_heads=N_HEADS, head_axis=2)
-    with pytest.raises(InstrumentError, match="axis 2 does not count 4 heads"):
+    with pytest.raises(InstrumentError, match="the length of axis 2 is not 4, the number of heads"):
         prove(model, sites, [FEW])
 
 

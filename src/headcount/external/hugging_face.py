@@ -245,14 +245,14 @@ def _class_of(path: Path, settings: dict[str, Any]) -> Any:
     model_type, names = settings.get("model_type"), settings.get("architectures")
     if not isinstance(model_type, str):
         raise InputError(
-            f"the model in {path} belongs to no model family that headcount knows (model_type {model_type!r})",
+            f"the model in {path} is of no family that headcount knows (model_type {model_type!r})",
             f"give a model of one of these types: {', '.join(model_types())}",
         )
     name = names[0] if isinstance(names, list) and names else None
     model_class = getattr(transformers, name, None) if isinstance(name, str) else None
     if not (isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel)):
         raise InputError(
-            f"{path / CONFIG} names no model class of transformers (architectures {str(names)[:80]})",
+            f"{path / CONFIG} names no class of transformers (architectures {str(names)[:80]})",
             "headcount runs no code that comes with a model: write the name of its class in transformers there",
         )
     if getattr(model_class.config_class, "model_type", None) != model_type:

@@ -51,7 +51,7 @@ def user_code_errors(adapter: Adapter | type[Adapter], method: str) -> Iterator[
         name = (adapter if isinstance(adapter, type) else type(adapter)).__name__
         what, place = describe_failure(error, adapter.folder)
         cause = None if isinstance(error, StopIteration) else error  # contextlib would raise this cause instead
-        raise UserCodeError(f"{method}() of the adapter class {name} {what}", place) from cause
+        raise UserCodeError(f"{method}() of the adapter {name} {what}", place) from cause
 
 
 def import_file(file: Path) -> ModuleType:

@@ -165,7 +165,7 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         if d_model % n_heads:
-            raise ValueError(f"n_heads ({n_heads}) must divide d_model ({d_model})")
+            raise ValueError(f"n_heads ({n_heads}) must divide d_model ({d_model}) without remainder")
         self.n_heads, self.d_head = n_heads, d_model // n_heads
         self.kept = tuple(range(n_heads)) if kept is None else kept
         d_kept = len(self.kept) * self.d_head

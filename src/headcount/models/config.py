@@ -63,7 +63,9 @@ class StackConfig(EncodingSettings):
         d_model = info.data.get("d_model", n_heads)
         if d_model % n_heads:
             allowed = [n for n in range(1, min(d_model, MOST) + 1) if d_model % n == 0]
-            raise ValueError(f"must divide d_model ({d_model}): {', '.join(map(str, allowed))}")
+            raise ValueError(
+                f"must divide d_model ({d_model}) without remainder; allowed are {', '.join(map(str, allowed))}"
+            )
         return n_heads
 
     @model_validator(mode="after")

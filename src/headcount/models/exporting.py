@@ -113,8 +113,8 @@ def export(model: Model, n_positions: int, *, in_half: bool = True) -> ExportedM
 def not_runnable(part: str) -> InputError:
     """Build the error for a part of a model, such as a pooling, that the report's JavaScript engine cannot compute."""
     return InputError(
-        f"the report's JavaScript engine cannot compute the {part}",
-        "write the report without the live model: everything else is in it",
+        f"the model cannot run inside the report's page: its JavaScript does not support the {part}",
+        "write the report without --live-only: it has everything but the interactive model",
     )
 
 

@@ -92,7 +92,8 @@ class RunConfig:
         """Build the settings from plain data, such as the contents of `config.json`; one error lists all faults."""
         if data.get("schema") != SCHEMA:
             raise InputError(
-                f"the settings have version {data.get('schema')!r}, and this headcount reads only version {SCHEMA}"
+                f"the settings have the format version {data.get('schema')!r}, but this headcount reads only version "
+                f"{SCHEMA}"
             )
         known = ("schema", "task_name", "seed", "task", "model", "training")
         unknown = [name for name in data if name not in known]
@@ -192,15 +193,15 @@ def _position_faults(task: Task, model: StackConfig) -> list[Fault]:
     n_ids = max(task.longest, ids or 0)
     faults = []
     if encoding.needs_length and task.output_type == "sequence":
-        why = "the length of an answer is not known while it is decoded: choose another encoding"
+        why = "this encoding needs the final length, which is not known while an answer is decoded: choose another"
         faults.append(Fault("model.encoding", model.encoding, why))
     if ids is not None and not encoding.uses_ids:
-        why = "random positions have no effect without a position encoding: choose an encoding"
+        why = "random position ids have no effect without a position encoding: choose an encoding"
         faults.append(Fault("model.random_positions", ids, why))
     if ids is not None and ids < task.longest:
         why = f"is below the longest sequence of the task, {task.longest} tokens: raise random_positions"
         faults.append(Fault("model.random_positions", ids, why))
     if encoding.has_table and model.n_positions < n_ids:
-        why = f"training uses positions up to {n_ids - 1}: raise n_positions to {n_ids}"
+        why = f"training uses position ids up to {n_ids - 1}: raise n_positions to {n_ids}"
         faults.append(Fault("model.n_positions", model.n_positions, why))
     return faults

@@ -62,11 +62,11 @@ def prune_run(
     """
     gone = tuple(dict.fromkeys(run.find_head(head) for head in heads))
     if not gone:
-        raise InputError("no heads to cut out were given", f"list the heads: headcount heads {argument(run.name)}")
+        raise InputError("no heads to cut out were named", f"list the heads: headcount heads {argument(run.name)}")
     if learning_rate is not None and not fine_tune:
         raise InputError(
             f"a learning rate of {learning_rate:g} does nothing without fine-tuning",
-            "give a number of training steps: fine_tune",
+            "give the number of training steps, too: fine_tune=...",
         )
     recipe = _recipe(run.config.training, fine_tune, learning_rate) if fine_tune else None
     require_vacant(path)

@@ -266,7 +266,9 @@ def locate(run: str | Path) -> RunFolder:
     known = sorted(folder.name for folder in samples.iterdir() if folder.is_dir()) if samples.exists() else []
     folder = folder_of(samples / sample)
     if folder.config_file.parent not in [samples / name for name in known]:
-        raise InputError(f"no packaged run 'sample:{sample}'", suggestion(sample, known))
+        raise InputError(
+            f"no trained model with the name 'sample:{sample}' comes with headcount", suggestion(sample, known)
+        )
     return folder
 
 

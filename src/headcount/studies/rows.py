@@ -107,7 +107,9 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write rows as CSV (`.csv`) or as JSON lines (`.jsonl`), which pandas and polars read in one call."""
     columns = table_columns(rows)
     if path.suffix not in _FORMATS:
-        raise InputError(f"{path} ends neither in .csv nor in .jsonl", f"name the file {path.stem}.csv")
+        raise InputError(
+            f"a table can be written only to a .csv or .jsonl file, got {path}", f"name the file {path.stem}.csv"
+        )
     with RowWriter({path: columns}) as writer:
         writer.write(rows)
 

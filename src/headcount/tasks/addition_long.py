@@ -359,17 +359,14 @@ WORDS = TaskWords(
     event=CARRY_WORDS,
 )
 WINDOWED: dict[str, Any] = {"encoding": "relative", "clip_distance": 1, "window": 1, "position_ids": "coupled"}
+# One layer of 52,000 parameters.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "model": {**WINDOWED, "d_model": 64, "n_heads": 4, "d_ff": 256, "n_layers": 1},
     "training": {"steps": 1000, "batch_size": 128, "learning_rate": 1e-2},
 }
 PRESETS = {
-    "coupled": Preset(
-        "one layer of 52,000 parameters, coupled ids and a window of ±1 on them. GIVES alignment and locality",
-        {"model": DEFAULTS["model"]},
-    ),
     "small": Preset(
-        "the same with fewer than 10,000 parameters",
+        "the default model (coupled ids, a window of ±1 on them) with fewer than 10,000 parameters",
         {"model": {**WINDOWED, "d_model": 24, "n_heads": 4, "d_ff": 128}, "training": {"steps": 3000}},
     ),
     "coupling": Preset(

@@ -395,13 +395,17 @@ class SequenceTask(Task, Protocol):
     def event_tokens(self, examples: Examples, place: int) -> Tokens:
         """Return the right token at a position of the answer without and with the event (a carry), [example, 2]."""
         raise InputError(
-            f"the task {self.name} has no event, such as a carry", "define one: words.event and quartets()"
+            f"the task {self.name} has no event, such as a carry",
+            "to define one, give the task's class words.event (its name) and quartets() (sets of four examples with "
+            "and without it)",
         )
 
     def has_event(self, examples: Examples, place: int) -> NDArray[np.bool_]:
         """Return a mask of the examples in which the event, such as a carry, changes this position of the answer."""
         raise InputError(
-            f"the task {self.name} has no event, such as a carry", "define one: words.event and quartets()"
+            f"the task {self.name} has no event, such as a carry",
+            "to define one, give the task's class words.event (its name) and quartets() (sets of four examples with "
+            "and without it)",
         )
 
     def show_tokens(self, tokens: Tokens) -> str:
