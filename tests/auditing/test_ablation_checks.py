@@ -183,7 +183,7 @@ def test_what_is_near_a_floor_is_a_warning() -> None:
 def test_few_examples_are_a_warning() -> None:
     found = look("floor", PlantedAdder, n=60)
     assert found.verdict == "warn"
-    assert "one example is worth 1.7 points" in found.finding
+    assert "one example is worth 1.7 percentage points" in found.finding
     assert look("floor", Unsorted, n=60).verdict == "warn"
 
 

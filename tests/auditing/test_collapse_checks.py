@@ -166,7 +166,7 @@ class SixteenPositions(OrderModel):
 def test_one_answer_beyond_the_range_is_a_warning_with_the_length_where_it_begins() -> None:
     found = look("one-answer-beyond", sorter(UnsortedBeyond))
     assert (found.verdict, found.evidence["begins_at"]) == (WARN, 32)
-    assert "training lengths, 8 to 16" in found.finding
+    assert "at lengths beyond those of training (8 to 16)" in found.finding
     assert "unsorted at 32, unsorted at 64, unsorted at 128" in found.finding
     assert look("one-answer-beyond", sorter(UnsortedFarBeyond)).evidence["lengths"] == "64, 128"
     assert "sorted at 32" in look("one-answer-beyond", sorter(SortedBeyond)).finding

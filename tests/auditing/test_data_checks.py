@@ -122,7 +122,7 @@ def test_the_same_sum_twice_and_the_swap_of_another() -> None:
     found = look_at("duplicates", of)
     assert (found.verdict, found.evidence["again"], found.evidence["swapped"]) == ("warn", 3, 2)
     assert before == 400
-    assert "400 of 405 test examples are different" in found.finding
+    assert "only 400 of 405 test examples are distinct" in found.finding
 
 
 def test_a_sequence_and_its_reverse_are_two_examples() -> None:

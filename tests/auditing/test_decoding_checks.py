@@ -157,7 +157,7 @@ def has(token: int, adapter: type[Adapter] = PlantedAdder) -> np.ndarray:
 def test_a_digit_that_the_loss_ignored_is_named_with_what_it_costs(adapter: type[Adapter]) -> None:
     found = look("never-output", adapter)
     assert (found.verdict, found.evidence["tokens"]) == ("fail", "0")
-    assert found.finding.startswith("0 is never output: 0 times at ")
+    assert found.finding.startswith("the model never outputs 0: 0 times at ")
     assert "consistent with a loss that ignores" in found.cause
     assert found.right_despite_fault is not None
     assert (found.right_despite_fault == ~has(0)).all()
@@ -167,7 +167,7 @@ def test_a_digit_that_the_loss_ignored_is_named_with_what_it_costs(adapter: type
 def test_any_digit_may_be_ignored() -> None:
     found = look("HC102", IgnoresFive)
     assert (found.verdict, found.evidence["tokens"]) == ("fail", "5")
-    assert audit(IgnoresFive).summary.startswith("5 is never output")
+    assert audit(IgnoresFive).summary.startswith("the model never outputs 5")
 
 
 class NoStartNoZero(IgnoresZero):

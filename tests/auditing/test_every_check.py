@@ -143,7 +143,7 @@ def test_logits_that_are_no_numbers_are_the_cause_of_everything_else() -> None:
 
 @pytest.mark.parametrize("claimed", ["99.85 %", float("nan")])
 def test_a_claim_that_is_no_number_is_refused_when_the_adapter_is_loaded(claimed: object) -> None:
-    with pytest.raises(InputError, match="is not a number"):
+    with pytest.raises(InputError, match="must be a number"):
         observed(type("Claims", (PlantedSorter,), {"claimed": claimed}))
 
 

@@ -380,7 +380,7 @@ def test_sums_that_padding_changes() -> None:
 def test_operands_that_are_padded_by_themselves_are_no_rows_that_meet() -> None:
     found = look("padding-leaks", LeakyOperands, n=30)  # the shortest of which are 6+19 and others of four characters
     assert found.verdict == FAIL
-    assert " beside 84+28 than alone: " in found.finding
+    assert " in a batch with 84+28 than alone: " in found.finding
     assert "the model reads padding" in found.cause
 
 

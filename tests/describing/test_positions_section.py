@@ -142,7 +142,7 @@ def test_pictures_mark_the_last_trained_position(shown):
     assert "4 to 5: moved by 0.01 from their initial values" in picture.alt
     assert cells(made, "positions-m0-0-table")[0] == [
         "encoding",
-        "learned (no built-in structure); acts on embeddings",
+        "learned (no structure built in); acts on embeddings",
     ]
 
 

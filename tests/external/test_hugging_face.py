@@ -207,7 +207,7 @@ DAMAGE = {
     "another shape": (lambda folder: rewrite(folder, **{NORM: torch.ones(3)}), f"{NORM} has another shape"),
     "not ours": (
         lambda folder: save_file({"x": torch.ones(2)}, folder / hugging_face.CUT_WEIGHTS, {"format": "pt"}),
-        "save_model did not write",
+        "were not written by headcount.save_model",
     ),
 }
 

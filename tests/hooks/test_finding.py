@@ -146,9 +146,9 @@ def test_heads_must_share_the_width(n_heads: int) -> None:
 def test_two_patterns_cannot_mean_the_same_site() -> None:
     model = tree([*ADDER, *stack("encoder_layers.*.other.W_o", 2)])
     first, second = "encoder_layers.*.self_attn.W_o", "encoder_layers.*.other.W_o"
-    with pytest.raises(InputError, match=r"both lead to encoder\.0\.self"):
+    with pytest.raises(InputError, match=r"both lead to an attention block with the name encoder\.0\.self"):
         Sites.of(model, first, second, n_heads=2)
-    with pytest.raises(InputError, match=r"both lead to encoder\.0\.self"):
+    with pytest.raises(InputError, match=r"both lead to an attention block with the name encoder\.0\.self"):
         Sites.of(model, first, encoder=second, n_heads=2)
 
 

@@ -176,10 +176,10 @@ def test_heads_along_the_wrong_axis_are_refused() -> None:
 def test_another_number_of_heads_is_refused(heads: int) -> None:
     model = parameter_model(models.SideBySide)
     sites = Sites.of(model, "layers.*.attn.W_O", n_heads=heads)
-    with pytest.raises(InstrumentError, match=r"the slices of z \(the head outputs\) at layer\.0\.self are not heads"):
+    with pytest.raises(InstrumentError, match=r"at layer\.0\.self are not the outputs of heads"):
         prove(model, sites, [FEW])
     with (
-        pytest.raises(InstrumentError, match="are not heads"),
+        pytest.raises(InstrumentError, match="are not the outputs of heads"),
         headcount.ablated(model, ["L0H0"], inputs=FEW, sites=sites),
     ):
         model(FEW)

@@ -235,7 +235,7 @@ def test_a_softmax_written_by_hand_is_seen() -> None:
     model = built(type("Written", (foreign.Model,), {"attention": ByHand}))
     assert all(each.follows_attention for each in prove(model, model.sites, [TOKENS]))
     for n_heads in (1, 2 * N_HEADS):
-        with pytest.raises(InstrumentError, match="are not heads"):
+        with pytest.raises(InstrumentError, match="are not the outputs of heads"):
             prove(model, Sites.of(model, "blocks.*.attn.out", n_heads=n_heads), [TOKENS])
 
 
@@ -283,9 +283,9 @@ def test_every_verb_refuses_a_wrong_number_of_heads(n_heads: int) -> None:
     def metric(output: Tensor, rows: Tensor) -> Tensor:
         return output[:, 0, 0]
 
-    with pytest.raises(InstrumentError, match="are not heads"):
+    with pytest.raises(InstrumentError, match="are not the outputs of heads"):
         headcount.ablate_heads(model, TOKENS, metric, sites=sites, quiet=True)
-    with pytest.raises(InstrumentError, match="are not heads"):
+    with pytest.raises(InstrumentError, match="are not the outputs of heads"):
         headcount.ablated(model, ["L0H0"], inputs=TOKENS, sites=sites).__enter__()
 
 

@@ -232,7 +232,7 @@ class LabPlan:
         by_name = {part.name: part for part in self.jobs}
         if name not in by_name:
             raise InputError(
-                f"headcount lab has no part (a training or a measurement) with the name {name!r}",
+                f"the lab has no part (a training or a measurement) with the name {name!r}",
                 suggestion(name, tuple(by_name)),
             )
         return by_name[name]
