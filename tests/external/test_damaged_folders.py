@@ -1,4 +1,4 @@
-"""Folders of Hugging Face models that are damaged, or whose parts do not does not fit the weights: told, and never measured."""
+"""Folders of Hugging Face models that are damaged, or whose parts do not belong together: told, and never measured."""
 
 from __future__ import annotations
 
