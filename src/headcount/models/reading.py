@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -127,7 +127,7 @@ def visible_keys(
     if isinstance(model, Classifier):
         is_causal = model.config.causal or model.positions.forces_causal
     else:
-        is_causal = site.stack == "decoder" or cast(EncoderDecoder, model).source_positions.forces_causal
+        is_causal = site.stack == "decoder" or model.source_positions.forces_causal
     masking = AttentionMask() if site.kind == "cross" else AttentionMask(causal=is_causal, window=model.config.window)
     mask = masking.mask_for(queries, keys, n_keys, n_keys, device)
     shape = queries.stop - queries.start, keys.stop - keys.start
