@@ -98,7 +98,7 @@ def test_a_disagreement_of_ablated_models_is_shown_too(fails: Fails) -> None:
     body = "def generate(self, model, questions):\n        from adder_model import load_adder\n"
     body += "        solve(model, questions)\n        return solve(load_adder(), questions)"
     told = fails("ablate", adapter(body), "--n", "40", code=1)
-    assert "without encoder." in told or "without decoder." in told
+    assert "with encoder." in told or "with decoder." in told
     assert "question  right answer  labels" in told
 
 
